@@ -122,7 +122,9 @@ class Repository:
     def signature(self, digest: str) -> bytes:
         """Return the signature bundle of an artifact."""
         tag = _signature_tag(digest)
-        if self._request(f"{self._root}manifests/{tag}", "HEAD").status_code == 404:
+        with self._errors("cannot be read"):
+            found = self._request(f"{self._root}manifests/{tag}", "HEAD")
+        if found.status_code == 404:
             raise GitopsError(f"{self.reference.at(digest)} is not signed")
         try:
             (bundle,) = json.loads(self._manifest_bytes(tag))["layers"]

@@ -95,10 +95,9 @@ def services_refer_to_declared_objects(
 ) -> Iterator[str]:
     """Check that each service's job, image, claims and priority class are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
-    exporting = [key for key, job in training.jobs.items() if not job.notebook and not job.schedule]
     for key, service in inference.services.items():
         named: tuple[_Reference, ...] = (
-            ("job", service.job, "training", "jobs", exporting),
+            ("job", service.job, "training", "jobs", training.jobs),
             ("sweep", service.sweep, "training", "sweeps", training.sweeps),
             ("image", service.image, "images", "workloads", images.workloads),
             *(
@@ -168,7 +167,19 @@ def _served_jobs(
 def _export_problems(
     path: str, name: str, service: InferenceServiceSettings, job: TrainingJobSettings
 ) -> Iterator[str]:
-    """Check that the server can load what this project's programs export."""
+    """Check that the job has one run with an export that the server can load."""
+    if job.notebook is not None:
+        yield (
+            f"{path} is {name!r}, which is a notebook, so it exports no model: name a job, or set "
+            "`run` to a run with an export."
+        )
+        return
+    if job.schedule is not None:
+        yield (
+            f"{path} is {name!r}, which has a schedule, so it has no single run: set `run` to one "
+            "of its runs instead."
+        )
+        return
     if job.torchtitan is not None and service.runtime == "torch":
         yield (
             f"{path} is {name!r}, which trains with torchtitan. torchtitan exports a Hugging Face "

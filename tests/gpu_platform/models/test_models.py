@@ -232,6 +232,17 @@ def test_an_unreachable_registry_is_reported_at_once(capsys: pytest.CaptureFixtu
     assert "127.0.0.1:1/models/digits cannot be reached" in capsys.readouterr().err
 
 
+def test_a_registry_that_stops_answering_is_reported(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = shelf.repository
+    monkeypatch.setattr(repository, "_root", "http://127.0.0.1:1/v2/models/")
+    digest = f"sha256:{'0' * 64}"
+    for read in (repository.signature, repository.manifest, repository.blob):
+        with pytest.raises(GitopsError, match=f"^{shelf.name} .*127.0.0.1"):
+            read(digest)
+
+
 def test_objects_of_another_run_are_refused(
     shelf: Shelf, capsys: pytest.CaptureFixture[str]
 ) -> None:

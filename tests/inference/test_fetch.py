@@ -93,7 +93,7 @@ def test_an_export_is_fetched_from_s3_with_keys_from_the_environment(
 
 def test_other_urls_than_object_stores_and_web_servers_are_refused(tmp_path: Path) -> None:
     for url in (f"file://{tmp_path}", "memory:///", str(tmp_path)):
-        with pytest.raises(FetchError, match="use a URL with oci, s3, gs, az, https, http"):
+        with pytest.raises(FetchError, match="one of the schemes oci, s3, gs, az, https, http"):
             fetch(url, tmp_path / "export")
 
 

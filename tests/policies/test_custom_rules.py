@@ -112,7 +112,7 @@ def test_the_example_has_the_expected_violations(capsys: pytest.CaptureFixture[s
         ),
         ("# expect: owner-named", None, 1, "violates capabilities-dropped"),
         ("# expect: owner-named, ...", None, 0, "1 passed"),
-        ("# expect: not-privileged", ALONE, 2, "expects not-privileged, which these options"),
+        ("# expect: not-privileged", ALONE, 2, "expects not-privileged, which the options"),
         ("# expect: owner-nmed", ALONE, 2, "expects unknown rules: owner-nmed"),
         ("# expect: nothing, ...", ALONE, 2, "expects 'nothing, ...'; write rules, or the word"),
         ("# expect:", ALONE, 2, "write rules, or the word nothing"),

@@ -67,7 +67,7 @@ class Cel:
 
     - `variables.x`: a shared variable, or one of `variables`;
     - `settings.x`: a setting of the rule, by its name in the configuration file;
-    - `pattern(settings.x)`: a list of patterns with `*`, as one regular expression;
+    - `pattern(settings.x)`: a list of patterns with `*` and `?`, as one regular expression;
     - `pairs(settings.x)`: an object, as a list of pairs. Each pair contains the regular expression
       for a key, and its value as a string.
 

@@ -51,7 +51,7 @@ class _SystemWorkloads(RuleConfig):
 # The engine accepts settings only for policies that the pack declares.
 SYSTEM = declared_rule(
     name="systemWorkloads",
-    description="The top-level `systemWorkloads` contains a list of addresses.",
+    description="The top-level `systemWorkloads` lists objects as `namespace/Kind/name`.",
     reason="A list that cannot be read would exempt nothing.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,

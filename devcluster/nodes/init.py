@@ -118,7 +118,7 @@ class Node:
         deadline = time.monotonic() + READY_TIMEOUT
         wait = ("wait", f"--for={condition}", f"node/{self.node.name}", "--timeout=5s")
         while not self._kubectl(*wait, check=False):
-            # Until the node exists, nothing else restarts a kubelet that has exited.
+            # `run_forever`, which restarts services that exit, is called only after this.
             self.supervisor.restart_exited()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the node was not {state} within {READY_TIMEOUT:.0f} s")

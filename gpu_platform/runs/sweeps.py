@@ -21,7 +21,7 @@ def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             f"{_cost(summary)}{objective['goal']} {objective['metric']}"
         )
         if (winner := summary.get("winner")) is not None:
-            yield f"  {winner} won; services with sweep: {key} serve it"
+            yield f"  {winner} won; services with `sweep: {key}` serve it"
         if summary["problem"]:
             yield f"  rejected by the API server: {summary['problem']}"
         yield from _table(summary)

@@ -77,7 +77,7 @@ class Pinning:
     _address: int | None = None
 
     def __call__(self, memory: NDArray[np.uint8] | None) -> None:
-        """Register memory, or for None, unregister it before it is released."""
+        """Unregister the current memory, if any, and register `memory` unless it is None."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         if self._address is not None:
             runtime.cudaHostUnregister(self._address)
@@ -131,7 +131,11 @@ def _public(error: BaseException, folder: str) -> str:
 
 
 def load(spec: WorkerSpec) -> Handler:
-    """Load a handler with its model and run all of its examples. Raise ExportError on failure."""
+    """Load a handler with its model and run all of its examples.
+
+    Raise ConfigurationError if there is no GPU for the worker, and ExportError if the export
+    cannot be served. A custom handler may raise any exception.
+    """
     torch.set_num_threads(spec.threads)
     config, manifest, folder = spec.config, spec.manifest, Path(spec.config.model_path)
     device = choose_device(config.device, spec.device_index)

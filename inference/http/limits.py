@@ -38,9 +38,9 @@ SHORTEST_PAUSE: Final = 0.002
 class Turns:
     """Connections that take turns within a share of the event loop's time.
 
-    Each turn is followed by a pause, so many such connections delay small requests no more than a
-    single one would. If `others` is given, it returns the number of other requests so far; the
-    pause is omitted if this number has not changed since the last turn.
+    Each turn is followed by a pause. Therefore, even a large number of such connections delays
+    small requests no more than a single one would. If `others` is given, it returns the number of
+    other requests so far; the pause is omitted if this number has not changed since the last turn.
     """
 
     def __init__(self, share: float, others: Callable[[], int] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Kind `ray`: a KubeRay RayJob. Its head has no GPUs, and each other pod is one Ray worker.
+"""Kind `ray`: a KubeRay RayJob. The head has no GPUs. Every pod except the head is one Ray worker.
 
 The stack's PodGroup makes the head and the workers one gang, whichever scheduler KubeRay uses.
 KubeRay generates the pods' commands (`ray start`).

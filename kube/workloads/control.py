@@ -37,7 +37,7 @@ class Job:
     """Smallest retry limit that the controller applies as is; Volcano, for example, treats 0 as
     3."""
     extra: int = 0
-    """Retry limit minus the number of retries; 1 if reaching the limit fails the job."""
+    """Retry limit minus the number of retries that it allows; 1 if reaching it fails the job."""
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True
@@ -136,7 +136,8 @@ class ClaimTemplates:
     name: str = ""
     """Path of the claim's name in the template.
 
-    If it is empty, the claims are deleted with the object, and any of them may contain checkpoints.
+    If empty, the controller generates the names and deletes the claims with the object; rules then
+    assume that every claim may contain checkpoints.
     """
 
 

@@ -54,10 +54,10 @@ def _is_sweep(workload: Workload) -> bool:
 def _not_below_others(
     stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
-    """Yield a violation for each `is_low` workload whose priority class is missing or too high.
+    """Yield a violation for each workload whose priority class is missing or too high.
 
-    The priority must be below that of all training in the same queue. Trials that are copied to
-    jobs do not count as training.
+    Only workloads for which `is_low` is true are checked. Their priority must be below that of all
+    training in the same queue. Trials that are copied to jobs do not count as training.
     """
     classes = {
         priority_class.name: priority_class.root["value"].value

@@ -54,7 +54,7 @@ def test_the_cost_of_a_budget_of_money_is_shown() -> None:
 
 def test_the_winner_is_shown() -> None:
     lines = [*sweep_lines({"digits": summary(winner="digits-1a2b3c4d")})]
-    assert lines[1] == "  digits-1a2b3c4d won; services with sweep: digits serve it"
+    assert lines[1] == "  digits-1a2b3c4d won; services with `sweep: digits` serve it"
 
 
 def test_only_the_best_trials_of_many_are_listed() -> None:

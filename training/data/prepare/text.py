@@ -183,7 +183,7 @@ def _character_start(text: bytes, offset: int) -> int:
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """Yield pieces of complete lines with at least `PIECE` bytes each.
+    """Yield pieces of complete lines. Each except the last has at least `PIECE` bytes.
 
     Tokenizers are slow on long input, so a text is not encoded as a whole.
     """

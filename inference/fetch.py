@@ -153,7 +153,7 @@ def _provide(read: Read, url: str, file: Weights, folder: Path, cache: Cache | N
 
 
 def _copied(cache: Cache, file: Weights, folder: Path) -> bool:
-    """Copy a file from the cache. Return False if the cache contains no intact copy."""
+    """Copy a file from the cache. Return False if there is no intact copy or copying fails."""
     with cache.open(file.sha256, file.size) as source:
         if source is None:
             return False

@@ -90,7 +90,7 @@ class RenamedNode(Node):
 
 
 class ContainerNode(Node):
-    """A container outside of the usual lists, presented with the standard field names."""
+    """A container with fields at non-standard paths, or fields set by the controller or the pod."""
 
     __slots__ = ("_fields", "_inner", "_limits", "_supplied")
 
@@ -186,7 +186,10 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
 
 
 def structural_specs(root: Node, patterns: Sequence[str]) -> Iterator[Node]:
-    """Yield every object with a list of containers, except at or below the paths in `patterns`."""
+    """Yield every object with a list of containers.
+
+    The status, and everything at or below the paths in `patterns`, is ignored.
+    """
     skipped = {node.steps for path in patterns for node in nodes_at(root, steps(path))}
     pending = [root]
     while pending:

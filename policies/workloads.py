@@ -64,7 +64,10 @@ class Pod:
 
     @cached_property
     def containers(self) -> list[Container]:
-        """All containers: main, init, sidecars (restartable init containers) and ephemeral."""
+        """All containers: main, init, sidecar and ephemeral.
+
+        Restartable init containers are sidecars.
+        """
         nodes = containers_at(self.spec, self.location)
         return [Container(node, kind, self) for node, kind in nodes]
 

@@ -22,7 +22,7 @@ InputType = Literal["float32", "int64"]
 
 
 class ExportError(Exception):
-    """An export is missing, incomplete or damaged; the message contains the path."""
+    """An export, or the result of a step, is missing, damaged or unsuitable."""
 
 
 class File(BaseModel):

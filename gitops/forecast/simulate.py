@@ -41,6 +41,8 @@ def simulate(
 ) -> Answer:
     """Simulate in a temporary cluster until no gang waits or `horizon` gangs have finished.
 
+    The simulation also ends if no running gang has a known end.
+
     `base`, the snapshot without the change, is simulated once for comparison. `state` is simulated
     `repeat` times: first with gangs of the same age in alphabetical order, then in random orders.
 

@@ -55,7 +55,8 @@ def _run(options: argparse.Namespace) -> int:
     if description.platform.namespace != options.namespace:
         raise GitopsError(
             f"the namespace of platform {description.stack} is "
-            f"{description.platform.namespace}, not {options.namespace}: use that namespace"
+            f"{description.platform.namespace}, not {options.namespace}: use --namespace "
+            f"{description.platform.namespace}"
         )
     runs = list(submission.submissions(jobs, description))
     if _violates_policies(options, runs, description):

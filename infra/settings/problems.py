@@ -76,8 +76,8 @@ def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
     *_, last = path = list(path)
     known = sorted(known)
     close = difflib.get_close_matches(str(last), known, n=1)
-    advice = f"did you mean {close[0]!r}? " if close else ""
-    return f"{full_key(*path)} is not a known key: {advice}Known keys: {', '.join(known)}."
+    advice = f": did you mean {close[0]!r}?" if close else "."
+    return f"{full_key(*path)} is not a known key{advice} Known keys: {', '.join(known)}."
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], section: str) -> str:

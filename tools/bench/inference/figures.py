@@ -77,9 +77,10 @@ class Window:
 def figures(records: Records, deadline: float, window: Window) -> Figures:
     """Compute the figures of a window.
 
-    Rates are computed from the responses that completed in the window, so later responses, such as
-    those to queued requests, are ignored. Latencies are computed from the requests that were due in
-    the window. Status codes are counted for all requests. Raise ValueError if no request was sent.
+    Throughput and goodput are computed from the responses that completed in the window, so later
+    responses, such as those to queued requests, are ignored. Latencies and the offered rate are
+    computed from the requests that were due in the window. Status codes are counted for all
+    requests. Raise ValueError if no request was sent.
     """
     if not len(records.rows):
         raise ValueError("no request was sent")
@@ -103,7 +104,10 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
 
 
 def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, Any]:
-    """Return percentiles over all turns, because tail latencies need many requests."""
+    """Return latency percentiles and the share of responses within the deadline, over all turns.
+
+    One turn has too few requests for tail latencies.
+    """
     due = [Records(window.due(records.rows)).answered for records, window in turns]
     rows = np.concatenate(due)
     p50, p95, p99 = _percentiles(rows[:, 1])

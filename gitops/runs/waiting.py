@@ -125,7 +125,16 @@ def _reasons(
     computed = [*_queue_reasons(snapshot, queue, missing), *_capacity_reasons(snapshot, missing)]
     messages = _scheduler_messages(snapshot, group, pods)
     unavailable = any("unavailable" in text for text in messages)
-    if starting and missing and not computed and not unavailable:
+    admitted = group.get("status", {}).get("phase") == "Inqueue"
+    if admitted and not pods and not computed:
+        namespace, name = group["metadata"]["namespace"], owner(group)
+        # Volcano 1.14.1 misses the admission of a job if the API server ends its watch meanwhile.
+        computed.append(
+            f"Volcano admitted the job, but has not created its pods: `kubectl describe "
+            f"{volcano.JOB.name} {name} --namespace {namespace}` shows failures; if there are "
+            "none, restart Volcano's controllers"
+        )
+    elif starting and missing and not computed and not unavailable:
         others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
         computed.append(
             f"the cluster has free capacity, but queue {queue} has used its share; "

@@ -122,6 +122,16 @@ def test_capacity_that_other_queues_deserve() -> None:
     assert any(why.endswith("language") for why in found.reasons)
 
 
+def test_pods_that_volcano_has_not_created_are_named() -> None:
+    found = only(node(64), queue(), job("late"), group("late"))
+    assert found.reasons[0] == (
+        "Volcano admitted the job, but has not created its pods: `kubectl describe "
+        "jobs.batch.volcano.sh late --namespace ml` shows failures; if there are none, restart "
+        "Volcano's controllers"
+    )
+    assert not any("has used its share" in why for why in found.reasons)
+
+
 def test_volcanos_message_about_a_pod_replaces_the_number_of_missing_pods() -> None:
     said = "0/1 nodes are unavailable: 1 node(s) had untolerated taint."
     found = only(node(64), queue(), group("late"), pod("late", said=said), pod("late", said=said))

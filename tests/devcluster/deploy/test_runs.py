@@ -197,7 +197,9 @@ def test_a_run_with_steps_is_waited_for_until_its_last_step_has_ended(world: Wor
         pod("digits-1", 0, "Succeeded", **ended(json.dumps(FINISHED))),
     )
     assert result(world.wait().progress) == "accuracy 97.00% in 12.5 s"
-    assert world.reports == ["waiting, evaluate", "succeeded"]
+    first, last = world.reports
+    assert first.startswith("waiting, evaluate: Volcano admitted the job, but has not created")
+    assert last == "succeeded"
 
 
 def test_what_a_launcher_passed_on_is_the_result(world: World):

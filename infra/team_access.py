@@ -43,7 +43,7 @@ def team_access(tenancy: TenancySettings) -> list[Manifest]:
 
 
 def _read_rules() -> Iterator[Manifest]:
-    """Yield the rules to read everything about runs and services except Secrets."""
+    """Yield the rules to read runs and services, but not their Secrets and ConfigMaps."""
     yield _rule("", ("pods/log",), ("get",))
     for group, resources in (*_READABLE.items(), *_run_resources().items()):
         yield _rule(group, resources, _READ)

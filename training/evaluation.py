@@ -23,7 +23,7 @@ def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
     """Evaluate the current weights on up to `maximum` samples; 0 uses all held-out samples.
 
     If the weights have already been evaluated on these samples, return that result. Return None if
-    a process was asked to stop. Raise DivergedError if the held-out loss or a metric is not finite.
+    a process voted to stop. Raise DivergedError if the held-out loss or a metric is not finite.
     """
     held_out = len(run.data.held_out)
     count = min(maximum or held_out, held_out)
@@ -46,7 +46,7 @@ def evaluate(run: Run, count: int) -> Evaluation | None:
     """Evaluate the model on `count` evenly spaced samples, divided among the processes.
 
     All processes must call this, and all get the same result. After every batch, check whether a
-    process was asked to stop, and return None if so.
+    process voted to stop, and return None if so.
     """
     samples, objective, world = run.data.held_out, run.objective, run.world
     run.model.train(False)

@@ -77,7 +77,7 @@ class Run:
         return time.monotonic() - self.started
 
     def should_stop(self) -> bool:
-        """Return whether a process was asked to stop; all processes call this together."""
+        """Return whether a process voted to stop; all processes call this together."""
         return self.vote.cast(self.saver.failed or self.give_up)
 
     @contextlib.contextmanager

@@ -95,7 +95,7 @@ def run(config: TrainingConfig, world: World) -> int:
 
 
 def train(run: Run) -> bool:
-    """Train to the end and return True, or return False if a process was asked to stop."""
+    """Train to the end and return True, or return False if a process voted to stop."""
     config, position, world = run.config, run.position, run.world
     sampler = GangSampler(
         run.data.train, config.batch_size, config.accumulate, world.rank, world.size, config.seed
@@ -140,7 +140,7 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
 def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
     """Run an optimizer step; report, save and evaluate if due.
 
-    Return False if a process was asked to stop.
+    Return False if a process voted to stop.
     """
     config, position, seen = run.config, run.position, batches[-1].batch.seen
     rate = learning_rate(config, run.length.progress(position))
@@ -201,7 +201,7 @@ def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
 def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
     """Save, evaluate and report at the end of an epoch or of the run.
 
-    Return False if a process was asked to stop.
+    Return False if a process voted to stop.
     """
     (loss, samples), position = mean_loss(run), run.position
     reached = run.length.is_reached(position)
@@ -215,7 +215,7 @@ def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
 def evaluate_now(
     run: Run, outputs: ProgressOutputs, started: float, epoch: tuple[float, int] | None = None
 ) -> bool:
-    """Evaluate the weights and report the result; return False if a process was asked to stop.
+    """Evaluate the weights and report the result; return False if a process voted to stop.
 
     `epoch` is the mean loss and sample count if this evaluation ends an epoch or the run.
     """

@@ -1,4 +1,7 @@
-"""The Go command, run without user settings that affect builds; `Go` also has separate caches."""
+"""The Go command, run without user settings that affect builds.
+
+The class `Go` also replaces the user's module and build caches with its own.
+"""
 
 import json
 import os

@@ -24,7 +24,8 @@ TRIAL_SAMPLES: Final = 4
 """Number of samples used to compare variants of a network."""
 
 TOLERANCE: Final = 1e-4
-"""Maximum output difference due to folding and layout, relative to the largest output."""
+"""Maximum output difference due to folding and layout, relative to the largest output or to 1,
+whichever is larger."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,8 @@ class ChannelsLast(nn.Module):
         return outputs
 
 
-# Outside of inference mode, only some of the converted tensors would be inference tensors.
+# Convert in inference mode, as `_fast` does. Otherwise, the network could contain both inference
+# tensors and normal tensors.
 @torch.inference_mode()
 def _reduced(network: nn.Module, choice: Choice) -> nn.Module:
     """Return the network in the configured precision; on a GPU, fp32 uses TF32."""
@@ -190,7 +192,8 @@ def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
 class Graphed(nn.Module):
     """A network on a GPU, replayed from CUDA graphs: one launch per batch, not one per kernel.
 
-    Batches are padded to powers of two. Inputs of a different shape are computed without a graph.
+    Batches are padded to the next power of two, or to the maximum batch size if that is smaller.
+    Inputs of a different shape are computed without a graph.
     """
 
     def __init__(self, network: nn.Module, inputs: Tensor) -> None:

@@ -50,7 +50,7 @@ def pod_context(pod: Pod) -> Node:
 
 
 def effective(pod: Pod, container: Container, key: str) -> Node:
-    """Return a security setting of a container, or else the pod's."""
+    """Return a container's security setting, or the pod's if the container does not set it."""
     own = container.node["securityContext"][key]
     inherited = pod_context(pod)[key]
     unstated = own.absent or (container.node.partial and not own.present)

@@ -76,7 +76,8 @@ def evaluate_on_cpu(model: nn.Module, samples: Samples) -> dict[str, float]:
 
 
 TOLERANCE: Final = 1e-3
-"""Maximum difference between outputs that should be equal, relative to the largest output."""
+"""Maximum difference between outputs that should be equal, relative to the largest output or to 1,
+whichever is larger."""
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ class Custom(Runtime):
     arguments: tuple[str, ...] = Field(alias="command", min_length=1)
     live: Path = "/health"
     ready: Path | None = None
-    """None uses the path of `live`."""
+    """If None, the path of `live` is used."""
     metrics: Path | None = "/metrics"
     """None if the server has no metrics."""
     metrics_port: _Port | None = None

@@ -170,8 +170,10 @@ def reject_recorded(
 def ignored_paths(manifest: Manifest, *, suspendable: bool) -> list[str]:
     """Return the paths that an update ignores: the specification except `suspend`.
 
-    A run keeps the specification that it was created with: its name is a hash of the job's
-    settings, so any difference comes from a rebuilt image, shared settings or a new release.
+    A run keeps the specification with which it was created. If a setting of the job changes, the
+    hash in the run's name changes too, so the update creates a new run. If the specification of an
+    existing run differs, the cause is a rebuilt image, a shared setting or a new release. A job
+    that sets the name of its run (`run`) keeps its run after any change.
     """
     if not suspendable:
         return ["spec"]
@@ -192,6 +194,6 @@ _TEMPLATE: Final = (
     "spec.template.metadata.labels[*]",
 )
 """Ignored paths of a Job's pod template. The provider applies the cluster's value at an ignored
-path, unless the path has a wildcard. Without the wildcard, it would apply the labels
-`controller-uid` and `job-name`, which the API server adds, and the next update would replace the
-Job to remove them."""
+path, unless the path has a wildcard. Without the wildcard, the provider would apply the labels
+`controller-uid` and `job-name`, which the API server adds. The next update would remove these
+labels and would therefore replace the Job."""

@@ -1,4 +1,4 @@
-"""Settings that several rules share. The schema of a rule includes those that it reads."""
+"""Settings that several rules share. A rule's schema includes the settings that the rule reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _not_all_claims(devices: dict[str, int]) -> dict[str, int]:
 
 
 SystemNames = Annotated[list[str], AfterValidator(_not_all_objects)]
-"""Addresses of exempt objects. No pattern may match the objects of every team."""
+"""Patterns for the addresses of exempt objects. No pattern may match the objects of every team."""
 
 
 Quantity = Annotated[str, AfterValidator(_quantity)]
@@ -82,7 +82,7 @@ QueueSystem = Literal["volcano", "kueue"]
 
 
 class ClusterConfig(GpuConfig):
-    """Settings of the cluster, which every rule with settings of the same name receives."""
+    """Settings of the cluster. They apply to every rule that has a setting of the same name."""
 
     queue_systems: list[QueueSystem] | None = Field(
         default=None, min_length=1, description="Installed systems that queue training."

@@ -30,7 +30,10 @@ _STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits for lines and bytes (`size`) per container, failures per run, and pods per failure."""
+    """Limits for lines and bytes (`size`) per container, failures per run, and pods per failure.
+
+    A failure has at most `pods` records. Each record describes one container.
+    """
 
     lines: int = 500
     size: int = 64 * 1024
@@ -48,7 +51,7 @@ def write(
     """Write one record and remove the oldest failures beyond the limit.
 
     Return the record's JSON file, or None if the record exists or its failure already has the
-    maximum number of pods.
+    maximum number of records.
 
     Raises:
         OSError: If the claim is full or not writable.

@@ -201,7 +201,10 @@ class TrainingConfig(TrainingSettings):
         return "epochs", self.epochs
 
     def result_settings(self) -> dict[str, str | int | float]:
-        """Return the settings that affect the result, not those of location, logging and speed."""
+        """Return the settings that affect the result.
+
+        Settings for paths, logging and speed are not included.
+        """
         fields = type(self).model_fields
         length, _ = self.length
         names = [

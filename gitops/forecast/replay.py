@@ -220,7 +220,7 @@ class Replay:
             run.pods = placed[objects.NAMESPACE, run.name]
 
     def _is_scheduler_behind(self) -> bool:
-        """Return whether a gang is new to the scheduler, or its pods are being bound.
+        """Return whether the scheduler does not know a gang yet, or is still binding a gang's pods.
 
         At the end of each session, Volcano stores the phases of the PodGroups that it knows. It
         binds pods later, which on a busy machine can take longer than two sessions.

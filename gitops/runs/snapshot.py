@@ -77,7 +77,7 @@ class Snapshot:
         return amounts
 
     def used(self, queue: str | None = None) -> Counter[str]:
-        """Return the devices of the scheduled pods in a queue or in the whole cluster."""
+        """Return the devices that scheduled pods request, in a queue or in the whole cluster."""
         groups: dict[tuple[str, str] | None, str] = {
             key(group): queue_of(group) for group in self.all("PodGroup")
         }

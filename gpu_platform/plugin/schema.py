@@ -45,8 +45,8 @@ _OMITTED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "FailureRecorder": frozenset({"image", "claims"}),
     "NodeHealth": frozenset({"image"}),
 }
-"""For each type, keys that refer to another part of the stack. The plugin omits them, because its
-arguments contain the value itself, or the component does not create that part."""
+"""For each type, keys that refer to another part of the stack. The plugin omits them: either
+another argument contains the referenced value, or the component does not create that part."""
 
 
 def _string(description: str, *, optional: bool = True) -> PropertyDefinition:

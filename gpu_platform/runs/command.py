@@ -167,7 +167,8 @@ def _report_cost(
 def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -> str:
     """Return a sentence about the free devices of a queue.
 
-    Their number is unknown if the member may not read the queue.
+    The number is unknown if the member may not read the queue, Volcano has not set the queue's
+    status yet, or the queue has no limit.
     """
     from kube.quantities import quantity_or_none
 

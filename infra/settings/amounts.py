@@ -101,7 +101,7 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
 def services_total(
     inference: InferenceSettings, training: TrainingSettings, gpu: GpuSettings, logs: LogsSettings
 ) -> Mapping[str, Decimal]:
-    """Return the total resources of all service replicas and of the stack's programs."""
+    """Return the total resources of all service replicas, the controllers and the recorder."""
     parts = [_service_amounts(each, gpu, each.max_pods) for each in inference.services.values()]
     parts += [_amounts(each.cpu, each.memory, 1) for each in inference.rollbacks.values()]
     if logs.recorder is not None:

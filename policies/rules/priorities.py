@@ -1,4 +1,4 @@
-"""Rules about priorities and tolerations, with which pods displace other teams' pods."""
+"""Rules about priorities, tolerations and node names, which affect the pods of other teams."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A pod that tolerates all taints runs on control plane, cordoned and other teams' nodes."""
     for toleration in pod.spec["tolerations"].items():
         key = toleration["key"]
-        # This also applies to a patch, because it replaces the whole list.
+        # A patch replaces the whole list, so a key that the patch omits is absent in the cluster.
         if isinstance(toleration.value, dict) and not toleration.value.get("key", ""):
             yield Violation(toleration, "the key of a taint")
         elif key.value in _CONTROL_PLANE:

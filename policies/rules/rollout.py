@@ -1,4 +1,4 @@
-"""Rules about server updates: no downtime, and graceful shutdown."""
+"""Rules about server updates (no downtime, graceful shutdown) and the Services of routes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class MountConfig(TaskConfig):
 
 
 def normal_path(value: str) -> str:
-    """Return a mount path as the kubelet uses it: absolute, without dots and double slashes."""
+    """Return a mount path as the kubelet uses it: absolute, without `.`, `..` and `//`."""
     return "/" + posixpath.normpath(f"/{value}").lstrip("/")
 
 
@@ -53,7 +53,8 @@ def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
     """Return the containers with processes that exchange tensors through shared memory.
 
     In training pods, these are the containers with GPUs; in other pods, the containers with several
-    GPUs. In a runtime, for which a TrainJob requests the GPUs, these are the main containers.
+    GPUs. If a Kubeflow TrainingRuntime requests no GPUs, these are its main containers, because a
+    TrainJob may request the GPUs. System pods have none.
     """
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
     if pod.role(config) == "system":
@@ -229,7 +230,10 @@ def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 
 def _volumes_with_shm(pod: Pod) -> Iterator[Node]:
-    """Yield the hostPath volumes with /dev/shm that are mounted at their path on the node."""
+    """Yield the hostPath volumes that expose the node's / or /dev at the same path in a container.
+
+    The node's /dev/shm then appears at /dev/shm in the container.
+    """
     for container in pod.containers:
         for mount in container.node["volumeMounts"].items():
             target = normal_path(mount["mountPath"].text or "")

@@ -182,7 +182,7 @@ def exit_on_bad_input() -> Iterator[None]:
 
 
 def keep_losses(trainer: RunTrainer) -> None:
-    """Make the trainer keep the losses that torchtitan computes for its log."""
+    """Make the trainer store the latest loss that torchtitan logs."""
     log = trainer.metrics_processor.log
 
     def keep_loss(step: int, loss: float, *rest: Any, **named: Any) -> None:

@@ -53,7 +53,7 @@ def services_fit_the_quota(
     gpu: GpuSettings,
     logs: LogsSettings,
 ) -> Iterator[str]:
-    """Check that the quota suffices for all replicas of all services and the stack's programs.
+    """Check that the quota suffices for all service replicas, the controllers and the recorder.
 
     A rolling update adds a pod before it removes one. Without capacity for it, the update would
     wait forever.

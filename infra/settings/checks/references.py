@@ -245,7 +245,10 @@ def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
 def namespaces_differ(
     gpu: GpuSettings, volcano: VolcanoSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that each namespace is created once, because each has its own Pod Security level."""
+    """Check that no two sections create the same namespace.
+
+    The sections may set different Pod Security levels for it.
+    """
     owners: dict[str, str] = {}
     health = gpu.node_health
     gpu_key = "gpu" if gpu.provider == "device-plugin" else "gpu.operator"

@@ -1,4 +1,4 @@
-"""Handler for our server that returns its input."""
+"""Handler that returns its input, for our server."""
 
 from typing import Any
 

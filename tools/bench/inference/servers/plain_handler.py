@@ -1,4 +1,4 @@
-"""Handler for our server with the same network as the peers, without our backends."""
+"""Handler that runs the same network as the peers, without the backends of our server."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -31,7 +31,11 @@ class StorageArgs:
 
 
 class Storage(Component):
-    """Storage classes, volumes and claims. Claims are bound when the component is ready."""
+    """Storage classes, volumes and claims.
+
+    When the component is ready, claims are bound unless their class has the binding mode
+    WaitForFirstConsumer.
+    """
 
     claims: dict[str, str]
 

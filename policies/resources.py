@@ -189,7 +189,7 @@ class Resource:
     def may_be(self, namespace: str | None, name: str) -> bool:
         """Return whether the object has, or might have, that name in that namespace.
 
-        A namespace of None is unknown.
+        If `namespace` is None, it is unknown.
         """
         declared = self.root["metadata"]["name"]
         same_name = declared.value is UNKNOWN or self.name == name

@@ -56,7 +56,10 @@ async def watch(claims: Path, bounds: Bounds) -> None:
 
 @dataclass
 class Recorder:
-    """Recorder of all runs' failures in the namespace of the clients that `connect` returns."""
+    """Recorder of the failures of all runs in one namespace.
+
+    `connect` returns a new client for that namespace.
+    """
 
     connect: Callable[[], AsyncClient]
     claims: Path

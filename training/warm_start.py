@@ -27,7 +27,8 @@ from workload.run import on_rank0
 Report = dict[str, Any]
 """SHA-256 of the weights, number of loaded tensors, and names of missing and ignored tensors.
 
-It also contains the differences between the models and the SHA-256 of the adapter, if any.
+It also contains the differences between the source's model and the run's model, and the SHA-256 of
+the adapter, if any.
 """
 
 
@@ -105,7 +106,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
 
 
 def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
-    """Add the adapter to the model if it is to be trained, else merge it; return its digest."""
+    """Add the adapter to the model, and merge it unless the run trains it. Return its digest."""
     folder = Path(str(config.init_adapter))
     try:
         digest, found = load_adapter(folder, model)
@@ -127,7 +128,7 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
 
 
 def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], list[str]]:
-    """Return the digest of the weights, the weights, and the differences between the models."""
+    """Return the digest of the weights, the weights, and the differences from the run's model."""
     path = Path(str(run.config.init_from))
     if (path / CONFIG_FILE).exists() and not (path / MANIFEST_FILE).exists():
         if not isinstance(model, Gpt):

@@ -115,7 +115,8 @@ def _write(content: Mapping[str, object]) -> str:
 class Bar:
     """Context manager for a progress bar, which is shown if standard output is a terminal.
 
-    The bar counts samples: the run has `total`, and earlier processes have trained on `done`.
+    The bar counts samples. `total` is the number in the whole run, and `done` is the number on
+    which earlier processes have trained.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:
@@ -145,7 +146,7 @@ class Bar:
 def _terminal() -> "Terminal | None":
     """Return the terminal if standard output is one.
 
-    Return None in a pod, when piped, or if rich is not installed.
+    Return None in a pod, if the output is piped, or if rich is not installed.
     """
     if not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         return None

@@ -26,9 +26,10 @@ def built_together() -> list[Path]:
 
 
 def versions(directory: Path) -> Versions:
-    """Return the versions in a module's go.mod: requirements, and replacements under `path =>`.
+    """Return the versions in a module's go.mod by path: of requirements and of replacements.
 
-    Modules must agree on both, because Go compiles a package again if either differs.
+    The key of a replacement is `path =>`. Modules must agree on both, because Go compiles a package
+    again if either differs.
     """
     text = (directory / "go.mod").read_text()
     required = dict(re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE))

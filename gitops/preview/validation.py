@@ -29,7 +29,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     """Return the reasons why the API server cannot validate a preview; empty if it can.
 
     Without `dry_run`, only check that the API server responds. If the stack configures no cluster,
-    a missing response is returned as a reason, because the program may select a different cluster.
+    a missing response is returned as a reason, because the program may not use kubectl's cluster.
 
     Raises:
         GitopsError: If the API server of the configured cluster does not respond.
@@ -151,7 +151,7 @@ def _answers(
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        # Without permissions to check, check only that the API server responds.
+        # If there are no permissions to check, only check that the API server responds.
         for attributes in accesses or [{"verb": "get", "resource": "namespaces"}]
     ]
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})

@@ -116,7 +116,7 @@ class Cluster:
     def logs(self, namespace: str, pod: str, lines: int) -> list[str]:
         """Return the last log lines of a pod with timestamps; empty if they cannot be read."""
         command = ("logs", "-n", namespace, pod, f"--tail={lines}", "--timestamps")
-        # The kubelet of a lost node does not respond. The status of other runs is still reported.
+        # If a node is lost, its kubelet does not respond. Other runs must still be reported.
         with suppress(NoResponseError):
             return (self._output(*command) or "").splitlines()
         return []

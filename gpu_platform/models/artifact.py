@@ -98,7 +98,8 @@ class Files:
 def gather(export: Path, directory: Path) -> Files:
     """Link or copy an export's files to an empty directory, to which the caller adds the lineage.
 
-    Raise GitopsError if the export contains hidden files or a lineage.
+    Raise GitopsError if the export contains links, special files or a lineage, or if its top level
+    contains hidden files or directories.
     """
     for name in Files(export).names():
         if PurePosixPath(name).parts[0].startswith(".") or name == LINEAGE_FILE:

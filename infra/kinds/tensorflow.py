@@ -1,4 +1,6 @@
-"""Kind `tensorflow`: a Volcano Job whose plugin sets TF_CONFIG to the addresses of all workers.
+"""Kind `tensorflow`: a Volcano Job whose plugin sets TF_CONFIG.
+
+TF_CONFIG contains the addresses of all workers and the index of the pod's worker.
 
 One process per pod uses all of the pod's GPUs. Worker 0 is the chief, which is the default of
 MultiWorkerMirroredStrategy. A single pod has no TF_CONFIG and trains with MirroredStrategy.

@@ -18,7 +18,10 @@ _ANCESTOR_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the PodGroup, TrainingRuntime and TrainJob, from which Trainer creates a JobSet."""
+    """Return the PodGroup, TrainingRuntime and TrainJob.
+
+    Trainer creates a JobSet from the TrainingRuntime and the TrainJob.
+    """
     object_metadata = metadata(gang, {QUEUE_LABEL: gang.queue})
     runtime = {
         "apiVersion": RUNTIME.api_version,

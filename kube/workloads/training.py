@@ -139,7 +139,7 @@ KUBEFLOW: Final = [
 
 
 def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
-    """Return the pods of a Ray cluster, and the pods in the same object that submit jobs to it."""
+    """Return the pods of a Ray cluster, and the submitter pods that the same object declares."""
     group = f"{cluster}.workerGroupSpecs.*"
     workers = (
         Count(

@@ -12,7 +12,7 @@ from workload.custom import find
 
 
 def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]) -> nn.Module:
-    """Build a model with new weights that maps inputs (N x `shape`) to logits (N x `outputs`).
+    """Build a new model that maps inputs (N x `shape`) to logits (N x `outputs`).
 
     A text model returns N x T x `outputs`. Raise ConfigurationError if an option is invalid, if
     a model of this project does not take this shape, or if a custom factory cannot be found or

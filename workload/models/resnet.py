@@ -12,17 +12,17 @@ SMALL: Final = 64
 
 
 def resnet18(outputs: int, image_size: int) -> ResNet:
-    """Build a ResNet-18 (He et al. 2015, arXiv:1512.03385) with new weights, for RGB images."""
+    """Build a randomly initialized ResNet-18 (He et al. 2015, arXiv:1512.03385) for RGB images."""
     return _fit(torchvision_resnet18(weights=None, num_classes=outputs), image_size)
 
 
 def resnet50(outputs: int, image_size: int) -> ResNet:
-    """Build a ResNet-50 with new weights, for RGB images."""
+    """Build a randomly initialized ResNet-50 for RGB images."""
     return _fit(torchvision_resnet50(weights=None, num_classes=outputs), image_size)
 
 
 def _fit(network: ResNet, image_size: int) -> ResNet:
-    """Replace the first layers for small images, like the CIFAR-10 networks of He et al. 2015.
+    """For small images, replace the first layers as in the CIFAR-10 networks of He et al. 2015.
 
     With the strided 7x7 convolution and the pooling, the network would shrink 32x32 images to 1x1.
     A 3x3 convolution that keeps the size replaces both (section 4.2).

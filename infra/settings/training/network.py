@@ -26,13 +26,15 @@ class RdmaSettings(Settings):
 
 
 NETWORK_DEFAULTS: Final[Mapping[NetworkName, Mapping[str, str]]] = {
-    # If NCCL_NET is set, NCCL fails if it cannot use that network; otherwise it silently uses TCP.
+    # With NCCL_NET, NCCL fails if it cannot use that network, instead of silently using TCP.
     "infiniband": {"NCCL_NET": "IB"},
     "roce": {"NCCL_NET": "IB", "NCCL_IB_ROCE_VERSION_NUM": "2"},
     "tcp": {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"},
 }
-"""Variables that each network sets. Source of names and values: "Environment Variables" in NVIDIA's
-NCCL documentation."""
+"""Environment variables for each network.
+
+Source of names and values: "Environment Variables" in NVIDIA's NCCL documentation.
+"""
 
 
 class NcclSettings(Settings):

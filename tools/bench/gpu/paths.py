@@ -1,4 +1,4 @@
-"""Training runs on a GPU that execute code which never runs on the CPU."""
+"""GPU training runs to cover code that never runs on the CPU."""
 
 import gzip
 import json

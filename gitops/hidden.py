@@ -31,7 +31,7 @@ def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
 
 
 def literals(views: Iterable[View]) -> Iterator[str]:
-    """Yield those strings of the objects that must not appear in a report."""
+    """Yield all literals that a report must not show."""
     for view in views:
         for rule in (no_literal_secrets, no_secrets_in_manifests):
             for violation in rule.violations(view, _DEFAULTS):

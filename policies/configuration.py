@@ -113,8 +113,9 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 class Configuration:
     """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
-    A rule's entry contains the rule, True if the rule is mandatory, and the rule's settings.
-    `simulated` contains the rules about simulations, which the pack does not evaluate.
+    A rule's entry contains the rule, False if the rule is advisory and True otherwise, and the
+    rule's settings. `simulated` contains the rules about simulations, which the pack does not
+    evaluate.
     """
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]

@@ -89,7 +89,7 @@ def read(
 
 
 def _skip_reason(value: Any) -> str | None:
-    """Return the reason why a document is not a Kubernetes object, or None if it is one."""
+    """Return the reason to skip a document that is not a Kubernetes object, or None to read it."""
     if not isinstance(value, dict):
         return None
     version, kind = value.get("apiVersion", _KUSTOMIZE), value.get("kind")

@@ -1,11 +1,11 @@
-"""Configuration of the control plane for kwokctl."""
+"""Configuration from which kwokctl starts the control plane."""
 
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
-# Time (s) after its last heartbeat until a real node is NotReady.
+# Time (s) from the last heartbeat of a real node until the node is NotReady.
 NODE_GRACE_SECONDS = 16
 # Time (s) for which pods stay on a node that is not Ready, before they are evicted.
 EVICTION_SECONDS = 10

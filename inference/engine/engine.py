@@ -25,9 +25,9 @@ class ModelEngine:
         self.pool: Pool | None = None
         """Queue and workers of the loaded version; None before the first model is loaded."""
         self.draining = False
-        """True once the shutdown has begun. Requests are still answered, but should not be sent."""
+        """True once the shutdown has begun: the server is unready, but still answers requests."""
         self.reload_failures = 0
-        """Number of new versions that could not be served."""
+        """Number of failed calls of `reload`."""
         self._observer = observer or Observer()
         self._folder = Path(config.model_path)
         self._compile_cache = compile_cache()
@@ -46,7 +46,7 @@ class ModelEngine:
 
     @property
     def reason(self) -> str:
-        """Reason why requests should not be sent; empty if they should."""
+        """Reason why the server is unready; empty if it is ready."""
         if self.draining:
             return "the server is shutting down"
         return self.pool.reason if self.pool else self._reason

@@ -100,7 +100,7 @@ class Pool:
 
     @property
     def reason(self) -> str:
-        """Reason why requests should not be sent; empty if they should."""
+        """Reason why the pool is unready; empty if it is ready."""
         if self.broken and not any(worker.ready for worker in self._workers):
             return self.broken
         return self._backoff.reason(time.monotonic())

@@ -35,7 +35,7 @@ ALIGNMENT: Final = 64
 """Alignment (bytes) of arrays: a cache line, which also suits vector instructions."""
 
 INITIAL_BYTES: Final = 1 << 16
-"""Initial size of an arena, which grows to powers of two."""
+"""Initial size of an arena. Larger sizes are powers of two."""
 
 STOPPED: Final = "the server stopped it"
 
@@ -49,7 +49,7 @@ Parts = Sequence[NDArray[Any]]
 Placed = tuple[str, Datatype, tuple[int, ...], int, int]
 """Name, datatype, shape, offset and size of an array in an arena; a list in JSON messages."""
 
-# Workers are forked from a process that has imported torch, so they start at once.
+# Workers are forked from a process that has imported torch, so they start quickly.
 _context: Final = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["inference.engine.preloaded"])
 
@@ -126,7 +126,8 @@ class Arena:
     def on_map(self, mapped: Callable[[NDArray[np.uint8] | None], object]) -> None:
         """Call `mapped` with the memory, and again whenever the memory is replaced.
 
-        Before it is replaced, also call `mapped` with None, because the old memory is released.
+        Before each replacement, also call `mapped` with None, because the old memory is unmapped as
+        soon as no view uses it.
         """
         self._mapped = mapped
         self._map()

@@ -91,7 +91,8 @@ TRAINING: dict[str, tuple[str, ...]] = {
         *_RESUMPTION,
     ),
 }
-"""Test ID prefixes for each module, needed because lines that gangs execute are not recorded."""
+"""Prefixes of the IDs of each module's tests. These tests cannot be chosen by line, because lines
+that gangs execute are not recorded."""
 SEED = 20261122
 MIN_KILLED = 0.80
 _CHECKOUT = Path(__file__).parents[2]
@@ -112,7 +113,7 @@ class Mutant:
 
     @property
     def rank(self) -> str:
-        """Hash that orders mutants randomly, but independently of each other."""
+        """Hash of the mutant and the seed. Sorting by it yields a random, reproducible order."""
         text = json.dumps([SEED, *asdict(self).values()])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -194,7 +195,10 @@ def find(root: Path, file: str) -> dict[Mutant, Change]:
 
 
 def draw(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
-    """Return a random sample. A mutant that is added or removed changes at most one member."""
+    """Return a random sample.
+
+    If a mutant is added to or removed from `mutants`, at most one member of the sample changes.
+    """
     return sorted(mutants, key=lambda mutant: mutant.rank)[:count]
 
 
@@ -308,7 +312,7 @@ def _measure(
 def _try(
     copy: Path, mutant: Mutant, change: Change, recording: Recording, log: Path
 ) -> dict[str, Any]:
-    """Run the tests for a mutant, and return its outcome. Print the mutant if it survives."""
+    """Run the tests for a mutant, and return its outcome. Print survivors and uncovered mutants."""
     began = time.monotonic()
     chosen = recording.choose(mutant.file, change.lines)
     location = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"

@@ -163,7 +163,7 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
 def node_ports_are_reachable(
     inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that an isolated namespace admits callers of node ports, because they are not pods."""
+    """Check that an isolated namespace admits the callers of node ports, which are not pods."""
     network = tenancy.network
     for key, service in inference.services.items():
         if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:

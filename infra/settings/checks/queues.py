@@ -106,7 +106,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
 
 
 def jobs_wait_in_leaf_queues(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that jobs wait in leaf queues, because Volcano schedules no jobs from other queues."""
+    """Check that jobs wait in leaf queues; Volcano schedules no jobs from other queues."""
     parents = {queue.parent for queue in volcano.queues.values()}
     for key, job in training.all_jobs.items():
         if job.queue in parents and job.queue in volcano.queues:

@@ -25,10 +25,11 @@ SAME_LOAD: Final = 0.8
 """Share of each peer's capacity at which our server is also measured."""
 
 DURATION_FACTORS: Final = {0.8: 2, 1.2: 2}
-"""Factors for the duration of a level, because tail latencies need many requests."""
+"""Factors for the duration of a measurement, keyed by share of the capacity. Tail latencies need
+many requests."""
 
 FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
-"""Number of requests beyond the capacity after which a bounded queue is full."""
+"""Backlog (requests) at which a bounded queue is full, including two batches in progress."""
 
 MAX_OVERLOAD_SECONDS: Final = 15.0
 """Maximum duration (s) of overload before a measurement."""
@@ -43,7 +44,7 @@ MIN_REQUESTS: Final = 30
 """Minimum average number of requests per measurement, for slow servers."""
 
 WARM_UP: Final = 0.15
-"""Share of a measurement to discard, in which connections are opened and the load builds up."""
+"""Initial share of a measurement to discard, because the load is still building up."""
 
 
 def closed_loop(clients: int) -> str:
@@ -60,7 +61,7 @@ def open_loop(share: float) -> str:
 
 
 def at_load_of(peer: str) -> str:
-    """Return the name of the level at which our server receives the rate of a peer."""
+    """Return the name of the level at which our server receives the same rate as a peer."""
     return f"{peer}'s {SAME_LOAD:.0%} load"
 
 
@@ -158,7 +159,7 @@ def in_turns(
 ) -> dict[str, Series]:
     """Measure each server at every level, turn by turn. `each_turn` is called before each turn.
 
-    At the end of a turn, our server is measured at the peers' rates.
+    At the end of a turn, our server is measured at `SAME_LOAD` of each peer's capacity.
     """
     series = {name: Series(difference=difference) for name, (_, difference) in servers.items()}
     for turn in range(bench.turns):
@@ -215,7 +216,7 @@ def _loaded(bench: Bench, server: Running, load: Load) -> tuple[Records, float]:
 def at_loads_of_peers(
     bench: Bench, server: Running, workload: Workload, series: dict[str, Series]
 ) -> None:
-    """Measure our server at the peers' rates in the same turn, if it can handle them."""
+    """Measure our server at `SAME_LOAD` of each peer's capacity, unless this would overload it."""
     base = bench.seconds * workload.duration_factor
     seconds = base * DURATION_FACTORS.get(SAME_LOAD, 1)
     warm_up(bench, server.target, base / 2)
@@ -236,7 +237,10 @@ def capacity_of(series: Series) -> float:
 
 
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:
-    """Send load until throughput is stable: the kernel reclaims memory pages of paused servers."""
+    """Send load until throughput is stable.
+
+    The kernel may have reclaimed memory pages of the server while it was paused.
+    """
     best = 0.0
     for _ in range(MAX_WARM_UPS):
         records = bench.generator.run(target, Load(seconds, clients=16))

@@ -76,9 +76,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_fork_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> None:
+def _one_fork_server(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Start programs of all processes of a run from the same fork server."""
-    if worker_id != "master":
+    if "PYTEST_XDIST_WORKER" in os.environ:
         fork_server.share(tmp_path_factory.getbasetemp().parent)
 
 

@@ -76,9 +76,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_fork_server(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _one_fork_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Start programs of all processes of a run from the same fork server."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    # Not `worker_id`: a test runs pytest without xdist.
+    if hasattr(request.config, "workerinput"):
         fork_server.share(tmp_path_factory.getbasetemp().parent)
 
 

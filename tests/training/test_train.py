@@ -66,7 +66,7 @@ def test_larger_models_learn_digits_as_well(train: Train, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("model", "dataset", "steps", "accuracy"),
-    [("mnist-net", "glyphs", 90, 0.3), ("simple-cnn", "photos", 45, 0.9)],
+    [("mnist-net", "glyphs", 130, 0.5), ("simple-cnn", "photos", 45, 0.9)],
 )
 def test_models_learn_images_of_their_own_shape(
     model: str, dataset: str, steps: int, accuracy: float, train: Train, tmp_path: Path

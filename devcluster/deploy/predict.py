@@ -103,7 +103,7 @@ def wait_endpoint(
         found = [each for item in slices for each in item.get("endpoints") or []]
         if any(each.get("conditions", {}).get("ready") for each in found):
             return
-        report(f"{len(found)} pods, none is ready")
+        report(f"0 of {len(found)} pods are ready")
         time.sleep(0.5)
     raise DevclusterError(
         f"service {name} in {namespace}: no pod was ready within {READY_TIMEOUT:.0f} s; see "
@@ -119,6 +119,7 @@ def wait_ready(
     If `run` is None, any run is accepted.
 
     Raises:
+        NoPredictionError: If the server requires an API key.
         DevclusterError: If the model is not served within `READY_TIMEOUT` seconds.
     """
     deadline = time.monotonic() + READY_TIMEOUT
@@ -133,6 +134,8 @@ def wait_ready(
                     if run in (None, served_run(metadata)):
                         return metadata
                     answer = f"still serving {served_run(metadata)}"
+                elif response.status_code == httpx.codes.UNAUTHORIZED:
+                    raise NoPredictionError("the server requires an API key")
                 else:
                     answer = response.text.strip()
             except httpx.HTTPError as error:
@@ -160,9 +163,8 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     """Request a prediction for the first test sample of the digits data set.
 
     Raises:
-        NoPredictionError: If the model does not classify images of at least 8 x 8 pixels, or the
-            server requires an API key.
-        DevclusterError: If the server responds with another error.
+        NoPredictionError: If the model does not classify images of at least 8 x 8 pixels.
+        DevclusterError: If the server responds with an error.
     """
     model_input = metadata["inputs"][0]
     outputs = [output["name"] for output in metadata["outputs"]]
@@ -179,8 +181,6 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     response = httpx.post(
         f"{url}/v2/models/{model}/infer", json=request, timeout=30.0, trust_env=False
     )
-    if response.status_code == httpx.codes.UNAUTHORIZED:
-        raise NoPredictionError("the server requires an API key")
     if response.status_code != httpx.codes.OK:
         raise DevclusterError(f"{url} responded with {response.status_code}: {response.text}")
     answers = {output["name"]: output for output in response.json()["outputs"]}

@@ -45,6 +45,7 @@ class Server(ThreadingHTTPServer):
     manifest = MANIFEST
     answer = 0
     not_ready = 0
+    protected = False
     status = 200
     asked: Any = None
 
@@ -60,6 +61,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.not_ready > 0:
             self.server.not_ready -= 1
             self._say(503, {"error": "the export does not exist yet"})
+        elif self.server.protected:
+            self._say(401, {"error": "API key required"})
         else:
             self._say(200, model_metadata(served(self.server.manifest)))
 
@@ -172,9 +175,9 @@ def test_a_model_without_classes_of_images_gets_no_sample():
 
 
 def test_a_server_that_requires_a_key_is_not_an_error(server: Server):
-    server.status = 401
+    server.protected = True
     with pytest.raises(NoPredictionError, match="requires an API key"):
-        predict.predict(server.url, "digits", model_metadata(served(MANIFEST)))
+        predict.wait_ready(server.url, "digits", "digits-1", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_a_service_of_another_runtime_is_ready_with_its_first_pod(install: Insta
         (tmp_path / "answer").write_text(json.dumps({"items": [{"endpoints": conditions}]}))
 
     predict.wait_endpoint([str(kubectl)], SERVICE, report)
-    assert reports == ["0 pods, none is ready", "2 pods, none is ready"]
+    assert reports == ["0 of 0 pods are ready", "0 of 2 pods are ready"]
     assert "--selector=kubernetes.io/service-name=digits" in (tmp_path / "asked").read_text()
 
 

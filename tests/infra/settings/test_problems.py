@@ -1,7 +1,5 @@
 """More than twenty kinds of invalid configuration, each reported in one sentence."""
 
-from typing import Any
-
 import pytest
 
 from infra.settings import SettingsError, validate
@@ -416,35 +414,6 @@ def test_a_mistake_is_reported_with_its_key_and_what_is_allowed(mistake: str) ->
 def test_what_is_missing_is_named(path: str, key: str) -> None:
     (sentence,) = problems(without(path))
     assert sentence.startswith(f"gpu-platform:{key} ")
-
-
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        (
-            {
-                "kind": "notebook",
-                "hyperparameters": None,
-                "nodes": 1,
-                "notebook": {"home": "home", "token_secret": "token"},
-            },
-            "which is a notebook, so it exports no model",
-        ),
-        (
-            {"schedule": {"cron": "0 3 * * *", "time_zone": "Etc/UTC", "image": "training"}},
-            "which has a schedule, so it has no single run",
-        ),
-    ],
-    ids=["notebook", "schedule"],
-)
-def test_a_service_of_a_job_without_one_export_is_told_why(
-    values: dict[str, Any], reason: str
-) -> None:
-    job = good()["training"]["jobs"]["digits"] | values
-    found = problems(changed(JOB, job))
-    [sentence] = [each for each in found if each.startswith(f"gpu-platform:{SERVICE}.job ")]
-    assert f"is 'digits', {reason}" in sentence
-    assert "run" in sentence
 
 
 @pytest.mark.parametrize(("nodes", "counted"), [(1, "1 node x 4 GPUs"), (2, "2 nodes x 4 GPUs")])

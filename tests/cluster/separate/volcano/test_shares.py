@@ -16,12 +16,12 @@ def test_two_queues_share_by_weight_and_waiting_jobs_show_the_reason(
 ) -> None:
     jobs = {f"{queue}-{n}": {"queue": queue} for queue in ("vision", "language") for n in range(3)}
     volcano.submit(stack(jobs, **VOLCANO), *jobs)
-    await_(lambda: volcano.placed().total() == 3, PATIENCE, "three pods with nodes")
-    time.sleep(2)
-    queues = [name.partition("-")[0] for name in volcano.placed()]
-    assert sorted(queues) == ["language", "vision", "vision"]
+    # A queue whose jobs arrive first gets all nodes, until the other reclaims its share.
+    _remain(volcano, vision=2, language=1)
+    waiting = "0 of 1 pods are scheduled (minimum to start: 1)"
+    await_(lambda: volcano.devcluster("status").count(waiting) == 3, PATIENCE, "three jobs wait")
     status = volcano.platform.make("status")
-    assert status.count("0 of 1 pods are scheduled (minimum to start: 1)") == 3
+    assert status.count(waiting) == 3
     assert status.count("requests 8 nvidia.com/gpu, but only 0 of 24 are free") == 3
 
 
@@ -40,6 +40,17 @@ def test_a_queue_reclaims_its_share(volcano: Scheduling) -> None:
     assert sorted(volcano.phase(job) for job in guests) == ["Pending", "Pending", "Running"]
 
 
+def _remain(volcano: Scheduling, **pods: int) -> None:
+    """Wait until exactly these pods have nodes, by the prefix of their jobs, and remain there."""
+
+    def shares() -> Counter[str]:
+        return Counter(job.partition("-")[0] for job in volcano.placed().elements())
+
+    await_(lambda: shares() == pods, PATIENCE, f"{pods} with nodes")
+    time.sleep(2)
+    assert shares() == pods
+
+
 def amounts(gpus: int) -> dict[str, Any]:
     """CPU and memory as well: without them, a queue reclaims nothing before Volcano 1.15."""
     return {"cpu": 64, "memory": "512Gi", "nvidia.com/gpu": gpus}
@@ -56,13 +67,7 @@ def test_a_queue_reclaims_only_what_it_deserves(volcano: Scheduling) -> None:
         volcano.submit(jobs, *tenants)
         placed(volcano, tenant_0=1, tenant_1=1, tenant_2=1)
         volcano.submit(jobs, *owners)
-
-        def shared() -> Counter[str]:
-            return Counter(job.partition("-")[0] for job in volcano.placed().elements())
-
-        await_(lambda: shared() == {"owner": 2, "tenant": 1}, PATIENCE, "shares of 16 and 8")
-        time.sleep(2)
-        assert shared() == {"owner": 2, "tenant": 1}
+        _remain(volcano, owner=2, tenant=1)
         evicted = volcano.evicted("reclaim")
         assert len(evicted & tenants.keys()) == 2
         assert not evicted & owners.keys()

@@ -5,9 +5,9 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from devcluster import DevclusterError, host, launcher, operators
 from devcluster.images.base_image import PYTORCH
@@ -46,19 +46,25 @@ class Cluster:
         return [str(self.toolchain.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
 
 
-OnApiServer = Callable[[Cluster], object]
-"""Function to call when the API server is available. Nodes and images may not be ready yet."""
+class Early(Protocol):
+    """Work that can be done while the cluster is starting."""
+
+    def prepare(self, cluster: Cluster) -> object:
+        """Do what needs no API server, in the background."""
+
+    def begin(self, cluster: Cluster) -> object:
+        """Do what needs the API server, but possibly not nodes or images."""
 
 
 def up(
     spec: ClusterSpec,
     reporter: Reporter,
     demands: Demands = NO_DEMANDS,
-    on_api_server: OnApiServer | None = None,
+    early: Early | None = None,
 ) -> Cluster:
     """Start the cluster unless it is running, and add the operators and images that a stack needs.
 
-    `on_api_server` is called only if the cluster has to be started.
+    `early` is used only if the cluster has to be started.
 
     Raises:
         DevclusterError: If a step fails. The message contains a remedy.
@@ -88,7 +94,7 @@ def up(
     cluster = Cluster(spec, layout, toolchain)
     if record is None:
         with reporter.step("cluster") as step:
-            _start(cluster, step, on_api_server)
+            _start(cluster, step, early)
     else:
         reporter.say("cluster: already running")
     if base is not None:
@@ -109,7 +115,7 @@ def _uv() -> Path:
     return Path(program)
 
 
-def _start(cluster: Cluster, step: Step, on_api_server: OnApiServer | None) -> None:
+def _start(cluster: Cluster, step: Step, early: Early | None) -> None:
     spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
@@ -122,7 +128,9 @@ def _start(cluster: Cluster, step: Step, on_api_server: OnApiServer | None) -> N
         port = _free_port(layout)
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano.root, port)
     try:
-        _follow(cluster, events, step, on_api_server)
+        if early is not None:
+            early.prepare(cluster)
+        _follow(cluster, events, step, early)
     except BaseException:
         launcher.stop(layout)
         raise
@@ -170,9 +178,7 @@ def _port_in_use(first: int) -> int | None:
     return None
 
 
-def _follow(
-    cluster: Cluster, events: EventLog, step: Step, on_api_server: OnApiServer | None = None
-) -> None:
+def _follow(cluster: Cluster, events: EventLog, step: Step, early: Early | None = None) -> None:
     began = time.monotonic()
     expected = max(1, len(cluster.spec.real_nodes))
     while True:
@@ -183,9 +189,9 @@ def _follow(
             )
         if received:
             step.update(f"{received[-1].node}: {received[-1].step}")
-        if on_api_server is not None and any(event.step == API_ANSWERS for event in received):
-            on_api_server(cluster)
-            on_api_server = None
+        if early is not None and any(event.step == API_ANSWERS for event in received):
+            early.begin(cluster)
+            early = None
         if sum(event.ready for event in received) >= expected:
             return
         if launcher.running(cluster.layout) is None:

@@ -31,8 +31,17 @@ if ! "$folder/bin/python" -c 'import sys' 2>/dev/null; then
   echo "making the Python environment $folder"
   rm -rf "$folder"
 fi
+# Unpacking uv takes most of the time, so later environments copy the program.
+pinned=$(dirname "$0")/uv.txt
+kept=${GPU_PLATFORM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-platform}/uv-$(sha256sum "$pinned" | cut -c1-12)
+if [ -x "$kept" ]; then
+  [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
+  cp "$kept" "$folder/bin/.uv"
+  mv "$folder/bin/.uv" "$folder/bin/uv" # processes may be executing the old one
+  exit
+fi
 install=(install --quiet --disable-pip-version-check --require-hashes)
-install+=(--requirement "$(dirname "$0")/uv.txt")
+install+=(--requirement "$pinned")
 # The host's pip unpacks uv, a program without Python modules that are needed here. This takes half
 # the time of an installation with pip in the environment. uv later installs pip, which Pulumi uses
 # to list packages.
@@ -45,4 +54,11 @@ if "$python" -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 
 else
   [ -d "$folder" ] || "$python" -m venv "$folder"
   "$folder/bin/python" -m pip "${install[@]}"
+fi
+if [ -x "$folder/bin/uv" ]; then
+  mkdir -p "$(dirname "$kept")"
+  temporary=$(mktemp "$kept.XXXXXX")
+  cp "$folder/bin/uv" "$temporary"
+  chmod 755 "$temporary"
+  mv "$temporary" "$kept"
 fi

@@ -1,5 +1,6 @@
 """`requirements/environment.sh`, with which `make` creates its Python environment."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,24 @@ def script(tmp_path: Path) -> Path:
 
 def run(script: Path, python: Path | str, folder: Path) -> "subprocess.CompletedProcess[str]":
     command = [script, python, folder]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
+    environment = {**os.environ, "GPU_PLATFORM_CACHE": str(script.parent / "cache")}
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+
+def test_later_environments_get_the_same_uv(script: Path, tmp_path: Path):
+    first, second, other = (tmp_path / name for name in ("first", "second", "other"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", first], check=True)
+    (first / "bin/uv").write_text("#!/bin/sh\necho pinned\n")
+    (first / "bin/uv").chmod(0o755)
+    for folder in (first, second):
+        done = run(script, sys.executable, folder)
+        assert done.returncode == 0, done.stderr
+    found = subprocess.run([second / "bin/uv"], capture_output=True, text=True, check=True)
+    assert found.stdout == "pinned\n"
+    # Another pin needs another program.
+    (script.parent / "uv.txt").write_text("# nothing else\n")
+    assert run(script, sys.executable, other).returncode == 0
+    assert not (other / "bin/uv").exists()
 
 
 def test_an_interrupted_start_is_continued(script: Path, tmp_path: Path):

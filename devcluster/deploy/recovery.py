@@ -25,16 +25,13 @@ class Release:
     namespace: str
 
 
-def recover(stack: Stack, kubectl: Sequence[str]) -> int:
-    """Clear the pending operations of an interrupted update and return their number.
+def recover(stack: Stack, pending: Sequence[dict[str, Any]], kubectl: Sequence[str]) -> None:
+    """Clear the pending operations of an interrupted update.
 
     Raises:
         DevclusterError: If a Pulumi command fails.
         CalledProcessError: If a kubectl command fails.
     """
-    pending = stack.pending_operations()
-    if not pending:
-        return 0
     for release in interrupted_releases(pending):
         labels = f"owner=helm,name={release.name}"
         subprocess.run(
@@ -43,7 +40,6 @@ def recover(stack: Stack, kubectl: Sequence[str]) -> int:
             capture_output=True,
         )
     stack.clear_pending_creates()
-    return len(pending)
 
 
 def interrupted_releases(pending: Sequence[dict[str, Any]]) -> Iterator[Release]:

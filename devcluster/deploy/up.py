@@ -4,9 +4,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
@@ -47,9 +48,7 @@ def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
         # server. Later previews may require Volcano's webhooks.
         is_new = not Layout.of(spec.kind).control_plane.exists()
         can_preview_early = is_new and spec.kind is Kind.REAL and not demands.operators
-        cluster = lifecycle.up(
-            spec, reporter, demands, deployment.begin if can_preview_early else None
-        )
+        cluster = lifecycle.up(spec, reporter, demands, deployment if can_preview_early else None)
         deployment.finish(cluster, summary)
     correct = True
     if spec.kind is Kind.REAL:
@@ -61,33 +60,58 @@ def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
     return 0 if correct else 1
 
 
+class _Selected(NamedTuple):
+    """The stack, the image builder's plugin on real nodes, and interrupted operations."""
+
+    stack: stack.Stack
+    plugin: docker_plugin.Plugin | None
+    pending: list[dict[str, Any]]
+
+
+def _select(cluster: Cluster) -> _Selected:
+    variables = environment.variables(cluster.layout, cluster.toolchain, cluster.spec.kind)
+    plugin = None
+    if cluster.spec.kind is Kind.REAL:
+        home, python = cluster.toolchain.pulumi_home, Path(sys.executable)
+        plugin = docker_plugin.install(home, python, variables["PATH"])
+    adoption_variables = {**variables, **environment.ADOPTION_VARIABLES}
+    target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, adoption_variables)
+    target.select()
+    return _Selected(target, plugin, target.pending_operations())
+
+
 class Deployment:
     """Preview and update of the stack. The preview may begin while the cluster is starting."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
+        self._background = ThreadPoolExecutor(1)
+        self._selected: Future[_Selected] | None = None
         self._started: tuple[stack.Stack, stack.Operation] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._background.shutdown()
         if self._started is not None:
             self._started[1].end()
 
+    def prepare(self, cluster: Cluster) -> "Future[_Selected]":
+        """Start to select the stack, in the background."""
+        self._selected = self._background.submit(_select, cluster)
+        return self._selected
+
     def begin(self, cluster: Cluster) -> tuple[stack.Stack, stack.Operation]:
         """Start the preview; return the stack and the preview."""
-        variables = environment.variables(cluster.layout, cluster.toolchain, cluster.spec.kind)
-        if cluster.spec.kind is Kind.REAL:
-            home, python = cluster.toolchain.pulumi_home, Path(sys.executable)
-            plugin = docker_plugin.install(home, python, variables["PATH"])
-            if not plugin.official:
-                self._reporter.say(f"images are built by {plugin.note}")
-        adoption_variables = {**variables, **environment.ADOPTION_VARIABLES}
-        target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, adoption_variables)
-        target.select()
-        if recovered := recover(target, cluster.kubectl):
-            self._reporter.say(f"recovered {recovered} pending operations of an interrupted update")
+        target, plugin, pending = (self._selected or self.prepare(cluster)).result()
+        if plugin is not None and not plugin.official:
+            self._reporter.say(f"images are built by {plugin.note}")
+        if pending:
+            recover(target, pending, cluster.kubectl)
+            self._reporter.say(
+                f"recovered {len(pending)} pending operations of an interrupted update"
+            )
         self._started = target, target.preview()
         return self._started
 

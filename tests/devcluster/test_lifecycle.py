@@ -65,13 +65,17 @@ def test_the_start_is_over_when_every_node_is_ready(cluster: Cluster, step: Step
 def test_an_api_server_that_answers_is_reported_once(cluster: Cluster, step: Step):
     events, seen = EventLog(cluster.layout.events), list[Cluster]()
 
-    def answering(known: Cluster) -> None:
-        seen.append(known)
-        for node in ("gpu-node-0", "gpu-node-1"):
-            events.add(node, "node is Ready", ready=True)
+    class Early:
+        def prepare(self, cluster: Cluster) -> None:
+            pytest.fail("too late")
+
+        def begin(self, cluster: Cluster) -> None:
+            seen.append(cluster)
+            for node in ("gpu-node-0", "gpu-node-1"):
+                events.add(node, "node is Ready", ready=True)
 
     events.add("gpu-node-0", API_ANSWERS)
-    lifecycle._follow(cluster, events, step, answering)
+    lifecycle._follow(cluster, events, step, Early())
     assert seen == [cluster]
 
 

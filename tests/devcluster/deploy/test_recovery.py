@@ -49,9 +49,11 @@ def test_a_release_without_a_name_holds_none() -> None:
     assert list(interrupted_releases([creating("kubernetes:helm.sh/v3:Release")])) == []
 
 
-def test_nothing_is_done_where_nothing_is_pending(layout: Layout, said: Path) -> None:
+def test_a_stack_after_a_complete_update_has_no_pending_operations(
+    layout: Layout, said: Path
+) -> None:
     state(said)
-    assert recover(Stack("dev", layout, {}), ["kubectl"]) == 0
+    assert Stack("dev", layout, {}).pending_operations() == []
     assert (said / "calls").read_text().splitlines() == [
         "pulumi stack export --stack dev --non-interactive"
     ]
@@ -61,7 +63,8 @@ def test_helms_secret_is_deleted_and_pending_operations_are_cleared(
     layout: Layout, said: Path
 ) -> None:
     state(said, POD, RELEASE)
-    assert recover(Stack("dev", layout, {}), ["kubectl"]) == 2
+    stack = Stack("dev", layout, {})
+    recover(stack, stack.pending_operations(), ["kubectl"])
     _, delete, refresh = (said / "calls").read_text().splitlines()
     assert delete == ("kubectl delete secret -n volcano-system --selector=owner=helm,name=volcano")
     assert "--clear-pending-creates" in refresh

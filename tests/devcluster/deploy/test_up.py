@@ -38,9 +38,24 @@ def test_a_preview_that_began_early_ends_with_a_start_that_fails(
     state = """echo '{"deployment": {}}'"""
     install("pulumi", f'case "$1" in preview) exec sleep 60;; *) {state};; esac')
     with up.Deployment(Reporter(Console(file=io.StringIO()))) as deployment:
+        deployment.prepare(cluster)
         _, preview = deployment.begin(cluster)
         assert preview.process.poll() is None
     assert preview.process.returncode == -signal.SIGTERM
+
+
+def test_a_stack_is_selected_once(cluster: Cluster, tmp_path: Path, install: Install) -> None:
+    install("docker", "exit 0")
+    calls = tmp_path / "calls"
+    state = """echo '{"deployment": {}}'"""
+    install(
+        "pulumi",
+        f'echo "$1 $2" >> {calls}; case "$1" in preview) exec sleep 60;; *) {state};; esac',
+    )
+    with up.Deployment(Reporter(Console(file=io.StringIO()))) as deployment:
+        deployment.prepare(cluster)
+        deployment.begin(cluster)
+    assert calls.read_text().count("stack select") == 1
 
 
 def put_queue(tmp_path: Path, gpus: int = 4, **status: Any) -> None:

@@ -1,5 +1,6 @@
 """Functions that wait until a stack's runs are scheduled or finished."""
 
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from devcluster import DevclusterError
 from gitops import prices
 from gitops.errors import GitopsError
 from gitops.runs.progress import Progress, failure_text
-from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key
+from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key, owner
 from gitops.runs.status import RunStatus, read_runs, run_pods
+from gitops.runs.waiting import lacks_pods, readmission
 from gpu_platform.runs.cluster import Member
 from gpu_platform.runs.sweeps import sweep_lines
 from kube.kinds import kinds_that_support
@@ -21,6 +23,8 @@ from kube.names import TASK_LABEL
 POLL_SECONDS = 1.0
 # A restarting API server may be unavailable for this long.
 OUTAGE_SECONDS = 60.0
+MISSED_SECONDS = 10.0
+"""Duration after which an admitted job without pods is admitted again."""
 _LAST_LINES: Final = 15
 _IDLE: Final = {"paused", "succeeded", "failed"}
 """Phases in which a trial holds no GPUs."""
@@ -52,6 +56,31 @@ class Run:
         )
 
 
+class _Admission:
+    """Admission of a run, which Volcano's controllers may miss (see `lacks_pods`)."""
+
+    def __init__(self, kubectl: Sequence[str], run: Run) -> None:
+        self._kubectl, self._run = kubectl, run
+        self._since: float | None = None
+
+    def repeat_if_missed(self, snapshot: Snapshot) -> None:
+        """Make Volcano admit the run again if its pods have been missing for ten seconds."""
+        pods = _pods(snapshot, self._run)
+        groups = (group for group in snapshot.all("PodGroup") if lacks_pods(group, pods))
+        name = (self._run.namespace, self._run.name)
+        missed = [g for g in groups if (g["metadata"]["namespace"], owner(g)) == name]
+        if not missed:
+            self._since = None
+        elif self._since is None:
+            self._since = time.monotonic()
+        elif time.monotonic() - self._since >= MISSED_SECONDS:
+            for group in missed:
+                subprocess.run(
+                    [*self._kubectl, *readmission(group)], check=False, capture_output=True
+                )
+            self._since = None
+
+
 def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> RunStatus:
     """Wait until a run has succeeded or, if it is a notebook, until it is running or suspended.
 
@@ -60,10 +89,12 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
         GitopsError: If the cluster is unavailable for a minute.
     """
     cluster = Cluster(kubectl)
+    admission = _Admission(kubectl, run)
     last_response = time.monotonic()
     while True:
         try:
             snapshot = cluster.snapshot()
+            admission.repeat_if_missed(snapshot)
             status = _status(cluster, snapshot, run)
         except GitopsError as error:
             if time.monotonic() - last_response > OUTAGE_SECONDS:
@@ -100,9 +131,12 @@ def wait_scheduled(
         DevclusterError: If a pod is not scheduled within `timeout` seconds.
     """
     cluster = Cluster(kubectl)
+    admission = _Admission(kubectl, run)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        pods = _pods(cluster.snapshot(), run)
+        snapshot = cluster.snapshot()
+        admission.repeat_if_missed(snapshot)
+        pods = _pods(snapshot, run)
         scheduled = [pod for pod in pods if is_scheduled(pod) and not _is_step(pod)]
         report(f"{len(scheduled)} of {run.nodes} pods are scheduled")
         if len(scheduled) >= run.nodes:

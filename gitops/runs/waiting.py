@@ -1,5 +1,7 @@
 """Reasons why jobs wait, and their positions in the queue."""
 
+import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -114,6 +116,24 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
                 yield Waiting(namespace, name, "", "suspended", (f"{resume} resumes it",))
 
 
+def lacks_pods(group: Object, pods: list[Object]) -> bool:
+    """Return whether Volcano has admitted a PodGroup whose pods do not exist.
+
+    Its controllers create them within a second. Those of Volcano 1.14.1 miss the admission if the
+    API server ends their watch meanwhile, as it may in the seconds after it got Volcano's CRDs.
+    """
+    return group.get("status", {}).get("phase") == "Inqueue" and not pods
+
+
+def readmission(group: Object) -> list[str]:
+    """Return kubectl's arguments that make Volcano admit a PodGroup again."""
+    metadata = group["metadata"]
+    resource = ["podgroups.scheduling.volcano.sh", metadata["name"]]
+    patch = json.dumps({"status": {"phase": "Pending"}})
+    namespace = f"--namespace={metadata['namespace']}"
+    return ["patch", *resource, namespace, "--type=merge", f"--patch={patch}"]
+
+
 def _reasons(
     snapshot: Snapshot, group: Object, pods: list[Object], starting: bool
 ) -> Iterator[str]:
@@ -125,14 +145,12 @@ def _reasons(
     computed = [*_queue_reasons(snapshot, queue, missing), *_capacity_reasons(snapshot, missing)]
     messages = _scheduler_messages(snapshot, group, pods)
     unavailable = any("unavailable" in text for text in messages)
-    admitted = group.get("status", {}).get("phase") == "Inqueue"
-    if admitted and not pods and not computed:
+    if lacks_pods(group, pods) and not computed:
         namespace, name = group["metadata"]["namespace"], owner(group)
-        # Volcano 1.14.1 misses the admission of a job if the API server ends its watch meanwhile.
         computed.append(
             f"Volcano admitted the job, but has not created its pods: `kubectl describe "
             f"{volcano.JOB.name} {name} --namespace {namespace}` shows failures; if there are "
-            "none, restart Volcano's controllers"
+            f"none, `{shlex.join(['kubectl', *readmission(group)])}` admits it again"
         )
     elif starting and missing and not computed and not unavailable:
         others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}

@@ -51,6 +51,12 @@ class World:
     def has_later(self, *objects: dict[str, Any]) -> None:
         put(self.folder, [*objects, node(), queue()], "all.2")
 
+    def after_patch(self, *objects: dict[str, Any]) -> None:
+        put(self.folder, [*objects, node(), queue()], "patched")
+
+    def patches(self) -> list[str]:
+        return (self.folder / "patches").read_text().splitlines()
+
     def answers(self, *lists: list[dict[str, Any]]) -> list[str]:
         """Return a kubectl that answers with these lists, one after the other."""
         for number, objects in enumerate(lists):
@@ -133,6 +139,20 @@ def test_a_run_of_every_kind_fails(world: World, job: dict[str, Any]):
     assert world.status().state is State.FAILED
     with pytest.raises(DevclusterError, match="the run digits-1 has failed"):
         world.wait()
+
+
+@pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
+def test_an_admission_that_volcanos_controllers_missed_is_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
+):
+    monkeypatch.setattr(runs, "MISSED_SECONDS", 0.05)
+    missed = group("digits-1", "Inqueue")
+    world.has(volcano_job("digits-1", "Pending"), missed)
+    world.after_patch(volcano_job("digits-1", "Completed"), *(pod("digits-1", n) for n in range(2)))
+    getattr(world, waiting)()
+    (patch,) = world.patches()
+    assert patch.startswith(f"podgroups.scheduling.volcano.sh {missed['metadata']['name']} ")
+    assert '{"status": {"phase": "Pending"}}' in patch
 
 
 def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World):

@@ -123,11 +123,13 @@ def test_capacity_that_other_queues_deserve() -> None:
 
 
 def test_pods_that_volcano_has_not_created_are_named() -> None:
-    found = only(node(64), queue(), job("late"), group("late"))
+    late = group("late")
+    found, name = only(node(64), queue(), job("late"), late), late["metadata"]["name"]
     assert found.reasons[0] == (
         "Volcano admitted the job, but has not created its pods: `kubectl describe "
-        "jobs.batch.volcano.sh late --namespace ml` shows failures; if there are none, restart "
-        "Volcano's controllers"
+        "jobs.batch.volcano.sh late --namespace ml` shows failures; if there are none, `kubectl "
+        f"patch podgroups.scheduling.volcano.sh {name} --namespace=ml --type=merge "
+        """'--patch={"status": {"phase": "Pending"}}'` admits it again"""
     )
     assert not any("has used its share" in why for why in found.reasons)
 

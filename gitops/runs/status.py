@@ -210,10 +210,8 @@ class _Reader:
 
     def _progress(self, job: _Job, state: State) -> Progress | None:
         """Return the progress from the logs of the first pods. Running pods take precedence."""
-        logs = (
-            self.cluster.logs(*key(pod), LOG_LINES)
-            for pod in [*job.in_phase("Running"), *job.pods][:3]
-        )
+        pods = dict.fromkeys(key(pod) for pod in [*job.in_phase("Running"), *job.pods])
+        logs = (self.cluster.logs(*pod, LOG_LINES) for pod in [*pods][:3])
         found = next((read for lines in logs if (read := progress(lines, self.now))), None)
         if state is not State.SUCCEEDED:
             return found

@@ -248,6 +248,25 @@ def test_the_pods_of_a_new_attempt_come_before_those_of_an_old_one(tmp_path: Pat
     assert found.epoch == 1
 
 
+def test_three_pods_are_asked_for_progress_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = [pod("digits", number) for number in range(4)]
+    cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), *pods)
+    read = list[str]()
+
+    def logs(_cluster: Cluster, _namespace: str, name: str, _lines: int) -> list[str]:
+        read.append(name)
+        return []
+
+    monkeypatch.setattr(Cluster, "logs", logs)
+    only(cluster)
+    assert read == [f"digits-worker-{number}" for number in range(3)]
+    read.clear()
+    only(cluster_of(tmp_path, volcano_job("digits", "Running"), *pods[:2]))
+    assert read == ["digits-worker-0", "digits-worker-1"]
+
+
 def test_an_unreachable_cluster_is_reported_in_one_sentence(tmp_path: Path) -> None:
     program = tmp_path / "kubectl"
     program.write_text("#!/bin/sh\necho noise >&2\necho 'the server is away' >&2\nexit 1\n")

@@ -8,6 +8,7 @@ from infra.platform_description import NAME as DESCRIPTION
 from infra.settings.tenancy import TenancySettings
 from kube.kinds import RESOURCES
 from kube.kinds.volcano import COMMAND, TEMPLATE
+from kube.names import LEADER_WORKER_SET_GROUP
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 _READ: Final = ("get", "list", "watch")
@@ -18,7 +19,7 @@ _READABLE: Final = {
     "autoscaling": ("horizontalpodautoscalers",),
     "discovery.k8s.io": ("endpointslices",),
     "events.k8s.io": ("events",),
-    "leaderworkerset.x-k8s.io": ("leaderworkersets",),
+    LEADER_WORKER_SET_GROUP: ("leaderworkersets",),
     "policy": ("poddisruptionbudgets",),
     "scheduling.volcano.sh": ("podgroups",),
 }

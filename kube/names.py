@@ -35,6 +35,9 @@ TASK_LABEL: Final = "volcano.sh/task-spec"
 GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 """Node label with the GPU model, which NVIDIA's GPU feature discovery sets."""
 
+LEADER_WORKER_SET_GROUP: Final = "leaderworkerset.x-k8s.io"
+"""API group of LeaderWorkerSets, whose replicas each have several pods."""
+
 INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 
 SKIP_AWAIT_ANNOTATION: Final = "pulumi.com/skipAwait"

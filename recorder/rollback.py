@@ -29,6 +29,7 @@ from kube.names import (
     CANARY_ANNOTATION,
     CANARY_IMAGE_ANNOTATION,
     CANARY_SPAN,
+    LEADER_WORKER_SET_GROUP,
     ROLLED_BACK_ANNOTATION,
 )
 
@@ -43,7 +44,7 @@ _IDENTITY: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
 _GROUP: Final = "gateway.networking.k8s.io"
 _WORKLOADS: Final = {
     kind: create_namespaced_resource(group, "v1", kind, f"{kind.lower()}s")
-    for group, kind in (("apps", "Deployment"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"))
+    for group, kind in (("apps", "Deployment"), (LEADER_WORKER_SET_GROUP, "LeaderWorkerSet"))
 }
 _ROUTES: Final = {
     kind: create_namespaced_resource(_GROUP, "v1", kind, f"{kind.lower()}s")

@@ -14,12 +14,13 @@ from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.stack_file import document, section
 from kube.kinds import KINDS
+from kube.names import LEADER_WORKER_SET_GROUP
 
 _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
 """Maximum length of a path. A longer `kubeconfig` setting must be the content of a kubeconfig."""
 
-_GROUPS_OF_PODS: Final = ("leaderworkerset.x-k8s.io", "leaderworkersets")
+_GROUPS_OF_PODS: Final = (LEADER_WORKER_SET_GROUP, "leaderworkersets")
 
 Attributes = Mapping[str, str]
 """`resourceAttributes` of a SelfSubjectAccessReview."""

@@ -11,7 +11,7 @@ from infra.settings import StackSettings
 from infra.settings.inference import InferenceServiceSettings, SourceSettings
 from infra.shared import SharedResources
 from infra.sweep import Sweep, winner_path
-from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
+from kube.names import LEADER_WORKER_SET_GROUP, SERVICE_LABEL, WORKLOAD_LABEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Version:
     def workload(self) -> dict[str, str]:
         """API version and kind of the object that runs the pods."""
         if self.runtime.nodes > 1:
-            return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+            return {"apiVersion": f"{LEADER_WORKER_SET_GROUP}/v1", "kind": "LeaderWorkerSet"}
         return {"apiVersion": "apps/v1", "kind": "Deployment"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kube.names import LEADER_WORKER_SET_GROUP
 from kube.workloads.control import Job, Rollout, RuntimeReference
 from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
@@ -219,7 +220,7 @@ SETS: Final = [
         job=Job(retries=_RESTARTS),
     ),
     WorkloadKind(
-        group="leaderworkerset.x-k8s.io",
+        group=LEADER_WORKER_SET_GROUP,
         kind="LeaderWorkerSet",
         pods=_leader_worker_set("spec"),
         roles=("serving", "training", "batch"),

@@ -7,7 +7,7 @@ RUN_LABEL: Final = "gpu-platform.dev/run"
 SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
 """Label with the role of a pod. In an MPI job, the `leader` starts the processes in the pods with
-the role `worker`. In a replica of several pods, the `leader` receives the requests."""
+the role `worker`. In a replica of several pods, the `serving-leader` receives the requests."""
 
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"

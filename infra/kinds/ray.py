@@ -27,7 +27,7 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the PodGroup, the NetworkPolicy that admits KubeRay, and the RayJob."""
+    """Return the PodGroup, the head's NetworkPolicy, and the RayJob."""
     job = {
         "apiVersion": JOB.api_version,
         "kind": JOB.kind,
@@ -46,7 +46,7 @@ def build(gang: Gang) -> list[Manifest]:
             }
         ),
     }
-    return [pod_group(gang, additional=1), _operator_access(gang), job]
+    return [pod_group(gang, additional=1), _head_access(gang), job]
 
 
 def _shell_word(word: str) -> str:
@@ -97,8 +97,8 @@ def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
     return template
 
 
-def _operator_access(gang: Gang) -> Manifest:
-    """Return the policy that lets KubeRay query the head if the namespace denies other traffic."""
+def _head_access(gang: Gang) -> Manifest:
+    """Return the policy that lets only KubeRay and the run's own pods connect to the head."""
     # KubeRay's chart uses the first name, its plain manifests the second.
     name = {
         "key": "app.kubernetes.io/name",
@@ -114,7 +114,8 @@ def _operator_access(gang: Gang) -> Manifest:
             "podSelector": {"matchLabels": {**gang.selector, **LAUNCHER_LABEL}},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {"from": [operator], "ports": [{"port": _DASHBOARD_PORT, "protocol": "TCP"}]}
+                {"from": [operator], "ports": [{"port": _DASHBOARD_PORT, "protocol": "TCP"}]},
+                {"from": [{"podSelector": {"matchLabels": gang.selector}}]},
             ],
         },
     }

@@ -16,7 +16,13 @@ from infra.pods import (
     secret_source,
     variables_from,
 )
-from infra.serving.description import InferenceServiceArgs, Version, labels, metadata
+from infra.serving.description import (
+    LEADER_LABEL,
+    InferenceServiceArgs,
+    Version,
+    labels,
+    metadata,
+)
 from infra.serving.runtimes import Endpoints, Launch
 from infra.serving.sources import (
     fetch_containers,
@@ -90,7 +96,7 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
     replaced, because the others cannot continue without the failed one.
     """
     pod = _pod(args, version)
-    leader = replace(pod, labels={**pod.labels, ROLE_LABEL: "leader"})
+    leader = replace(pod, labels={**pod.labels, **LEADER_LABEL})
     worker = replace(
         pod,
         command=[*pod.command, *version.runtime.worker_arguments],

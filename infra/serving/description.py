@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from infra.manifests import Manifest, compact, standard_labels
 from infra.pods import GpuNodes
@@ -11,7 +11,14 @@ from infra.settings import StackSettings
 from infra.settings.inference import InferenceServiceSettings, SourceSettings
 from infra.shared import SharedResources
 from infra.sweep import Sweep, winner_path
-from kube.names import LEADER_WORKER_SET_GROUP, SERVICE_LABEL, WORKLOAD_LABEL
+from kube.names import LEADER_WORKER_SET_GROUP, ROLE_LABEL, SERVICE_LABEL, WORKLOAD_LABEL
+
+LEADER_LABEL: Final = {ROLE_LABEL: "serving-leader"}
+"""Label of the pod that receives the requests for a replica of several pods.
+
+Its value differs from that of a training job's leader, which uses no GPU and may therefore share
+the node of a `whole_node` job.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from infra.manifests import NOT_AWAITED, Manifest, compact
-from infra.serving.description import InferenceServiceArgs, Version, metadata
+from infra.serving.description import LEADER_LABEL, InferenceServiceArgs, Version, metadata
 from infra.serving.rollback import identity
 from infra.settings.inference import GatewaySettings, IngressSettings, RouteSettings
-from kube.names import ROLE_LABEL
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"
 
@@ -155,7 +154,7 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
             "type": settings.service_type if version.name == args.key else "ClusterIP",
             "selector": version.selector
             if version.runtime.nodes == 1
-            else {**version.selector, ROLE_LABEL: "leader"},
+            else {**version.selector, **LEADER_LABEL},
             "ports": ports,
         },
     }

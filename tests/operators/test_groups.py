@@ -128,7 +128,7 @@ def answer(platform: Platform) -> dict[str, Any]:
 
 def test_the_pods_of_a_replica_find_each_other_and_the_leader_answers(grouped: Platform) -> None:
     available(grouped)
-    assert pods(grouped).keys() == {"leader", "worker"}
+    assert pods(grouped).keys() == {"serving-leader", "worker"}
     found = answer(grouped)
     ((rank, address),) = found["workers"]
     assert rank == 1

@@ -74,13 +74,18 @@ def test_a_finished_job_releases_its_gpus_and_a_failed_one_is_retried() -> None:
     assert described["suspend"] is True
 
 
-def test_only_the_operator_may_query_the_head() -> None:
+def test_only_the_operator_and_the_workers_may_connect_to_the_head() -> None:
     policy = kind_of(job("ray"), "NetworkPolicy")["spec"]
     labels = pods()["head"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert policy["podSelector"]["matchLabels"] != pods()["workers"]["metadata"]["labels"]
-    (rule,) = policy["ingress"]
+    rule, within = policy["ingress"]
     assert rule["ports"] == [{"port": 8265, "protocol": "TCP"}]
     (expression,) = rule["from"][0]["podSelector"]["matchExpressions"]
     # Pods of its chart, and pods of its manifests.
     assert expression["values"] == ["kuberay-operator", "kuberay"]
+    # Without the namespace's own policies, nothing else admits the workers.
+    (peer,) = within["from"]
+    for each in pods().values():
+        assert peer["podSelector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+    assert "ports" not in within

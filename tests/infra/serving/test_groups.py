@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from infra.inference_service import build, build_canary, routes
+from infra.kinds.gang import LAUNCHER_LABEL
 from infra.manifests import Manifest
 from infra.observability.servers import server_groups
+from infra.pods import exclusive_node_affinity
 from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import stable_backends
 from infra.settings import validate
 from infra.settings.amounts import services_total, update_surge
 from infra.settings.tenancy import TenancySettings
 from infra.tenancy import network_policies
+from kube.names import WORKLOAD_LABEL
 from policies.catalogue import RULES
 from tests.infra.examples import changed, good, problems
 from tests.infra.observability.promtool import check, promtool, told
@@ -54,6 +57,18 @@ def test_a_replica_of_several_pods_is_a_group_with_a_pod_per_node() -> None:
         } <= set(each["command"])
         address = environment(each)["VLLM_HOST_IP"]
         assert address == {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
+def test_no_pod_of_a_group_may_share_the_node_of_a_whole_node_job() -> None:
+    (term,) = exclusive_node_affinity(WORKLOAD_LABEL, LAUNCHER_LABEL)["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    present, exempt = term["labelSelector"]["matchExpressions"]
+    assert (present["operator"], exempt["operator"]) == ("Exists", "NotIn")
+    for template in templates(objects(serving(**GROUP))["LeaderWorkerSet"]):
+        labels = template["metadata"]["labels"]
+        assert present["key"] in labels
+        assert labels[exempt["key"]] not in exempt["values"]
 
 
 def test_only_leaders_receive_requests_probes_and_scrapes() -> None:

@@ -1,6 +1,5 @@
-// Command control-plane is kube-apiserver, kube-controller-manager, kube-scheduler or kubectl, depending
-// on the name by which it is started. They share most packages, so that one file is half as large as
-// four.
+// Command control-plane is kube-apiserver, kube-controller-manager or kube-scheduler, depending on the
+// name by which it is started. They share most packages, so that one file is half as large as three.
 package main
 
 import (
@@ -9,14 +8,10 @@ import (
 	"path/filepath"
 	_ "time/tzdata" // time zones of CronJobs
 
-	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
-	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -30,11 +25,6 @@ func main() {
 		os.Exit(cli.Run(controllers.NewControllerManagerCommand()))
 	case "kube-scheduler":
 		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
-	case "kubectl":
-		_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) // klog is used before flags are parsed
-		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-			util.CheckErr(err)
-		}
 	default:
 		fmt.Fprintf(os.Stderr, "%s is not a program of the control plane\n", name)
 		os.Exit(2)

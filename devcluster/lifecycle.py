@@ -53,7 +53,7 @@ class Early(Protocol):
         """Do what needs no API server, in the background."""
 
     def begin(self, cluster: Cluster) -> object:
-        """Do what needs the API server, but possibly not nodes or images."""
+        """Do what needs the API server. Nodes and images may not exist yet."""
 
 
 def up(

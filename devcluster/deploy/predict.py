@@ -1,4 +1,4 @@
-"""First prediction of an inference service (Open Inference Protocol V2) that accepts a sample."""
+"""First prediction of an inference service (Open Inference Protocol V2): the class of a digit."""
 
 import json
 import subprocess

@@ -2,9 +2,9 @@
 
 The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted one
 created. It cannot adopt a Helm release: Helm refuses to install a release while an installation
-with the same name is pending. Therefore, the Secret in which Helm stores the pending release is
-deleted. Objects that Helm has already installed are annotated with the release's name, so the next
-installation adopts them.
+with the same name is pending. Therefore, this module deletes the Secret in which Helm stores the
+pending release. Helm has annotated the objects that it already installed with the release's name,
+so the next installation adopts them.
 """
 
 import subprocess

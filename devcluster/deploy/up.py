@@ -61,7 +61,7 @@ def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
 
 
 class _Selected(NamedTuple):
-    """The stack, the image builder's plugin on real nodes, and interrupted operations."""
+    """The stack, its Docker plugin (None with simulated nodes), and its pending operations."""
 
     stack: stack.Stack
     plugin: docker_plugin.Plugin | None

@@ -146,8 +146,8 @@ async def docker_for(
 ) -> AsyncIterator[Docker]:
     """Yield a Docker CLI for an image, logged in if there are credentials.
 
-    With credentials, the CLI uses a temporary configuration directory with the user's contexts and
-    the other entries of config.json except `credsStore`, so the user's directory is not changed.
+    With credentials, the CLI uses a temporary copy of the user's configuration directory (see
+    `copy_configuration`), so the login does not change the user's directory.
     """
     executable = find(os.environ.get("PATH", ""))
     environment = dict(os.environ) | settings

@@ -1,4 +1,4 @@
-"""Parser of a stack's configuration file that reads YAML in the same way as Pulumi.
+"""Parser of stack configuration files. It reads YAML in the same way as Pulumi.
 
 Pulumi's parser differs from PyYAML: `no`, `on` and `1:30` are strings, `1e3` and `08` are numbers,
 keys become strings, and a duplicate key is an error.
@@ -94,7 +94,7 @@ def document(file: Path) -> dict[str, Any]:
     """Return the content of a stack's configuration file.
 
     Raises:
-        GitopsError: If the file is missing or not a mapping.
+        GitopsError: If the file cannot be read or is not the configuration of a stack.
     """
     try:
         return document_of(file.read_bytes(), str(file))
@@ -106,7 +106,7 @@ def document_of(content: bytes, file: str) -> dict[str, Any]:
     """Parse the content of a stack's configuration file.
 
     Raises:
-        GitopsError: If the content is not a mapping. The message names the file.
+        GitopsError: If it is not the configuration of a stack. The message names the file.
     """
     try:
         value = parse(content.decode())

@@ -75,7 +75,7 @@ def _gib(claim: Resource | None) -> Decimal | None:
 
 
 def _class(claim: Resource, prices: Prices, stack: str) -> str | None:
-    """Return a claim's storage class. The default is the storage class of the environment."""
+    """Return a claim's storage class (default: that of the environment); None if it is unknown."""
     value = claim.root["spec"]["storageClassName"]
     if value.value is UNKNOWN:
         return None

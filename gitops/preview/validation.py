@@ -30,7 +30,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     """Return the reasons why the API server cannot validate a preview; empty if it can.
 
     Without `dry_run`, only check that the API server responds. If the stack configures no cluster,
-    a missing response is returned as a reason, because the program may not use kubectl's cluster.
+    a missing response is returned as a reason, because kubectl may use a different cluster.
 
     Raises:
         GitopsError: If the API server of the configured cluster does not respond.

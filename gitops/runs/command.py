@@ -115,7 +115,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
 
 
 def kubectl(options: argparse.Namespace) -> list[str]:
-    """Return the kubectl command with the --kubeconfig and --context options of a command."""
+    """Return the kubectl command, with --kubeconfig and --context if the options contain them."""
     command = ["kubectl"]
     if options.kubeconfig:
         command += ["--kubeconfig", str(options.kubeconfig)]

@@ -33,9 +33,11 @@ class Progress:
     seconds: float | None = None
     """Training time of a finished run."""
     saved: datetime | None = None
-    """Time at which the last checkpoint's state was captured, or at which this attempt started."""
+    """Time at which the last checkpoint's state was captured or, without a checkpoint, at which the
+    attempt started."""
     saves_every_seconds: float | None = None
-    """Mean time between the checkpoints in the log; None if there are fewer than two."""
+    """Mean time between the checkpoints in the log, where the start of the attempt counts as one;
+    None if there are fewer than two."""
 
     @property
     def epoch(self) -> float | None:

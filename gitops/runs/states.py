@@ -74,7 +74,7 @@ def steps(flow: Object) -> dict[str, State]:
 
 
 def stage(flow: Object) -> str:
-    """Return the failed or else the unfinished steps of a JobFlow; empty between two steps."""
+    """Return a JobFlow's failed steps or, if there are none, its unfinished steps."""
     phases = steps(flow)
     failed = [name for name, state in phases.items() if state is State.FAILED]
     active = [name for name, state in phases.items() if not state.finished]
@@ -87,8 +87,8 @@ def wants_pods(snapshot: Snapshot, group: Object) -> bool:
 
     If no job is found, return whether the PodGroup has active pods.
 
-    Unless its job is a Volcano Job, a PodGroup outlives the job. Volcano sets the PodGroup's phase
-    to pending again when the pods are gone.
+    The PodGroup's phase is not sufficient: unless the job is a Volcano Job, the PodGroup outlives
+    the job, and Volcano sets the phase to pending again when the pods are gone.
     """
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:

@@ -43,9 +43,10 @@ class RunStatus:
     queue: str
     state: State
     pods: int
-    """Number of scheduled pods."""
+    """Number of scheduled pods. Until the run has finished, its finished pods do not count."""
     wanted: int
-    """Number of existing pods, or of pods that must start together, whichever is larger."""
+    """Number of existing pods, counted in the same way, or of pods that must start together,
+    whichever is larger."""
     gpus: Counter[str]
     """Number of devices of the running pods for each resource name."""
     restarts: int
@@ -56,7 +57,7 @@ class RunStatus:
     position: int | None = None
     """Position in the queue, starting at 1; None if the run is not waiting."""
     waiting_reason: str = ""
-    """One-line reason why the run is waiting."""
+    """One-line summary if pods of the run wait, or the run is suspended; otherwise empty."""
     reasons: tuple[str, ...] = ()
     """Reasons for waiting or for the failure."""
     last_log_lines: tuple[str, ...] = ()

@@ -41,7 +41,10 @@ STYLES: Final = {
 
 
 def terminal(*, record: bool = False, soft_wrap: bool = False) -> Console:
-    """Return a console on standard output. Unless recorded, files and pipes are not truncated."""
+    """Return a console on standard output.
+
+    Output to files and pipes is not truncated, unless it is recorded for an image.
+    """
     width = None if sys.stdout.isatty() else _IMAGE_WIDTH if record else _UNLIMITED_WIDTH
     return Console(record=record, soft_wrap=soft_wrap, width=width)
 

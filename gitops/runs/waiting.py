@@ -119,8 +119,9 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
 def lacks_pods(group: Object, pods: list[Object]) -> bool:
     """Return whether Volcano has admitted a PodGroup whose pods do not exist.
 
-    Its controllers create them within a second. Those of Volcano 1.14.1 miss the admission if the
-    API server ends their watch meanwhile, as it may in the seconds after it got Volcano's CRDs.
+    Volcano's controllers normally create the pods within a second. In Volcano 1.14.1, they miss the
+    admission if the API server ends their watch at that moment. This can happen in the seconds
+    after Volcano's CRDs are created.
     """
     return group.get("status", {}).get("phase") == "Inqueue" and not pods
 
@@ -191,7 +192,7 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
     """Return the scheduler's messages about the pods and its events about a pending PodGroup.
 
-    Without messages, return the PodGroup's condition, which only counts the missing pods. If
+    Without messages, return the PodGroup's condition, which then only counts the missing pods. If
     Volcano has provisionally assigned a pod to a node, the pod's message contains no reason, but
     the PodGroup's condition does.
     """

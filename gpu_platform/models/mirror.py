@@ -1,4 +1,4 @@
-"""Copy of published versions and their stages in MLflow's model registry.
+"""Mirror that copies published versions and their stages to MLflow's model registry.
 
 The OCI registry determines what is served; MLflow only shows the versions next to the runs. The
 mlflow package is not used, because it conflicts with Pulumi's version of protobuf.

@@ -1,4 +1,4 @@
-"""Client for artifacts in an OCI registry. All content is verified against its digest."""
+"""Client for artifacts in an OCI registry. Content that is read by digest is verified."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Deferred(Component):
         return built
 
     def register_after(self, built: pulumi.Output[None]) -> None:
-        """Register a component that has no attributes, so that Pulumi waits for `built`."""
+        """Register this component, which has no attributes. Pulumi then waits for `built`."""
         self.register_outputs({"made": built})
 
 

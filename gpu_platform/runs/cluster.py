@@ -57,7 +57,7 @@ class Member:
         return str(json.loads(done.stdout)["data"][KEY])
 
     def create(self, manifests: Sequence[Manifest]) -> bool:
-        """Create the objects of a run, and return False if the run already exists.
+        """Create the objects of a run, and return False if all of them already exist.
 
         Existing objects are kept, so the next call completes an interrupted creation.
 
@@ -158,7 +158,7 @@ class Member:
         self._print_logs(run)
 
     def follow(self, run: str) -> State:
-        """Print the logs of a run's pods, including restarted ones, and return its final state.
+        """Print the logs of a run's pods, also after restarts, and return the run's final state.
 
         Raises:
             GitopsError: If the run does not exist, or is deleted while its logs are followed.

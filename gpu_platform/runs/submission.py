@@ -41,7 +41,7 @@ class Description(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a description. Raise GitopsError if a different version of the program wrote it."""
+        """Parse a description. Raise GitopsError if another gpu_platform version wrote it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

@@ -91,7 +91,7 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, sha256: str) -> Iterator[Callable[[], object]]:
-        """Wait until no other pod is downloading the file, or until that download has stalled.
+        """Wait while another pod is downloading the file, unless its download has stalled.
 
         Yield a function. Call it after progress, so that waiting pods do not consider this pod's
         download stalled.

@@ -106,7 +106,7 @@ class Metrics(Collector, Observer):
         for name, text, count in (
             ("samples", "Samples predicted", self.samples),
             ("worker_deaths", "Workers that died and were replaced", self.worker_deaths),
-            ("reload_failures", "New model versions that could not be served", failures),
+            ("reload_failures", "Failed reloads of the model", failures),
         ):
             yield CounterMetricFamily(f"inference_{name}", text, count)
         for name, text, value in (

@@ -10,7 +10,8 @@ RESET_SECONDS: Final = 60.0
 """Time (s) without a death after which earlier deaths no longer count."""
 
 MAX_DELAY: Final = 30.0
-"""Maximum delay (s) of a replacement. The delay is 1 s at first and doubles with each death."""
+"""Maximum delay (s) of a replacement. Delays begin with 1 s after `MAX_DEATHS` deaths, and double
+with each additional death."""
 
 
 class Backoff:

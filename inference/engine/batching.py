@@ -154,7 +154,8 @@ class Queue:
     """Queue that serves clients in turn, with limits on the total number of samples and bytes.
 
     If the queue is full, a new request evicts the newest requests of the client with the most
-    queued samples or bytes. It is rejected if its own client would then have as many or more.
+    queued samples or bytes. Instead, the new request is rejected if its own client would then have
+    at least as many.
     """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
@@ -290,7 +291,7 @@ class Queue:
     def _displace(self, request: Request, retry_after: float) -> bool:
         """Reject the newest request of the client with the most queued samples or bytes.
 
-        Return False, and reject nothing, if `request` would give its own client as many or more.
+        Return False, and reject nothing, if the client of `request` would have at least as many.
         """
         own = self._lanes.get(request.peer) or Lane()
         if self.samples + request.samples > self._max_samples:

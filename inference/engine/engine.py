@@ -92,7 +92,7 @@ class ModelEngine:
         atexit.unregister(self._kill)
 
     async def _watch(self) -> None:
-        """Load the export when it appears, and again if dead workers cannot be replaced."""
+        """Load the export when it appears, and a changed one if dead workers cannot be replaced."""
         while True:
             if self.pool is None or self.pool.broken:
                 async with self._reloading:

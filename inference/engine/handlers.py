@@ -39,9 +39,10 @@ class Handler(ABC):
     `decode`, `predict` and `encode` process whole batches: each row of the inputs is a sample, and
     the outputs must contain one row per sample in the same order. If one of these methods raises an
     exception, the requests of the batch are computed again one by one. A request that fails again
-    counts as invalid, because the model passed its test when it was loaded; if memory is exhausted,
-    the request counts as unavailable. The client gets the message of an InputError. For other
-    exceptions, the client gets a general message, and the traceback is logged.
+    counts as invalid (400), because the model passed its test when it was loaded. If memory is
+    exhausted, the response is 503 instead. The client gets the message of an InputError. For other
+    exceptions, the client gets a general message; unless memory is exhausted, the traceback is
+    logged.
     """
 
     inputs: tuple[TensorSpec, ...]

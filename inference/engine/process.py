@@ -60,7 +60,7 @@ class WorkerSpec:
 
     config: InferenceConfig
     manifest: Manifest
-    """Manifest that the weights must match, even if the directory has changed since."""
+    """Manifest that the weights must match, even if the directory has changed since it was read."""
     device_index: int
     threads: int
     compile_cache: Path
@@ -194,7 +194,7 @@ class Worker:
         reason."""
         self.expected_samples = 0
         """Number of queued samples for which the next batch waits: the samples of the last batch
-        plus those queued when it ended. 0 if the load is not steady."""
+        plus those queued when it ended, at most a full batch. 0 if the load is not steady."""
         self.batches: deque[Batch] = deque()
         """Batches that were sent but not answered; the first one is being computed."""
         self.busy_since = 0.0

@@ -1,4 +1,4 @@
-"""HTTP/1.1 connection, parsed by httptools (llhttp), with limits on its client."""
+"""HTTP/1.1 connection with limits on its client. httptools (llhttp) parses the requests."""
 
 import asyncio
 import time
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """True if no byte of a request has arrived and no byte of a response is unsent."""
+        """True if no byte of a request has arrived and no response is pending."""
         return self.evictable and self._reading is None
 
     @property
@@ -144,7 +144,8 @@ class Connection(asyncio.Protocol):
     def _blocked(self) -> bool:
         """True if no request can be answered now.
 
-        Another request is being computed, the client is not reading, or the connection is lost.
+        This is the case if another request is being computed, the client is not reading, or the
+        connection is lost.
         """
         return self._active is not None or self._paused or self._lost
 

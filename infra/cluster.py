@@ -37,8 +37,9 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    Export the stack output `cluster`, from which the next update recognizes the cluster. The
-    provider fails with RunError if the stack is already deployed to a different cluster.
+    For a cluster, export the stack output `cluster`, from which the next update recognizes it. The
+    provider fails with RunError if the stack is already deployed to a different cluster and
+    `allow_move` is False.
     """
     return Target.of(settings).provider
 
@@ -161,7 +162,7 @@ def _provider(
 
 
 def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
-    """Return a kubeconfig for the pod's own cluster that uses the pod's service account.
+    """Return a kubeconfig for the cluster and the service account of this process's pod.
 
     Raise RunError outside of a pod.
     """

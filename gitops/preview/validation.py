@@ -110,7 +110,7 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
 
 
 def _services(configuration: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """Map each workload type (group, resource) of the inference services to one such service."""
+    """Map each workload type (group, resource) of the inference services to one service's name."""
     services = section(configuration, "inference").get("services")
     found: dict[tuple[str, str], str] = {}
     for name, service in services.items() if isinstance(services, dict) else ():

@@ -47,8 +47,8 @@ def publish(
     policy pack.
 
     Raises:
-        GitopsError: If the export is damaged, belongs to another run, or cannot be signed or
-            pushed.
+        GitopsError: If the export is damaged, does not belong to the run of `objects`, or cannot be
+            signed or pushed.
     """
     with tempfile.TemporaryDirectory() as temporary:
         files = artifact.gather(export, Path(temporary, "export"))

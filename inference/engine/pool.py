@@ -178,7 +178,7 @@ class Pool:
         peer: str = "",
         outputs: frozenset[str] | None = None,
     ) -> Request:
-        """Queue a request of a client; its future receives the answer.
+        """Queue a request of a client; the future of the request receives the answer.
 
         `inputs` must have been checked against `served.inputs`. `deadline` is a timestamp of
         `time.monotonic`. The answer contains only the named `outputs`; None stands for all outputs.

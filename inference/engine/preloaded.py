@@ -9,7 +9,8 @@ import signal
 
 import inference.engine.worker  # noqa: F401
 
-# The server handles SIGTERM for the process group, and stops the workers when they are idle.
+# If SIGTERM reaches the whole process group, only the server reacts. It stops the workers when
+# they are idle.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 # Exclude all objects from garbage collection: collections in a worker would write to, and thus

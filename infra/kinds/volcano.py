@@ -78,7 +78,9 @@ def volcano_objects(
     plugins: Mapping[str, list[str]] | None,
     policies: Sequence[Manifest] | None = None,
 ) -> list[Manifest]:
-    """Return the Volcano Job for these tasks or, for a run with steps, JobTemplates and a JobFlow.
+    """Return the Volcano Job for these tasks, or JobTemplates and a JobFlow.
+
+    Runs with steps or a schedule need a JobFlow. If `gang.stop` is set, a Command follows the Job.
 
     A task's `dependsOn` cannot order steps: Volcano considers the dependency met when the pods are
     ready, not when they have succeeded. Within one gang, whose pods must start together, the task

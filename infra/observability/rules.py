@@ -80,9 +80,9 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         Recording(
             "gpu_platform:run_goodput",
             # Goodput is relative to the time during which the run's pods had GPUs, because
-            # processes cannot measure image pulls, imports and restarts. One process per pod
-            # serves metrics. The window is 299s, because in Prometheus 2, a window of 5m includes
-            # both ends, and therefore one sample too many.
+            # processes cannot measure image pulls, imports and restarts. It counts pods instead of
+            # GPUs, because one process per pod serves metrics. The window is 299s, because in
+            # Prometheus 2, a window of 5m includes both ends, and therefore one sample too many.
             'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
             f"[5m])) / (sum_over_time({_PLACED_PODS}[299s]) * {interval_seconds}), 1)",
         ),
@@ -109,8 +109,8 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
 def _pod_run() -> str:
     """Return a query that is 1 for each pod of a run, with the run and its queue as labels.
 
-    Pods of Volcano Jobs have the queue as a label. Pods of other kinds have it as an annotation for
-    Volcano, because an additional label would change the name of every run.
+    Pods of Volcano Jobs have the queue as a label. Pods of other kinds only have the annotation
+    with which Volcano finds their queue.
     """
     annotated = 'kube_pod_annotations{annotation_scheduling_volcano_sh_queue_name!=""}'
     in_queue = (
@@ -187,7 +187,7 @@ def _queue_wait() -> list[Recording]:
 
 
 def _first_wait() -> str:
-    """Return a query for the shortest wait that was reported for a complete gang.
+    """Return a query for the shortest wait that was reported for each gang while it was complete.
 
     The query also reads earlier values of the recorded series, because Volcano's value is reset if
     a pod is replaced, and lost if the scheduler restarts.

@@ -29,7 +29,7 @@ class Target:
     port: str
     """Name of the pods' port, or number of a Service's target port."""
     labels: Mapping[str, Sequence[str]]
-    """Maps series labels to pod metadata sources; the last source that exists wins."""
+    """Maps series labels to labels and annotations of the pod; the last one that exists wins."""
     keeps_labels: bool = False
     """True if the metrics already have labels with the namespace and pod that they describe.
 

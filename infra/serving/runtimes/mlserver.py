@@ -75,7 +75,8 @@ class Mlserver(Runtime):
         """Paths and ports of the server."""
         return Endpoints(
             live="/v2/health/live",
-            # The server reports that it is ready even if the model failed to load.
+            # /v2/health/ready succeeds even if the model failed to load. The model's own path
+            # needs the model's name, which a model-settings.json may override.
             ready="/v2/models/{model}/ready" if self.implementation else "/v2/health/ready",
             grpc_port=_GRPC_PORT,
             metrics_port=_METRICS_PORT,

@@ -138,7 +138,7 @@ class ProgramArguments(Runtime):
     negation: ClassVar[str | None] = None
     """Prefix of a flag that is set to false; None omits such a flag."""
     repeats: ClassVar[bool] = True
-    """True if a list repeats the argument, False if its values follow the argument."""
+    """True to repeat the argument for each value of a list; False to append all values to it."""
 
     unchecked: tuple[str, ...] = ()
     """Arguments of other releases, which are passed on unchanged."""

@@ -215,7 +215,8 @@ class GpuSettings(Settings):
     )
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
-        description="Tolerations of GPU node taints, for the device plugin and for all workloads.",
+        description="Tolerations of GPU node taints, for pods with GPUs and for NVIDIA's pods on "
+        "the GPU nodes.",
     )
     mig_strategy: MigStrategy = Field(
         default="none",

@@ -192,7 +192,7 @@ class CanarySettings(Settings):
         default={},
         description="Settings of the server program, which override those of the service.",
     )
-    replicas: PositiveInt = Field(default=1, le=1000, description="Number of pods.")
+    replicas: PositiveInt = Field(default=1, le=1000, description="Number of replicas.")
     rollback: RollbackSettings | None = Field(
         default=None,
         description="Limits of the canary; if one is exceeded, all requests go to the stable "

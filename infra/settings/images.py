@@ -105,9 +105,9 @@ def identity(
     """Return the hexadecimal SHA-256 of everything that determines the contents of a built image.
 
     The same sources have the same identity in every checkout: only names and contents of files
-    count, and hidden and compiled files are ignored. `exclude_shipped` leaves out this project's
-    own files, so that a new release of it does not change the identity. Raise FileNotFoundError if
-    a source is missing.
+    count, and hidden and compiled files are ignored. `exclude_shipped` leaves out the directories
+    in `SHIPPED`, so that their changes in a new release do not change the identity. Raise
+    FileNotFoundError if a source is missing.
     """
     digest = hashlib.sha256()
     description = {

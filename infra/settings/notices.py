@@ -124,7 +124,7 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
 
 
 def _can_serve_metrics(job: TrainingJobSettings) -> bool:
-    # A custom command and the TensorFlow program do not have this setting.
+    # A custom command and the TensorFlow program do not have the setting `metrics_port`.
     if job.hyperparameters is None or KINDS[job.kind].program != TRAINING_PROGRAM:
         return False
     return not job.hyperparameters.metrics_port
@@ -153,7 +153,7 @@ def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
 def _slow_processes(settings: StackSettings) -> Iterator[str]:
     """Warn about jobs with too few cores for their threads, or without time to save when stopped.
 
-    CPU is not limited, so such jobs still train on nodes with spare cores.
+    CPU is not limited, so jobs with too few cores still train on nodes with spare cores.
     """
     for key, job in settings.training.all_jobs.items():
         cores, processes = parse_quantity(job.cpu), job.gpus_per_node

@@ -20,7 +20,7 @@ def _key(name: str, *path: str) -> str:
 
 
 def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that nothing else overrides `volcano.scheduler`."""
+    """Check that `volcano.scheduler` has an effect if it is set."""
     if "scheduler" not in volcano.model_fields_set:
         return
     if volcano.custom_configuration:
@@ -36,7 +36,7 @@ def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
 
 
 def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that queues set only what applies to the scheduler's `share`."""
+    """Check that the scheduler's `share` and Volcano's release support the queues' settings."""
     if "root" in volcano.queues:
         yield f"{_key('root')} is created by Volcano: choose another name."
     scheduler = volcano.configured

@@ -93,7 +93,10 @@ def services_refer_to_declared_objects(
     storage: StorageSettings,
     training: TrainingSettings,
 ) -> Iterator[str]:
-    """Check that each service's job, image, claims and priority class are declared."""
+    """Check that each service's job, sweep, images, claims and priority class are declared.
+
+    The job or sweep must also export a model that the service can load.
+    """
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
     for key, service in inference.services.items():
         named: tuple[_Reference, ...] = (

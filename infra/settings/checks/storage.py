@@ -11,7 +11,7 @@ from kube.quantities import parse_quantity
 
 
 def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
-    """Check that a claim bound to an existing volume requests no more than the volume offers."""
+    """Check that existing volumes are declared, and that each fits the one claim bound to it."""
     owners: dict[str, str] = {}
     for key, claim in storage.claims.items():
         if claim.volume is None:

@@ -39,9 +39,9 @@ from workload.promotion import parse_condition
 from workload.results import EXPORT, MEDIA_TYPE, OUTPUT_NAME, PARAMETERS
 
 NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change", "schedule"}
-"""Settings that can change without starting a new run.
+"""Settings that the hash in a run's name does not cover.
 
-For `image`, only the contents matter, not the key.
+The hash covers the contents of the image instead of its key. `run` replaces the whole name.
 """
 
 StepName = Annotated[DnsLabel, Field(max_length=20)]

@@ -329,7 +329,10 @@ class SweepSettings(Settings):
         return self.parallel * self.gpus * (interval_seconds + self.job.grace_seconds)
 
     def extremes(self) -> Iterator[dict[str, Value]]:
-        """Yield the corners of the space; if there are too many, one corner and its neighbours."""
+        """Yield all combinations of the parameters' extremes.
+
+        If there are too many, only yield one and those that differ from it in one parameter.
+        """
         ends = {name: parameter.extremes for name, parameter in self.space.items()}
         if math.prod(map(len, ends.values())) <= _MAX_COMBINATIONS:
             yield from (

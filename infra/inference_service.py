@@ -88,9 +88,9 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def routes(args: InferenceServiceArgs) -> list[Manifest]:
-    """Return the HTTPRoute and GRPCRoute, or Ingresses.
+    """Return the configured HTTPRoute and GRPCRoute, or Ingresses.
 
-    They refer to the canary, so they are created after it.
+    Routes refer to the canary, if there is one, so they are created after it.
     """
     route = args.service.route
     if route is None:

@@ -53,8 +53,8 @@ class Volume:
 class InitContainer:
     """A container that runs in the pod's image before the main one.
 
-    It has the resources of the main container, but no GPU. `mounts` maps volume names to mount
-    paths. Only this container mounts `claims`.
+    It requests the CPU and memory of the main container, but no other resource. `mounts` maps
+    volume names to mount paths. Only this container mounts `claims`.
     """
 
     name: str
@@ -345,8 +345,7 @@ def shared_label_affinity(
 def exclusive_node_affinity(label: str, exempt: Mapping[str, str]) -> Manifest:
     """Return an affinity that keeps other pods with `label` off the pod's node.
 
-    It applies to pods of all namespaces. Pods with the labels `exempt`, which use no GPU, may share
-    the node.
+    It applies to pods of all namespaces. Pods with the labels `exempt` may share the node.
     """
     others = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in exempt.items()]
     term = {

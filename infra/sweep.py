@@ -99,7 +99,7 @@ def template_name(key: str) -> str:
 
 
 def winner_path(sweep: Sweep) -> str:
-    """Return the path of the symbolic link to the winning run, relative to the checkpoints' claim.
+    """Return the path of the symbolic link to the winning run, relative to the checkpoint claim.
 
     Any change to the search or its limits yields a new path. The target of a link therefore never
     changes, and all pods of a service load the same model.

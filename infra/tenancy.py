@@ -21,7 +21,7 @@ class TenancyArgs:
     """Namespace settings, and the name of the GPU resource that the quota counts.
 
     With `retain`, the namespace and its retained objects survive the stack's destruction.
-    No admission policy applies in `system_namespaces`, whose pods are privileged.
+    No admission policy applies in `system_namespaces`, which admit privileged pods.
     """
 
     tenancy: TenancySettings
@@ -78,7 +78,7 @@ class Tenancy(Component):
 
 
 def system_namespaces(settings: StackSettings) -> tuple[str, ...]:
-    """Return the namespaces in which the stack installs privileged pods."""
+    """Return the namespaces created by the stack that admit privileged pods."""
     monitoring, gpu_namespace = settings.monitoring, settings.gpu.system_namespace
     installed = {
         **({gpu_namespace: True} if gpu_namespace is not None else {}),

@@ -1,7 +1,7 @@
 """Recording rules: GPU hours, cost, goodput and waiting times by run, queue and namespace.
 
 Sources are kube-state-metrics (requests, phases, labels of pods and nodes), the training program
-and Volcano's scheduler. Volcano's series (pkg/scheduler/metrics) describe PodGroups:
+and Volcano. The series of Volcano's scheduler (pkg/scheduler/metrics) describe PodGroups:
 
 - `e2e_job_scheduling_start_time` is the PodGroup's creation time (s).
 - `e2e_job_scheduling_duration` is the time (ms) from the creation until the scheduler last assigned

@@ -11,7 +11,7 @@ from kube.quantities import parse_quantity
 
 
 def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
-    """Check that existing volumes are declared, and that each fits the one claim bound to it."""
+    """Check that each claim's `volume` is declared, fits the claim and is bound to no other one."""
     owners: dict[str, str] = {}
     for key, claim in storage.claims.items():
         if claim.volume is None:

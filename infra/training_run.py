@@ -101,7 +101,7 @@ class TrainingJobArgs:
 
 
 def run_name(args: TrainingJobArgs) -> str:
-    """Return `<key>-<8 digits>`, where the digits are a hash of the job's settings and image.
+    """Return `<key>-<8 hex digits>`; the digits are a hash of the job's settings and image.
 
     The hash covers only settings that the job sets itself. New defaults or templates of this
     project, and changes to settings that all jobs share, therefore do not start a new run. The
@@ -257,7 +257,7 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
 
 
 def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
-    """Return a step's command, prefixed with the program that handles conditions and outputs."""
+    """Return a step's command, prefixed with the program for conditions, inputs and outputs."""
     job = args.job
     step = job.steps[name]
     conditional = [other for other in preceding_steps(job, name) if _has_condition(job, other)]
@@ -279,7 +279,7 @@ def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
 def _step_program(
     run: str, name: str, options: Sequence[str] = (), inputs: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the prefix that runs `workload.step`, or an empty list without options and inputs."""
+    """Return the prefix that runs `workload.step`; empty if there are no options and inputs."""
     arguments = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
     if not options and not arguments:
         return []

@@ -29,8 +29,8 @@ from infra.settings.volcano import (
 class VolcanoArgs:
     """Volcano settings. `rendering` is True if manifests are rendered without a cluster.
 
-    If `isolated`, a NetworkPolicy admits only connections to Volcano's webhooks, and scrapes from
-    the namespaces `scraped_from`.
+    If `isolated`, a NetworkPolicy admits only connections to Volcano's webhooks, and scrape
+    requests from the namespaces `scraped_from`.
     """
 
     volcano: VolcanoSettings
@@ -87,7 +87,7 @@ class Volcano(Component):
 
 
 def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) -> dict[str, Any]:
-    """Return the chart values that the typed settings determine, overridden by `values`.
+    """Return the chart's values: those from the typed settings, overridden by `values`.
 
     `use_pull_secret` is True if the namespace has the registry's pull secret.
     """
@@ -218,7 +218,7 @@ def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
 
 
 _BINPACK_WEIGHT: Final = 10
-"""Weight of binpack relative to the scores of nodeorder, whose weights are 1 to 3."""
+"""Weight of the configured placement, compared with 1 to 3 for nodeorder's other scores."""
 
 
 def scheduler_configuration(

@@ -42,9 +42,10 @@ class WorkloadImageArgs:
 class WorkloadImage(Component):
     """An image of a workload.
 
-    `reference` is the image with its digest, which is unknown until the image is built. `identity`
-    is always known and is part of the names of runs. For an existing image, it is the reference;
-    otherwise, a hash of the build settings and of the sources outside this project's directories.
+    `reference` contains the digest, so a build must finish before `reference` is known. `identity`
+    is always known, and the hash in a run's name covers it. `identity` of an existing image is its
+    reference; otherwise, it is a hash of the build settings and of the sources outside this
+    project's directories.
     """
 
     reference: pulumi.Output[str]

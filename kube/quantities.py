@@ -1,8 +1,8 @@
 """Kubernetes quantities, parsed exactly.
 
-The grammar is that of the API's `resource.Quantity`: a signed decimal number followed by a binary
-suffix (`Ki` to `Ei`), a decimal suffix (`n` to `E`) or a decimal exponent (`e3`). Values are
-`Decimal`, so comparisons are exact.
+The grammar is that of the API's `resource.Quantity`: a decimal number with an optional sign, and
+optionally a binary suffix (`Ki` to `Ei`), a decimal suffix (`n` to `E`) or a decimal exponent
+(`e3`). Values are `Decimal`, so comparisons are exact.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def parse_quantity(value: Any) -> Decimal:
     """Parse a quantity into its base unit: bytes, cores or a plain number.
 
     Accept strings and numbers, as the API does. Raise QuantityError for everything else,
-    including booleans and white space, and TooLargeError for values above 2^63 - 1.
+    including booleans and white space, and TooLargeError for absolute values above 2^63 - 1.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError(f"{value!r} is not a Kubernetes quantity")

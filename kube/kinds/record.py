@@ -1,4 +1,4 @@
-"""The record of a job kind: its API resource, its manifests and what it supports."""
+"""The record of a job kind: its API resource, its requirements and the settings it supports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 Path = tuple[str, ...]
-"""Keys from the root of a manifest to a value; `*` stands for every item or value."""
+"""Keys of a path in the status of an object."""
 
 Capability = Literal[
     "hyperparameters",
@@ -99,13 +99,13 @@ class Resource:
 class Kind:
     """The record of a job kind.
 
-    `resource` is the object that represents a run and has its name. `objects`, `needs` and
-    `after_fault` are cells of a table in docs/jobs.md. `image_needs` lists what the image must
-    contain in addition to the training image's content. `operator` names the operator that the
-    embedded cluster installs for the kind. `program` is the module that jobs with hyperparameters
-    run, if the kind supports hyperparameters. `max_run_name` limits the length of a run's name.
-    `pod_suffix` is the longest suffix that pod names add to the run's name, with `{last}` for the
-    highest pod index.
+    `resource` is the type of the object that represents a run and has the run's name. `objects`,
+    `needs` and `after_fault` are cells of a table in docs/jobs.md. `image_needs` lists what the
+    image must contain in addition to the training image's content. `operator` names the operator
+    that the embedded cluster installs for the kind. `program` is the module that jobs with
+    hyperparameters run, if the kind supports them. `max_run_name` limits the length of a run's
+    name. `pod_suffix` is the longest suffix that pod names add to the run's name, with `{last}` for
+    the highest pod index.
     """
 
     resource: Resource

@@ -113,8 +113,8 @@ TRAINING_STEP: Final = "train"
 def template_name(run: str, step: str) -> str:
     """Return the name of a step's JobTemplate.
 
-    A run is named `<key>-<hash>`, and its templates `<hash>-<step>`. Template names must
-    be short, because a JobFlow names its jobs `<flow>-<template>` and job names are limited.
+    A run is named `<key>-<hash>`, and its templates `<hash>-<step>`. Template names must be short,
+    because a JobFlow names its jobs `<flow>-<template>` and the length of job names is limited.
     """
     return f"{run.rpartition('-')[2]}-{step}"
 

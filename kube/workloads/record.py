@@ -47,7 +47,7 @@ class Count:
     paths: tuple[str, ...]
     """Paths of the number. The first path with a value determines the requested number."""
     maxima: tuple[str, ...] = ()
-    """Paths of upper bounds. The largest of their values is the maximum."""
+    """Paths of autoscaling limits. The largest value of these and `paths` is the maximum."""
     enabled: str = ""
     """Path of a boolean that enables `maxima`. If empty, they always apply."""
     default: int | None = 1
@@ -61,7 +61,7 @@ class Count:
     divisor: str = ""
     """Path of a divisor of the number."""
     limit: str = ""
-    """Path of an upper limit of the number."""
+    """Path of a value that caps the number, such as `completions` of a Job."""
     rollout: Rollout | None = None
     """Update strategy of these pods."""
 

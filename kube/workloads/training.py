@@ -123,7 +123,7 @@ KUBEFLOW: Final = [
         ends=True,
         always=True,
     ),
-    # Kubeflow adds the fields of a PodDefault to the pods that it selects.
+    # Kubeflow adds the fields of a PodDefault to the pods that the PodDefault selects.
     WorkloadKind(
         group="kubeflow.org",
         kind="PodDefault",

@@ -171,7 +171,7 @@ class Binding:
                 properties = editable(args.props)
                 apply_edits(properties, edits, unwrapped)
             except Exception:
-                # The validation that follows reports what is still wrong, including this failure.
+                # The validation that follows still reports the violations.
                 return None
             return properties if edits else None
 

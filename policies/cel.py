@@ -1,8 +1,9 @@
 """Rules in CEL, the language of ValidatingAdmissionPolicies.
 
 A rule that can be evaluated on a single object has, in addition to its Python function, a CEL
-expression that returns the violating parts of the object. `policies.admission` turns it into a
-ValidatingAdmissionPolicy. `policies.cel_objects` contains the parts that expressions share.
+expression that returns the violating parts of the object. `policies.admission` builds
+ValidatingAdmissionPolicies from these expressions. `policies.cel_objects` contains the parts that
+expressions share.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def accelerator_class(name: str) -> str:
 
 
 def level(resource: str) -> str:
-    """Return an expression that lists the `resources` fields that set cpu or memory.
+    """Return an expression that lists the fields `resources` that set `resource` (CPU or memory).
 
     The list may contain the field of container `c`, followed by the field of its pod.
     """

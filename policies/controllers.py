@@ -198,7 +198,7 @@ class Workload:
 
     @property
     def awaited_flag(self) -> Node | None:
-        """The annotation that stops Pulumi from waiting; None if it never waits for the kind."""
+        """The annotation that disables waiting for completion; None if Pulumi does not wait."""
         record = self.resource.record or _NO_RECORD
         return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if record.awaited else None
 

@@ -74,7 +74,7 @@ def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> 
 
 
 def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
-    """Return the maximum number of replicas during an update, without the factor of `copies`."""
+    """Return the maximum number of replicas during an update, without the factor from `copies`."""
     strategy = root.at(rollout.type) if rollout.type else Node(None)
     if strategy.value in rollout.stopping or _is_double(root, rollout):
         return number
@@ -89,7 +89,7 @@ def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
 
 
 def copies(root: Node, rollout: Rollout) -> Decimal:
-    """Return 2 if an update runs all old and new pods at once, otherwise 1."""
+    """Return 2 if an update runs all old and new pods at the same time, otherwise 1."""
     return Decimal(2 if _is_double(root, rollout) else 1)
 
 

@@ -40,7 +40,7 @@ class Demand:
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return the maximum number of a specification's pods that can run at once, with autoscaling.
+    """Return how many pods of a specification can run at the same time, with autoscaling.
 
     With `surge`, the additional pods of a rolling update are included.
     """

@@ -1,7 +1,7 @@
 """Kubernetes objects from multi-document YAML, with the line of each field.
 
-The reader is strict. It rejects documents without apiVersion or kind, duplicate keys, and aliases
-that expand without bounds. Each error names the file and the document.
+The reader is strict. It rejects objects without apiVersion or kind, duplicate keys, and aliases
+that expand to too many values. Each error names the file and the document.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """One object with the file and line where it begins; lines are counted from 1.
+    """One object, with its file and its YAML node; lines are counted from 1.
 
     If the YAML document is a list of objects, `base` is the path of the object in the document.
     """

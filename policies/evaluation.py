@@ -36,8 +36,8 @@ def evaluate(
 ) -> list[Finding]:
     """Return the findings about objects, in the order of the documents, then those about the stack.
 
-    Unless the documents are the whole stack, rules about the stack are skipped. Rules about
-    Pulumi itself are always skipped.
+    Rejected exemptions come first, and unused ones last. Unless the documents are the whole stack,
+    rules about the stack are skipped. Rules about Pulumi itself are always skipped.
     """
     granted = configuration.exemptions
     found = [_configuration_finding(exemptions.REJECTED, problem) for problem in granted.rejected]

@@ -25,7 +25,7 @@ from policies.rule import Level, Rule, RuleConfig, Severity, declared_rule
 KEY = "exemptions"
 """Key in the configuration file."""
 MAX_DAYS = 366
-"""Maximum number of days for which an exemption may be granted."""
+"""Maximum number of days from today to the expiry date of an exemption."""
 
 
 class ExemptionsConfig(RuleConfig):
@@ -131,7 +131,7 @@ class Exemptions:
         return self._in_force.get(rule, [])
 
     def covering(self, rule: str, resource: Resource | None) -> Exemption | None:
-        """Return the valid exemption of a resource from a rule, if any, and mark it as used."""
+        """Return the first valid exemption of a resource from a rule, if any; mark all as used."""
         if resource is None:
             return None
         exemptions = [each for each in self.of(rule) if each.covers(resource.address)]

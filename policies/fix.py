@@ -1,7 +1,8 @@
 """Application of rule remediations to manifest files.
 
-Comments and the order are kept, and as few lines as possible are changed. JSON is reformatted. A
-file is written only if parsing it yields exactly the remediated objects.
+Comments and the order of fields are kept, and as few lines as possible are changed. JSON is
+reformatted. A file is written only if its new text, when parsed, yields exactly the remediated
+objects.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _skip(_: str) -> None:
 
 
 def _edit_changed_lines(text: str, objects: Sequence[_RemediatedObject]) -> str:
-    """Return the text with as few changed lines as possible."""
+    """Return the remediated text, with as few changed lines as possible."""
     return _edit_text(text, objects, keep=True)
 
 

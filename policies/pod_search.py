@@ -53,7 +53,7 @@ def _pods_from_record(resource: Resource, record: WorkloadKind) -> Iterator[Pod]
 
 
 def _pod_at(resource: Resource, node: Node, location: Pods) -> Pod | None:
-    """Return the pod at a path, or None if the kind's containers are missing there."""
+    """Return the pod at a path, or None if the value there is not a pod of the kind."""
     if not isinstance(node.value, dict):
         return (
             Pod(resource, node, location) if resource.is_patch and not location.containers else None

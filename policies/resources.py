@@ -133,7 +133,7 @@ class Resource:
     def is_partial(self) -> bool:
         """True if the rest of the object is declared elsewhere.
 
-        A patch is evaluated as a whole object unless the configuration lists it as existing.
+        A patch counts as a whole object unless the configuration lists the object as existing.
         """
         return self.is_patch and self.is_named(self._existing)
 

@@ -102,7 +102,7 @@ class Rule(Generic[C]):
     `check` and `remedy` are called with an object of the rule's scope and the configuration.
     `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys. `admission` is
     the same rule in CEL, for rules that need only a single object. `references` are controls of
-    security frameworks (see `policies.frameworks`), and `url` is the rule's documentation.
+    security frameworks (see `policies.frameworks`), and `url` links to the rule's documentation.
     """
 
     name: str

@@ -55,7 +55,7 @@ def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violati
 
 
 def _class_paths(resource: Resource) -> Iterator[Violation]:
-    """Yield a violation for each node directory that a StorageClass selects."""
+    """Yield a violation for each setting with which a StorageClass selects node directories."""
     is_host_driver = bool(HOST_DRIVER.search(resource.root["provisioner"].text or ""))
     for key, value in resource.root["parameters"].fields():
         text = value.text or ""

@@ -79,7 +79,7 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
 
 
 def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterator[Violation]:
-    """Yield violations for volumes without a size, and if their total is too large for a limit."""
+    """Yield violations for volumes without a size, and for a total size too large for a limit."""
     memory = quantity_or_none(limit.value)
     if memory is None or not volumes:
         return

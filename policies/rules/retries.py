@@ -52,10 +52,10 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     if not pods:
         return
     max_retries = config.max_retries
+    # Kubeflow's operator fails a job when its retries reach the limit.
     by_pod = max_retries * int(workload.size or 1) + workload.additional_retries
     stated = workload.retry_limit
     if stated is not None and stated.known:
-        # Kubeflow's operator fails a job when its retries reach the limit.
         highest = by_pod if workload.counts_each_pod else max_retries
         min_retries = workload.least_retries
         count = quantity_or_none(stated.value)

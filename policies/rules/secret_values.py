@@ -177,9 +177,9 @@ def _is_command(key: str, value: Any) -> bool:
 
 
 def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
-    """Yield the strings of an object that are secrets, except for those in pods.
+    """Yield the strings of an object that are secrets.
 
-    The rule about pods checks their environment, arguments and annotations.
+    Environment, arguments and annotations of pods are left out: the rule about pods checks them.
     """
     pending: list[tuple[Node, bool]] = [(root, False)]
     while pending:

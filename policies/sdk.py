@@ -1,7 +1,7 @@
-"""Check of the installed policy SDK, before the pack replaces some of its internals.
+"""Check of the installed policy SDK, some of whose internals the pack replaces.
 
-`servicer`, `properties` and `pack` depend on internals of one version of pulumi-policy. With
-a different version, rules could silently be skipped, so the pack refuses to start.
+`servicer`, `properties` and `pack` depend on internals of pulumi-policy. With an unsupported
+version, rules could silently be skipped, so the pack refuses to start.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _fits(part: str, parameters: int | None) -> bool:
 
 
 def _unwraps() -> bool:
-    """Return whether known values, unknown values and the original can be read from a proxy."""
+    """Return whether a proxy's known values, unknown values and original data can be read."""
     from pulumi_policy import proxy
 
     from policies.properties import editable, plain

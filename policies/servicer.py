@@ -1,9 +1,9 @@
 """SDK servicer that reads each resource once for all policies.
 
-For every policy, the SDK converts the same protobuf message to proxy objects again. With
-sixty rules, that costs as much as the rules themselves. Here a resource is passed on as
-`Properties`, which `policies.binding` converts to plain data once for all rules; resources that
-have already been checked are not converted again.
+For every policy, the SDK converts the same protobuf message to proxy objects again. This would cost
+about as much as the rules themselves. Here a resource is passed on as `Properties`, which
+`policies.binding` converts to plain data once for all rules; resources that have already been
+checked are not converted again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         return super().Configure(request, context)
 
     def _enabled_policies(self, kind: type[Policy]) -> list[_Enabled]:
-        """Return the enabled policies of a kind with their configured levels and settings."""
+        """Return the enabled policies of a kind with their reporting levels and settings."""
         if kind not in self._enabled:
             policies = [policy for policy in self._policies if isinstance(policy, kind)]
             levels = [

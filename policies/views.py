@@ -69,7 +69,7 @@ def _may_reference(resource: Resource, other: Resource) -> bool:
 
 
 class Stack:
-    """All resources that a stack declares."""
+    """All Kubernetes objects that a stack declares, including embedded ones."""
 
     def __init__(self, views: Sequence[View]) -> None:
         self._views = [view for view in flat(views) if view.resource.is_manifest]

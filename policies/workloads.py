@@ -95,7 +95,7 @@ class Pod:
 
     @property
     def has_leader(self) -> bool:
-        """True if another pod of the same replica is its leader, which receives the requests."""
+        """True if another pod of the same replica is the leader, which receives the requests."""
         root, steps = self.resource.root, self.steps
         return any(
             count.less_with and value_near_pod(root, count.less_with, steps).present
@@ -121,8 +121,8 @@ class Pod:
     def max_replicas(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
         """Return the maximum number of the specification's pods at one time; None if unknown.
 
-        `scaled` is the maximum number of replicas of an autoscaler. With `surge`, the additional
-        pods of a rolling update are included.
+        `scaled` is the maximum number of replicas that an autoscaler sets. With `surge`, the
+        additional pods of a rolling update are included.
         """
         if self.location is ANYWHERE:
             return self._structural_replicas()

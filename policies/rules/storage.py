@@ -151,7 +151,7 @@ def _not_retained(
 def _claim_templates(
     workload: Workload, config: CheckpointConfig
 ) -> Iterator[tuple[Resource, Node]]:
-    """Yield the claims for checkpoints that a controller creates, each with its specification."""
+    """Yield the checkpoint claims that a controller creates, each with its specification."""
     record = workload.resource.record
     for name, spec in _templates(workload.resource, record.claims if record is not None else ()):
         if name is not None and not config.has(name):
@@ -173,7 +173,7 @@ def _templates(
 
 
 def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iterator[Node]:
-    """Yield the volumes for checkpoints that are deleted with a training pod."""
+    """Yield the sources of checkpoint volumes that are deleted with a training pod."""
     for pod in workload.pods:
         if pod.role(config) != "training":
             continue

@@ -1,4 +1,4 @@
-"""The rule that namespaces with GPU workloads have a quota."""
+"""The rule that namespaces with non-system workloads have a GPU quota."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class QuotaConfig(NamespaceConfig):
 
 
 def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
-    """Map each namespace that has non-system workloads to one of them."""
+    """Map each namespace with non-system workloads to one of these workloads.
+
+    Namespaces in `existing_namespaces` are left out.
+    """
     namespaces: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace

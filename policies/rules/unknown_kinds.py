@@ -35,7 +35,7 @@ checked against the configured accelerators instead."""
 
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
-    """Yield nodes that run something or request a device, and a description of each."""
+    """Yield values that describe a pod, container, manifest or accelerator, and which of them."""
     pending = [child for key, child in root.fields() if key != "metadata"]
     if evidence := _runs(root, config):
         yield root, evidence

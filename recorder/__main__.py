@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         "--failures", type=_positive, default=10, help="number of latest failures to keep per run"
     )
     watching.add_argument(
-        "--pods", type=_positive, default=16, help="maximum number of pods per failure"
+        "--pods", type=_positive, default=16, help="maximum number of containers per failure"
     )
     showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")

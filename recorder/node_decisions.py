@@ -29,7 +29,7 @@ Health = Reason | Literal["Healthy", "Unknown"]
 class Policy:
     """Thresholds for cordoning and uncordoning nodes. Durations are in seconds.
 
-    `max_nodes` is the maximum number of nodes that are cordoned at the same time.
+    `max_nodes` is the maximum number of nodes that this program cordons at the same time.
     """
 
     max_nodes: int = 1

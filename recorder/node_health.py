@@ -76,8 +76,8 @@ class SlowReports:
                 attempt = termination.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, host, attempt.uid, attempt.restarts)
-                # Every list request returns terminated pods again. Their finish time does not
-                # change, so each report is stored once.
+                # Every list request returns terminated pods again. A report that is read again
+                # keeps its time, because the finish time does not change.
                 if termination.finished is not None:
                     self._reports[key] = termination.finished.timestamp()
         return len(self._reports) > before

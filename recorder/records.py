@@ -3,8 +3,8 @@
     <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.log    last lines
     <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.json   exit code, events
 
-Each directory is one failure of a run. If a whole gang fails, the directory contains the pods that
-terminated first.
+Each directory is one failure of a run. If a whole gang fails, the directory contains the containers
+that terminated first.
 """
 
 import json
@@ -30,9 +30,9 @@ _STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits for lines and bytes (`size`) per container, failures per run, and pods per failure.
+    """Limits for lines and bytes (`size`) per container, and for failures per run.
 
-    A failure has at most `pods` records. Each record describes one container.
+    `pods` is the maximum number of records per failure. Each record describes one container.
     """
 
     lines: int = 500
@@ -87,7 +87,7 @@ def newest(claims: Path, run: str) -> Path | None:
 
 
 def failure_text(directory: Path) -> Iterator[str]:
-    """Yield a failure as readable text, with its pods in the order of their termination."""
+    """Yield a failure as readable text, with its containers in the order of their termination."""
     records = [(json.loads(path.read_text()), path) for path in directory.glob("*.json")]
     for record, path in sorted(records, key=lambda each: str(each[0]["finished"])):
         code = record["exitCode"]

@@ -246,7 +246,7 @@ class Rollback:
                 _log.warning("cannot release the fields of a route: %s", error)
                 if error.response.status_code != codes.CONFLICT:
                     return
-                # For example, a gateway has updated its status.
+                # For example, a gateway has updated the route's status.
                 route = self._route(str(route["kind"]))
             else:
                 return
@@ -293,7 +293,7 @@ def _is_managed(route: GenericNamespacedResource) -> bool:
 
 
 def _identity(route: GenericNamespacedResource) -> str:
-    """Return the canary's settings, limits and image, as annotated by the stack."""
+    """Return the digest of the canary's settings and limits, and its image, as annotated."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
     return "@".join(annotations.get(name, "") for name in _IDENTITY)
 

@@ -300,7 +300,7 @@ class RecorderSettings(Settings):
     pods: PositiveInt = Field(
         default=16,
         le=1000,
-        description="Maximum number of pods per failure; the first to terminate are kept.",
+        description="Maximum number of containers per failure; the first to terminate are kept.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")
     memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")

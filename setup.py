@@ -16,9 +16,10 @@ PACKAGE = "gpu_platform"
 DIRECTORIES = ("infra", "policies", "training", "inference", "workload", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(DIRECTORIES)})\b)", re.MULTILINE)
 
-# Packages of which only some modules are copied: those that infra/ imports. None imports torch.
+# Packages of which only some modules are copied: public modules and those that infra/ imports.
+# None imports torch.
 PARTS = {
-    # The plugin and the commands for teams run only from a checkout.
+    # Without the modules that start the plugin or the commands for teams: they need a checkout.
     PACKAGE: {"__init__", "facade", "platform_stack", "readable"},
     f"{PACKAGE}.training": {"__init__", "config", "settings"},
     f"{PACKAGE}.inference": {"__init__", "config"},
@@ -37,7 +38,8 @@ PARTS = {
 }
 
 PACK = Path("policies", "PulumiPolicy.yaml")
-# From the installed pack (lib/python3.X/site-packages/gpu_platform/policies) to its environment.
+# Path from the pack to its environment: in the checkout, and in an installed package
+# (lib/python3.X/site-packages/gpu_platform/policies).
 VIRTUALENVS = ("../.venv", "../../../../..")
 
 
@@ -45,13 +47,13 @@ class BuildComponents(build_py):
     """Build command that copies the modules that the components need and rewrites their imports."""
 
     def run(self) -> None:
-        """Copy all modules, and the PulumiPolicy.yaml that starts the policy pack."""
+        """Copy the modules, and the PulumiPolicy.yaml that starts the policy pack."""
         super().run()
         target = Path(self.build_lib, PACKAGE, PACK)
         target.write_text(PACK.read_text().replace(*VIRTUALENVS))
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        """Return the package, name and file of each module."""
+        """Return the package, name and file of each module to copy."""
         return [
             found
             for found in super().find_package_modules(package, package_dir)
@@ -67,7 +69,7 @@ class BuildComponents(build_py):
 
 
 def packages(directory: str) -> list[str]:
-    """Return the dotted names of the packages in a directory of the checkout."""
+    """Return the dotted names of the packages to copy from a directory of the checkout."""
     return sorted(
         ".".join(file.parent.parts)
         for file in Path(directory).rglob("__init__.py")

@@ -96,10 +96,11 @@ class ControlPlane:
             )
 
     def on_exit(self, pid: int) -> None:
-        """Restart components that are down, without waiting. Call it for every exited process.
+        """Restart components that are down. Call this method for every exited process.
 
-        Only one kwokctl runs at a time. Two would start a component twice, and might record the ID
-        of the process that exits because the component's port is in use.
+        This method does not wait for kwokctl. Only one kwokctl runs at a time. Two would start a
+        component twice, and might record the ID of the process that exits because the component's
+        port is in use.
         """
         is_kwokctl = pid == self._starting
         if is_kwokctl:

@@ -43,7 +43,7 @@ def manifest(index: int, product: str, *, tainted: bool = False) -> dict[str, ob
 
 
 def ensure(count: int, product: str, kubectl: Sequence[str], *, tainted: bool = False) -> None:
-    """Create missing nodes and wait until all of them are Ready.
+    """Create or update the nodes, and wait until all of them are Ready.
 
     Raises:
         ClusterError: If the nodes do not become Ready in time.

@@ -87,7 +87,7 @@ class Webhooks:
         return [url.removeprefix(prefix) for url in urls]
 
     def apply(self, kubeconfig: Path, binaries: Path) -> None:
-        """Register the webhooks. After that, requests fail until the webhooks are served."""
+        """Register the webhooks. Requests that match them fail until the webhooks are served."""
         items = {"apiVersion": "v1", "kind": "List", "items": list(self.configurations)}
         kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
         subprocess.run(

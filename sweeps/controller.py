@@ -225,9 +225,10 @@ class Controller:
         return float(sum(ledger[trial.run]["seconds"] for trial in trials if trial.run in ledger))
 
     def _winner(self) -> str | None:
-        """Link to the best finished trial, and return its run; None if no trial has finished.
+        """Create a link to the winner, and return its run, or None if no trial has finished.
 
-        The model server follows the link. An existing link is not changed.
+        The winner is the best finished trial, or the target of an existing link, which is not
+        changed. The model server follows the link.
         """
         link = self._claim / winner_path(self._sweep)
         with contextlib.suppress(FileNotFoundError):

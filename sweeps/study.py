@@ -125,7 +125,7 @@ class Study:
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
-        """Choose hyperparameters and return the run's name; None if it is already recorded."""
+        """Choose hyperparameters, `add` a trial with them, and return the result."""
         before = self._study.get_trials(deepcopy=False)
         # Unfinished trials with values count as pruned, with their last value. Those without values
         # make the sampler avoid their hyperparameters (constant liar).
@@ -149,7 +149,10 @@ class Study:
         return self.add(parameters)
 
     def add(self, parameters: Parameters) -> str | None:
-        """Record a trial and return the name of its run, or None if it is already recorded."""
+        """Record a trial and return the name of its run.
+
+        If the run is already recorded, record a failed trial without a run, and return None.
+        """
         run = self._sweep.run(parameters)
         is_known = run in self.trials()
         self._study.add_trial(

@@ -73,7 +73,7 @@ class Recording:
         ]
 
     def executes(self, file: str, lines: Iterable[int]) -> bool:
-        """Return whether a test or an import executes one of the lines."""
+        """Return whether a test or an import executes one of the lines; True if unrecorded."""
         return file in self.modules or any(self.tests.get(file, {}).get(line) for line in lines)
 
     def fastest_first(self, tests: Iterable[str]) -> list[str]:
@@ -123,7 +123,7 @@ class _Recorder:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._test = nodeid
         self._measured.switch_context(nodeid)
-        # With a cached result, the recording would miss that this test also calls the function.
+        # With a cached result, the function would not run, and the recording would miss this test.
         for cache in self._caches:
             cache.cache_clear()
 

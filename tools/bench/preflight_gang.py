@@ -1,8 +1,8 @@
 """Worker process that tools.bench.preflight starts. Arguments: RANK SIZE ADDRESS RUN_DIR.
 
-For each port that it reads from standard input, it joins a new gang. It then writes the preflight
-events, followed by a JSON line with the seconds since it read the port and the slow nodes that the
-preflight reported.
+For each port that it reads from standard input, it joins a new gang. Rank 0 writes the preflight
+events. Each process then writes a JSON line with the slow nodes that the preflight reported, and
+the seconds since it read the port.
 """
 
 import json

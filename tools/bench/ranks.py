@@ -176,7 +176,7 @@ def peak_mib(pid: int) -> float:
 
 
 def traced(traces: Path, directory: Path) -> dict[str, float]:
-    """Return the average number of opened checkpoint files per rank, and the total data read."""
+    """Return figures about opened checkpoint files, and the amount of data read by all ranks."""
     opened, read = Counter[str](), 0
     ranks = 0
     for path in traces.iterdir():

@@ -312,7 +312,7 @@ class Gang:
 
 @dataclass
 class BestResult:
-    """Best accuracy of finished trials, and the resources that the search had used until then."""
+    """Best accuracy of finished trials, and the resources that the search used to reach it."""
 
     accuracy: float = 0.0
     hours: float = 0.0
@@ -322,7 +322,7 @@ class BestResult:
     whole: float = 0.0
     """GPU-hours of the complete search."""
     missed: bool = False
-    """True if the search ended without reaching the target accuracy."""
+    """True if the search did not reach the target accuracy; `hours` is then equal to `whole`."""
 
 
 @dataclass

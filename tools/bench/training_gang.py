@@ -199,7 +199,7 @@ MEASUREMENTS: dict[str, Callable[[Path, World, int, str], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Join the other process and measure."""
+    """Join the gang and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("measurement", choices=MEASUREMENTS)
     parser.add_argument("directory", type=Path)

@@ -67,7 +67,7 @@ def capabilities_table() -> str:
 
 
 def networks_table() -> str:
-    """Return a table with the variables that each network sets."""
+    """Return a table with the environment variables for each network."""
     rows = [
         (f"`{network}`", ", ".join(f"`{name}={value}`" for name, value in variables.items()))
         for network, variables in NETWORK_DEFAULTS.items()

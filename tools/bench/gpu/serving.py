@@ -128,7 +128,7 @@ def equal(export: Path, directory: Path, backend: str, precision: str) -> dict[s
 
 
 class Failing(Classifier):
-    """A classifier in which negative images cause a CUDA error."""
+    """A classifier in which a single negative image causes a CUDA error."""
 
     def predict(self, decoded: Tensor) -> Tensor:
         """Return probabilities, or leave the GPU unusable for this process."""

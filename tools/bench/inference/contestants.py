@@ -49,7 +49,7 @@ class Contestant:
 
     name: str
     environment: str
-    """Name of requirements/bench-<environment>.txt; empty for the project's environment."""
+    """`<environment>` in requirements/bench-<environment>.txt; empty for ours."""
     path: str
     start: Callable[[Task], Start]
     encode: Mapping[Form, Encode]

@@ -48,7 +48,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Load:
-    """Load to generate: a closed loop of `clients`, or an open loop with `rate` per second."""
+    """Load to generate: a closed loop of `clients`, or an open loop of `rate` requests/s."""
 
     seconds: float
     clients: int = 0

@@ -41,7 +41,7 @@ WARM_UP_SPEEDUP: Final = 1.1
 """The warm-up continues while a measurement is faster than the previous ones by this factor."""
 
 MIN_REQUESTS: Final = 30
-"""Minimum average number of requests per measurement, for slow servers."""
+"""Minimum average number of requests in an open loop, unless they take more than 10 s."""
 
 WARM_UP: Final = 0.15
 """Initial share of a measurement to discard, because the load is still building up."""

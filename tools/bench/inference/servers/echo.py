@@ -1,4 +1,4 @@
-"""Minimal echo servers, one for each interface between an HTTP server and an application."""
+"""Minimal echo servers: RSGI and ASGI applications, an aiohttp server, and our listener."""
 
 import asyncio
 import sys
@@ -53,7 +53,7 @@ async def _aiohttp(port: int) -> None:
 
 
 async def _listener(port: int) -> None:
-    """Echo through the listener of our server, with its limits and without an engine."""
+    """Echo through the listener of our server, with its limits. The engine is not started."""
     from inference.config import InferenceConfig
     from inference.engine.engine import ModelEngine
     from inference.http.application import Route

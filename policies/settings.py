@@ -82,7 +82,7 @@ QueueSystem = Literal["volcano", "kueue"]
 
 
 class ClusterConfig(GpuConfig):
-    """Settings of the cluster. They apply to every rule that has a setting of the same name."""
+    """Settings of the cluster. Each applies to every rule that has a setting of the same name."""
 
     queue_systems: list[QueueSystem] | None = Field(
         default=None, min_length=1, description="Installed systems that queue training."

@@ -199,7 +199,7 @@ class Controller:
             if fault is None:
                 annotations[RETURNED_ANNOTATION] = datetime.fromtimestamp(now, UTC).isoformat()
             metadata: dict[str, Any] = {"annotations": annotations}
-            # The node may have changed since it was read.
+            # The API server rejects the patch if the node has changed since it was read.
             metadata["resourceVersion"] = node.version
             patch: dict[str, Any] = {"metadata": metadata}
             if action.kind != "clear_mark":

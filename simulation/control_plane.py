@@ -128,7 +128,7 @@ class ControlPlane:
         return process.pid
 
     def component_pids(self) -> dict[int, str]:
-        """Map the process IDs that kwokctl has recorded to component names."""
+        """Map process IDs, as recorded by kwokctl, to component names."""
         pids = {}
         for file in self._pid_files():
             text = file.read_text().strip()

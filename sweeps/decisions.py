@@ -173,7 +173,7 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 
 
 def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the best of the trials paused at the highest rung if no trial has succeeded.
+    """If no trial has succeeded, return the best of those paused at the highest rung.
 
     A rung with fewer than `factor` trials promotes no trial, so the sweep would otherwise end
     without a result.

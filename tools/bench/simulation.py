@@ -173,7 +173,7 @@ class Predictions:
         self.differences.append(text)
 
     def goals(self) -> list[Goal]:
-        """Return the shares of predictions that are correct in the other cluster."""
+        """Return goals for the shares of predictions that are correct in the other cluster."""
         shares = {
             "most frequent verdict, share of gangs": (self.frequent, self.gangs),
             "certain verdict, share of certain verdicts": (self.certain_same, self.certain),

@@ -146,7 +146,7 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
     """Start a save, and train until it is on disk, for at least three steps.
 
     Return the seconds that training waited, the seconds until everything was on disk, and the step
-    rate in that time.
+    rate after the wait.
     """
     _settle()
     started, ends = time.perf_counter(), list[float]()

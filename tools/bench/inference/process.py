@@ -29,7 +29,7 @@ THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ServerError(Exception):
-    """A server did not start (the message contains the end of its log) or responded incorrectly."""
+    """A server that did not start (the message ends with its log) or responded incorrectly."""
 
 
 @dataclass(frozen=True)

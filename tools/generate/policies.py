@@ -152,8 +152,8 @@ be `training`, a workload with more than `smallGpus` GPUs is neither `batch` nor
 a pod that runs to completion is not `serving`.
 
 Labels grant no privileges. If a workload, such as the device plugin, needs something that a rule
-forbids, add it to the rule's `systemWorkloads`. To exempt it from every rule with this setting, add
-it to the top-level `systemWorkloads` of the configuration file:
+forbids, add the workload to the rule's `systemWorkloads`. To exempt it from every rule with this
+setting, add it to the top-level `systemWorkloads` of the configuration file:
 
 ```json
 {
@@ -166,8 +166,8 @@ it to the top-level `systemWorkloads` of the configuration file:
 `cluster` describes the cluster once for all rules: resources that are not accelerators
 (`otherDevices`), the number of accelerators in claims that the stack does not declare
 (`claimDevices`), and the systems that queue training (`queueSystems`). Settings with the same name
-in a rule extend these lists. Without `queueSystems`, Kueue's label is accepted even if Kueue is not
-installed. For example:
+in a rule extend these settings. Without `queueSystems`, Kueue's label is accepted even if Kueue is
+not installed. For example:
 
 ```json
 {
@@ -223,10 +223,10 @@ the limit instead.
 
 ## What the rules do not cover
 
-- Objects that are deployed or changed from elsewhere: the charts of Helm releases, the contents of
-  repositories that Argo CD, Flux and Config Sync read, Stacks of the Pulumi operator, profiles of
-  Dynamo, and changes by mutating admission policies. [helm-release-judged](#helm-release-judged)
-  reports these objects. Check the rendered manifests with
+- Objects that are deployed or changed from elsewhere: by charts of Helm releases, by repositories
+  that Argo CD, Flux and Config Sync read, by Stacks of the Pulumi operator, by profiles of Dynamo,
+  and by mutating admission policies. [helm-release-judged](#helm-release-judged) reports the
+  objects in the stack that cause this. Check the rendered manifests with
   `helm template … | python -m policies.check -`, see
   [Check manifests without Pulumi](policies-without-pulumi.md).
 - Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
@@ -278,7 +278,7 @@ def page() -> str:
 
 
 def _coverage() -> Iterator[str]:
-    """Yield a table for each framework that maps its controls to the rules."""
+    """For each framework, yield a table that maps the framework's controls to the rules."""
     for framework in FRAMEWORKS.values():
         yield f"\n### {framework.name}\n\n[Version {framework.version}]({framework.url})\n"
         yield "| control | rules |\n| --- | --- |"

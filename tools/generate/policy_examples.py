@@ -1,7 +1,6 @@
 """A bad and a good example of every rule for docs/policies.md. All examples are tested.
 
-Examples of pod rules are pod specifications. All others are manifests with only the fields that the
-rule reads.
+Examples of pod rules are pod specifications. All others are shortened manifests.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ spec:
 
 
 def _with_second(manifest: str, bad: str, good: str) -> Example:
-    """Return an example of two manifests: a shared first one, and a bad or a good second one."""
+    """Return manifests that a bad or a good one follows. An empty `bad` adds none."""
     good = f"{manifest}\n---\n{dedent(good).strip()}"
     return Example(f"{manifest}\n---\n{dedent(bad).strip()}" if bad else manifest, good)
 

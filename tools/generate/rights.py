@@ -78,7 +78,7 @@ DRY_RUNS: Final = "dry runs only"
 
 
 def team_rows() -> Iterator[tuple[str, ...]]:
-    """Yield the description, request and results of each permission of a team."""
+    """For each request of a team, yield its description and text, and a result for each group."""
     groups = {group: [group] for group in GROUPS}
     tenancy = TenancySettings.model_validate({"namespace": NAMESPACE, "groups": groups})
     roles = team_access(tenancy)
@@ -93,7 +93,7 @@ def pipeline_roles() -> list[Manifest]:
 
 
 def pipeline_rows() -> Iterator[tuple[str, ...]]:
-    """Yield the description, request and results of each permission of a pipeline."""
+    """For each request of a pipeline, yield its description, text, and a result for each group."""
     roles = pipeline_roles()
     for what, request in PIPELINE_REQUESTS.items():
         preview = may(roles, "previews", request)

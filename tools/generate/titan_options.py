@@ -31,7 +31,7 @@ MANAGED: Final = {
     "checkpoint.last_save_in_hf",
     "comm.mode",
 }
-"""Options that the platform sets: the run's directory, resumption and export."""
+"""Options that jobs must not set: the run's directory, resumption, export, and dry-run modes."""
 
 SIZES: Final = ("parallelism", "training")
 """Sections whose integer options the preview needs; their defaults depend on the configuration."""

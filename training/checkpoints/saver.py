@@ -68,8 +68,8 @@ class Staging:
 class Saver:
     """Saver of checkpoints. A background thread in every process writes one at a time.
 
-    Training waits only until the previous checkpoint is written and the tensors are copied. All
-    processes must call the methods in the same order.
+    With `checkpoint_async`, training waits only until the previous checkpoint is written and the
+    tensors are copied. All processes must call the methods in the same order.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def bytes_encoder() -> Encoder:
 
 
 def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
-    """Return an encoder for a tokenizer.json of the package tokenizers.
+    """Return an encoder for a tokenizer.json of the `tokenizers` package.
 
     `end` is the token to append to every text. Raise DataError if the file or the token is invalid,
     or if the package is not installed.

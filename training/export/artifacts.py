@@ -30,7 +30,7 @@ TIMING_RUNS: Final = (3, 30)
 """Minimum and maximum number of timed runs."""
 
 TIMING_SECONDS: Final = 3.0
-"""Seconds after which no more timed runs start."""
+"""Seconds after which no more timed runs start, once the minimum is reached."""
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
@@ -187,7 +187,7 @@ def _check(
     is_pruned = kind == "pruned"
     model = fill(copy.deepcopy(source.model), path) if is_pruned else read_form(path, kind, method)
     inputs = source.samples[:BATCH]
-    # Only a pt2 program must compute the same outputs as the model.
+    # Pruned and int8 forms need not compute the same outputs as the model.
     difference = largest_difference(source.model, model, inputs, exact=kind == "pt2")
     heartbeat()
     metrics = evaluate_on_cpu(model, source.held_out)

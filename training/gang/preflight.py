@@ -22,7 +22,7 @@ from workload.report import emit
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
 
 POLL_SECONDS: Final = 2.0
-"""Seconds between two checks of a full volume; well below any peer_timeout."""
+"""Seconds between two checks of a full volume; far below the default start_timeout."""
 
 LOCKED_BYTES: Final = 2**30
 """Locked memory limit (bytes) below which RDMA is expected to fail. NCCL pins several buffers of 4

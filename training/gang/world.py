@@ -132,7 +132,7 @@ class World:
 
     @property
     def is_rank0(self) -> bool:
-        """Return whether this process writes checkpoints and the export, and reports progress."""
+        """Return whether this process seals checkpoints, writes the export and reports progress."""
         return self.rank == 0
 
 
@@ -168,7 +168,7 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
 
 
 def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
-    # The process that mpirun starts may be torchrun or a script that starts several processes.
+    # If mpirun starts torchrun, torchrun's variables count. A script's must match Open MPI's.
     if "TORCHELASTIC_RUN_ID" in environment or environment.get(OPEN_MPI.size, "1") == "1":
         return
     for ours, value, theirs in (("RANK", rank, OPEN_MPI.rank), ("WORLD_SIZE", size, OPEN_MPI.size)):
@@ -185,7 +185,7 @@ def _local_rank_of(
     if names in (INDEXED, KUBEFLOW):
         return 0, 1
     rank = _number(environment, names.local_rank, default=0)
-    # Without the variable, assume the minimum that the local rank implies.
+    # If the local size is not set, assume the minimum that the local rank implies.
     local_size = _number(environment, names.local_size, default=rank + 1)
     if rank >= local_size:
         raise ConfigurationError(

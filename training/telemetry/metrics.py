@@ -193,7 +193,7 @@ class Metrics(contextlib.ExitStack):
         self._saved_step.set(step)
 
     def stepped(self, step: int, samples: int, learning_rate: float) -> None:
-        """Record a step; `samples` counts all processes."""
+        """Record a step; `samples` is the number over all processes."""
         self._step.set(step)
         self._learning_rate.set(learning_rate)
         self._total += samples

@@ -77,8 +77,8 @@ class ProgressOutputs(contextlib.ExitStack):
     ) -> None:
         """Report an evaluation; `epoch` is the mean loss and sample count of a finished epoch.
 
-        Both cover the whole epoch, even if it was interrupted and resumed. `seconds` is the
-        duration of the epoch or, if `epoch` is None, of the evaluation.
+        Both cover the whole epoch, even if it was interrupted and resumed. `seconds` is the time
+        that this process has spent on the epoch or, if `epoch` is None, on the evaluation.
         """
         position, metrics = self._run.position, evaluation.metrics
         values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}

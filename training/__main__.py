@@ -79,7 +79,8 @@ MISTAKES: Final = (
 """Exceptions of programming errors, for example in a custom model. A restart would repeat them."""
 
 DEVICE_ASSERTION: Final = "device-side assert"
-"""Part of CUDA's error message for an index out of range. The CPU raises a LookupError instead."""
+"""Part of CUDA's error message for an index out of range. On the CPU, PyTorch raises a
+LookupError instead."""
 
 
 if __name__ == "__main__":

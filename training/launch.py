@@ -98,7 +98,10 @@ def recorded_exit_codes() -> Iterator[list[int]]:
 
 
 def interrupted_code(ended: Sequence[int], number: int) -> int:
-    """Return the exit code after a signal: INTERRUPTED only if every process saved or finished."""
+    """Return the exit code after a signal.
+
+    It is INTERRUPTED or DONE only if every process has saved its state or has finished.
+    """
     failed = [code for code in ended if code not in (exit_codes.DONE, exit_codes.INTERRUPTED)]
     if failed or not ended:
         return shell_code(failed[0] if failed else -number)

@@ -79,7 +79,7 @@ class Adapter(nn.Sequential):
 
 
 class AdaptedLinear(nn.Linear):
-    """Linear layer whose output consists of equal parts, some of which have an adapter."""
+    """Linear layer whose output consists of parts of equal size, some of which have an adapter."""
 
     def __init__(self, layer: nn.Linear, parts: tuple[str, ...], lora: Lora) -> None:
         super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")

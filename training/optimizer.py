@@ -15,7 +15,7 @@ INITIAL_SHARE: Final = 0.1
 """Share of the peak learning rate at the start of the warm-up."""
 
 FINAL_SHARE: Final = 0.001
-"""Share of the peak learning rate at the end of the run."""
+"""Share of the peak learning rate at the end of the run, unless the schedule is constant."""
 
 
 def learning_rate(config: TrainingConfig, progress: float) -> float:
@@ -80,7 +80,7 @@ class Average:
         self.tensors: dict[str, Tensor] = {
             name: parameter.detach().clone() for name, parameter in self._trained().items()
         }
-        """Averages by parameter name, without frozen parameters; with FSDP, the local shards."""
+        """Averages by parameter name, without frozen parameters; with FSDP, sharded DTensors."""
 
     @torch.no_grad()
     def update(self, step: int) -> None:

@@ -86,7 +86,7 @@ class Parallel:
         return complete_tensor(norm)
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return the parameters by name; with FSDP, the local shards."""
+        """Return the parameters by name; with FSDP, they are sharded."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 # After an evaluation the parameters may still be unsharded.

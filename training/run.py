@@ -73,7 +73,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Return the training time over all attempts, without the pauses between them."""
+        """Return the training time of all attempts, without pauses and steps that were lost."""
         return time.monotonic() - self.started
 
     def should_stop(self) -> bool:

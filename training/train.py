@@ -109,7 +109,7 @@ def train(run: Run) -> bool:
         within_epoch = position.seen < run.length.end(position)
         if missed and within_epoch and not evaluate_now(run, outputs, time.monotonic()):
             return False
-        # If the last step was saved, its epoch may still have to be evaluated.
+        # After a resumption from the run's last step, its epoch may still have to be evaluated.
         while position.seen or not run.length.is_reached(position):
             started = time.monotonic()
             sampler.set_epoch(position.epoch, position.seen, run.length.end(position))
@@ -199,7 +199,7 @@ def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
 
 
 def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
-    """Save, evaluate and report at the end of an epoch or of the run.
+    """At the end of an epoch or of the run, save if due, evaluate, and report.
 
     Return False if a process voted to stop.
     """
@@ -237,10 +237,10 @@ def is_due(run: Run, every: int) -> bool:
 
 
 def interrupt(run: Run) -> None:
-    """Save the run because a process of the gang received SIGTERM.
+    """Save the run after a process of the gang received SIGTERM or could not continue.
 
-    The run is also interrupted if one process cannot continue. Raise OSError if the last checkpoint
-    could not be written, and DivergedError if a loss is not finite.
+    Raise OSError if the last checkpoint could not be written, and DivergedError if a loss, gradient
+    or weight is not finite.
     """
     save(run)
     run.saver.close(run.watchdog.beat)
@@ -319,7 +319,7 @@ def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
 
 
 def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
-    """Return whether the configuration only lengthens a finished run (more epochs or steps)."""
+    """Return whether the configuration differs from a finished run only by a greater length."""
     name, value = config.length
     return [*differences(config, manifest)] == [name] and value > int(manifest.settings[name])
 

@@ -12,7 +12,7 @@ Option = int | float | str | bool
 
 
 class Options(BaseModel):
-    """Base class of model options. Models of a fixed size use this class, which has no options."""
+    """Base class of model options. Models without options use this class itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

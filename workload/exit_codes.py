@@ -1,7 +1,7 @@
 """Exit codes of the training program and the model server, for failure policies of jobs.
 
-They follow sysexits.h where it has a suitable code. Any other code (for example after a signal) is
-a failure like FAILED: the gang is restarted and resumes from its last checkpoint.
+They follow sysexits.h where it has a suitable code. Any code that is not listed here (for example
+after a signal) is a failure like FAILED: the gang restarts and resumes from its last checkpoint.
 """
 
 import os

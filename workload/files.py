@@ -93,7 +93,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def describe_all(folder: Path) -> dict[str, dict[str, Any]]:
-    """Map the relative path of each file below a directory to its name, size and SHA-256."""
+    """Map the relative path of each file below a directory to this path, the size and SHA-256."""
     found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
     return {
         name: {"file": name, **describe(path)} for name, path in found.items() if path.is_file()

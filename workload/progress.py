@@ -39,7 +39,7 @@ class Started(Event):
     step: int = 0
     """Step of the checkpoint."""
     batch_size: int = 1
-    """Samples per step and process."""
+    """Samples per process and batch."""
     processes: int = 1
     run_dir: str = ""
     device: str = ""

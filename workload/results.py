@@ -80,7 +80,10 @@ class StepManifest(BaseModel):
 
 @dataclass(frozen=True)
 class Value:
-    """Value of an input: the text that replaces its placeholder, and the digest of its content."""
+    """Value of an input: the text that replaces its placeholder, and the digest of its content.
+
+    The digest of a parameter or metric contains the text itself.
+    """
 
     text: str
     digest: str

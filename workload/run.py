@@ -129,8 +129,8 @@ class Watchdog:
 class Run:
     """Context manager for a run of `steps` steps; enter it after the process group is initialized.
 
-    All ranks must call all methods in the same order. They share `directory`, by default $RUN_DIR.
-    `newest` is the checkpoint to resume from; None in a new run.
+    All ranks must call all methods in the same order. They share `directory`, by default $RUN_DIR
+    or `run`. `newest` is the checkpoint to resume from; None in a new run.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Copies of a run's progress lines in MLflow or W&B, each written by a thread of rank 0.
 
 A slow or unavailable service never delays a step: lines wait in a queue of limited size, and lines
-that do not fit are dropped and counted. Both packages are imported only if a run uses them.
+that do not fit are dropped and counted. Each package is imported only if a run uses it.
 Servers, projects and credentials are configured by the packages' own environment variables, such as
 MLFLOW_TRACKING_URI and WANDB_PROJECT.
 """
@@ -81,7 +81,7 @@ class Line:
 
 
 class Service(ABC):
-    """A tracking service. Its methods are called by one thread, and may raise any exception."""
+    """A tracking service. Only one thread calls `write`, which may raise any exception."""
 
     name: str
 
@@ -136,7 +136,7 @@ class Mlflow(Service):
         # MLflow's own defaults would wait for minutes, even when the process exits.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-        # Standard output must contain only one JSON object per line.
+        # Standard output must contain nothing but JSON lines.
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         self._client: Any = None
         self._run = ""
@@ -205,7 +205,7 @@ class Mlflow(Service):
         return {}
 
     def _conclude(self, line: Line) -> None:
-        """Set the status and, from the result or the error, the tags of the run."""
+        """After the last line, set the run's status and, from the result or the error, its tags."""
         if line.event not in _ENDS:
             return
         for name in ("export", "sha256", "message"):

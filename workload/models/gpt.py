@@ -21,7 +21,8 @@ INIT: Final = 0.02
 class Gpt(nn.Module):
     """Decoder that maps tokens N x T (int64, T up to `context`) to logits N x T x `tokens`.
 
-    Attention is causal. There are no buffers, so the state consists of weights only.
+    `tokens` is the size of the vocabulary. Attention is causal. There are no buffers, so the state
+    consists of weights only.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class ClusterOutput(TypedDict):
 class RunOutput(TypedDict):
     """The current run of a training job."""
 
-    name: Annotated[str, Field(description="Name of the run: `<job>-<8 digits>`.")]
+    name: Annotated[str, Field(description="Name of the run: `<job>-<8 hex digits>`.")]
     kind: Annotated[JobKind, Field(description="Job kind (docs/jobs.md).")]
     namespace: Annotated[str, Field(description="Namespace of the pods.")]
     queue: Annotated[str, Field(description="Volcano queue of the run.")]

@@ -73,7 +73,7 @@ class TrainingJob(Deferred):
     """A run of a training job, scheduled as a gang. The component does not wait for the run."""
 
     run: pulumi.Output[str]
-    """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
+    """Name of the run and of its directory on the claim: `<name of resource>-<8 hex digits>`."""
     namespace: pulumi.Output[str]
     """Namespace of the run's pods."""
     summary: pulumi.Output[Values]

@@ -125,7 +125,11 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
     "Volcano": (VolcanoSettings, {}),
     "Tenancy": (
         TenancySettings,
-        {"gpu_resource": _string("Resource that the quota limits, by default `nvidia.com/gpu`.")},
+        {
+            "gpu_resource": _string(
+                "Name of the GPU resource that the quota limits, by default `nvidia.com/gpu`."
+            )
+        },
     ),
     "Storage": (
         StorageSettings,

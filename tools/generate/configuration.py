@@ -59,7 +59,7 @@ stack installs Volcano, however, `pulumi destroy` deletes all Volcano Jobs, incl
 
 ## How a run is named
 
-The run of a training job is named `<key>-<8 digits>`. The hexadecimal digits are a hash of the
+The run of a training job is named `<key>-<8 hex digits>`. The digits are a hash of the
 specification: the job's settings, as written in the file, and the identity of its image. If the
 specification stays the same, `pulumi up` leaves the run unchanged; an edit creates exactly one new
 run. Settings of other sections, new defaults and template changes in this project do not start a

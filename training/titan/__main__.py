@@ -1,8 +1,8 @@
 """Run torchtitan on the platform: `python -m training.titan --module NAME --config NAME`.
 
 workload.run handles the run directory, SIGTERM, exit codes, progress events, metrics and the
-export. torchtitan handles the model, parallelism, data and checkpoints. All other options are
-passed to torchtitan.
+export. torchtitan handles the model, parallelism, data and checkpoints. Options that are not listed
+here are passed to torchtitan.
 """
 
 import argparse

@@ -43,6 +43,8 @@ def settings_of(file: Path) -> StackSettings:
 def changes_since(file: Path, revision: str) -> list[str]:
     """Return the changes to the settings since the merge base with a Git revision.
 
+    Return an empty list if the file did not exist there.
+
     Raises:
         GitopsError: If the file cannot be read.
         SettingsError: If the old or the new settings are invalid.

@@ -16,7 +16,7 @@ _MANY: Final = Decimal(10**6)
 
 
 def free(nodes: Iterable[Node], pods: Iterable[Mapping[str, Any]]) -> Free:
-    """Return the resources that these pods leave free on nodes that are not cordoned."""
+    """Return the resources that these pods leave free on schedulable nodes."""
     left = {
         node.name: add(amounts(node.allocatable), amounts(node.reserved), sign=-1)
         for node in nodes

@@ -119,7 +119,7 @@ def _groups(
     pods: dict[tuple[str, str] | None, list[Object]] = defaultdict(list)
     known = {node["metadata"]["name"] for node in snapshot.all("Node")}
     for pod in snapshot.active():
-        # Pods of a deleted node exist until Kubernetes deletes them some time later.
+        # Omit the pods of deleted nodes, which Kubernetes deletes only some time later.
         if not is_scheduled(pod) or pod["spec"]["nodeName"] in known:
             pods[group_of(pod)].append(pod)
     for group in snapshot.all("PodGroup"):

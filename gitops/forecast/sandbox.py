@@ -271,7 +271,7 @@ def _version(scheduler: Path) -> str:
 
 
 def connect(kubeconfig: Path) -> httpx.Client:
-    """Return a client for an embedded cluster that uses the administrator's certificate."""
+    """Return a client of an embedded cluster, authenticated by the administrator's certificate."""
     config = json.loads(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
 

@@ -15,7 +15,7 @@ _RUNS = ("training", "interactive")
 
 
 def started(changes: Iterable[Change]) -> list[Demand]:
-    """Return the demand of the runs and notebooks that an update would start."""
+    """Return the demand of the runs and notebooks with GPUs that an update would start."""
     new = [c.new for c in changes if c.new and c.step.operation in ("create", "replace")]
     runs = (demand for demand in demands(new) if demand.role in _RUNS and demand.pods)
     return list(with_gpus(runs))

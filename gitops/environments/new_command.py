@@ -1,4 +1,4 @@
-"""`python -m gitops new-environment`: write a valid Pulumi.NAME.yaml."""
+"""`python -m gitops new-environment`: write the settings and policy configuration of a stack."""
 
 import argparse
 import json

@@ -54,7 +54,8 @@ _FORCE: Final = {"gracePeriodSeconds": "0"}
 class Sandbox:
     """Client for the simulated cluster.
 
-    `log` is the scheduler's log, and `volcano` the version of Volcano.
+    `log` is the scheduler's log, `settings` its configuration file, and `volcano` the version of
+    Volcano.
     """
 
     def __init__(

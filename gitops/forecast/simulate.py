@@ -44,7 +44,8 @@ def simulate(
     The simulation also ends if no running gang has a known end.
 
     `base`, the snapshot without the change, is simulated once for comparison. `state` is simulated
-    `repeat` times: first with gangs of the same age in alphabetical order, then in random orders.
+    `repeat` times (default: see `REPETITIONS`): first with gangs of the same age in alphabetical
+    order, then in random orders.
 
     Raises:
         GitopsError: If the simulated cluster does not start or rejects the snapshot.

@@ -141,15 +141,18 @@ def _down(options: argparse.Namespace) -> int:
         kept = layout.state.exists()
         with exclusive(layout.lock, "devcluster down") if kept else nullcontext():
             was_up = launcher.running(layout) is not None
+            purged = options.purge and kept and {*layout.state.iterdir()} > {layout.lock}
             left, orphans = lifecycle.down(kind, purge=options.purge)
         if orphans:
             print(
                 f"stopped the {kind} cluster, whose record is missing: its state directory was "
                 "removed, or its start was interrupted"
             )
-        if was_up or (options.purge and kept):
+        if was_up:
             state = "deleted its state" if options.purge else "kept checkpoints and state"
             print(f"stopped the {kind} cluster and {state}")
+        elif purged:
+            print(f"deleted the state of the {kind} cluster")
         for path in left:
             print(f"could not remove {path}", file=sys.stderr)
             status = 1

@@ -107,7 +107,9 @@ def test_purging_removes_the_state_and_keeps_the_cache(
     layout.kubeconfig.touch()
     layout.images.mkdir()
     assert main(["down", "--nodes=real", "--purge"]) == 0
-    assert capsys.readouterr().out == "stopped the real cluster and deleted its state\n"
+    assert capsys.readouterr().out == "deleted the state of the real cluster\n"
+    assert main(["down", "--nodes=real", "--purge"]) == 0
+    assert capsys.readouterr().out == ""
     assert {path.name for path in layout.state.iterdir()} <= {"lock"}
     assert layout.images.exists()
 

@@ -139,9 +139,9 @@ def _down(options: argparse.Namespace) -> int:
     for kind in _kinds(options.nodes):
         layout = Layout.of(kind)
         kept = layout.state.exists()
+        purged = options.purge and kept and {*layout.state.iterdir()} - {layout.lock}
         with exclusive(layout.lock, "devcluster down") if kept else nullcontext():
             was_up = launcher.running(layout) is not None
-            purged = options.purge and kept and {*layout.state.iterdir()} > {layout.lock}
             left, orphans = lifecycle.down(kind, purge=options.purge)
         if orphans:
             print(

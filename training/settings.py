@@ -125,9 +125,9 @@ class TrainingSettings(BaseModel):
     """Directory of this run on storage that all processes share. checkpoints/ and export/ are
     written there, and the run resumes from it."""
     run_url: str | None = None
-    """Directory of runs in an object store, such as s3://models/runs. Checkpoints and the export
-    are copied to <run_url>/<name of run_dir>, in the background. A run without an intact checkpoint
-    in run_dir resumes from there."""
+    """Directory of runs in an object store, such as s3://models/runs. Checkpoints are copied to
+    <run_url>/<name of run_dir> in the background, and the export at the end. A run without an
+    intact checkpoint in run_dir resumes from there."""
     epochs: PositiveInt = 10
     """Length of the run in passes over the training data. Set at most one of epochs, train_steps,
     train_samples and train_tokens."""

@@ -61,7 +61,7 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of a sweep if the pods belong to its trial template; otherwise None."""
     expected_share: Decimal | None = None
-    """Expected fraction of the trials' total length that is trained; 1 without early stopping."""
+    """Expected fraction of the trials' epochs or steps that is run; 1 without early stopping."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:

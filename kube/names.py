@@ -15,8 +15,8 @@ SWEEP_GPU_HOURS_ANNOTATION: Final = "gpu-platform.dev/sweep-gpu-hours"
 SWEEP_MONEY_ANNOTATION: Final = "gpu-platform.dev/sweep-money"
 SWEEP_SHARE_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-share"
 """Annotations of the template for a sweep's trials: the number of parallel trials, the total number
-of trials, the budgets in GPU-hours and in money, and the share of the trials' total length that is
-expected to be trained (1 without early stopping)."""
+of trials, the budgets in GPU-hours and in money, and the fraction of the trials' epochs or steps
+that is expected to run (1 without early stopping)."""
 SWEEP_SUMMARY_ANNOTATION: Final = "gpu-platform.dev/sweep-summary"
 """Annotation of the same template: JSON in which the controller reports the state of the sweep."""
 

@@ -98,9 +98,9 @@ class ControlPlane:
     def on_exit(self, pid: int) -> None:
         """Restart components that are down. Call this method for every exited process.
 
-        This method does not wait for kwokctl. Only one kwokctl runs at a time. Two would start a
-        component twice, and might record the ID of the process that exits because the component's
-        port is in use.
+        This method does not wait for kwokctl. Only one kwokctl runs at a time. Two of them would
+        start a component twice. The second process of the component would exit, because the port is
+        in use, but its ID might be the recorded one.
         """
         is_kwokctl = pid == self._starting
         if is_kwokctl:

@@ -59,7 +59,10 @@ def publish_folder(unfinished: Path) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Rename a directory, then remove it: a partly removed one must not have its original name."""
+    """Rename a directory, then remove it.
+
+    A partly removed directory never has the original name.
+    """
     renamed = path.with_name(f".{path.name}.old.tmp")
     shutil.rmtree(renamed, ignore_errors=True)
     path.rename(renamed)
@@ -93,7 +96,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def describe_all(folder: Path) -> dict[str, dict[str, Any]]:
-    """Map the relative path of each file below a directory to this path, the size and SHA-256."""
+    """Return path, size and SHA-256 of each file below a directory, keyed by relative path."""
     found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
     return {
         name: {"file": name, **describe(path)} for name, path in found.items() if path.is_file()

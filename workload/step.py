@@ -4,7 +4,7 @@ The program evaluates the step's conditions, replaces `$(inputs.…)` and `$(out
 command and in environment variables, and runs the command. A step is skipped if a preceding step
 was skipped, or if a condition on the metrics of the exported model is false. If a result for the
 same image, command, environment variables and inputs exists, a step with outputs reuses it and does
-not run. Volcano counts steps that are skipped or reuse a result as succeeded.
+not run. Volcano counts a step as succeeded if it is skipped or reuses a result.
 """
 
 import argparse

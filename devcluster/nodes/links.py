@@ -1,6 +1,6 @@
-"""Network of the cluster: a switch in the cluster's namespace, linked to every node and the host.
+"""Network of the cluster: a switch in its network namespace, linked to every node and the host.
 
-The host has one interface with routes to the cluster, which disappear with the cluster's namespace.
+The host has one interface with routes to the cluster, which disappear with that namespace.
 """
 
 import json

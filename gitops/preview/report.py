@@ -101,7 +101,7 @@ class RunRow(_Model):
     gpu_hours: Number | None = None
     """GPU-hour budget of a sweep; null for a run. `gpus` of a sweep counts all parallel trials."""
     expected_share: Number | None = None
-    """Expected fraction of the trials' total length that is trained; 1 without early stopping."""
+    """Expected fraction of the trials' epochs or steps that is run; 1 without early stopping."""
 
 
 class LimitRow(_Model):

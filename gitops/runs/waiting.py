@@ -192,9 +192,9 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
     """Return the scheduler's messages about the pods and its events about a pending PodGroup.
 
-    Without messages, return the PodGroup's condition, which then only counts the missing pods. If
-    Volcano has provisionally assigned a pod to a node, the pod's message contains no reason, but
-    the PodGroup's condition does.
+    If there are none, return the PodGroup's condition, which then states only how many pods are
+    missing. If Volcano has provisionally assigned a pod to a node, the pod's message contains no
+    reason, but the PodGroup's condition does.
     """
     conditions: list[Object] = group.get("status", {}).get("conditions", [])
     latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)

@@ -35,7 +35,7 @@ checked against the configured accelerators instead."""
 
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
-    """Yield values that describe a pod, container, manifest or accelerator, and which of them."""
+    """Yield each value that describes a pod, container, manifest or accelerator, with its type."""
     pending = [child for key, child in root.fields() if key != "metadata"]
     if evidence := _runs(root, config):
         yield root, evidence
@@ -92,7 +92,7 @@ def _names_image(key: str, node: Node) -> bool:
     config=GpuConfig,
 )
 def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
-    """Rules read pods, containers and numbers only where the registry lists them."""
+    """Rules read pods, containers and pod counts only at the paths that the registry contains."""
     if resource.record is not None:
         yield from _opaque(resource, resource.record.opaque)
         for path in resource.record.json_patches:

@@ -315,7 +315,7 @@ class SweepSettings(Settings):
 
     @property
     def expected_share(self) -> float:
-        """Share of the trials' total length that is trained if 1/`factor` pass each rung."""
+        """Fraction of the trials' epochs or steps that is run if 1/`factor` pass each rung."""
         if self.early_stopping is None or self.length is None:
             return 1.0
         trained, share, before = 0.0, 1.0, 0

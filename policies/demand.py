@@ -110,7 +110,11 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return the number of pods; a runtime's pods run once for each object that refers to it."""
+    """Return the number of pods.
+
+    Each object that refers to a Kubeflow runtime runs the pods of the runtime: pods of a CPU task
+    once, and other pods once per node.
+    """
     resource = pod.resource
     jobs = stack.runs_of(resource)
     if not jobs:

@@ -20,7 +20,10 @@ TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 
 
 def manifest(index: int, product: str, *, tainted: bool = False) -> dict[str, object]:
-    """Return a Node with eight GPUs. `tainted` adds a taint that repels pods for real nodes."""
+    """Return a Node with eight GPUs.
+
+    `tainted` adds a taint, so that only pods that tolerate the taint run on the node.
+    """
     labels = {
         "type": "kwok",
         "kubernetes.io/hostname": f"simulated-{index}",

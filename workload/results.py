@@ -82,7 +82,7 @@ class StepManifest(BaseModel):
 class Value:
     """Value of an input: the text that replaces its placeholder, and the digest of its content.
 
-    The digest of a parameter or metric contains the text itself.
+    For a parameter or metric, `digest` is not a hash, but contains the text itself.
     """
 
     text: str

@@ -26,7 +26,7 @@ def built_together() -> list[Path]:
 
 
 def versions(directory: Path) -> Versions:
-    """Return the versions in a module's go.mod by path: of requirements and of replacements.
+    """Return the versions of the requirements and replacements in a module's go.mod, by path.
 
     The key of a replacement is `path =>`. Modules must agree on both, because Go compiles a package
     again if either differs.

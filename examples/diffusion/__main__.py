@@ -1,4 +1,4 @@
-"""Fine-tuning of the UNet from diffusers in its SDXL configuration, launched with accelerate.
+"""Fine-tuning of a diffusers UNet with SDXL's architecture, launched with accelerate.
 
     accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 

@@ -66,7 +66,7 @@ def _forms(secret: str) -> Iterable[str]:
 
 
 def _inside_base64(secret: bytes, offset: int) -> str:
-    """Return the characters of a longer base64 text that depend only on the secret.
+    """Return the characters of the base64 form that do not depend on the text around the secret.
 
     `offset` is the number of bytes before the secret, modulo 3.
     """

@@ -1,4 +1,4 @@
-"""Programs of torch.export, pruning, and post-training int8 quantization (torchao).
+"""Export with torch.export, pruning, and post-training int8 quantization (torchao).
 
 static: PT2E quantization of convolutions and linear layers with ranges observed on samples.
 dynamic: int8 linear layers, with the input range computed at run time. weight-only: int8 weights of
@@ -41,7 +41,7 @@ def pruned(model: nn.Module, share: float) -> nn.Module:
 
     `share` is the fraction of these weights to prune. The weights of all layers are ranked together
     (magnitude pruning, Han et al. 2015, arXiv:1506.02626). Biases and norms are not pruned. Raise
-    ValueError if there are no such weights.
+    ValueError if the model has no linear layer and no convolution.
     """
     result = copy.deepcopy(model)
     weights = _prunable_weights(result)

@@ -23,7 +23,10 @@ class _Device(SimpleNamespace):
 
 
 def use_cpu() -> None:
-    """Make torchtitan train on the CPU; call it before other modules of torchtitan are imported."""
+    """Make torchtitan train on the CPU.
+
+    Call this function before other modules of torchtitan are imported.
+    """
     from torchtitan.tools import utils
 
     capacity = SimpleNamespace(

@@ -77,7 +77,7 @@ class Runtime(BaseModel, ABC):
     Each maps to the key to set instead, to other advice, or to "" if the setting must be omitted.
     """
     worker_arguments: ClassVar[tuple[str, ...]] = ()
-    """Additional arguments of all pods of a replica except the first."""
+    """Additional arguments of every pod of a replica except the first pod."""
     recordings: ClassVar[Mapping[str, str]] = {}
     """PromQL expressions for the stack's `inference_…` series that the program does not export."""
 

@@ -10,11 +10,12 @@ from tools.bench.outcome import Goal, ratios, spread
 
 TO_BEST_PEER: Final = {"simple-cnn": 0.85}
 """Maps models to the required ratio of our throughput to the best peer's at 64 clients. The default
-is 1. The best peer, mosec, has a front end in Rust, which is a larger advantage for small networks.
+is 1. In docs/inference-benchmark.md, the best peer is mosec. Its front end in Rust is a larger
+advantage for small networks.
 """
 
 MAX_CPU: Final = 50e-6
-"""Maximum CPU time (s) of a request to the no-op."""
+"""Maximum CPU time (s) of a request to the no-op model."""
 
 
 def goals_of(workload: Workload, series: Mapping[str, Series], bare: Sequence[float]) -> list[Goal]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 
 Compute = Callable[[Array], Array]
-"""Function that computes the probabilities of a batch; the no-op returns its input."""
+"""Function that computes the probabilities of a batch; the no-op model returns its input."""
 
 SAMPLES: Final = 16
 """Number of different requests, sent in turn."""
@@ -44,7 +44,7 @@ class Workload:
 
     @property
     def computes(self) -> bool:
-        """True if the model is a neural network; False for the no-op."""
+        """True if the model is a neural network; False for the no-op model."""
         return self.model != "no-op"
 
     @property

@@ -148,7 +148,7 @@ def _encoded(picture: Image.Image) -> bytes:
 
 
 def distinct(pictures: Iterator[Picture | Dropped]) -> Iterator[Picture | Dropped]:
-    """Yield Dropped instead of each image whose pixels equal those of an earlier image."""
+    """Replace each picture whose pixels equal those of an earlier one with Dropped."""
     seen: set[bytes] = set()
     for picture in pictures:
         if isinstance(picture, Picture):

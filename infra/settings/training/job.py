@@ -367,8 +367,8 @@ class TrainingJobSettings(Settings):
     )
     run: DnsLabel | None = Field(
         default=None,
-        description="Fixed name of the run, with which no change of the job starts a new run. null "
-        "derives the name from a hash of the job's settings.",
+        description="Fixed name of the run. If it is set, changes of the job do not start a new "
+        "run. null derives the name from a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(
         default=1, description="Increase to run the same specification again, as a new run."

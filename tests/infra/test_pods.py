@@ -162,6 +162,14 @@ def test_an_init_container_gets_no_gpus() -> None:
     assert "NVIDIA_VISIBLE_DEVICES" not in names
 
 
+def test_an_init_container_requests_what_its_pod_requests() -> None:
+    spec = pod_template(replace(POD, init=[InitContainer(name="fetch", command=["true"])]))["spec"]
+    sizes = spec["containers"][0]["resources"]
+    (init,) = spec["initContainers"]
+    for kind, names in (("requests", {"cpu", "memory"}), ("limits", {"memory"})):
+        assert init["resources"][kind] == {name: sizes[kind][name] for name in names}
+
+
 def test_tolerations_of_the_workload_are_added_to_those_of_gpu_nodes() -> None:
     spot = {"key": "spot", "operator": "Exists"}
     assert pod_template(replace(POD, tolerations=[spot]))["spec"]["tolerations"] == [

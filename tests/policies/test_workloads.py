@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kube.accelerators import Accelerators
-from kube.workloads.record import Devices
+from kube.workloads.record import Devices, Role
 from policies.pod_parts import devices_at
 from policies.pod_search import find_pods
 from policies.resources import Resource
@@ -200,6 +200,14 @@ def test_labels_and_kinds_determine_the_role_of_a_pod(
 ):
     (pod,) = pods(version, kind, spec, labels=labels)
     assert pod.role(RoleConfig()) == role
+
+
+def test_rules_with_different_settings_see_different_roles_of_a_pod() -> None:
+    labels = {"app.kubernetes.io/component": "render"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": []}}
+    (pod,) = pods("apps/v1", "Deployment", {"template": template})
+    roles: list[Role] = ["interactive", "batch"]
+    assert [pod.role(RoleConfig(component_roles={"render": role})) for role in roles] == roles
 
 
 def test_replicas_multiply_through_nested_templates():

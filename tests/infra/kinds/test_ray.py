@@ -53,6 +53,12 @@ def test_only_workers_have_gpus_and_ray_counts_none_on_the_head() -> None:
     assert head["rayStartParams"]["num-gpus"] == "0"
 
 
+def test_the_head_has_the_ports_of_ray() -> None:
+    listed = pods()["head"]["spec"]["containers"][0]["ports"]
+    ports = {port["name"]: port["containerPort"] for port in listed}
+    assert ports == {"gcs": 6379, "dashboard": 8265, "client": 10001}
+
+
 def test_an_image_needs_no_program_for_the_probes() -> None:
     for template in pods().values():
         container = template["spec"]["containers"][0]

@@ -34,7 +34,7 @@ fi
 # Unpacking uv takes most of the time, so later environments copy the program.
 pinned=$(dirname "$0")/uv.txt
 kept=${GPU_PLATFORM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-platform}/uv-$(sha256sum "$pinned" | cut -c1-12)
-if [ -x "$kept" ]; then
+if "$kept" --version >/dev/null 2>&1; then # not if it is damaged, or of another architecture
   [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
   cp "$kept" "$folder/bin/.uv"
   mv "$folder/bin/.uv" "$folder/bin/uv" # processes may be executing the old one

@@ -36,6 +36,12 @@ def test_later_environments_get_the_same_uv(script: Path, tmp_path: Path):
         assert done.returncode == 0, done.stderr
     found = subprocess.run([second / "bin/uv"], capture_output=True, text=True, check=True)
     assert found.stdout == "pinned\n"
+    # A damaged copy is replaced.
+    (kept,) = (script.parent / "cache").glob("uv-*")
+    kept.write_text("damaged")
+    (first / "bin/uv").write_text("#!/bin/sh\necho repaired\n")
+    assert run(script, sys.executable, first).returncode == 0
+    assert "repaired" in kept.read_text()
     # Another pin needs another program.
     (script.parent / "uv.txt").write_text("# nothing else\n")
     assert run(script, sys.executable, other).returncode == 0

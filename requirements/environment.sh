@@ -33,7 +33,7 @@ if ! "$folder/bin/python" -c 'import sys' 2>/dev/null; then
 fi
 # Unpacking uv takes most of the time, so later environments copy the program.
 pinned=$(dirname "$0")/uv.txt
-kept=${GPU_PLATFORM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-platform}/uv-$(sha256sum "$pinned" | cut -c1-12)
+kept=${GPU_PLATFORM_CACHE:-${XDG_CACHE_HOME:-${HOME:-~}/.cache}/gpu-platform}/uv-$(sha256sum "$pinned" | cut -c1-12)
 if "$kept" --version >/dev/null 2>&1; then # not if it is damaged, or of another architecture
   [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
   cp "$kept" "$folder/bin/.uv"
@@ -55,9 +55,9 @@ else
   [ -d "$folder" ] || "$python" -m venv "$folder"
   "$folder/bin/python" -m pip "${install[@]}"
 fi
-if [ -x "$folder/bin/uv" ]; then
-  mkdir -p "$(dirname "$kept")"
-  temporary=$(mktemp "$kept.XXXXXX")
+# The cache directory may be read-only.
+if [ -x "$folder/bin/uv" ] && mkdir -p "$(dirname "$kept")" 2>/dev/null &&
+  temporary=$(mktemp "$kept.XXXXXX" 2>/dev/null); then
   cp "$folder/bin/uv" "$temporary"
   chmod 755 "$temporary"
   mv "$temporary" "$kept"

@@ -29,8 +29,7 @@ _STABLE_LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _MAX_SESSIONS_BEHIND: Final = 50
-"""Maximum number of sessions to wait for a scheduler that has fallen behind. The limit is needed
-because the scheduler never stores the phase of an invalid gang."""
+"""Maximum number of sessions to wait until the scheduler has bound pods, which can fail."""
 _BOUND: Final = "Running"
 """Phase of a PodGroup for which the scheduler has assigned nodes to the minimum number of pods."""
 _POLL: Final = 0.02
@@ -95,6 +94,7 @@ class Replay:
     def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
         self._sandbox = sandbox
         self.volcano = sandbox.volcano
+        self.rejects_configuration = False
         self.state = state
         self.victims: list[Victim] = []
         self._all: list[dict[str, Any]] = []
@@ -121,6 +121,7 @@ class Replay:
         self._sandbox.load(self.state)
         with self._sandbox.scheduler_paused():
             self._submit(self.runs)
+        self.rejects_configuration = self._sandbox.rejects_configuration
         for run in self.runs:
             if run.gang.state == "running":
                 run.start, run.started_before = 0.0, True
@@ -220,14 +221,14 @@ class Replay:
             run.pods = placed[objects.NAMESPACE, run.name]
 
     def _is_scheduler_behind(self) -> bool:
-        """Return whether the scheduler does not know a gang yet, or is still binding a gang's pods.
+        """Return whether the scheduler is still binding a gang's pods.
 
-        At the end of each session, Volcano stores the phases of the PodGroups that it knows. It
-        binds pods later, which on a busy machine can take longer than two sessions.
+        At the end of each session, Volcano stores the phases of the PodGroups. It binds pods later,
+        which on a busy machine can take longer than two sessions.
         """
         phases = self._sandbox.phases()
         return any(
-            phases.get(run.name) in (None, _BOUND)
+            phases.get(run.name) == _BOUND
             for run in self.runs
             if run.end is None and len(run.pods) < run.gang.minimum
         )

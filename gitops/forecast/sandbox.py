@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import httpx
-import psutil
 
 from gitops.errors import GitopsError
 from gitops.forecast.objects import GANG_LABEL, NAMESPACE, Manifest, cluster_objects, node
@@ -44,11 +43,63 @@ TIMEOUT_SECONDS = 90.0
 """Timeout (s) for each state of the cluster that the sandbox waits for."""
 PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
+_FLAGS: Final = "--schedule-period={}s\n--vmodule=session=3,cache=3,event_handlers=3\n"
 _SESSION: Final = b"] Close Session "
-"""Part of the line that the scheduler logs at the end of a session, at verbosity 3."""
+"""Part of the line that the scheduler logs at the end of a session."""
+_KNOWN: Final = re.compile(rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNum=(\d+)')
+"""Line with the numbers of gangs and nodes that a session considers."""
+_POD: Final = re.compile(rb"\] Added pod <([^>]+)> into cache")
+_CONFIGURED: Final = re.compile(rb"\] Finished loading scheduler config.* actions=\[([^]]*)\]")
+"""Line with the actions of the configuration that the scheduler uses from now on."""
 _CONFIGURATION: Final = "scheduler.conf"
+_PAUSED: Final = "shuffle"
+"""Action of a scheduler that neither places nor evicts pods, because no plugin chooses them."""
+_DEFAULT: Final = """\
+actions: enqueue, allocate, backfill
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins:
+    [{name: overcommit}, {name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}]
+"""
+"""Configuration that Volcano 1.14 uses if it has none or rejects the one it has."""
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _FORCE: Final = {"gracePeriodSeconds": "0"}
+
+
+class SchedulerLog:
+    """State of the scheduler according to its log, as of the last call of `read`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self.sessions = 0
+        """Number of completed sessions."""
+        self.gangs = self.nodes = 0
+        """Numbers of gangs and nodes in the last session."""
+        self.pod = ""
+        """Namespace and name of the last pod that was added."""
+        self.configurations = 0
+        """Number of times that the configuration was read."""
+        self.actions = ""
+        """Names of the configured actions, separated by spaces."""
+
+    def read(self) -> Self:
+        """Read the new lines. An incomplete last line is read again next time."""
+        with self._path.open("rb") as log:
+            log.seek(self._position)
+            new = log.read()
+        complete = new[: new.rfind(b"\n") + 1]
+        self._position += len(complete)
+        self.sessions += complete.count(_SESSION)
+        for gangs, nodes in _KNOWN.findall(complete)[-1:]:
+            self.gangs, self.nodes = int(gangs), int(nodes)
+        for pod in _POD.findall(complete)[-1:]:
+            self.pod = pod.decode()
+        configured = _CONFIGURED.findall(complete)
+        self.configurations += len(configured)
+        for actions in configured[-1:]:
+            self.actions = actions.decode()
+        return self
 
 
 class Sandbox:
@@ -62,30 +113,24 @@ class Sandbox:
         self, api: httpx.Client, log: Path, volcano: str = "", settings: Path = Path()
     ) -> None:
         self.volcano = volcano
+        self.rejects_configuration = False
+        """True if the scheduler uses Volcano's default because the configuration is invalid."""
         self.generation = 0
         """Number of `clear` calls; part of the gangs' names."""
         self._settings = settings
         self._api = api
-        self._log = log
-        self._read = self._sessions = 0
+        self._log = SchedulerLog(log)
         self._loaded: dict[tuple[str, str], Manifest] = {}
 
     def sessions(self) -> int:
         """Return the number of sessions that the scheduler has completed."""
-        with self._log.open("rb") as log:
-            log.seek(self._read)
-            new = log.read()
-        # An incomplete last line is read again next time.
-        complete = new[: new.rfind(b"\n") + 1]
-        self._read += len(complete)
-        self._sessions += complete.count(_SESSION)
-        return self._sessions
+        return self._log.read().sessions
 
     def load(self, state: State) -> None:
         """Create the nodes, queues and PriorityClasses, or update those that have changed.
 
         Raises:
-            GitopsError: If the API server rejects an object, or the scheduler logs no sessions.
+            GitopsError: If the API server rejects an object, or nodes do not become Ready.
         """
         # Queues are rejected until Volcano's webhooks are ready, and child queues until their
         # parents exist.
@@ -99,35 +144,64 @@ class Sandbox:
         self._until(
             lambda: self._problem(self._api.get(account)), "did not create a ServiceAccount"
         )
-        text = _SESSION.decode()
-        missing = f"no line of its log contains {text!r}"
-        self._until(
-            lambda: "" if self.sessions() else missing, "has a scheduler that logs no sessions"
-        )
 
     @contextmanager
     def scheduler_paused(self) -> Iterator[None]:
-        """Pause scheduling during a `with` block, and restart the scheduler afterwards.
+        """Pause scheduling during a `with` block.
 
-        The new process sees all gangs at once. A running scheduler would decide before all of them
-        exist.
+        When scheduling continues, the scheduler knows all nodes and all gangs of the block, so that
+        it considers them together.
+
+        Raises:
+            GitopsError: If pods do not start, or the scheduler does not log what it knows.
         """
-        flag = f"--scheduler-conf={self._settings}"
-        found = (p for p in psutil.process_iter(["cmdline"]) if flag in (p.info["cmdline"] or ()))
-        process = next(found, None)
-        if process is None:
-            raise GitopsError("the simulated cluster has no scheduler")
-        process.suspend()
-        try:
-            yield
-            self._until(self._pods_not_running, "did not start all pods")
-        finally:
-            completed = self.sessions()
-            process.kill()  # the cluster restarts it
-        down = "the new process logs no sessions"
+        configuration = self._settings.read_text()
+        self._configure(f"actions: {_PAUSED}\n")
+        self._await_sessions(2)  # the first may have started before
+        yield
+        self._until(self._pods_not_running, "did not start all pods")
+        # The scheduler handles the events of pods in order: if it knows this pod, it also knows
+        # that the others are running. The node of the pod does not exist, so nothing changes.
+        marker = f"marker-{self.generation}"
+        spec = {"nodeName": "none", "containers": [{"name": "none", "image": "none"}]}
+        pod = {"metadata": {"name": marker}, "spec": spec}
+        self._raise_if(self._problem(self._api.post(_PODS, json=pod)))
+        known = f"{NAMESPACE}/{marker}"
         self._until(
-            lambda: "" if self.sessions() > completed else down, "did not restart its scheduler"
+            lambda: "" if self._log.read().pod == known else f"it does not know pod {known}",
+            "has a scheduler that does not know all pods",
         )
+        self._until(self._not_known, "has a scheduler that does not know all nodes and gangs")
+        self._configure(configuration)
+        if self._log.actions == _PAUSED:
+            self.rejects_configuration = True
+            self._configure(_DEFAULT)
+
+    def _configure(self, text: str) -> None:
+        """Configure the scheduler. A session that has started keeps its configuration."""
+        before = self._log.read().configurations
+        # The scheduler reads its configuration once for each file that changes in its directory.
+        new = self._settings.parent.with_name(_CONFIGURATION)
+        new.write_text(text)
+        new.replace(self._settings)
+        self._until(
+            lambda: "" if self._log.read().configurations > before else "its log names no actions",
+            "has a scheduler that does not read its configuration",
+        )
+
+    def _await_sessions(self, count: int) -> None:
+        end, text = self.sessions() + count, _SESSION.decode()
+        missing = f"its log does not contain {count} new lines with {text!r}"
+        self._until(
+            lambda: "" if self.sessions() >= end else missing, "has a scheduler without sessions"
+        )
+
+    def _not_known(self) -> str:
+        log, groups = self._log.read(), len(self._items(_GROUPS))
+        nodes = sum(kind == "Node" for kind, _ in self._loaded)
+        if (log.gangs, log.nodes) == (groups, nodes):
+            return ""
+        return f"it knows {log.gangs} of {groups} gangs and {log.nodes} of {nodes} nodes"
 
     def _pods_not_running(self) -> str:
         placed = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
@@ -169,12 +243,13 @@ class Sandbox:
             f"did not delete all objects under {path}",
         )
 
-    def _items(self, path: str) -> list[dict[str, Any]]:
-        return list(self._api.get(path).raise_for_status().json()["items"])
+    def _items(self, path: str, **parameters: str) -> list[dict[str, Any]]:
+        answer = self._api.get(path, params=parameters)
+        return list(answer.raise_for_status().json()["items"])
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of all gangs, including those that are being deleted."""
-        return self._items(_PODS)
+        return self._items(_PODS, labelSelector=GANG_LABEL)
 
     def phases(self) -> dict[str, str]:
         """Return the PodGroup phases that the scheduler has stored."""
@@ -249,9 +324,8 @@ def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandb
         state = Path(directory) / "simulated"
         settings = state / "volcano"
         settings.mkdir(parents=True)
-        (settings / FLAGS).write_text(f"--schedule-period={period}s\n--vmodule=session=3\n")
-        if configuration is not None:
-            (settings / _CONFIGURATION).write_text(configuration)
+        (settings / FLAGS).write_text(_FLAGS.format(period))
+        (settings / _CONFIGURATION).write_text(_DEFAULT if configuration is None else configuration)
         try:
             _devcluster(environment, "up", "--simulated-nodes=0")
             exported = _devcluster(environment, "env")

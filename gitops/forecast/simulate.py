@@ -185,6 +185,8 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
         notes.append("the snapshot has no nodes, so nothing can start")
     if state.scheduler_configuration is None:
         notes.append("the scheduler's configuration is unknown: Volcano's default is used")
+    if replay.rejects_configuration:
+        notes.append("Volcano rejects the scheduler's configuration: its default is used")
     if state.volcano == replay.volcano:
         notes.append(f"the target and the simulation both run Volcano {replay.volcano}")
     else:

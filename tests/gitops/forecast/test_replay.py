@@ -17,6 +17,7 @@ class Scheduler:
 
     volcano = "v1"
     generation = 0
+    rejects_configuration = False
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Scheduler:
         return [{**pod, "spec": dict(pod["spec"]), "status": status} for pod in self._pods.values()]
 
     def phases(self) -> dict[str, str]:
-        """Return the PodGroups' phases, once the scheduler has seen the gangs."""
+        """Return the PodGroups' phases."""
         if self.count < self._behind_until:
             return self._phases
         return {f"gang-0-{number:05}": "Inqueue" for number in range(3)}
@@ -127,9 +128,8 @@ def test_a_decision_is_not_final_before_the_placed_pods_run() -> None:
     assert cluster.count >= 44
 
 
-@pytest.mark.parametrize("phases", [{}, {f"gang-0-{number:05}": "Running" for number in range(3)}])
-def test_a_decision_waits_for_a_scheduler_that_is_behind(phases: dict[str, str]) -> None:
-    # It has not seen the gangs, or it has chosen nodes and is still binding.
+def test_a_decision_waits_for_a_scheduler_that_is_still_binding() -> None:
+    phases = {f"gang-0-{number:05}": "Running" for number in range(3)}
     cluster = Scheduler(session=40, phases=phases, behind_until=41)
     replay = decided(cluster, snapshot("vision"))
     assert [victim.name for victim in replay.victims] == ["low"]

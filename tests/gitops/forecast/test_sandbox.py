@@ -12,6 +12,10 @@ from tests.gitops.forecast.states import state
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "spec": {}}
 CLOSED = "I0101 session.go:9] Close Session 1\n"
+PAUSED = "I0101 scheduler.go:9] Finished loading scheduler config. Final state: actions=[shuffle]\n"
+RESUMED = PAUSED.replace("shuffle", "allocate backfill")
+MARKER = "I0101 event_handlers.go:9] Added pod <simulation/marker-0> into cache.\n"
+KNOWN = 'I0101 cache.go:9] "SnapShot for scheduling" jobNum={} QueueNum=2 NodeNum={}\n'
 
 
 class Api:
@@ -26,13 +30,14 @@ class Api:
         made = json.loads(request.content) if request.content else {}
         if made.get("kind") in self.refused:
             return httpx.Response(403, text="not now")
-        return httpx.Response(200, json={"items": [READY] * 3})
+        items = [] if request.url.path.endswith("/pods") else [READY] * 3
+        return httpx.Response(200, json={"items": items})
 
 
-def sandbox(folder: Path, api: Api, log: str = CLOSED) -> Sandbox:
+def sandbox(folder: Path, api: Api, log: str = CLOSED, settings: Path = Path()) -> Sandbox:
     (folder / "log").write_text(log)
     client = httpx.Client(base_url="https://x.example", transport=httpx.MockTransport(api))
-    return Sandbox(client, folder / "log")
+    return Sandbox(client, folder / "log", settings=settings)
 
 
 def test_sessions_are_counted_once_and_only_in_complete_lines(tmp_path: Path) -> None:
@@ -62,9 +67,65 @@ def test_a_rejected_object_is_named(tmp_path: Path) -> None:
         sandbox(tmp_path, Api("Node")).load(state())
 
 
-def test_a_scheduler_with_other_log_messages_is_named(
+class Scheduler:
+    """A scheduler that appends the next text to its log whenever the sandbox sleeps."""
+
+    def __init__(self, folder: Path, *texts: str) -> None:
+        self._texts = list(texts)
+        self._log, self.settings = folder / "log", folder / "scheduler.conf"
+        self.settings.write_text("actions: allocate\n")
+        self.configurations: list[str] = []
+
+    def sleep(self, _: float) -> None:
+        self.configurations.append(self.settings.read_text())
+        with self._log.open("a") as log:
+            log.write(self._texts.pop(0) if self._texts else "")
+
+
+def paused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *texts: str, rejects: bool = False
+) -> Scheduler:
+    scheduler = Scheduler(folder, *texts)
+    monkeypatch.setattr("gitops.forecast.sandbox.time.sleep", scheduler.sleep)
+    monkeypatch.setattr("gitops.forecast.sandbox.TIMEOUT_SECONDS", 0.2)
+    made = sandbox(folder, Api(), settings=scheduler.settings)
+    made.load(state())
+    with made.scheduler_paused():
+        scheduler.configurations.append("block")
+    assert made.rejects_configuration is rejects
+    return scheduler
+
+
+def test_a_paused_scheduler_continues_when_it_knows_all_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gitops.forecast.sandbox.TIMEOUT_SECONDS", 0.1)
-    with pytest.raises(GitopsError, match="no line of its log contains '] Close Session '"):
-        sandbox(tmp_path, Api(), "another text\n").load(state())
+    before = [PAUSED, CLOSED, CLOSED]
+    # The API server returns three PodGroups; the state has three nodes.
+    partly = [MARKER, KNOWN.format(3, 2), KNOWN.format(2, 3)]
+    scheduler = paused(tmp_path, monkeypatch, *before, *partly, KNOWN.format(3, 3), RESUMED)
+    pause, go = "actions: shuffle\n", "actions: allocate\n"
+    assert scheduler.configurations == [*[pause] * 3, "block", *[pause] * 4, go]
+
+
+def test_volcanos_default_replaces_a_configuration_that_it_rejects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [PAUSED, CLOSED * 2, MARKER, KNOWN.format(3, 3), PAUSED, RESUMED]
+    scheduler = paused(tmp_path, monkeypatch, *texts, rejects=True)
+    assert "name: proportion" in scheduler.settings.read_text()
+
+
+@pytest.mark.parametrize(
+    ("texts", "missing"),
+    [
+        ([], "does not read its configuration"),
+        ([PAUSED, CLOSED], r"2 new lines with '\] Close Session '"),
+        ([PAUSED, CLOSED * 2], "does not know pod simulation/marker-0"),
+        ([PAUSED, CLOSED * 2, MARKER], "knows 0 of 3 gangs and 0 of 3 nodes"),
+    ],
+)
+def test_a_scheduler_with_other_log_messages_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], missing: str
+) -> None:
+    with pytest.raises(GitopsError, match=missing):
+        paused(tmp_path, monkeypatch, *texts)

@@ -1,4 +1,4 @@
-"""Paths of the embedded cluster in a cache directory outside the checkout.
+"""Paths of the embedded cluster: cache and state, outside the checkout.
 
 The cache (tools, image layers, charts) can be rebuilt, but the state (etcd, checkpoints, Pulumi's
 stack) cannot. `make down PURGE=1` keeps the cache and deletes the state.

@@ -37,9 +37,9 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    For a cluster, export the stack output `cluster`, from which the next update recognizes it. The
-    provider fails with RunError if the stack is already deployed to a different cluster and
-    `allow_move` is False.
+    For a cluster, also export the stack output `cluster`, which identifies the cluster in the next
+    update. The provider fails with RunError if the stack is already deployed to a different cluster
+    and `allow_move` is False.
     """
     return Target.of(settings).provider
 
@@ -51,7 +51,7 @@ class Target:
     provider: kubernetes.Provider
     settings: ClusterSettings
     runs: pulumi.Output[Collection[str]]
-    """Names of the runs whose jobs the last update found or created in this cluster."""
+    """Names of the runs whose jobs the last successful update found or created in this cluster."""
 
     @classmethod
     def of(cls, settings: ClusterSettings) -> Self:

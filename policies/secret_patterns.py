@@ -1,4 +1,4 @@
-"""Patterns that recognize secrets by their names and values, and in settings and arguments."""
+"""Patterns that detect secrets by name, by value, and inside settings and arguments."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _MIN_ENCODED_LENGTH: Final = 24
 
 
 def is_secret(name: str, text: str) -> bool:
-    """Return whether a named value is a secret and not a reference, a path or a boolean."""
+    """Return whether a named value is a secret, not a reference, a path or a harmless value."""
     if not text or REFERENCE.search(text):
         return False
     if name.upper().endswith(("_FILE", "_PATH")) and text.startswith("/"):
@@ -70,7 +70,7 @@ def is_secret(name: str, text: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def contains_secret(text: str) -> bool:
-    """Return whether a text contains what looks like a secret, even in base64."""
+    """Return whether a text appears to contain a secret, in plain text or encoded in base64."""
     return bool(VALUE.search(text)) or any(map(_hides_secret, _hidden_texts(text)))
 
 

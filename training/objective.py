@@ -1,4 +1,4 @@
-"""Loss and metrics of a run (cross entropy, accuracy and custom functions), and their values."""
+"""Loss and metrics of a run: cross entropy, accuracy and custom functions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -68,15 +68,20 @@ def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> 
         found = function(logits, targets)
     except Exception as error:
         raise ConfigurationError(
-            f"{name} failed for logits of {list(logits.shape)} and targets of "
+            f"{name} failed for logits of shape {list(logits.shape)} and targets of shape "
             f"{list(targets.shape)}: {type(error).__name__}: {error}"
         ) from error
     shape = (len(targets),)
-    return check_output(name, found, shape, f"one value per sample, a tensor of {list(shape)}")
+    return check_output(
+        name, found, shape, f"one value per sample, a tensor of shape {list(shape)}"
+    )
 
 
 def check_output(name: str, found: object, shape: tuple[int, ...], wanted: str) -> Tensor:
-    """Return custom code's output. Raise ConfigurationError unless it is a tensor of this shape."""
+    """Return the output of custom code.
+
+    Raise ConfigurationError unless it is a tensor of this shape.
+    """
     if isinstance(found, Tensor) and found.shape == shape:
         return found
     returned = list(found.shape) if isinstance(found, Tensor) else type(found).__name__

@@ -165,7 +165,7 @@ def check_model(
             with torch.autocast(device.type, dtype, dtype != torch.float32):
                 found = model(inputs)
             shape = (*targets.shape, data.outputs)
-            wanted = f"logits of {list(shape)} (for a transformers model, return its .logits)"
+            wanted = f"logits of shape {list(shape)} (for a transformers model, return its .logits)"
             logits = check_output(f"model {config.model}", found, shape, wanted)
             objective.check(logits, torch.from_numpy(targets).to(device))
             if config.parallel == "ddp":
@@ -174,7 +174,7 @@ def check_model(
             raise
         except Exception as error:
             raise ConfigurationError(
-                f"model {config.model} cannot compute a batch of {list(inputs.shape)}: "
+                f"model {config.model} cannot compute a batch of shape {list(inputs.shape)}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         named = dict(model.named_parameters())

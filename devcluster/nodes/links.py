@@ -12,8 +12,8 @@ from pathlib import Path
 from devcluster.spec import ClusterSpec, Network, RealNode
 
 SWITCH = "switch"
-# Below the NodePorts and above the ports of the kubelet and kube-proxy. Otherwise, a connection
-# could occupy the kubelet's port and prevent the kubelet from starting.
+# This range is below the NodePorts and above the ports of the kubelet and kube-proxy. Otherwise, a
+# connection could occupy the kubelet's port and prevent the kubelet from starting.
 EPHEMERAL_PORTS = range(11000, 30000)
 
 
@@ -62,7 +62,7 @@ def create_switch(spec: ClusterSpec, host_namespace: int) -> None:
 
 
 def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
-    """Connect a node's namespace, the current one, to the switch and the pods of other nodes."""
+    """Connect a node, whose namespace is the current one, to the switch and other nodes' pods."""
     network = spec.network
     _ip("link", "set", "lo", "up")
     _drop_stale_link(node.name, switch_namespace)

@@ -1,4 +1,4 @@
-"""`python -m devcluster.toolchain GROUP`: provide the tools of a group."""
+"""`python -m devcluster.toolchain GROUP`: install the tools of a group."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from devcluster.toolchain import GROUPS, Extra, Group, ensure
 
 
 def main() -> int:
-    """Print progress and the directory of the tools. Return 1 if a tool cannot be provided."""
+    """Print progress and the directory of the tools. Return 1 if a tool cannot be installed."""
     parser = argparse.ArgumentParser(prog="python -m devcluster.toolchain", description=__doc__)
     parser.add_argument(
         "group",

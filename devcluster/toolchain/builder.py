@@ -41,10 +41,10 @@ class Store:
 
     @contextmanager
     def scratch_directory(self, report: Callable[[str], None]) -> Iterator[Path]:
-        """Lock the store and yield a scratch directory on the same disk.
+        """Lock the store and yield a scratch directory on the same file system.
 
-        If another process holds the lock, report this and wait. Files that a killed process left
-        are removed.
+        If another process holds the lock, report this and wait. Files left behind by a killed
+        process are removed.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.root / ".lock")
@@ -165,9 +165,9 @@ class Builder:
 
 
 def _counter_name(module: Module, path: str) -> str:
-    """Return the progress counter's name for a package.
+    """Return the name of the progress counter for a package.
 
-    Shared modules use the same name, because Go compiles the package once for all of them.
+    All shared modules use one counter per package, because Go compiles the package only once.
     """
     return f"{'shared' if module.shared else module.name} {path}"
 

@@ -1,7 +1,7 @@
 """OCI artifacts of models, as specified by ModelPack: one layer for each file.
 
-The manifest is a pure function of the files. A manifest that was tampered with therefore refers to
-other files, or differs from the result of `manifest`.
+The manifest is a pure function of the files. If someone tampers with it, it either refers to other
+files or differs from the manifest that `manifest` computes for the same files.
 """
 
 from __future__ import annotations

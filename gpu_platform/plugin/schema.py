@@ -91,7 +91,7 @@ _ISOLATION: Final = PropertyDefinition(
     description="Create the network policies that an isolated namespace requires (default true).",
 )
 _RECORDER: Final = {
-    "image": _string("Image of recorder/Dockerfile, pinned by digest.", optional=False),
+    "image": _string("Image built from recorder/Dockerfile, pinned by digest.", optional=False),
     "gpu_nodes": _PLACEMENT["gpu_nodes"],
     "isolated": _ISOLATION,
 }
@@ -139,7 +139,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
         RecorderSettings,
         {
             **_RECORDER,
-            "namespace": _string("Namespace of the runs and of the pod.", optional=False),
+            "namespace": _string("Namespace of the runs and the recorder.", optional=False),
             "claims": PropertyDefinition(
                 optional=False,
                 type=PropertyType.ARRAY,

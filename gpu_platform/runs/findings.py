@@ -17,7 +17,10 @@ from policies.rule import ConfigurationError
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Read a configuration of the policy pack. Raise GitopsError if it is not a JSON object."""
+    """Read a configuration of the policy pack.
+
+    Raise GitopsError if the file cannot be read or is not a JSON object.
+    """
     try:
         content = json.loads(file.read_text("utf-8"))
     except OSError as error:

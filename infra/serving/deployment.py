@@ -111,8 +111,8 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
         update = {"maxUnavailable": "100%", "maxSurge": 0}
     return {
         "startupPolicy": "LeaderCreated",
-        # By default, the controller creates a Service for the leaders' host names, under the name
-        # of the LeaderWorkerSet. This is already the name of the Service for requests.
+        # By default, the controller creates a headless Service named after the LeaderWorkerSet.
+        # The Service for requests already has this name.
         "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
         "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": update},
         "leaderWorkerTemplate": {
@@ -125,7 +125,7 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
 
 
 def _rolling_update(rollout: RolloutSettings) -> Manifest:
-    """Return the limits of an update, which needs a surge or a replica that may be unavailable."""
+    """Return the limits of a rolling update. Without a surge, one replica may be unavailable."""
     return {"maxUnavailable": 0 if rollout.surge else 1, "maxSurge": rollout.surge}
 
 

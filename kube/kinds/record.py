@@ -30,7 +30,7 @@ Capability = Literal[
 TRAINING_PROGRAM: Final = "training"
 """The module that runs this repository's training program."""
 
-GANG_RESTARTS: Final = "all pods are removed and start again together"
+GANG_RESTARTS: Final = "all pods are deleted and re-created together"
 PEERS_FOLLOW: Final = (
     "their peers fail within `peer_timeout` and are handled in the same way (a custom `command` "
     "must detect a lost peer itself)"

@@ -68,7 +68,8 @@ def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
         ("Wrapped", "model .*:Wrapped returned dict for 2 samples: it must return logits of"),
         (
             "TooFew",
-            r"model .*:TooFew returned \[2, 9\] for 2 samples: it must return logits of \[2, 10\]",
+            r"model .*:TooFew returned \[2, 9\] for 2 samples: "
+            r"it must return logits of shape \[2, 10\]",
         ),
     ],
 )

@@ -22,7 +22,7 @@ OURS = "tests.training.custom_models"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": f"{OURS}:mean"}, r"loss returned \[\] for 2 samples: .* a tensor of \[2\]"),
+        ({"loss": f"{OURS}:mean"}, r"loss returned \[\] for 2 samples: .* a tensor of shape \[2\]"),
         ({"loss": f"{OURS}:constant"}, "without a gradient: compute them from the logits"),
         ({"loss": f"{OURS}:absent"}, f"loss {OURS}:absent: {OURS} has no function"),
         ({"loss": "nowhere:loss"}, "loss nowhere:loss is not importable"),

@@ -58,8 +58,8 @@ _INTRODUCTION = """\
 
 <!-- Written by `make generate` from policies/; edit it there. -->
 
-This page is for everyone whose plan a rule rejects, and for operators who configure the pack. The
-rules check every plan before anything changes:
+This page is for anyone whose plan is rejected by a rule, and for operators who configure the pack.
+The rules check every plan before anything changes:
 
 ```
 pulumi preview --policy-pack policies --policy-pack-config policies/config/dev.json
@@ -218,7 +218,7 @@ The configuration file can exempt a workload from a rule by name, with a reason 
 
 An exemption that is incomplete, has expired, or names no existing rule is a mandatory violation of
 `exemptions` and has no effect. A rule does not remediate a workload that is exempt from it.
-Violations that concern no single object, such as a cost that is too high, cannot be exempted; raise
+Violations that do not belong to a single object, such as excessive cost, cannot be exempted; raise
 the limit instead.
 
 ## What the rules do not cover

@@ -49,7 +49,7 @@ STACK: Final = (
     Object(NAMESPACE, "apps", "deployments", "digits"),
     Object(NAMESPACE, "rbac.authorization.k8s.io", "roles", "team-members"),
 )
-"""Objects of an example stack for which pipelines get permissions."""
+"""Objects of the example stack whose pipelines request access."""
 
 PIPELINE_REQUESTS: Final = {
     "create objects of the stack's kinds": "create deployments.apps",
@@ -78,7 +78,7 @@ DRY_RUNS: Final = "dry runs only"
 
 
 def team_rows() -> Iterator[tuple[str, ...]]:
-    """For each request of a team, yield its description and text, and a result for each group."""
+    """Yield a row per request of a team: description, request, and one result per group."""
     groups = {group: [group] for group in GROUPS}
     tenancy = TenancySettings.model_validate({"namespace": NAMESPACE, "groups": groups})
     roles = team_access(tenancy)
@@ -93,7 +93,7 @@ def pipeline_roles() -> list[Manifest]:
 
 
 def pipeline_rows() -> Iterator[tuple[str, ...]]:
-    """For each request of a pipeline, yield its description, text, and a result for each group."""
+    """Yield a row per request of a pipeline: description, request, and one result per group."""
     roles = pipeline_roles()
     for what, request in PIPELINE_REQUESTS.items():
         preview = may(roles, "previews", request)
@@ -106,7 +106,7 @@ def pipeline_rows() -> Iterator[tuple[str, ...]]:
 
 
 def may(manifests: Iterable[Manifest], group: str, request: str) -> bool:
-    """Return whether Roles and their bindings allow a group to make a request in `NAMESPACE`."""
+    """Return whether the Roles and ClusterRoles bound to a group allow a request."""
     verb, target, *options = request.split()
     resource, _, name = target.partition("/")
     plural, _, api_group = resource.partition(".")

@@ -103,7 +103,7 @@ PATCH_SIDE: Final = 32
 PHOTO_BLOCK: Final = 64
 """Side of a block in pixels; each block of a photograph is either trained on or held out."""
 PATCH_STEP: Final = 8
-"""Distance in pixels between the starts of the overlapping patches of a block."""
+"""Stride in pixels between the overlapping patches of a block."""
 HELD_OUT_EVERY: Final = 5
 """Every fifth block is held out. Held-out blocks form diagonals, so both splits cover the scene."""
 

@@ -135,7 +135,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         prog="python -m training.titan",
         add_help=False,
         description=(__doc__ or "").partition("\n\n")[2],
-        epilog="Options of a configuration: --module llama3 --config llama3_8b --help",
+        epilog="To list a configuration's options: --module llama3 --config llama3_8b --help",
     )
     parser.add_argument("--module", help="torchtitan module of the model, such as llama3")
     parser.add_argument("--config", help="configuration of the module, such as llama3_8b")

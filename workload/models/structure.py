@@ -40,8 +40,9 @@ def flops_per_sample(
     The number includes matrix products, convolutions and attention (causal attention as if it were
     full) in the forward pass, and twice as many operations in the backward pass, as usual for model
     FLOPs utilization (PaLM, arXiv:2204.02311, appendix B). Recomputation by activation
-    checkpointing is not counted. The model is neither executed nor modified. It must not be sharded
-    or wrapped. `shape` is the shape of one input.
+    checkpointing is not counted. The forward pass runs on the meta device, so nothing is computed
+    and the model does not change. The model must not be sharded or wrapped. `shape` is the shape of
+    one input.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shadow = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}

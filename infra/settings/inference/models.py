@@ -102,7 +102,7 @@ class HubSourceSettings(Settings):
     )
     revision: str = Field(
         pattern=r"^[0-9a-f]{40}$",
-        description="Commit of the model, so that all pods serve the same weights.",
+        description="Full commit hash, which ensures that all pods serve the same weights.",
     )
     cache: DnsLabel | None = Field(
         default=None,
@@ -141,7 +141,7 @@ class SourceSettings(Settings):
                 f"must set exactly one of claim, hub, artifact and image, but sets {sources}"
             )
         if self.download and self.artifact is None:
-            raise ValueError("sets download, but has no artifact to download: remove it")
+            raise ValueError("sets download, but has no artifact to download: remove download")
         if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):
             raise ValueError(
                 f"sets download with artifact {self.artifact}: use the form registry.example.com/"

@@ -1,4 +1,4 @@
-"""Settings that kind `notebook` needs in addition to those of a job."""
+"""Settings that the kind `notebook` needs in addition to those of a job."""
 
 from typing import Self
 
@@ -50,6 +50,6 @@ class NotebookSettings(Settings):
         ge=1,
         le=7 * 24 * 60,
         description="Time (min) without activity of kernels, terminals and GPUs after which the "
-        "notebook is suspended. A warning appears 10 minutes earlier or, if the time is less than "
-        "20 minutes, after half of it.",
+        "notebook is suspended. JupyterLab shows a warning 10 minutes before the suspension, or "
+        "halfway through if the time is less than 20 minutes.",
     )

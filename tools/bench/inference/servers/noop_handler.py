@@ -1,4 +1,4 @@
-"""Handler that returns its input, for our server."""
+"""Handler for our server that returns the input unchanged."""
 
 from typing import Any
 

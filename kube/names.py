@@ -45,7 +45,7 @@ PATCH_FORCE_ANNOTATION: Final = "pulumi.com/patchForce"
 
 CANARY_ANNOTATION: Final = "gpu-platform.dev/canary"
 CANARY_IMAGE_ANNOTATION: Final = "gpu-platform.dev/canary-image"
-"""Annotations of a route: digest of the canary's settings, and the canary's image."""
+"""Annotations of a route: digest of the canary's settings and limits, and its image."""
 ROLLED_BACK_ANNOTATION: Final = "gpu-platform.dev/rolled-back"
 """Annotation of a route: the canary that was rolled back, and the reason."""
 CANARY_SPAN: Final = "$span"

@@ -85,7 +85,7 @@ class ClusterConfig(GpuConfig):
     """Settings of the cluster. Each applies to every rule that has a setting of the same name."""
 
     queue_systems: list[QueueSystem] | None = Field(
-        default=None, min_length=1, description="Installed systems that queue training."
+        default=None, min_length=1, description="Installed systems that queue training workloads."
     )
 
 

@@ -107,7 +107,7 @@ class Plan:
 
 
 class Rollback:
-    """Control loop that evaluates the limits of one canary and rolls it back."""
+    """Control loop that rolls one canary back if it is not ready or exceeds a limit."""
 
     def __init__(self, plan: Plan, api: Client, prometheus: HttpClient) -> None:
         self._plan, self._api, self._prometheus = plan, api, prometheus
@@ -293,7 +293,7 @@ def _is_managed(route: GenericNamespacedResource) -> bool:
 
 
 def _identity(route: GenericNamespacedResource) -> str:
-    """Return the digest of the canary's settings and limits, and its image, as annotated."""
+    """Return the annotated digest of the canary's settings and limits, and its annotated image."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
     return "@".join(annotations.get(name, "") for name in _IDENTITY)
 

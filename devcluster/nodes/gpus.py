@@ -1,8 +1,9 @@
 """Simulated GPU driver of a real node, with metrics derived from the processes that use the GPUs.
 
 The driver writes a JSON list of the GPUs to every connection on its socket. Each GPU has DCGM
-fields, which the simulated exporter serves (toolchain/modules/tools). A process uses the GPUs
-listed in its NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No value comes from a real GPU:
+fields, which the simulated exporter serves (devcluster/toolchain/modules/tools). A process uses the
+GPUs listed in its NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No value comes from a real
+GPU:
 
 - utilization: CPU time since the last sample, divided among the process's GPUs; 100% is one core
 - memory: private resident memory, divided in the same way

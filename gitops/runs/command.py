@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 HELP = "show the training runs of a cluster: progress, cost, and why runs wait"
 DESCRIPTION = """\
-Shows all training runs in the cluster to which kubectl is connected, whoever started them: state,
-pods and GPUs; epochs, loss and remaining time as reported by their programs; GPU hours and cost;
-position in the queue and reasons for waiting; last log lines of a failed run. Changes nothing.
+Shows the training runs of all users in the cluster to which kubectl is connected: state, pods and
+GPUs; epochs, loss and remaining time as reported by their programs; GPU-hours and cost; position in
+the queue and reasons for waiting; last log lines of a failed run. Changes nothing.
 """
 EPILOG = """\
 examples:
@@ -25,7 +25,7 @@ examples:
   python -m gitops status --namespace team-vision --watch
   python -m gitops status --json | jq '.runs[] | select(.state == "waiting") | .reasons'
 
-GPU hours and cost include only pods that still exist. gitops/config/prices.yaml contains the prices
+GPU-hours and cost include only pods that still exist. gitops/config/prices.yaml contains the prices
 of GPU models, keyed by the value of the node label nvidia.com/gpu.product. Nodes without this label
 are assumed to have the model of --stack.
 

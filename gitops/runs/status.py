@@ -306,10 +306,10 @@ def _containers(pod: Object) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Usage:
-    """GPU hours and cost of the existing pods. Pods of earlier attempts may have been deleted."""
+    """GPU-hours and cost of the existing pods. Pods of earlier attempts may have been deleted."""
 
     gpu_hours: Decimal
-    """GPU hours. Other devices count as the fraction of a GPU that the price table defines."""
+    """GPU-hours. Other devices count as the fraction of a GPU that the price table defines."""
     cost: Decimal | None
     """Cost in the price table's currency; None if the table lacks the price of a GPU."""
 
@@ -317,7 +317,7 @@ class Usage:
 def usage(
     pods: Iterable[Object], snapshot: Snapshot, prices: Prices, now: datetime, product: str = ""
 ) -> Usage:
-    """Return the GPU hours and the cost of pods, from the time at which each was scheduled.
+    """Return the GPU-hours and the cost of pods, from the time at which each was scheduled.
 
     `product` is the GPU model of nodes without a label.
     """

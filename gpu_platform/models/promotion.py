@@ -1,4 +1,4 @@
-"""Publication of signed models, and their verification and promotion."""
+"""Publication, verification and promotion of signed models."""
 
 from __future__ import annotations
 
@@ -80,7 +80,11 @@ def publish(
 
 
 def read(repository: Repository, version: str) -> Version:
-    """Return the version with a tag or digest. Raise GitopsError if it is not a model."""
+    """Return the version that a tag or digest identifies.
+
+    Raises:
+        GitopsError: If it is not a model.
+    """
     digest = repository.resolve(version)
     location = repository.reference.at(digest)
     layers = artifact.Model.parse(repository.manifest(digest), location).layers

@@ -1,4 +1,4 @@
-"""Sweeps as text: their state and limits, and their trials, best first."""
+"""Text output of sweeps: state, limits, and trials with the best first."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -51,4 +51,4 @@ def _table(summary: Mapping[str, Any]) -> Iterator[str]:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"  {'  '.join(cells)}".rstrip()
     if (more := len(summary["trials"]) - _SHOWN) > 0:
-        yield f"  and {more} more trials"
+        yield f"  and {more} more"

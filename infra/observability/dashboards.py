@@ -278,7 +278,7 @@ def _cost(settings: MonitoringSettings) -> Page:
         return f"sum by ({label}) ({hours(series, '$__range', every)})"
 
     rows = {
-        "GPU hours in the selected time range": [
+        "GPU-hours in the selected time range": [
             Panel(
                 "By namespace",
                 {"{{namespace}}": spent("gpu_platform:team_gpus", "namespace")},

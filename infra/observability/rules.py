@@ -1,4 +1,4 @@
-"""Recording rules: GPU hours, cost, goodput and waiting times by run, queue and namespace.
+"""Recording rules: GPU-hours, cost, goodput and waiting times by run, queue and namespace.
 
 Sources are kube-state-metrics (requests, phases, labels of pods and nodes), the training program
 and Volcano. The series of Volcano's scheduler (pkg/scheduler/metrics) describe PodGroups:

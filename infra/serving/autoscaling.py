@@ -8,8 +8,8 @@ from infra.serving.runtimes.runtime import IN_FLIGHT
 from infra.settings.inference import AutoscalingSettings, KedaSettings
 
 LAST_MINUTE: Final = "[1m:5s]"
-"""Subquery for averages over a minute. With current values, the number of replicas would follow
-each short pause in the requests."""
+"""Subquery for averages over one minute. With instantaneous values, the number of replicas would
+drop at every short pause between requests."""
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:

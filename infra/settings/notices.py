@@ -63,7 +63,7 @@ def _missing_nccl_network(settings: StackSettings) -> Iterator[str]:
             yield (
                 f"{job_key(key, 'rdma')} is set, but {job_key(key, 'nccl')} is not: if NCCL "
                 "finds no RDMA device, it silently uses TCP. Set nccl.network to infiniband or "
-                "roce, with which NCCL fails instead (docs/rdma.md)."
+                "roce, so that NCCL fails instead (docs/rdma.md)."
             )
 
 
@@ -92,7 +92,8 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
             yield (
                 f"{full_key('volcano', 'scheduler', 'preempt')} is none by default, so jobs of "
                 f"class {high!r} are scheduled before those of {low!r}, but do not preempt running "
-                "ones. Set surplus or gangs, or none if that is intended (docs/queues.md)."
+                "ones. Set it to surplus or gangs, or to none if this is intended "
+                "(docs/queues.md)."
             )
             return
 

@@ -1,4 +1,4 @@
-"""Data from outside a pod: environment variables by reference, and additional volumes."""
+"""Environment variables from Secrets and ConfigMaps, and additional volumes of pods."""
 
 from typing import Final, Self
 

@@ -51,7 +51,7 @@ class QuotaConfig(GpuConfig):
 
 @workload_rule(
     name="training-queue-named",
-    description="Training names the queue that it is charged to.",
+    description="Training workloads name the queue that they are charged to.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Set the queue: spec.queue on a Volcano Job, the annotation "
@@ -85,7 +85,7 @@ def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node 
 
 @stack_rule(
     name="training-queue-declared",
-    description="The queue that training names exists, and allows the GPUs that the workload "
+    description="The queue of a training workload exists, and allows the GPUs that the workload "
     "requests.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,

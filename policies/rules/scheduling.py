@@ -39,14 +39,14 @@ _POD_GROUP = (VOLCANO, "PodGroup")
 
 
 class SystemsConfig(RoleConfig):
-    """Systems that queue training and place its pods together."""
+    """Systems that queue training workloads and place their pods together."""
 
     queue_systems: list[QueueSystem] = Field(
         default=["volcano", "kueue"],
         min_length=1,
-        description="Installed systems that queue training. With `volcano`, training names a "
-        "Volcano queue, and Volcano's scheduler starts the gang. With `kueue`, training has the "
-        "label `kueue.x-k8s.io/queue-name`, and Kueue admits all pods or none.",
+        description="Installed systems that queue training workloads. With `volcano`, a workload "
+        "names a Volcano queue, and Volcano's scheduler starts the gang. With `kueue`, a workload "
+        "has the label `kueue.x-k8s.io/queue-name`, and Kueue admits all of its pods or none.",
     )
 
 
@@ -76,12 +76,12 @@ class PriorityConfig(RoleConfig):
 
 
 def training_pods(workload: Workload, config: RoleConfig) -> list[Pod]:
-    """Return the pods with the role training."""
+    """Return the pods with the role `training`."""
     return [pod for pod in workload.pods if pod.role(config) == "training"]
 
 
 def admitted_by_kueue(workload: Workload, pod: Pod, config: SystemsConfig) -> bool:
-    """Return whether Kueue starts the pod with all others of its workload."""
+    """Return whether Kueue starts the pod together with all other pods of its workload."""
     return "kueue" in config.queue_systems and workload.local_queue(pod) is not None
 
 
@@ -146,7 +146,7 @@ def _is_grouped(workload: Workload, pod: Pod) -> bool:
 
 @stack_rule(
     name="training-pod-group-whole",
-    description="The PodGroup that training joins is as large as its gang and names a queue.",
+    description="The PodGroup of a training gang is as large as the gang and names a queue.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare the PodGroup with minMember equal to the number of pods, and its queue.",
@@ -191,7 +191,7 @@ def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal 
 
 @stack_rule(
     name="priority-class-known",
-    description="Every priority class that a workload names exists.",
+    description="Workloads use only priority classes that exist.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Declare the PriorityClass, or list it under existingPriorityClasses.",

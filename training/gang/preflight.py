@@ -19,7 +19,7 @@ from workload.configuration import ConfigurationError
 from workload.progress import Message
 from workload.report import emit
 
-SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - standard mount point on Linux
 
 POLL_SECONDS: Final = 2.0
 """Seconds between two checks of a full volume; far below the default start_timeout."""
@@ -81,8 +81,9 @@ def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if uses_rdma and limit != resource.RLIM_INFINITY and limit < LOCKED_BYTES:
         text = (
-            f"this container may lock {_readable(limit)} of memory (RLIMIT_MEMLOCK), but RDMA pins "
-            "more: set LimitMEMLOCK=infinity in the systemd unit of the node's container runtime"
+            f"this container can lock at most {_readable(limit)} of memory (RLIMIT_MEMLOCK), but "
+            "RDMA pins more: set LimitMEMLOCK=infinity in the systemd unit of the node's container "
+            "runtime"
         )
         emit(Message(event="warning", message=text))
 
@@ -119,9 +120,9 @@ def _owner(folder: Path, error: OSError) -> str:
 def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> None:
     """Check that a run's checkpoints will fit on the volume.
 
-    `state_bytes` is the size of one checkpoint. The newest `keep` are kept, and the best one if
-    `best`; one more exists while it is being written. The space of existing checkpoints in
-    `run_dir` counts as free.
+    `state_bytes` is the size of one checkpoint. The volume must hold the newest `keep` checkpoints,
+    the best one if `best` is true, and the one that is being written. The space of existing
+    checkpoints in `run_dir` counts as free.
     """
     count = keep + best + 1
     needed = state_bytes * count
@@ -150,9 +151,10 @@ def check_shared_memory(
     available = free_bytes(folder)
     if available is not None and available < needed:
         raise ConfigurationError(
-            f"{folder} has {_readable(available)} free, but batches of {_readable(needed)} are "
-            f"read ahead there (loader_workers {workers} in each of {local_size} processes): "
-            "set fewer loader_workers or a smaller batch_size, or increase the pod's shm"
+            f"{folder} has {_readable(available)} free, but prefetched batches need "
+            f"{_readable(needed)} there (loader_workers {workers} in each of {local_size} "
+            "processes): set fewer loader_workers or a smaller batch_size, or increase the pod's "
+            "shm"
         )
 
 

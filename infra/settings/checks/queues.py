@@ -1,4 +1,4 @@
-"""Checks of queues against each other, the scheduler's policy and their jobs."""
+"""Checks that queues are consistent with each other, the scheduler's policy and their jobs."""
 
 import itertools
 from collections.abc import Iterator
@@ -67,7 +67,8 @@ def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
             yield (
                 f"{_key(name, 'deserved')} lists no {' and no '.join(unnamed)}, which Volcano "
                 f"{volcano.version} reads as 0, so the queue would reclaim nothing although "
-                f"{_SCHEDULER}.reclaim is {scheduler.reclaim}: add them."
+                f"{_SCHEDULER}.reclaim is {scheduler.reclaim}: add "
+                f"{' and '.join(unnamed)}."
             )
     if volcano.hierarchical and volcano.release < _FIRST_WITH_PARENTS:
         yield (
@@ -129,7 +130,7 @@ def classes_permit_preemption(
             if job.priority_class in never:
                 yield (
                     f"{job_key(key, 'priority_class')} is {job.priority_class!r}, whose preemption "
-                    f"is Never, so it reclaims nothing although {_SCHEDULER}.reclaim is "
+                    f"is Never, so the job reclaims nothing although {_SCHEDULER}.reclaim is "
                     f"{scheduler.reclaim}: set the class's preemption to PreemptLowerPriority."
                 )
     if scheduler.preempt != "none" and never == volcano.priority_classes.keys():

@@ -24,7 +24,7 @@ _RESERVED_VARIABLES: Final[Mapping[str, str]] = {
 
 
 def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield every problem of the job's pods."""
+    """Yield an error message for each problem with the job's pods."""
     for name in sorted(_RESERVED_VARIABLES.keys() & {*job.env, *job.env_from}):
         yield f"sets {name}, which {_RESERVED_VARIABLES[name]}"
     if (
@@ -68,7 +68,7 @@ def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield every problem of a job of kind `notebook`."""
+    """Yield an error message for each problem with a job of kind `notebook`."""
     if job.kind != "notebook":
         return
     if job.notebook is None:

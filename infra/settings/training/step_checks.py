@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
 
 ITEM: Final = "ITEM"
-"""Environment variable that contains the value of `for_each` for which a step's pod runs."""
+"""Environment variable with the value of `for_each` that a step's pod processes."""
 
 
 _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
@@ -79,7 +79,7 @@ def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
 
 
 def _order_problem(job: TrainingJobSettings) -> str | None:
-    """Return an error message if the steps refer to an unknown step or form a cycle."""
+    """Return an error message for a reserved step name, an unknown step or a cycle of steps."""
     if TRAINING_STEP in job.steps:
         return f"has a step {TRAINING_STEP!r}, which is the training itself: choose another name"
     after = {name: step.after for name, step in job.steps.items()} | {TRAINING_STEP: job.after}
@@ -141,7 +141,7 @@ def _placeholder_problems(
         if ("outputs", name) not in used:
             yield (
                 f"sets {prefix}outputs.{name}, but $(outputs.{name}) is neither in its command nor "
-                "in its env: the command must write the output to this file"
+                f"in its env: the command must write the output to the file $(outputs.{name})"
             )
 
 

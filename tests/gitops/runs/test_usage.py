@@ -1,4 +1,4 @@
-"""GPU hours and their price."""
+"""GPU-hours and their price."""
 
 from datetime import UTC, datetime
 from decimal import Decimal

@@ -344,7 +344,7 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
         ),
         (
             {"steps": {"a": {"command": ["x"], "outputs": {"y": "text"}}}},
-            "the command must write the output to this file",
+            "the command must write the output to the file $(outputs.y)",
         ),
         (
             {"steps": {"a": {"command": ["$(outputs.y)"], "outputs": {"y": "csv"}}}},

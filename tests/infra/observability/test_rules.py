@@ -1,4 +1,4 @@
-"""GPU hours, cost, goodput and waiting times, evaluated by promtool."""
+"""GPU-hours, cost, goodput and waiting times, evaluated by promtool."""
 
 from pathlib import Path
 from typing import Any

@@ -55,7 +55,7 @@ def test_a_volume_that_is_too_small_is_rejected_at_the_start(tmp_path: Path) -> 
     assert (roomy, fits, fits_with_own, few, none) == (None,) * 5
     assert "has 1 MiB free, but 3 checkpoints of 390.6 KiB" in too_small
     assert "set a smaller keep_checkpoints" in too_small
-    assert "batches of 4.578 MiB are read ahead" in many
+    assert "prefetched batches need 4.578 MiB there" in many
     assert "loader_workers 2 in each of 8 processes" in many
     assert full == (
         f"run_dir {tmp_path}/run cannot be written: No space left on device; "
@@ -228,4 +228,4 @@ def test_warns_of_a_low_limit_of_locked_memory_before_rdma(
         [sys.executable, "-c", LIMITED], env=variables, capture_output=True, text=True, check=True
     )
     assert ("LimitMEMLOCK=infinity" in done.stdout) is warned
-    assert ("may lock 1 MiB" in done.stdout) is warned
+    assert ("can lock at most 1 MiB" in done.stdout) is warned

@@ -16,6 +16,7 @@ from infra.settings.inference import InferenceServiceSettings
 from infra.settings.problems import rule
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.types import PinnedImage
+from infra.settings.volumes import VolumeSettings
 from infra.training_run import TrainingJobArgs
 
 _PINNED_IMAGE: TypeAdapter[str] = TypeAdapter(PinnedImage)
@@ -208,9 +209,7 @@ class Platform:
             yield from self._missing_claim("notebook.home", job.notebook.home)
         if job.schedule is not None:
             yield Problem("schedule", "requires the platform's stack: define the job there")
-        for name, volume in job.volumes.items():
-            if volume.claim is not None:
-                yield from self._missing_claim(f"volumes.{name}.claim", volume.claim)
+        yield from self._missing_claims(job.volumes)
         if not isinstance(image, pulumi.Output):
             yield from pinning_problems(image)
         elif image_identity is None:
@@ -237,9 +236,19 @@ class Platform:
             )
         for name, claim in service.claims.items():
             yield from self._missing_claim(name, claim)
+        yield from self._missing_claims(service.volumes)
+        if service.canary is not None and service.canary.rollback is not None:
+            yield Problem(
+                "canary.rollback", "requires the platform's stack: define the service there"
+            )
         for image in images:
             if not isinstance(image, pulumi.Output):
                 yield from pinning_problems(image)
+
+    def _missing_claims(self, volumes: Mapping[str, VolumeSettings]) -> Iterator[Problem]:
+        for name, volume in volumes.items():
+            if volume.claim is not None:
+                yield from self._missing_claim(f"volumes.{name}.claim", volume.claim)
 
     def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
         if claim not in self.claims:

@@ -70,10 +70,10 @@ class Monitoring(Component):
         chart, grafana = args.monitoring.kube_prometheus_stack, args.monitoring.grafana
         mirrored = str(chart.values.get("global", {}).get("imageRegistry"))
         login = args.login if args.login and args.login.serves(mirrored) else None
-        values = scraping.chart_values(chart, grafana, use_pull_secret=login is not None)
         # The chart's node exporters mount host paths, so its namespace is privileged.
         earlier: list[pulumi.Resource] = []
         if chart.install:
+            values = scraping.chart_values(chart, grafana, use_pull_secret=login is not None)
             earlier = chart_release(
                 self, name, RELEASE, chart, values, rendering=args.rendering, login=login
             )

@@ -231,7 +231,9 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
     job = args.job
     step = job.steps[name]
     mounts = [
-        replace(mount, read_only=mount.read_only and not step.writes_datasets)
+        replace(mount, read_only=False)
+        if step.writes_datasets and mount.name == DATASETS_VOLUME
+        else mount
         for mount in pod.mounts
     ]
     return replace(

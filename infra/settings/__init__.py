@@ -41,10 +41,9 @@ class StackSettings(Settings):
     @property
     def metrics_ports(self) -> tuple[int, ...]:
         """Ports on which workloads serve metrics."""
-        configs = [job.hyperparameters for job in self.training.all_jobs.values()]
-        training = {config.metrics_port for config in configs if config and config.metrics_port}
-        serving = {each.metrics_port for each in self.inference.services.values()}
-        return tuple(sorted(training | {port for port in serving if port is not None}))
+        training = {job.metrics_port for job in self.training.all_jobs.values()}
+        serving = [each.metrics_ports for each in self.inference.services.values()]
+        return tuple(sorted(port for port in training.union(*serving) if port is not None))
 
 
 SECTIONS: Final = cast(

@@ -34,4 +34,5 @@ KIND: Final = Kind(
     objects="`batch/v1` Indexed Job, PodGroup, headless Service",
     needs="Volcano",
     after_fault=f"failed pods are replaced; {PEERS_FOLLOW}",
+    pod_suffix="-{last}-abcde",
 )

@@ -22,4 +22,5 @@ KIND: Final = Kind(
     objects="Volcano Job with plugins `mpi` and `ssh`: a launcher and the workers",
     needs="Volcano",
     image_needs="Open MPI and OpenSSH",
+    pod_suffix="-launcher-0",
 )

@@ -117,7 +117,7 @@ class Kind:
     operator: str | None = None
     program: str = TRAINING_PROGRAM
     max_run_name: int | None = None
-    pod_suffix: str = ""
+    pod_suffix: str = "-worker-{last}"
 
     @property
     def has_launcher(self) -> bool:

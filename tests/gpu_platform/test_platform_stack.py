@@ -13,6 +13,7 @@ from tests.infra.conftest import LOOP, Engine
 from tests.infra.examples import INFERENCE_IMAGE, TRAINING_IMAGE
 
 STACK = "organization/gpu-platform/prod"
+ROLLBACK = {"prometheus": "http://prometheus.monitoring:9090"}
 OUTPUTS: dict[str, Any] = {
     "namespace": "ml",
     "queues": ["research", "vision"],
@@ -156,6 +157,20 @@ def test_a_service_that_does_not_fit_is_refused() -> None:
         "  - job is 'digits', but its run is missing: pass run.",
         "  - checkpoints is 'models', but the platform has only the claims checkpoints: "
         "use one of them.",
+    ]
+
+
+def test_a_service_with_other_volumes_or_a_rollback_is_refused() -> None:
+    volumes = {"handlers": {"claim": "handlers", "path": "/handlers"}}
+    route = {"gateway": {"name": "g", "namespace": "n"}}
+    canary = {"weight": 10, "run": "digits-4567cdef", "rollback": ROLLBACK}
+    wrong = service(run="digits-0123abcd", volumes=volumes, route=route, canary=canary)
+    with pytest.raises(PlatformError) as found:
+        Platform.of(STACK, OUTPUTS).inference_service("digits", wrong, image=INFERENCE_IMAGE)
+    assert str(found.value).splitlines()[1:] == [
+        "  - volumes.handlers.claim is 'handlers', but the platform has only the claims "
+        "checkpoints: use one of them.",
+        "  - canary.rollback requires the platform's stack: define the service there.",
     ]
 
 

@@ -129,6 +129,15 @@ def test_a_cluster_with_volcano_gets_queues_and_priorities_only(provision: Provi
     assert "volcano-priority-training" in plan.resources
 
 
+@pytest.mark.parametrize("labels", [{}, {"grafana_dashboard": "1", "team": "ml"}])
+def test_a_grafana_of_the_cluster_may_select_by_any_labels(
+    provision: Provision, labels: dict[str, str]
+) -> None:
+    grafana = {"dashboards": True, "labels": labels}
+    plan = provision(changed("monitoring", {"prometheus": "plain", "grafana": grafana}))
+    assert any("dashboard" in name for name in plan.resources)
+
+
 def test_manifests_are_rendered_without_the_release(provision: Provision) -> None:
     plan = provision(changed("cluster", {"render_to": "rendered"}))
     assert plan.names(RELEASE) == []

@@ -46,6 +46,15 @@ def gangs_fit_quota_and_queue(
                     )
 
 
+def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[str]:
+    """Check that the quota for GPUs is not among those for other devices."""
+    if gpu.resource in tenancy.quota.devices:
+        yield (
+            f"{full_key('tenancy', 'quota', 'devices', gpu.resource)} limits the GPUs "
+            f"(gpu.resource): set {full_key('tenancy', 'quota', 'gpus')} instead."
+        )
+
+
 def services_fit_the_quota(
     inference: InferenceSettings,
     training: TrainingSettings,

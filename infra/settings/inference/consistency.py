@@ -62,9 +62,8 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
         yield problem
     yield from _access(service)
     yield from _volumes(service)
-    yield from _server(service, service.server, "server")
-    if service.canary is not None:
-        yield from _server(service, service.canary.server, "canary.server")
+    for path, server in service.versions.items():
+        yield from _server(service, server, path)
     yield from _runtime(service)
     yield from _promotion(service)
     yield from _rollback(service)
@@ -205,12 +204,13 @@ def _termination(service: InferenceServiceSettings, runtime: Runtime, path: str)
 
 def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
     runtime = service.runtime_of({})
-    duplicates = sorted({port for port in service.ports if service.ports.count(port) > 1})
-    if duplicates:
-        yield (
-            f"sets port to {service.port}, which runtime {service.runtime} also uses for gRPC or "
-            "metrics: set another port"
-        )
+    for path, server in service.versions.items():
+        ports = service.ports_of(server)
+        for port in sorted({port for port in ports if ports.count(port) > 1}):
+            yield (
+                f"uses port {port} twice (port, and gRPC or metrics of {path} with runtime "
+                f"{service.runtime}): set another port"
+            )
     scaling = service.autoscaling
     by_requests = scaling is not None and scaling.requests_in_flight is not None
     if by_requests and runtime.in_flight("") is None:
@@ -218,11 +218,13 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
             f"sets autoscaling.requests_in_flight, but runtime {service.runtime} has no metric for "
             "it: set server.requests_in_flight, or cpu_percent instead"
         )
-    speaks_grpc = runtime.endpoints.grpc_port is not None
-    if service.route is not None and service.route.grpc_hostnames and not speaks_grpc:
-        yield (
-            f"sets route.grpc_hostnames, but runtime {service.runtime} has no gRPC API: remove it"
-        )
+    if service.route is not None and service.route.grpc_hostnames:
+        for path, server in service.versions.items():
+            if service.runtime_of(server).endpoints.grpc_port is None:
+                yield (
+                    f"sets route.grpc_hostnames, but runtime {service.runtime} has no gRPC API "
+                    f"with the settings in `{path}`: remove it"
+                )
     multi_gpu = service.runtime != "torch" and service.gpus > 1
     if multi_gpu and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
         yield (

@@ -197,20 +197,33 @@ class InferenceServiceSettings(Settings):
 
         Pass the canary's `server` settings, or {} for the service itself.
         """
-        return RUNTIMES[self.runtime].model_validate({**self.server, **server})
+        kind = RUNTIMES[self.runtime]
+        port = {"port": self.port} if "port" in kind.model_fields else {}
+        return kind.model_validate({**self.server, **server, **port})
 
     @property
-    def ports(self) -> tuple[int, ...]:
-        """Ports of the pods: HTTP, gRPC and metrics."""
-        endpoints = self.runtime_of({}).endpoints
+    def versions(self) -> Mapping[str, Mapping[str, Any]]:
+        """The `server` settings to pass to `runtime_of` for each version, keyed by their path."""
+        canary = {"canary.server": self.canary.server} if self.canary else {}
+        return {"server": self.server, **canary}
+
+    def ports_of(self, server: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the ports of a version's pods: HTTP, gRPC and metrics."""
+        endpoints = self.runtime_of(server).endpoints
         others = (endpoints.grpc_port, endpoints.metrics_port)
         return (self.port, *(port for port in others if port is not None))
 
     @property
-    def metrics_port(self) -> int | None:
-        """Port of the metrics, or None if the server has none."""
-        endpoints = self.runtime_of({}).endpoints
-        return None if endpoints.metrics is None else endpoints.metrics_port or self.port
+    def ports(self) -> tuple[int, ...]:
+        """Ports of the pods of all versions."""
+        every = (port for server in self.versions.values() for port in self.ports_of(server))
+        return tuple(dict.fromkeys(every))
+
+    @property
+    def metrics_ports(self) -> frozenset[int]:
+        """Ports of the metrics of all versions; empty if the server has no metrics."""
+        every = [self.runtime_of(server).endpoints for server in self.versions.values()]
+        return frozenset(each.metrics_port or self.port for each in every if each.metrics)
 
     @property
     def claims(self) -> Mapping[str, str]:
@@ -256,8 +269,7 @@ class InferenceServiceSettings(Settings):
     @property
     def max_nodes(self) -> int:
         """Maximum number of pods per replica, in the service or its canary."""
-        canary = self.canary.server if self.canary else {}
-        return max(self.runtime_of(server).nodes for server in ({}, canary))
+        return max(self.runtime_of(server).nodes for server in self.versions.values())
 
     @property
     def has_groups(self) -> bool:

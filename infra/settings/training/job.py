@@ -419,6 +419,11 @@ class TrainingJobSettings(Settings):
         return self.shm or default_shm(self.gpus_per_node, self.memory)
 
     @property
+    def starts_in_flow(self) -> bool:
+        """True if a JobFlow starts the training, as it does for steps and for a schedule."""
+        return bool(self.steps) or self.schedule is not None
+
+    @property
     def expanded(self) -> Self:
         """The job with one step for each value of `for_each`, named `<step>-<index>`."""
         names = {

@@ -9,6 +9,7 @@ from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.sweep import SweepControllerSettings, SweepSettings
 from infra.settings.types import RunKey, Settings
 from kube.kinds import KINDS
+from kube.kinds.volcano import TRAINING_STEP, template_name
 
 _MAX_POD_NAME: Final = 63
 """Maximum length of a pod's name, which is also its host name and therefore a DNS label."""
@@ -47,22 +48,43 @@ class TrainingSettings(Settings):
     def _names_are_short_enough(self) -> Self:
         keys = [*self.jobs.items(), *((key, sweep.job) for key, sweep in self.sweeps.items())]
         for key, job in keys:
-            run = len(f"{key}-12345678")
+            run, setting = (f"{key}-12345678", "key") if job.run is None else (job.run, "`run`")
             suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)
             limit = KINDS[job.kind].max_run_name or _MAX_POD_NAME - len(suffix)
-            if run > limit:
+            if len(run) > limit:
                 raise ValueError(
-                    f"has job {key!r} of kind {job.kind!r}: the names of its runs would have {run} "
-                    f"characters, but the kind allows {limit}. Use a shorter key"
+                    f"has job {key!r} of kind {job.kind!r}: the names of its runs would have "
+                    f"{len(run)} characters, but the kind allows {limit}. Use a shorter {setting}"
                 )
-            for step in job.expanded.steps:
-                # A JobFlow names the pods of a step <run>-<hash>-<step>-<task>-<index>.
-                pod = run + len(f"-12345678-{step}-worker-{job.nodes}")
+            if not job.starts_in_flow:
+                continue
+            for step in (TRAINING_STEP, *job.expanded.steps):
+                end = suffix if step == TRAINING_STEP else "-step-0"
+                # A JobFlow names its jobs <run>-<template>, and Volcano names the pods of a job
+                # <job>-<task>-<index>.
+                pod = len(f"{run}-{template_name(run, step)}{end}")
                 if pod > _MAX_POD_NAME:
                     raise ValueError(
                         f"has job {key!r} with the step {step!r}: names of its pods would have "
-                        f"{pod} characters, but {_MAX_POD_NAME} are allowed. Use a shorter key "
-                        "or step name"
+                        f"{pod} characters, but {_MAX_POD_NAME} are allowed. Use a shorter "
+                        f"{setting} or step name"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _fixed_runs_are_distinct(self) -> Self:
+        owners: dict[str, str] = {}
+        for key, job in self.jobs.items():
+            if job.run is None:
+                continue
+            names = {job.run: "change `run` of one of them"}
+            if job.starts_in_flow:
+                template = f"JobTemplate {template_name(job.run, TRAINING_STEP)}"
+                names[template] = "let the parts after the last '-' of their `run` differ"
+            for name, remedy in names.items():
+                if (other := owners.setdefault(name, key)) != key:
+                    raise ValueError(
+                        f"has jobs {other!r} and {key!r} that would both create {name}: {remedy}"
                     )
         return self
 

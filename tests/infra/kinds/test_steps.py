@@ -365,3 +365,12 @@ def test_values_that_do_not_fit_are_refused(changes: dict[str, Any], text: str) 
     values = {"steps": PIPELINE, "hyperparameters": {"model": "digits-net"}, **changes}
     found = problems_of(job("volcano", **values))
     assert any(text in sentence for sentence in found), found
+
+
+def test_other_claims_stay_read_only_in_a_step_that_writes_datasets() -> None:
+    volumes = {"scores": {"claim": "checkpoints", "path": "/scores", "read_only": True}}
+    described = job("volcano", steps=STEPS, volumes=volumes)
+    made = {each["metadata"]["name"]: each for each in objects(described)}
+    (found,) = made["0123abcd-prepare"]["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    read_only = {mount["mountPath"]: "readOnly" in mount for mount in found["volumeMounts"]}
+    assert (read_only["/data"], read_only["/scores"]) == (False, True)

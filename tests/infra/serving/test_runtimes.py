@@ -340,6 +340,31 @@ MISTAKES = {
         {**TRITON, "route": {**GATEWAY, "grpc_hostnames": ["c.d"]}},
         "set hostnames",
     ),
+    "a canary without the gRPC API of its route": (
+        {
+            **CUSTOM,
+            "server": {**CUSTOM["server"], "grpc_port": 9001},
+            "route": {**GATEWAY, "hostnames": ["a.b"], "grpc_hostnames": ["c.d"]},
+            "canary": {"weight": 10, "server": {"grpc_port": None}},
+        },
+        "no gRPC API with the settings in `canary.server`",
+    ),
+    "a port for two purposes in a canary": (
+        {
+            **CUSTOM,
+            "route": GATEWAY,
+            "canary": {"weight": 10, "server": {"metrics_port": 8080}},
+        },
+        "uses port 8080 twice (port, and gRPC or metrics of canary.server",
+    ),
+    "a canary's port for two purposes": (
+        {
+            "port": 9000,
+            "route": GATEWAY,
+            "canary": {"weight": 10, "server": {"admin_port": 9000}},
+        },
+        "port and admin_port are both 9000",
+    ),
     "no series of requests": (
         {**CUSTOM, "autoscaling": {"max": 2, "requests_in_flight": 1}},
         "set server.requests_in_flight",
@@ -440,3 +465,18 @@ def test_refuses_conditions_that_cannot_be_evaluated() -> None:
     assert "must compare with a number" in refusals({"route": GATEWAY, "canary": canary})
     canary = {"weight": 10, "server": {"workers": 2}, "promote_if": {"accuracy": ">= 0.9"}}
     assert "needs runtime torch, canary.run" in refusals({"route": GATEWAY, "canary": canary})
+
+
+def test_the_port_of_the_model_server_may_be_the_default_of_another_one() -> None:
+    assert refusals({"port": 9000, "server": {"admin_port": 8080}}) == ""
+
+
+def test_the_ports_of_a_canary_may_be_reached() -> None:
+    server = {**CUSTOM["server"], "grpc_port": 9001, "metrics_port": 9002}
+    canary = {"weight": 10, "server": {"grpc_port": 9101, "metrics_port": 9102}}
+    service = {**CUSTOM, "server": server, "route": GATEWAY, "canary": canary}
+    values = good()["inference"]["services"]["digits"] | service
+    chosen = {name: value for name, value in values.items() if value is not None}
+    settings = validate(changed("inference.services.digits", chosen))
+    assert settings.inference.ports == (8080, 9001, 9002, 9101, 9102)
+    assert settings.metrics_ports == (9002, 9102)

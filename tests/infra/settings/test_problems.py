@@ -138,6 +138,12 @@ MISTAKES = {
     ),
     "gang above the quota of CPU": ("tenancy.quota.cpu", 1, f"{JOB}.nodes", "would never start"),
     "gang above the quota of pods": ("tenancy.quota.pods", 1, f"{JOB}.nodes", "would never start"),
+    "GPUs among other devices": (
+        "tenancy.quota.devices",
+        {"nvidia.com/gpu": 32},
+        "tenancy.quota.devices.nvidia.com/gpu",
+        "set gpu-platform:tenancy.quota.gpus instead",
+    ),
     "claims above the quota": (
         "tenancy.quota.claims",
         1,

@@ -263,9 +263,62 @@ def test_the_length_of_names_is_limited_by_the_kind() -> None:
     values["training"]["jobs"] = {"j" * 40: job("trainjob", nodes=10)}
     with pytest.raises(SettingsError, match="49 characters, but the kind allows 48"):
         validate(values)
-    values["training"]["jobs"] = {"j" * 40: job("volcano", steps={"prepare": STEP})}
-    with pytest.raises(SettingsError, match=r"the step 'prepare'.*but 63 are allowed"):
+    values["training"]["jobs"] = {"j" * 30: job("volcano", steps={"prepare": STEP})}
+    validate(values)
+    values["training"]["jobs"] = {"j" * 30: job("volcano", steps={"prepare-all": STEP})}
+    with pytest.raises(SettingsError, match=r"the step 'prepare-all'.*but 63 are allowed"):
         validate(values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "characters", "settings"),
+    [
+        ("volcano", 31, {"steps": {"prepare": STEP}}),
+        ("volcano", 31, {"schedule": {"cron": "0 3 * * *"}}),
+        ("mpi", 29, {"steps": {"prepare": STEP}, "nodes": 2}),
+    ],
+)
+def test_the_training_of_a_job_with_steps_or_a_schedule_has_longer_names(
+    kind: str, characters: int, settings: dict[str, Any]
+) -> None:
+    values = configuration(job("volcano"))
+    values["training"]["jobs"] = {"j" * characters: job(kind, **settings)}
+    with pytest.raises(SettingsError, match=r"the step 'train'.* 64 characters, but 63"):
+        validate(values)
+    values["training"]["jobs"] = {"j" * (characters - 1): job(kind, **settings)}
+    validate(values)
+
+
+def test_a_fixed_name_of_a_run_is_short_enough() -> None:
+    values = configuration(job("volcano", run="r" * 55))
+    with pytest.raises(
+        SettingsError, match=r"55 characters, but the kind allows 54.*shorter `run`"
+    ):
+        validate(values)
+    values["training"]["jobs"] = {"j" * 40: job("trainjob", nodes=10, run="short")}
+    validate(values)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        ({"run": "same"}, {"run": "same"}, "would both create same: change `run`"),
+        (
+            {"run": "vision-final", "steps": {"prepare": STEP}},
+            {"run": "text-final", "steps": {"prepare": STEP}},
+            "would both create JobTemplate final-train",
+        ),
+    ],
+)
+def test_fixed_names_of_runs_are_distinct(
+    first: dict[str, Any], second: dict[str, Any], problem: str
+) -> None:
+    values = configuration(job("volcano"))
+    values["training"]["jobs"] = {"a": job("plain", **first), "b": job("plain", **second)}
+    with pytest.raises(SettingsError, match=problem):
+        validate(values)
+    values["training"]["jobs"]["b"]["run"] = "text-other"
+    validate(values)
 
 
 def test_an_elastic_job_needs_capacity_for_its_minimum_only() -> None:

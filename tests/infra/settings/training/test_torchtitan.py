@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from infra.settings import validate
 from infra.settings.training.torchtitan import released
 from kube.kinds import KINDS, kinds_that_support
-from tests.infra.jobs import job, kind_of, problems_of
+from tests.infra.jobs import configuration, job, kind_of, problems_of
 
 LLAMA: dict[str, Any] = {"module": "llama3", "config": "llama3_8b"}
 
@@ -132,3 +133,8 @@ def test_the_command_has_torchtitans_arguments() -> None:
     ]
     assert {"name": "RUN_DIR", "value": "/checkpoints/job-0123abcd"} in container["env"]
     assert [port["containerPort"] for port in container["ports"]] == [9400]
+
+
+def test_prometheus_may_connect_to_the_metrics_port() -> None:
+    values = configuration(titan(torchtitan={**LLAMA, "metrics_port": 9400}))
+    assert 9400 in validate(values).metrics_ports

@@ -2,7 +2,7 @@
 
     python3 -m recorder attempt '{"run": …, "steps": {…}}'     in a pod of a CronJob
 
-The run is named after the pod's Job, so that a restarted program finds the run that it started.
+The run is named after the pod's Job, so that the program finds its run after a restart.
 The Job owns the run: when the CronJob deletes the Job, the run is deleted as well.
 """
 
@@ -36,7 +36,7 @@ _POLL_SECONDS: Final = 10.0
 """Time (s) between two polls of the run."""
 
 _OMITTED_ANNOTATIONS: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
-"""Prefixes of annotations that are not copied: they describe how the template is managed."""
+"""Prefixes of annotations that are not copied, because they record who manages the template."""
 
 _log = logging.getLogger("attempt")
 
@@ -173,7 +173,7 @@ class Attempt:
         return FLOW.state({"state": {}, **status}) is State.SUCCEEDED
 
     def _renamed(self, value: Any) -> Any:
-        """Return a copy of a JSON document in which this run's name replaces that of the plan."""
+        """Return a copy of a JSON document in which this run's name replaces `plan.run`."""
         return json.loads(json.dumps(value).replace(self.plan.run, self.name))
 
 

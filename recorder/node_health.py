@@ -6,7 +6,7 @@ A node is unhealthy if its device plugin offers fewer GPUs than the node has, if
 an Xid error that was passed as `--xid`, or if it was reported as slow in enough run starts. An
 unhealthy node is cordoned and gets the condition `GpuUnhealthy`, and the pods of its runs are
 evicted. From a slow node, only the pods of runs that reported it are evicted. Nodes whose health is
-unknown and nodes that someone else has cordoned are not changed.
+unknown and nodes that someone else has cordoned are neither cordoned nor uncordoned.
 """
 
 import argparse

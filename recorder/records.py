@@ -3,8 +3,8 @@
     <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.log    last lines
     <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.json   exit code, events
 
-Each directory is one failure of a run. If a whole gang fails, the directory contains the containers
-that terminated first.
+Each directory describes one failure of a run. If a whole gang fails, the directory contains the
+records of the containers that terminated first.
 """
 
 import json
@@ -20,7 +20,8 @@ from recorder.pods import Termination
 
 DIRECTORY: Final = "failures"
 SAME_FAILURE: Final = timedelta(minutes=10)
-"""Containers that were running when a failure began belong to it if they end within this time."""
+"""Containers that were running when a failure began belong to it if they terminate within this
+time."""
 
 RESERVE: Final = 64 * 2**20
 """Number of bytes of a claim that are kept free for checkpoints."""

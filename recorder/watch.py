@@ -166,7 +166,7 @@ class Recorder:
     async def _write(
         self, run_dir: Path, termination: Termination, lines: list[str], facts: dict[str, Any]
     ) -> Path | None:
-        # One at a time, because the pods of a gang fail together and share one directory.
+        # Write one record at a time: the pods of a gang fail together and share one directory.
         async with self._write_lock:
             return await asyncio.to_thread(write, run_dir, termination, lines, facts, self.bounds)
 

@@ -47,7 +47,7 @@ class Settings:
     services: str = "10.250.128.0/20"
     api_service: str = "10.250.128.1"
     address: str = ""
-    """Address at which real nodes reach the API server. Empty: it listens on loopback only."""
+    """Address at which real nodes reach the API server. If empty, it listens on loopback."""
 
     @property
     def pki(self) -> Path:

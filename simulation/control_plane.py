@@ -1,6 +1,7 @@
 """Control plane of a cluster: etcd, the API server, controllers, the scheduler and kwok.
 
-The binary runtime of kwokctl starts them as plain processes and keeps its files in HOME.
+The binary runtime of kwokctl starts these components as plain processes and keeps its files in
+HOME.
 """
 
 import base64
@@ -98,9 +99,9 @@ class ControlPlane:
     def on_exit(self, pid: int) -> None:
         """Restart components that are down. Call this method for every exited process.
 
-        This method does not wait for kwokctl. Only one kwokctl runs at a time. Two of them would
-        start a component twice. The second process of the component would exit, because the port is
-        in use, but its ID might be the recorded one.
+        This method does not wait for kwokctl. Only one kwokctl runs at a time. Two kwokctl
+        processes would start a component twice. The second process of the component would exit,
+        because the port is in use, but its ID might be the recorded one.
         """
         is_kwokctl = pid == self._starting
         if is_kwokctl:

@@ -69,7 +69,8 @@ class Supervisor:
     def restart_exited(self) -> None:
         """Restart services that have exited, for callers that cannot call `run_forever` yet.
 
-        No other child process may be running, because its exit status would be lost.
+        Call this method only while no other child process is running: the exit status of such a
+        process would be lost.
         """
         with suppress(ChildProcessError):
             while (exited := os.waitpid(-1, os.WNOHANG))[0]:

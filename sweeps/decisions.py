@@ -24,7 +24,7 @@ class Trial:
     """Observed state of a trial.
 
     `values` maps completed epochs, or steps, to the objective; larger is better. `granted` is the
-    number of rungs that it may pass.
+    number of rungs that the trial may pass.
     """
 
     run: str

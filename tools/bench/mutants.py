@@ -7,7 +7,8 @@ A mutant is a small change to a function's body, made by one of mutmut's operato
 mutants is drawn by the hash of their identity, so edits elsewhere do not change the sample. The
 command prints the survivors, and writes the outcomes to .bench/mutants.json and pytest's output to
 .bench/mutants.log (target `training`: training-mutants.json and training-mutants.log). To compare
-two commits, `--sample FILE` repeats the mutants of an earlier run; FILE is a copy of its JSON file.
+two commits, `--sample FILE` repeats the mutants of an earlier run; FILE is a copy of that run's
+JSON file.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ _TRIVIAL_CALL = matchers.Call(func=matchers.Name("len") | matchers.Name("isinsta
 
 @dataclass(frozen=True)
 class Mutant:
-    """Identity of a mutant, without a line number, so that edits elsewhere do not change it."""
+    """Identity of a mutant, without a line number, so that edits elsewhere do not affect it."""
 
     file: str
     function: str
@@ -113,7 +114,7 @@ class Mutant:
 
     @property
     def rank(self) -> str:
-        """Hash of the mutant and the seed. Sorting by it yields a random, reproducible order."""
+        """Hash of the mutant and the seed; sorting by it yields a random, reproducible order."""
         text = json.dumps([SEED, *asdict(self).values()])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -203,7 +204,7 @@ def draw(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
 
 
 def repeated(former: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant | None]:
-    """Return the mutants of a former sample, with None for mutants whose code no longer exists.
+    """Return the mutants of an earlier sample, with None for mutants whose code no longer exists.
 
     A mutant in a renamed function is found if its line is unique in the file.
     """
@@ -288,7 +289,7 @@ def _measure(
         packages[2:] = ["torch", "torch._dynamo", "torch.distributed.fsdp", "sklearn.datasets"]
         tests = sorted({each.partition("::")[0] for each in chain(*modules.values())})
     for name in packages:
-        __import__(name)  # so that forks inherit it
+        __import__(name)  # so that forks inherit the module
     DIRECTORY.mkdir(exist_ok=True)
     log = DIRECTORY / ("training-mutants.log" if modules else "mutants.log")
     log.write_text("=== no mutant\n")

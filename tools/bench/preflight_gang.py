@@ -1,6 +1,6 @@
 """Worker process that tools.bench.preflight starts. Arguments: RANK SIZE ADDRESS RUN_DIR.
 
-For each port that it reads from standard input, it joins a new gang. Rank 0 writes the preflight
+For each port read from standard input, the process joins a new gang. Rank 0 writes the preflight
 events. Each process then writes a JSON line with the slow nodes that the preflight reported, and
 the seconds since it read the port.
 """

@@ -104,7 +104,7 @@ def _cpu() -> float:
 
 
 def free_port() -> int:
-    """Return a TCP port that is free at the moment."""
+    """Return a TCP port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -84,7 +84,7 @@ class Gangs:
 
 
 class PodWatch:
-    """Watch of the pods under an API path. It reports every change of a pod to `gangs`.
+    """Watch of the pods under an API path. It reports new and changed pods to `gangs`.
 
     The API server may end a stream at any time. The next stream starts at the last resource
     version, so no event is missed.

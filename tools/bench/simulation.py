@@ -7,8 +7,9 @@ submitted in another random order. A prediction is therefore compared with a sim
 cluster that runs programs. The benchmark answers two questions:
 
 - How often do two single simulations agree? A simulation is compared with a repetition (only the
-  scheduler's random choices differ), with one that has a different submission order, with one that
-  has the other scheduling period, and with the second cluster (different order and period).
+  scheduler's random choices differ), with a simulation in another submission order, with a
+  simulation at the other scheduling period, and with the second cluster (other order
+  and period).
 - How often does the second cluster do what the three simulations jointly predict?
 
 Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have finished. The

@@ -348,7 +348,7 @@ def _fresh(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def config(run_dir: Path, **settings: Any) -> TrainingConfig:
-    """Return a configuration, by default of SimpleCNN on digits enlarged to 32 x 32."""
+    """Return a configuration; by default, it trains SimpleCNN on digits enlarged to 32 x 32."""
     usual = {"model": "simple-cnn", "dataset": "digits", "epochs": 1_000_000}
     return TrainingConfig.model_validate({**usual, "run_dir": str(run_dir), **settings})
 

@@ -86,7 +86,7 @@ def _outputs(section: Schema, definitions: Schema, path: str) -> Iterator[tuple[
         optional = "" if field.required else ", or absent"
         kind = field.kind.replace("section", "mapping").replace("mapping to mapping", "mapping")
         inner = [*nested(field.schema)]
-        # pydantic leaves out a description that the field has in common with its section.
+        # pydantic omits the description of a field if it equals that of the section.
         common = [str(definitions[name]["description"]) for step, name in inner if not step]
         meaning = field.description or "".join(common)
         yield f"`{path}{field.name}`", f"{kind}{optional}", meaning

@@ -143,7 +143,7 @@ spec:
 
 
 def _with_second(manifest: str, bad: str, good: str) -> Example:
-    """Return manifests that a bad or a good one follows. An empty `bad` adds none."""
+    """Return `manifest` followed by a bad or a good manifest. An empty `bad` adds none."""
     good = f"{manifest}\n---\n{dedent(good).strip()}"
     return Example(f"{manifest}\n---\n{dedent(bad).strip()}" if bad else manifest, good)
 

@@ -1,4 +1,4 @@
-"""GPU training runs to cover code that never runs on the CPU."""
+"""Training runs on the GPU that cover code that never runs on the CPU."""
 
 import gzip
 import json
@@ -70,7 +70,7 @@ CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings that replace others in the runs on the CPU. They must not affect the result."""
+"""Settings that replace others in the runs on the CPU. They must not affect the losses."""
 
 
 class CheckError(Exception):
@@ -272,7 +272,7 @@ def wrong_index(runs: Runs) -> dict[str, Any]:
 
 
 class OutOfRange(nn.Module):
-    """A classifier that reads beyond its logits after some steps."""
+    """A classifier that indexes its logits out of range after some steps."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__()

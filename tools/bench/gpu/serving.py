@@ -35,7 +35,7 @@ PROCESSES: Final = 8
 SECONDS: Final = 2.0
 BATCHES: Final = (1, 8, 32)
 TOLERANCES: Final = {"fp32": 0.01, "bf16": 0.05, "fp16": 0.02}
-"""Maximum difference between a probability and the one that the CPU computes in fp32."""
+"""Maximum difference between a probability on the GPU and the probability on the CPU in fp32."""
 
 Images = NDArray[np.float32]
 
@@ -128,7 +128,7 @@ def equal(export: Path, directory: Path, backend: str, precision: str) -> dict[s
 
 
 class Failing(Classifier):
-    """A classifier in which a single negative image causes a CUDA error."""
+    """A classifier in which a batch of one image with negative values causes a CUDA error."""
 
     def predict(self, decoded: Tensor) -> Tensor:
         """Return probabilities, or leave the GPU unusable for this process."""

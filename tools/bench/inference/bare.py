@@ -1,7 +1,7 @@
-"""Upper bound of throughput: PyTorch in a loop from raw bytes to responses, without a server.
+"""Upper bound on throughput: a PyTorch loop that turns raw bytes into responses, without a server.
 
-As a program, this module reads lines with a JSON object, {"seconds": s}. For each line, it runs the
-loop for this time and prints the number of samples per second.
+As a program, this module reads JSON lines, {"seconds": s}. For each line, the program runs the loop
+for `s` seconds and prints the number of samples per second.
 """
 
 import contextlib

@@ -23,10 +23,11 @@ def cache() -> Path:
 
 
 def python_of(name: str) -> Path:
-    """Return an interpreter with requirements/bench-<name>.txt installed; ours if `name` is empty.
+    """Return the interpreter of a peer's environment, or our interpreter if `name` is empty.
 
-    Packages that a peer does not pin come from our environment, so that PyTorch is not installed
-    again. Raise subprocess.CalledProcessError if the installation fails.
+    The environment contains the packages of requirements/bench-<name>.txt. Packages that the peer
+    does not pin come from our environment, so that PyTorch is not installed again. Raise
+    subprocess.CalledProcessError if the installation fails.
     """
     if not name:
         return Path(sys.executable)

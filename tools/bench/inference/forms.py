@@ -41,7 +41,7 @@ def values(_: Workload, sample: Array) -> Request:
 
 
 def batch_of_values(_: Workload, sample: Array) -> Request:
-    """Return a batch of one, which BentoML requires."""
+    """Return a batch of one sample, because BentoML requires batches."""
     return Request(_dump({"values": [sample.tolist()]}), JSON)
 
 

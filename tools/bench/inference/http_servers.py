@@ -21,7 +21,7 @@ from tools.bench.outcome import say
 
 ECHO: Final = "tools.bench.inference.servers.echo"
 SIZES: Final = {"64 B": 64, "12 KiB": 12_288}
-"""Sizes of a request to the no-op model and of a request with an image."""
+"""Sizes in bytes of a request to the no-op model and of a request with an image."""
 
 
 def _granian(interface: str, port: int) -> list[str]:

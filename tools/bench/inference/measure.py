@@ -126,7 +126,7 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """Yield the paused servers, with the largest difference between their outputs and `expected`.
+    """Yield the paused servers, each with its outputs' largest difference from `expected`.
 
     Servers that fail to start, or that respond incorrectly, are reported and skipped.
     """

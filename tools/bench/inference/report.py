@@ -235,8 +235,8 @@ COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#7f7f7
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Draw a column per model: p99 of open loops and median of closed loops over the rate."""
-    # This makes the file reproducible.
+    """Plot p99 of open loops and the median of closed loops against the rate, for each model."""
+    # A fixed salt makes the file reproducible.
     mpl.rcParams["svg.hashsalt"] = "inference-load"
     names = [name for name in result["servers"] if not WORKLOADS[name].plain]
     figure = Figure(figsize=(4.2 * len(names), 7), layout="constrained")

@@ -115,7 +115,7 @@ def exported(workload: Workload) -> Path:
 def answers(workload: Workload, directory: Path) -> Array:
     """Return the outputs of plain PyTorch, computed one sample at a time.
 
-    Raise ValueError if two outputs are too similar to detect a mix-up.
+    Raise ValueError if two outputs are too similar to detect swapped responses.
     """
     compute = compute_of(replace(workload, plain=True), directory)
     rows = np.concatenate([compute(row[None]) for row in workload.samples()])

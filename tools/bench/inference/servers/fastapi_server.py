@@ -18,13 +18,13 @@ class Sample(BaseModel):
 
 
 async def predict_raw(request: Request) -> Response:
-    """Compute in the event loop: on one core, a thread would only add cost."""
+    """Compute in the event loop: on one core, a thread would only add overhead."""
     batch = sample_of(await request.body())[None]
     return Response(compute(batch).tobytes(), media_type="application/octet-stream")
 
 
 async def predict_json(sample: Sample) -> list[float]:
-    """Compute like `predict_raw`, with JSON."""
+    """Compute in the event loop like `predict_raw`, but with JSON requests and responses."""
     row: list[float] = compute(np.asarray([sample.values], np.float32))[0].tolist()
     return row
 

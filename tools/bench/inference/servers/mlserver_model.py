@@ -9,7 +9,7 @@ from tools.bench.inference.servers.served import JSON, load, sample_of
 
 
 class Model(MLModel):  # type: ignore[misc]
-    """Model for V2 over REST. Raw tensors are base64, because MLServer has no binary tensors."""
+    """Model for V2 over REST. Raw tensors are base64-encoded; MLServer has no binary tensors."""
 
     async def load(self) -> bool:
         """Load the model in the server process."""
@@ -17,7 +17,7 @@ class Model(MLModel):  # type: ignore[misc]
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Compute a batch that MLServer has joined from requests."""
+        """Compute a batch that MLServer has assembled from several requests."""
         tensor = payload.inputs[0]
         if JSON:
             batch = NumpyCodec.decode_input(tensor).astype(np.float32, copy=False)

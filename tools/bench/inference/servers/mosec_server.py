@@ -10,7 +10,7 @@ from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, Array
 
 
 class Raw(Worker):  # type: ignore[misc]
-    """Worker with bytes in and out."""
+    """Worker that receives and returns raw bytes."""
 
     resp_mime_type = "application/octet-stream"
 
@@ -32,7 +32,7 @@ class Raw(Worker):  # type: ignore[misc]
 
 
 class Json(Worker):  # type: ignore[misc]
-    """Worker with mosec's usual format: lists of numbers."""
+    """Worker with mosec's default format, JSON: lists of numbers."""
 
     def __init__(self) -> None:
         super().__init__()

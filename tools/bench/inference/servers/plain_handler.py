@@ -1,4 +1,4 @@
-"""Handler that runs the same network as the peers, without the backends of our server."""
+"""Handler that runs the unoptimized PyTorch model, without the backends of our server."""
 
 from dataclasses import replace
 from pathlib import Path

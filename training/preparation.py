@@ -114,7 +114,7 @@ VERIFIED: Final = "verified.json"
 
 
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:
-    """Load the data; rank 0 first checks that it can write to `run_dir` and quantize the model."""
+    """Load the data. Rank 0 first checks `run_dir` and, if needed, the quantization package."""
     if world.is_rank0:
         check_run_dir(Path(config.run_dir))
         check_quantization(config.quantize)

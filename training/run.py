@@ -73,7 +73,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Return the training time of all attempts, without pauses and steps that were lost."""
+        """Return the total training time, excluding lost steps and the time between attempts."""
         return time.monotonic() - self.started
 
     def should_stop(self) -> bool:

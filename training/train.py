@@ -58,8 +58,8 @@ def run(config: TrainingConfig, world: World) -> int:
         done = on_rank0(lambda: finished_export(export_folder(config)))
         if done is not None and not is_extended(config, done):
             if (mirror := open_mirror(config)) is not None:
-                # The previous process may have exited after it had written the export, but before
-                # it had copied the export.
+                # The previous process may have exited after it wrote the export and before it
+                # copied the export to the object store.
                 beat = watchdog.beat
                 await_rank0(lambda: mirror.copy_export(beat), long_timeout_group(), beat)
             return report_finished(config, world, done, already=True)

@@ -56,7 +56,7 @@ def load_initial_weights(run: Run) -> Report:
 def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     """Return the report and the tensors that fit the model."""
     config = run.config
-    # The run's model may be sharded. Build a new one without changing the random state.
+    # The run's model may be sharded. Build an unsharded one without changing the random state.
     with torch.random.fork_rng([]):
         model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
     try:

@@ -125,7 +125,7 @@ def _validate(options: argparse.Namespace) -> str:
     from training.data.validation import examine, problems, read_report, write_report
 
     last = read_report(options.against) if options.against else None
-    # Digests are not verified here, because training compares prepared files with them.
+    # Digests are not verified here, because training verifies those of prepared files.
     data = load(
         options.dataset, options.data_dir, None, seed=0, verification=None, report=report_stderr
     )
@@ -174,16 +174,17 @@ def _parser() -> argparse.ArgumentParser:
     prepare = commands.add_parser(
         "prepare",
         help="clean, split and pack images or text",
-        description="Clean, split and pack images or text. Unreadable, small and duplicate ones "
-        "are dropped and counted. The manifest, with the digests of all files, is written last. "
-        "Until then, nothing in the target changes, and an interrupted command can be run again.",
+        description="Clean, split and pack images or text. Images and texts that are unreadable, "
+        "too small or duplicates are dropped and counted. The manifest, with the digests of all "
+        "files, is written last. Until then, nothing in the target changes, and an interrupted "
+        "command can be run again.",
         allow_abbrev=False,
     )
     kinds = prepare.add_subparsers(required=True, metavar="KIND")
     _add_images(kinds.add_parser(
         "images",
         help="pack labelled images into shards (--dataset=shards)",
-        description="Pack labelled images into WebDataset shards. To train on them, call the "
+        description="Pack labelled images into WebDataset shards. To train on them, name the "
         "target directory `shards`, pass --dataset=shards, and pass the directory that contains "
         "the target as --data-dir.",
         allow_abbrev=False,
@@ -192,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         "text",
         help="convert text files to tokens (--dataset=tokens)",
         description="Convert all *.txt, *.jsonl and *.parquet files of a directory to tokens. To "
-        "train on them, call the target directory `tokens`, pass --dataset=tokens, and pass the "
+        "train on them, name the target directory `tokens`, pass --dataset=tokens, and pass the "
         "directory that contains the target as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip

@@ -38,7 +38,7 @@ CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 
 
 def fetch(name: str, folder: Path) -> None:
-    """Download a data set to `folder` unless it is there. It appears only when it is complete.
+    """Download a data set to `folder` unless it exists. Its directory appears only when complete.
 
     torchvision verifies the digests. Of several processes on one machine, the first downloads and
     the others wait. Raise DataError if the download fails.

@@ -15,7 +15,7 @@ from workload.files import write_atomically
 BINS: Final = 32
 _BATCH: Final = 512
 _MIN_SHARE: Final = 1e-4
-"""Smaller shares of a bin are replaced with this value, so that the stability index is finite."""
+"""Minimum share of a bin. It replaces smaller shares, so that the stability index is finite."""
 
 
 class PartReport(BaseModel):

@@ -34,7 +34,7 @@ TIMING_SECONDS: Final = 3.0
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """Return the median time (s) of each model. The runs alternate, so that load affects both."""
+    """Return the median time (s) of each model. The runs alternate, so load affects both alike."""
     seconds: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     with torch.no_grad():

@@ -56,7 +56,7 @@ def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
 
 
 def llama_config(model: Gpt) -> dict[str, Any]:
-    """Return the configuration of the equivalent Llama."""
+    """Return the configuration of the equivalent Llama model."""
     dtype = model.embedding.weight.dtype
     heads = model.embedding.embedding_dim // model.head_width
     name = str(dtype).removeprefix("torch.")
@@ -87,9 +87,9 @@ def llama_config(model: Gpt) -> dict[str, Any]:
 
 
 def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Convert a Llama's tensors to those of `gpt`; tensors without a counterpart keep their names.
+    """Convert Llama tensors to those of `gpt`; tensors without a counterpart keep their names.
 
-    Tensors that can be derived from others (tied embeddings, rotary frequencies) are left out.
+    Tensors that can be derived from others (tied embeddings, rotary frequencies) are omitted.
     """
     left = {name: each for name, each in tensors.items() if not name.endswith("inv_freq")}
     if {_HEAD, _EMBEDDING} <= left.keys() and torch.equal(left[_HEAD], left[_EMBEDDING]):
@@ -129,7 +129,7 @@ def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
 def read_huggingface(
     folder: Path, model: Gpt, beat: Callable[[], object]
 ) -> tuple[str, dict[str, Tensor], list[str]]:
-    """Return the digest of a Llama's weights, its tensors under gpt's names, and the differences.
+    """Return the digest of Llama weights, the tensors under gpt's names, and the differences.
 
     The digest covers the safetensors files in the order of their names. A difference is a setting
     that does not match `model`. Raise ExportError on failure.

@@ -39,12 +39,12 @@ ATTEMPTS: Final = 3
 
 
 class SlowNodeError(Exception):
-    """A node of the gang is slow. Restarting the gang on other nodes fixes it."""
+    """A node of the gang is slow. Restarting the gang on other nodes solves this."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement. Outliers are worse than the median by both `factor` and `difference`."""
+    """Kind of measurement. Outliers are worse than the median by both `factor` and `difference`."""
 
     unit: str
     factor: float
@@ -241,7 +241,7 @@ def matmul_speed(device: torch.device) -> float:
     """Return the GFLOP/s of a matrix product that all processes compute at the same time."""
     on_gpu = device.type == "cuda"
     size, dtype = (8192, torch.float16) if on_gpu else (512, torch.float32)
-    # Do not use random numbers: the measurement must not change those of the run.
+    # Do not use random numbers: the measurement must not affect the run's random numbers.
     factor = torch.ones(size, size, device=device, dtype=dtype)
     product = torch.mm(factor, factor)
     _await(device)

@@ -2,8 +2,8 @@
 
 There are three kinds of launchers. torchrun and accelerate start the processes of a node and set
 the rank of each. Open MPI starts the processes of all nodes. Kubeflow, Volcano and Indexed Jobs
-start pods, whose index is a rank only if each pod runs one process. Only this module reads the
-rank and the size from these variables. A process without a launcher is a gang of one, so that other
+start pods, whose index is a rank only if each pod runs one process. The training program reads the
+rank and the size only in this module. A process without a launcher is a gang of one, so that other
 code needs no special case.
 """
 
@@ -168,7 +168,8 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
 
 
 def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
-    # If mpirun starts torchrun, torchrun's variables count. A script's must match Open MPI's.
+    # If mpirun starts torchrun, torchrun's variables count. A script's variables
+    # must match Open MPI's.
     if "TORCHELASTIC_RUN_ID" in environment or environment.get(OPEN_MPI.size, "1") == "1":
         return
     for ours, value, theirs in (("RANK", rank, OPEN_MPI.rank), ("WORLD_SIZE", size, OPEN_MPI.size)):

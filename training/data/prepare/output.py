@@ -99,7 +99,7 @@ def _publish(unfinished: Path, target: Path) -> None:
 class ShardWriter:
     """Writer of WebDataset tar files (PREFIX-00000.tar and so on) and their index.
 
-    The same images produce the same bytes: no time or user is stored.
+    The same images produce the same bytes: no timestamps or user names are stored.
     """
 
     def __init__(self, folder: Path, prefix: str, limit: int) -> None:

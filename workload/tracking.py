@@ -1,8 +1,8 @@
 """Copies of a run's progress lines in MLflow or W&B, each written by a thread of rank 0.
 
 A slow or unavailable service never delays a step: lines wait in a queue of limited size, and lines
-that do not fit are dropped and counted. Each package is imported only if a run uses it.
-Servers, projects and credentials are configured by the packages' own environment variables, such as
+that do not fit are dropped and counted. Each package is imported only if a run uses it. Servers,
+projects and credentials are configured by the packages' own environment variables, such as
 MLFLOW_TRACKING_URI and WANDB_PROJECT.
 """
 

@@ -17,7 +17,7 @@ DIRECTORIES = ("infra", "policies", "training", "inference", "workload", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(DIRECTORIES)})\b)", re.MULTILINE)
 
 # Packages of which only some modules are copied: public modules and those that infra/ imports.
-# None imports torch.
+# None of these modules imports torch.
 PARTS = {
     # Without the modules that start the plugin or the commands for teams: they need a checkout.
     PACKAGE: {"__init__", "facade", "platform_stack", "readable"},

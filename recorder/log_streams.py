@@ -1,4 +1,4 @@
-"""Log streams of running containers, needed because the log of a deleted pod cannot be read."""
+"""Log streams of running containers. The log of a deleted pod can no longer be requested."""
 
 import asyncio
 import contextlib

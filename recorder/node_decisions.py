@@ -72,7 +72,7 @@ class NodeState:
 class Action:
     """A change to a node, with the fault to record.
 
-    The kind `wait` changes nothing, because too many nodes are already cordoned.
+    An action of the kind `wait` changes nothing: the maximum number of nodes is already cordoned.
     """
 
     kind: Literal[

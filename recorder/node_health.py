@@ -94,9 +94,9 @@ class SlowReports:
     def count(self, now: float) -> Counter[str]:
         """Count, per node, the run starts in the last `REPORT_HOURS` that reported it as slow.
 
-        A pod reports a node at most once per start of its run, so a run counts as often as its pod
-        with the most reports about the node. Reports about nodes on which no pod of the run was
-        observed are ignored.
+        A pod reports a node at most once per start of its run. Therefore, the number of starts in
+        which a run reported a node is the largest number of reports from one of its pods. Reports
+        about nodes on which no pod of the run was observed are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}

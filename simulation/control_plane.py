@@ -72,8 +72,8 @@ class ControlPlane:
 
     def _link_binaries(self) -> None:
         self._write_kwok_start()
-        # kwokctl starts components through links, which may point to the binaries of an earlier
-        # start.
+        # kwokctl starts components through symbolic links, which may point to the binaries of an
+        # earlier start.
         for link in (self.settings.pki.parent / "bin").iterdir():
             ours = self.settings.binaries / link.name
             target = self.settings.kwok if link.name == "kwok-controller" else ours

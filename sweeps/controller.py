@@ -1,4 +1,4 @@
-"""Controller of a sweep: observes the trials, decides what to do, and acts.
+"""Controller of a sweep, which observes the trials, decides what to do, and acts.
 
 Decisions are recorded before they are executed, and trials are identified by the names of their
 runs. The controller can therefore be killed at any time.

@@ -119,7 +119,7 @@ class Study:
 
     @property
     def exhausted(self) -> bool:
-        """True if too many of the sampler's proposals were already recorded."""
+        """True if too many of the sampler's proposals repeated recorded trials."""
         everything = self._study.get_trials(deepcopy=False)
         duplicates = len(everything) - len(self.trials())
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials

@@ -49,7 +49,7 @@ AnyDataset = Annotated[
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-"""Linear layers of a Llama, under the names that PEFT uses."""
+"""Linear layers of a Llama model, under the names that PEFT uses."""
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=1, le=2**53)]
@@ -99,7 +99,7 @@ class TrainingSettings(BaseModel):
     lora_targets: tuple[LoraTarget, ...] = Field(
         default=("q_proj", "v_proj"),
         min_length=1,
-        description="Layers with a LoRA adapter, under their names in a Llama: "
+        description="Layers with a LoRA adapter, under their names in a Llama model: "
         + ", ".join(get_args(LoraTarget))
         + ".",
     )

@@ -1,4 +1,4 @@
-"""A training run from start to finish. Read it from top to bottom."""
+"""A training run from start to finish. Read this module from top to bottom."""
 
 import os
 import time
@@ -68,7 +68,7 @@ def run(config: TrainingConfig, world: World) -> int:
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
         run.vote.listen()
-        # `gather` is also a barrier: when the start is reported, all processes listen for signals.
+        # `gather` is also a barrier: all processes listen for signals before the start is reported.
         resumed = all(gather(resume(run)))
         if done is not None and not resumed:
             raise ConfigurationError(

@@ -1,6 +1,6 @@
 """Test runs against single mutants, each in a fork of a process that has imported the packages.
 
-Tests run in a copy of the checkout. A first run records which test executes which line. For each
+Tests run in a copy of the checkout. A first run records which lines each test executes. For each
 mutant, only the tests that execute its lines then run, fastest first. Lines that gangs of training
 processes execute are not recorded, so the tests of modules with such lines are listed explicitly.
 """

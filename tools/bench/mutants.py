@@ -1,7 +1,7 @@
 """Share of mutants that the unit tests kill: `make bench-mutants`.
 
-The target `stack` covers the builders of objects and the policies. The target `training` covers the
-mathematics and the state of training.
+The target `stack` covers the builders of Kubernetes objects and the policies. The target `training`
+covers the mathematics and the state of training.
 
 A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
 mutants is drawn by the hash of their identity, so edits elsewhere do not change the sample. The

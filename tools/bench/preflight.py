@@ -38,7 +38,7 @@ CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PREFIX: Final = f"preflight-{os.getpid()}"
 NETWORK: Final = "10.99.0"
 PERIOD: Final = 100_000
-"""Period (µs) of the CPU quota, Kubernetes' default."""
+"""Period (µs) of the CPU quota. This is Kubernetes' default."""
 
 
 def main() -> None:

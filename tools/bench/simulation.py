@@ -92,7 +92,7 @@ class Comparison:
     near_starts: int = 0
 
     def add(self, predicted: Answer, other: Answer) -> None:
-        """Compare the answers about one state."""
+        """Compare the answers for one state."""
         others = {gang.title: gang for gang in other.gangs}
         for gang in predicted.gangs:
             real = others[gang.title]
@@ -138,7 +138,7 @@ class Predictions:
     differences: list[str] = field(default_factory=list)
 
     def add(self, state: int, predicted: Answer, applied: Answer) -> None:
-        """Compare the answers about one state."""
+        """Compare the answers for one state."""
         others = {gang.title: gang for gang in applied.gangs}
         victims, certain = _victims(predicted), _victims(predicted, certain=True)
         evicted = _victims(applied)

@@ -46,8 +46,8 @@ PARALLEL: Final = 4
 MAX_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
 EPOCH_MINUTES: Final = (5, 1)
-"""Durations of an epoch. The shorter the epochs, the larger the share of time in which pods start
-and end."""
+"""Durations (min) of an epoch. The shorter the epochs, the larger the share of time in which pods
+start and end."""
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
@@ -284,7 +284,7 @@ def _train(flags: list[str], directory: str) -> None:
     from training.__main__ import run
     from training.command_line import read_config
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process
     with Path(f"{directory}.log").open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

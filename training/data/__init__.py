@@ -1,4 +1,4 @@
-"""Data sets by name."""
+"""Loading of data sets by name."""
 
 from dataclasses import replace
 from pathlib import Path

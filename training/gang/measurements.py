@@ -259,7 +259,8 @@ def exchanged(nodes: list[str], rank: int, device: torch.device) -> dict[str, fl
     """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes of other nodes.
 
     Each process exchanges data with the processes of the same index on other nodes. A slow peer
-    slows down only one of these exchanges, so a process counts as slow only if all are slow.
+    slows down only one of these exchanges, so a process counts as slow only if all of its exchanges
+    are slow.
     """
     members = [[i for i, node in enumerate(nodes) if node == name] for name in dict.fromkeys(nodes)]
     found = []

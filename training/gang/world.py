@@ -168,8 +168,8 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
 
 
 def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
-    # If mpirun starts torchrun, torchrun's variables count. A script's variables
-    # must match Open MPI's.
+    # If mpirun starts torchrun, torchrun's variables count. Variables that a script sets must match
+    # Open MPI's.
     if "TORCHELASTIC_RUN_ID" in environment or environment.get(OPEN_MPI.size, "1") == "1":
         return
     for ours, value, theirs in (("RANK", rank, OPEN_MPI.rank), ("WORLD_SIZE", size, OPEN_MPI.size)):

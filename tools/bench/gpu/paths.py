@@ -263,7 +263,7 @@ def without_memory(runs: Runs) -> dict[str, Any]:
 
 
 def wrong_index(runs: Runs) -> dict[str, Any]:
-    """Check that after an index out of range, the exit code prevents a restart."""
+    """Check that the exit code after an out-of-range index prevents a restart."""
     attempt = runs.run("wrong index", IMAGES | {"model": f"{__name__}:OutOfRange"})
     error = attempt.last(Failed)
     require(attempt.code == exit_codes.BAD_INPUT, (attempt.code, error.message))

@@ -1,6 +1,6 @@
 """Functions that start, find and stop the cluster's process and all its children.
 
-Only one command at a time may start or stop a cluster. A second one reports the first and fails.
+Only one command at a time may start or stop a cluster. A second command fails and names the first.
 """
 
 import contextlib
@@ -179,7 +179,7 @@ def stop_orphans(kind: Kind) -> int:
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
             layout = Layout(Path(), _state(process) / kind)
-            # While a cluster in another state directory starts, its process precedes its record.
+            # While a cluster in another state directory starts, it has a process but no record.
             if layout.state != Layout.of(kind).state and is_held(layout.lock):
                 continue
             record = read_record(layout)
@@ -225,9 +225,9 @@ def _remove_groups(kind: Kind) -> None:
 
 @contextlib.contextmanager
 def exclusive(path: Path, command: str) -> Iterator[None]:
-    """Hold a lock while the block runs. The kernel releases it if the process dies.
+    """Hold a lock while the block runs. The kernel releases the lock if the process dies.
 
-    Raise DevclusterError if another command holds it. The message names the command.
+    Raise DevclusterError if another command holds the lock. The message names that command.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     holder = path.with_suffix(".holder")

@@ -50,10 +50,10 @@ class Early(Protocol):
     """Work that can be done while the cluster is starting."""
 
     def prepare(self, cluster: Cluster) -> object:
-        """Do what needs no API server, in the background."""
+        """Start the work that needs no API server, in the background."""
 
     def begin(self, cluster: Cluster) -> object:
-        """Do what needs the API server. Nodes and images may not exist yet."""
+        """Start the work that needs the API server. Nodes and images may not exist yet."""
 
 
 def up(

@@ -37,7 +37,7 @@ class Demands:
 def of_stack(file: Path, registry: str) -> Demands:
     """Return the operators and images that a stack's configuration requires.
 
-    Unknown keys are ignored, because the stack reports them. Raise DevclusterError if the file
+    Unknown keys are ignored, because the preview reports them. Raise DevclusterError if the file
     cannot be read or is not YAML.
     """
     try:

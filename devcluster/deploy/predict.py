@@ -25,7 +25,8 @@ SAMPLE = (
 )
 """The first test sample of the digits data set: 8 rows of 8 pixels from 0 to 16.
 
-It is a constant, because reading the data set would require scikit-learn (200 MB, a few seconds).
+It is a constant, because scikit-learn, which contains the data set, takes 200 MB of disk space and
+a few seconds to import.
 """
 
 
@@ -47,7 +48,7 @@ class Prediction:
 
 
 class NoPredictionError(Exception):
-    """The service cannot be asked for the class of a digit. The message says why."""
+    """The service cannot classify the sample digit. The message states the reason."""
 
 
 def check_callable(service: dict[str, Any]) -> None:
@@ -55,7 +56,7 @@ def check_callable(service: dict[str, Any]) -> None:
 
     The argument is an entry of the stack output `inference`.
     """
-    # The entry has no `runtime` if an earlier version of this project updated the stack last.
+    # The entry has no `runtime` if the last update used an earlier version of this project.
     if (runtime := service.get("runtime", "torch")) != "torch":
         raise NoPredictionError(f"the runtime is {runtime}")
     if service["url"].startswith("https:"):

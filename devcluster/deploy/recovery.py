@@ -1,10 +1,10 @@
-"""Recovery after an interrupted update: removal of objects that would block the next one.
+"""Removal of the pending operations of an interrupted update, which would block the next update.
 
-The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted one
-created. It cannot adopt a Helm release: Helm refuses to install a release while an installation
-with the same name is pending. Therefore, this module deletes the Secret in which Helm stores the
-pending release. Helm has annotated the objects that it already installed with the release's name,
-so the next installation adopts them.
+The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted
+update created. It cannot adopt a Helm release: Helm refuses to install a release while an
+installation with the same name is pending. Therefore, this module deletes the Secret in which Helm
+stores the pending release. Helm has annotated the objects that it already installed with the
+release's name, so the next installation adopts them.
 """
 
 import subprocess

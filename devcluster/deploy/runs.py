@@ -21,10 +21,10 @@ from kube.kinds.record import State
 from kube.names import TASK_LABEL
 
 POLL_SECONDS = 1.0
-# A restarting API server may be unavailable for this long.
+# Time (s) for which the API server may be unavailable, for example while it restarts.
 OUTAGE_SECONDS = 60.0
 MISSED_SECONDS = 10.0
-"""Duration after which an admitted job without pods is admitted again."""
+"""Time (s) without pods after which an admitted job is admitted again."""
 _LAST_LINES: Final = 15
 _IDLE: Final = {"paused", "succeeded", "failed"}
 """Phases in which a trial holds no GPUs."""

@@ -133,7 +133,7 @@ class Operation:
         return self.follower.changes
 
     def end(self) -> None:
-        """Stop early. Pulumi finishes the current step, so the state remains consistent."""
+        """Terminate the command. Pulumi finishes the current step, so the state is consistent."""
         self.process.terminate()
         self.process.wait()
 
@@ -166,7 +166,7 @@ class EventFollower:
         """Read new events and report the current resource."""
         if not self._path.exists():
             return
-        # Read as bytes, because an incomplete line may end within a character.
+        # Read as bytes, because an incomplete line may end in the middle of a character.
         with self._path.open("rb") as file:
             file.seek(self._offset)
             while line := file.readline():

@@ -98,7 +98,7 @@ class Deployment:
             self._started[1].end()
 
     def prepare(self, cluster: Cluster) -> "Future[_Selected]":
-        """Start to select the stack, in the background."""
+        """Start selecting the stack in the background."""
         self._selected = self._background.submit(_select, cluster)
         return self._selected
 
@@ -151,7 +151,7 @@ def _schedule(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
 
 
 def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
-    """Wait for all services; return False if a first prediction is wrong."""
+    """Wait for all services; return False if any first prediction is wrong."""
     correct = True
     for key, service in summary.outputs.get("inference", {}).items():
         if (sweep := service.get("sweep")) is not None:

@@ -98,7 +98,7 @@ class ImageProvider(protocol.Provider):
         return protocol.CheckResponse(inputs.with_defaults(request.new_inputs))
 
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
-        """Compare the inputs with the last build's, except credentials and `buildOnPreview`."""
+        """Compare the inputs with the last build's, ignoring credentials and `buildOnPreview`."""
         kept = request.old_state.get(INPUTS)
         old = _comparable(kept.value if kept and isinstance(kept.value, Mapping) else {})
         new = _comparable(request.new_inputs)

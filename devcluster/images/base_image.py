@@ -121,7 +121,7 @@ class _LayerBuilder:
     log: Path
 
     def base_layers(self, base: Base) -> list[Path]:
-        """Return both layers. Debian's is built in the background, since it mostly downloads."""
+        """Return both layers. Debian's is built in the background, as it is mostly downloads."""
         tar = self.work / "root.tar"
         debian = self._start_debian(DEBIAN_PACKAGES, tar)
         try:
@@ -169,9 +169,10 @@ class _LayerBuilder:
 
 
 def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
-    """Install from the user's cache, or from a cache that is deleted with the scratch files.
+    """Install packages from the user's cache or, if it lacks some, download them all.
 
-    The user's cache therefore does not grow by a gigabyte of packages that only the image needs.
+    Downloads go to a cache that is deleted with the scratch files, so that the user's cache does
+    not grow by a gigabyte of packages that only the image needs.
     """
     downloads = packages.with_name("downloads")
     # Copies of the user's files, since some are changed later.
@@ -179,7 +180,8 @@ def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
         ["--offline", "--link-mode=copy"],
         ["--link-mode=hardlink", f"--cache-dir={downloads}"],
     )
-    # A container with a read-only root filesystem would compile all imports at each start.
+    # Without bytecode, a container with a read-only root filesystem would compile all imported
+    # modules at each start.
     options = ["--no-deps", "--require-hashes", "--compile-bytecode", f"--target={packages}"]
     target = [f"--python={PYTHON}", "--python-platform=x86_64-manylinux_2_28"]
     files = [part for file in base.requirements for part in ("-r", str(file))]

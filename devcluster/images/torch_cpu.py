@@ -148,7 +148,7 @@ _LOAD, _NOTE, _NO_BITS = 1, 4, 8
 
 
 def drop_section(library: Path, name: str) -> None:
-    """Remove a read-only section from the file of an ELF library; in memory it becomes zeros.
+    """Remove a read-only section from an ELF file. In memory, zeros replace the section.
 
     The surrounding segment is split in two. The program header of the second half replaces that of
     the build ID, because the table cannot grow. A library without the section or without a build ID

@@ -37,7 +37,7 @@ _DOCKER_HOME: Final = Path("/var/lib/docker")
 
 
 def free_space(layout: Layout) -> str:
-    """Empty the stores unless there is space and only the current base image is linked into them.
+    """Empty the stores if disk space is low or the current base image is not the only one in them.
 
     Return a message if they were emptied, otherwise an empty string. While a cluster is running,
     all stores are kept.

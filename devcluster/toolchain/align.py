@@ -1,4 +1,4 @@
-"""`python -m devcluster.toolchain.align`: align the dependencies of modules that share a build.
+"""`python -m devcluster.toolchain.align`: align the dependencies of modules that share packages.
 
 Go compiles a package once for all programs that use the same version of it. Run this command after
 a version in a go.mod file has changed. A unit test fails if the versions disagree.

@@ -29,7 +29,7 @@ _COMMANDS: dict[str, Any] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that exits with status 64 on errors, because 2 is the status for changes."""
+    """Parser that exits with status 64 on invalid arguments, because status 2 means changes."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

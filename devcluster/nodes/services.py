@@ -100,7 +100,7 @@ class NodeServices:
         CNI_CHAIN.write_text(json.dumps(chain))
 
     def kubelet(self) -> Service:
-        """Return the kubelet, with the node labels of GPU feature discovery."""
+        """Return the kubelet, which sets the labels of GPU feature discovery on its node."""
         config = self._write("kubelet.json", self._kubelet_configuration())
         labels = {
             "nvidia.com/gpu.present": "true",
@@ -184,7 +184,7 @@ class NodeServices:
         return Service("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={config}"])
 
     def coredns(self) -> Service:
-        """Return CoreDNS, which runs as a process of the node instead of a pod."""
+        """Return CoreDNS, which runs as a process of the node instead of in a pod."""
         config = self._write(
             "Corefile",
             f""".:53 {{
@@ -232,7 +232,7 @@ class NodeServices:
         return {"apiVersion": "v1", "kind": "List", "items": [service, endpoints]}
 
     def registry(self) -> Service:
-        """Return Debian's docker-registry, whose storage is in the cache."""
+        """Return Debian's docker-registry, whose storage is in the cache directory."""
         config = self._write(
             "registry.json",
             {
@@ -254,7 +254,7 @@ class NodeServices:
         return Service("charts", [sys.executable, "-m", "http.server", port, *options])
 
     def docker(self) -> Service:
-        """Return the Docker engine that builds images. Its socket is in the cluster's state."""
+        """Return the Docker engine that builds images. Its socket is in the state directory."""
         command = [
             "dockerd",
             f"--host=unix://{self.layout.docker_socket}",

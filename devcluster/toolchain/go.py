@@ -1,6 +1,6 @@
 """The Go command, run without user settings that affect builds.
 
-The class `Go` also replaces the user's module and build caches with its own.
+Commands of the class `Go` also use separate module and build caches instead of the user's.
 """
 
 import json

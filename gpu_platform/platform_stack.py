@@ -64,7 +64,7 @@ class Platform:
         provider: kubernetes.Provider | None = None,
         check_cluster: bool = True,
     ) -> Self:
-        """Read the outputs of a stack, such as `organization/gpu-platform/prod`.
+        """Read a platform from the outputs of a stack, such as `organization/gpu-platform/prod`.
 
         Args:
             stack: Name of the stack.

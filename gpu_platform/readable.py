@@ -17,9 +17,9 @@ class ArgumentError(pulumi.RunError):
 
 @cache
 def readable(value: Any) -> Any:
-    """Return a model whose constructor raises ArgumentError; return other values unchanged.
+    """Return a model with a constructor that raises ArgumentError; return other values unchanged.
 
-    The result is a subclass, so that other users of the model still receive pydantic's
+    The result is a subclass, so that code that uses the original model still receives pydantic's
     ValidationError. Nested models are constructed by pydantic, so the outermost model reports all
     problems.
     """

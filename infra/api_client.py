@@ -95,7 +95,7 @@ class ApiClient:
         ]
 
     def allow_ports(self, ports: Iterable[int]) -> Manifest:
-        """Return the NetworkPolicy that allows only egress to these ports.
+        """Return the NetworkPolicy that denies all traffic except egress to these ports.
 
         A NetworkPolicy cannot select the API server, so these ports are allowed on all addresses.
         """
@@ -152,7 +152,7 @@ class ApiClient:
         )
 
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return a Deployment with one replica and, by default, Kubernetes' update strategy."""
+        """Return a Deployment with one replica. Without `strategy`, Kubernetes' default applies."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -197,4 +197,4 @@ TOKEN: Final = Volume(
     path="/var/run/secrets/kubernetes.io/serviceaccount",
     read_only=True,
 )
-"""The volume that Kubernetes adds to pods that mount the token automatically."""
+"""The volume that Kubernetes itself would add if the token were mounted automatically."""

@@ -16,7 +16,7 @@ from infra.shared import SharedResources
 
 RECORDER: Final = "failure-recorder"
 CLAIMS_PATH: Final = "/claims"
-# The old pod runs until the new one is ready, because failures in a gap would not be recorded.
+# The old pod runs until the new one is ready, because a gap would leave failures unrecorded.
 # Meanwhile, both write the same files, which is harmless.
 _STRATEGY: Final = {
     "type": "RollingUpdate",

@@ -169,7 +169,7 @@ def _daemon_set(gpu: GpuSettings, config: str, *, use_pull_secret: bool) -> Mani
             "template": {
                 "metadata": {
                     "labels": standard_labels(PLUGIN, PLUGIN),
-                    # The plugin reads its file only at startup, so a change must restart it.
+                    # The plugin reads its configuration only at startup, so changes restart it.
                     "annotations": {"gpu-platform.dev/config": checksum},
                 },
                 "spec": compact(

@@ -54,7 +54,7 @@ def with_metadata(
 ) -> Manifest:
     """Return an object with labels and annotations added to it and to its pod templates.
 
-    The object's own values take precedence.
+    Existing values take precedence.
     """
     added = {"labels": labels, "annotations": annotations}
     described = _add_metadata(manifest, added)

@@ -133,7 +133,7 @@ class PlatformOutputs(TypedDict):
     """All outputs of the stack."""
 
     namespace: Annotated[str, Field(description="Namespace of the workloads.")]
-    queues: Annotated[list[str], Field(description="Queues in which jobs may wait, sorted.")]
+    queues: Annotated[list[str], Field(description="Names of the queues for jobs, sorted.")]
     claims: Annotated[
         dict[str, str], Field(description="Names of the claims in the cluster, by key.")
     ]
@@ -165,7 +165,7 @@ class PlatformOutputs(TypedDict):
 
 
 PLATFORM_OUTPUTS: Final = TypeAdapter(PlatformOutputs)
-"""Validates outputs that were read from another stack."""
+"""Validator of outputs that were read from another stack."""
 
 
 def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:

@@ -242,7 +242,8 @@ def _environment(
 ) -> list[Manifest]:
     variables: dict[str, Any] = {"HOME": TMP_PATH, "PYTHONUNBUFFERED": "1"}
     if gpus == 0:
-        # CUDA images set this to `all`, and NVIDIA's runtime then provides GPUs without a request.
+        # CUDA images set this to `all`, and NVIDIA's runtime then exposes GPUs that were not
+        # requested.
         variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     variables |= {**rdma_variables(rdma), **env}
     return [

@@ -80,7 +80,7 @@ def add_models(
         "--namespace",
         "-n",
         metavar="NAME",
-        help="namespace from which the objects of the run are read, instead of --objects",
+        help="namespace of the cluster from which to read the objects of the run",
     )
     publish.add_argument(
         "--policy-config", type=Path, metavar="FILE", help="configuration of the policy pack"

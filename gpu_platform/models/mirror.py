@@ -31,7 +31,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Mirror:
-    """Client for the server at MLFLOW_TRACKING_URI, with the credentials in MLFLOW_TRACKING_*."""
+    """Client for the MLflow server at MLFLOW_TRACKING_URI.
+
+    The credentials are in MLFLOW_TRACKING_USERNAME and _PASSWORD, or in MLFLOW_TRACKING_TOKEN.
+    """
 
     def __init__(self) -> None:
         self._url = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")

@@ -1,4 +1,4 @@
-"""Client for artifacts in an OCI registry. Content that is read by digest is verified."""
+"""Client for artifacts in an OCI registry. Content read by digest is verified against it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Repository:
 
     def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
         self.reference = reference
-        # requests ignores this variable, which the oras command and other programs read.
+        # The oras command and other programs read SSL_CERT_FILE, but requests ignores it.
         trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
         root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
         with self._errors("cannot be reached"):
@@ -95,7 +95,7 @@ class Repository:
             )
 
     def resolve(self, version: str) -> str:
-        """Return the digest for a tag or digest, which must exist in the repository."""
+        """Return the digest for a tag or digest. Raise GitopsError if it does not exist."""
         if not version.startswith("sha256:"):
             return digest_of(self._manifest_bytes(version))
         self.manifest(version)

@@ -44,7 +44,8 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
     """Verify that this key signed exactly the files in a directory.
 
     Raises:
-        GitopsError: If the signature is not valid, or the files differ from the signed ones.
+        GitopsError: If the key cannot be read, the signature is not valid, or the files differ from
+            the signed ones.
     """
     signature = directory.with_suffix(".sig")
     signature.write_bytes(bundle)
@@ -79,7 +80,7 @@ def _different(directory: Path, bundle: bytes) -> list[str]:
 
 
 def fingerprint(key: Path) -> str:
-    """Return the digest of a public key. Raise GitopsError if it cannot be read."""
+    """Return the digest of a public key. Raise GitopsError if the key cannot be read."""
     try:
         public: Any = serialization.load_pem_public_key(key.read_bytes())
     except (OSError, ValueError) as error:

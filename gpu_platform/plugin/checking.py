@@ -1,4 +1,4 @@
-"""Validation of arguments from programs in other languages. Errors name the key."""
+"""Validation of arguments from programs in other languages. Errors name the invalid key."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -65,7 +65,7 @@ class Deferred(Component):
         return built
 
     def register_after(self, built: pulumi.Output[None]) -> None:
-        """Register this component, which has no attributes. Pulumi then waits for `built`."""
+        """Register this component, which has no output properties; Pulumi waits for `built`."""
         self.register_outputs({"made": built})
 
 
@@ -250,7 +250,7 @@ class FailureRecorder(Deferred):
 
 
 class NodeHealth(Deferred):
-    """A controller that cordons nodes with unhealthy GPUs and moves their runs."""
+    """A controller that cordons nodes with unhealthy GPUs and moves their runs to other nodes."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None

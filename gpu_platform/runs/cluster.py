@@ -158,7 +158,7 @@ class Member:
         self._print_logs(run)
 
     def follow(self, run: str) -> State:
-        """Print the logs of a run's pods, also after restarts, and return the run's final state.
+        """Print the logs of a run's pods, including restarted ones, and return the final state.
 
         Raises:
             GitopsError: If the run does not exist, or is deleted while its logs are followed.
@@ -207,7 +207,7 @@ class Member:
                     break
 
     def queue(self, name: str, resource: str) -> tuple[str, str | None] | None:
-        """Return the number of devices that a queue has allocated, and the queue's limit, if any.
+        """Return the number of devices allocated in a queue, and the queue's limit, if any.
 
         Return None if the member may not read the queue, or if Volcano has not set the queue's
         status yet.

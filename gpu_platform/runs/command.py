@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _simulation_report(runs: Sequence[Submission], snapshot: Path) -> str:
-    """Return a report on how the scheduler would handle the runs in a snapshot's cluster."""
+    """Return a report on how the scheduler would place the runs in the cluster of a snapshot."""
     from datetime import UTC, datetime
 
     from gitops.forecast.answer import render

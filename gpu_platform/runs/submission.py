@@ -62,7 +62,7 @@ class Description(BaseModel):
 
 @dataclass(frozen=True)
 class Submission:
-    """A run with its objects. They are created in the order of `manifests`."""
+    """A run and its objects, which are created in the order of `manifests`."""
 
     key: str
     name: str
@@ -71,7 +71,7 @@ class Submission:
 
 
 def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
-    """Map the job keys in a file to the jobs, whose settings are those of `training.jobs`.
+    """Return the jobs in a file by key. Their settings are those of `training.jobs`.
 
     Raises:
         GitopsError: If the file is not valid. The message lists every problem.

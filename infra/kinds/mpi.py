@@ -47,7 +47,7 @@ _RANK: Final = (
     "LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
     'GROUP_RANK=$(($OMPI_COMM_WORLD_RANK/$SLOTS)); exec "$@"'
 )
-"""Script that sets torchrun's environment variables from the corresponding ones of Open MPI."""
+"""Script that sets the variables of torchrun from the corresponding variables of Open MPI."""
 
 
 def build(gang: Gang) -> list[Manifest]:

@@ -1,6 +1,7 @@
 """Kind `ray`: a KubeRay RayJob. The head has no GPUs. Every pod except the head is one Ray worker.
 
-The stack's PodGroup makes the head and the workers one gang, whichever scheduler KubeRay uses.
+The stack's PodGroup makes the head and the workers one gang, whatever batch scheduler KubeRay is
+configured to use.
 KubeRay generates the pods' commands (`ray start`).
 """
 
@@ -35,7 +36,7 @@ def build(gang: Gang) -> list[Manifest]:
         "spec": compact(
             {
                 "entrypoint": " ".join(_shell_word(word) for word in gang.pod.command),
-                # The operator itself submits the command. Other modes create an additional pod.
+                # The operator itself submits the command. The default mode creates a pod for that.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
                 "activeDeadlineSeconds": gang.deadline_seconds,
@@ -98,7 +99,7 @@ def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
 
 
 def _head_access(gang: Gang) -> Manifest:
-    """Return the policy that lets only KubeRay and the run's own pods connect to the head."""
+    """Return the NetworkPolicy that admits only KubeRay and the run's pods to the head."""
     # KubeRay's chart uses the first name, its plain manifests the second.
     name = {
         "key": "app.kubernetes.io/name",

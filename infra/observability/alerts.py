@@ -71,7 +71,7 @@ def _expected_series(settings: MonitoringSettings) -> tuple[str, ...]:
 def alerts(
     limits: Thresholds, *, scraped: Sequence[str] = (_QUEUES, _PODS_OF_CLUSTER, _GPUS)
 ) -> dict[str, list[Alert]]:
-    """Map topics to their alerts. `scraped` lists series that must always exist."""
+    """Return the alerts by topic. `scraped` lists series that must always exist."""
     return {
         "gpus": _gpus(limits),
         "training": _training_alerts(limits),
@@ -133,7 +133,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
         Alert(
             name="GpuXidError",
             # The exporter reports the last error until it restarts, even if the GPU has since been
-            # assigned to another pod. The alert therefore ends after 15 minutes.
+            # assigned to another pod. The alert therefore resolves after 15 minutes.
             expr="DCGM_FI_DEV_XID_ERRORS > 0 unless on (Hostname, gpu) "
             f"{_XID.format('')} == {_XID.format(' offset 15m')}",
             minutes=0,

@@ -20,7 +20,7 @@ _SERVICE: Final = '{namespace=~"$namespace", service=~"$service"}'
 
 
 def pages(settings: MonitoringSettings) -> dict[str, Page]:
-    """Map names to dashboards."""
+    """Return the dashboards by name."""
     return {
         "cluster": _cluster(),
         "queues": _queues(),

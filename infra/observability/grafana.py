@@ -1,4 +1,4 @@
-"""Dashboards as data, and their conversion with Grafana's foundation SDK."""
+"""Data types that describe dashboards, and their conversion with Grafana's Foundation SDK."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from grafana_foundation_sdk.models.common import StackingMode
 from grafana_foundation_sdk.models.dashboard import Dashboard, DataSourceRef, VariableRefresh
 
 WIDTH: Final = 24
-"""Columns of Grafana's grid."""
+"""Number of columns of Grafana's grid."""
 
 _SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${source}")
 

@@ -80,7 +80,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         Recording(
             "gpu_platform:run_goodput",
             # Goodput is relative to the time during which the run's pods had GPUs, because
-            # processes cannot measure image pulls, imports and restarts. It counts pods instead of
+            # processes cannot measure image pulls, imports and restarts. The rule counts pods, not
             # GPUs, because one process per pod serves metrics. The window is 299s, because in
             # Prometheus 2, a window of 5m includes both ends, and therefore one sample too many.
             'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
@@ -107,7 +107,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
 
 
 def _pod_run() -> str:
-    """Return a query that is 1 for each pod of a run, with the run and its queue as labels.
+    """Return a query whose value is 1 for each pod of a run, with labels for run and queue.
 
     Pods of Volcano Jobs have the queue as a label. Pods of other kinds only have the annotation
     with which Volcano finds their queue.

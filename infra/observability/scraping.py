@@ -29,7 +29,7 @@ class Target:
     port: str
     """Name of the pods' port, or number of a Service's target port."""
     labels: Mapping[str, Sequence[str]]
-    """Maps series labels to labels and annotations of the pod; the last one that exists wins."""
+    """Maps series labels to labels and annotations of the pod; the last existing one is used."""
     keeps_labels: bool = False
     """True if the metrics already have labels with the namespace and pod that they describe.
 
@@ -40,7 +40,7 @@ class Target:
     may_have_tls: bool = False
     """True if an annotation of a pod can request scraping over TLS."""
     reads_annotations: bool = False
-    """True if annotations of pods override the port or path of metrics, or disable scraping."""
+    """True if annotations of a pod can override the port or path, or disable scraping."""
     interval_seconds: int | None = None
     """Scrape interval. None uses the default."""
 

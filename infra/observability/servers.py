@@ -40,9 +40,9 @@ _WORKERS: Final = ".+-[0-9]+-[0-9]+"
 
 
 def _ready(servers: Mapping[str, Runtime]) -> str:
-    """Return a query that is 1 for each pod whose readiness probe succeeds, and 0 for others.
+    """Return a query whose value is 1 for each pod that is ready, and 0 for other pods.
 
-    Of a LeaderWorkerSet, it includes only the leaders, because the other pods have no probes.
+    It includes only the leaders of a LeaderWorkerSet, because the other pods have no probes.
     """
     names = "|".join(sorted(servers))
     label = "label_gpu_platform_dev_service"

@@ -14,7 +14,7 @@ from infra.sweep import Sweep, winner_path
 from kube.names import LEADER_WORKER_SET_GROUP, ROLE_LABEL, SERVICE_LABEL, WORKLOAD_LABEL
 
 LEADER_LABEL: Final = {ROLE_LABEL: "serving-leader"}
-"""Label of the pod that receives the requests for a replica of several pods.
+"""Label of the pod that receives the requests if a replica consists of several pods.
 
 Its value differs from that of a training job's leader, which uses no GPU and may therefore share
 the node of a `whole_node` job.
@@ -123,7 +123,7 @@ class InferenceServiceArgs:
 
     @property
     def stable(self) -> Version:
-        """The stable version, as configured by the service itself."""
+        """The stable version, which the service's top-level settings describe."""
         settings = self.service
         return Version(
             name=self.key,

@@ -119,7 +119,7 @@ def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[I
 
 
 def _fetched_url(version: Version) -> str | None:
-    """Return the URL that an init container downloads, or None.
+    """Return the URL from which an init container downloads the export, or None.
 
     Servers other than this project's read URLs themselves.
     """

@@ -1,7 +1,7 @@
 """Services and routes, through which requests reach the pods, and disruption budgets.
 
 In Gateway API v1, requests for a backend with a weight but without a ready pod fail (HTTPRoute,
-backendRefs), so a route may refer to a canary only once its pods are ready.
+backendRefs), so a route may refer to a canary only once the canary's pods are ready.
 """
 
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ def parent(gateway: GatewaySettings) -> Manifest:
 
 
 def shares(args: InferenceServiceArgs) -> dict[str, int]:
-    """Return the percentage of requests for each Service, without Services that get none."""
+    """Return the percentage of requests for each Service, omitting Services that get none."""
     canary, settings = args.canary, args.service.canary
     if canary is None or settings is None:
         return {args.key: 100}

@@ -221,7 +221,7 @@ class GpuSettings(Settings):
     mig_strategy: MigStrategy = Field(
         default="none",
         description="Resource names of MIG devices: none ignores MIG, single offers MIG devices "
-        "under the name of whole GPUs, mixed as nvidia.com/mig-<profile>.",
+        "under the name of whole GPUs, and mixed offers them as nvidia.com/mig-<profile>.",
     )
     device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
         default=None,

@@ -16,7 +16,7 @@ from infra.settings.types import (
 
 
 class NodeHealthSettings(Settings):
-    """A controller that cordons nodes with unhealthy GPUs and moves their runs.
+    """A controller that cordons nodes with unhealthy GPUs and moves their runs to other nodes.
 
     Its image must be one of `images.workloads`, and the user of `pulumi up` needs permission to
     grant `patch nodes`. docs/node-health.md describes the controller.

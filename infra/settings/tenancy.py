@@ -178,8 +178,7 @@ class TenancySettings(Settings):
     )
     identities: IdentitiesSettings = Field(
         default=IdentitiesSettings(),
-        description="Cloud identities of the workloads, as a replacement for static keys of object "
-        "stores.",
+        description="Cloud identities that workloads use instead of static keys for object stores.",
     )
     admission: AdmissionMode = Field(
         default="off",

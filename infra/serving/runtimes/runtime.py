@@ -39,7 +39,7 @@ class Launch:
     cpus: int = 1
     """CPU request in cores, rounded up."""
     revision: str | None = None
-    """Commit of the model in the hub."""
+    """Commit of the model on the Hugging Face Hub."""
     digest: str | None = None
     tls: str | None = None
     """Directory with tls.crt and tls.key."""
@@ -116,7 +116,7 @@ class Runtime(BaseModel, ABC):
         return {}
 
     def problem(self, gpus: int) -> str | None:
-        """Return an error message if the settings do not fit the GPUs per pod."""
+        """Return an error message if the settings do not match the number of GPUs per pod."""
         return None
 
 

@@ -222,7 +222,7 @@ class Vllm(ProgramArguments):
         return {"shutdown_timeout": self.shutdown_timeout}
 
     def problem(self, gpus: int) -> str | None:
-        """Return an error message if the parallel sizes do not fit the replica's GPUs."""
+        """Return an error message if the parallel sizes do not match the replica's GPUs."""
         pipeline, data = self._pipeline_parallel, self.data_parallel_size
         if self.nnodes > 1 and (gpus == 0 or data > 1):
             return (

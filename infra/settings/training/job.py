@@ -341,7 +341,7 @@ class TrainingJobSettings(Settings):
     )
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
-        description="suspended removes the run's pods until this is set to running; stopped "
+        description="suspended deletes the pods and keeps the run; running resumes it; stopped "
         "terminates the run permanently. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(

@@ -211,14 +211,14 @@ def _container(gpu: GpuSettings) -> Manifest:
         "capabilities": {"drop": ["ALL"]},
     }
     if gpu.mig_strategy != "none":
-        # Required to read the layout of MIG devices.
+        # The plugin needs these to read the layout of MIG devices.
         env.append({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"})
         security = {
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
         }
     if gpu.pass_device_specs:
-        # As in NVIDIA's chart (compatWithCPUManager).
+        # NVIDIA's chart does the same (compatWithCPUManager).
         security = {"privileged": True, "readOnlyRootFilesystem": True}
     return {
         "name": PLUGIN,

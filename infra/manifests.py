@@ -133,7 +133,7 @@ def system_namespace(name: str, app: str) -> list[Manifest]:
                 "labels": standard_labels(app, name),
             },
             "spec": {
-                # More pods than any cluster has, so that the quota does not limit them.
+                # No cluster has so many pods, so the quota never limits them.
                 "hard": {"pods": "1000000"},
                 "scopeSelector": {"matchExpressions": [scope]},
             },

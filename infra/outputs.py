@@ -78,7 +78,7 @@ class RunOutput(TypedDict):
 
 
 class VersionOutput(TypedDict):
-    """A version of a served model. `GET /v2/models/<model>` returns its metadata."""
+    """A version of a served model."""
 
     run: NotRequired[
         Annotated[

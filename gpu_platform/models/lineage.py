@@ -19,7 +19,7 @@ from workload.manifest import Manifest
 
 FILE: Final = "lineage.json"
 _TRAINING_CONTAINER: Final = "training"
-"""Name of the training container in all job kinds."""
+"""Name of the training container in kinds whose operator does not require another name."""
 
 
 class Verdict(BaseModel):

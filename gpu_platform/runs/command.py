@@ -111,7 +111,7 @@ def _simulation_report(runs: Sequence[Submission], snapshot: Path) -> str:
 
 
 def _follow(member: Member, run: str) -> int:
-    """Follow the logs of a run and return 0 if it succeeds."""
+    """Follow the logs of a run and return the exit status, which is 0 if the run succeeds."""
     state = member.follow(run)
     sys.stderr.write(f"{run}: {state}\n")
     return 0 if state == "succeeded" else FAILED

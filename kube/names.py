@@ -6,8 +6,9 @@ WORKLOAD_LABEL: Final = "gpu-platform.dev/workload"
 RUN_LABEL: Final = "gpu-platform.dev/run"
 SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
-"""Label with the role of a pod. In an MPI job, the `leader` starts the processes in the pods with
-the role `worker`. In a replica of several pods, the `serving-leader` receives the requests."""
+"""Label with the role of a pod: `leader` is the MPI launcher or Ray head, and `serving-leader` is
+the pod that receives the requests in a replica with several pods. The other pods of such a job or
+replica have the role `worker`."""
 
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
@@ -45,7 +46,7 @@ PATCH_FORCE_ANNOTATION: Final = "pulumi.com/patchForce"
 
 CANARY_ANNOTATION: Final = "gpu-platform.dev/canary"
 CANARY_IMAGE_ANNOTATION: Final = "gpu-platform.dev/canary-image"
-"""Annotations of a route: digest of the canary's settings and limits, and its image."""
+"""Annotations of a route: a digest of the canary's settings and limits, and the canary's image."""
 ROLLED_BACK_ANNOTATION: Final = "gpu-platform.dev/rolled-back"
 """Annotation of a route: the canary that was rolled back, and the reason."""
 CANARY_SPAN: Final = "$span"

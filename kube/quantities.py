@@ -14,7 +14,7 @@ from typing import Any, Final
 
 MEBIBYTE: Final = 2**20
 LARGEST: Final = 2**63 - 1
-"""Maximum quantity. The API accepts larger values, but reduces them to this one."""
+"""Maximum quantity. The API accepts larger values, but caps them at this value."""
 
 _PATTERN = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"

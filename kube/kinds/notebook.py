@@ -8,7 +8,7 @@ from kube.kinds.volcano import JOB
 KIND: Final = Kind(
     resource=JOB,
     capabilities=frozenset({"notebook", "attempt_deadline_seconds"}),
-    objects="Volcano Job; with a route also Service, NetworkPolicy, HTTPRoute",
+    objects="Volcano Job; with a route, also Service, NetworkPolicy and HTTPRoute",
     needs="Volcano; Gateway API for a route",
     after_fault="the notebook is suspended, except after an eviction, when it restarts",
     image_needs="JupyterLab",

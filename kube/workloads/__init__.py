@@ -1,4 +1,4 @@
-"""Registry of the kinds that run pods, name accelerators or deploy other objects."""
+"""Registry of the kinds that run pods, request accelerators or deploy other objects."""
 
 from __future__ import annotations
 

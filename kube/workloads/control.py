@@ -37,7 +37,7 @@ class Job:
     """Smallest retry limit that the controller applies as is; Volcano, for example, treats 0 as
     3."""
     extra: int = 0
-    """Retry limit minus the number of retries that it allows; 1 if reaching it fails the job."""
+    """Retry limit minus the number of allowed retries; 1 if the job fails at the limit itself."""
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True

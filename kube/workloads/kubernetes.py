@@ -1,4 +1,4 @@
-"""Kubernetes' built-in kinds, and kinds that name devices or images but run nothing."""
+"""Kubernetes' built-in kinds, and kinds that refer to devices or images but run no pods."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ PLAIN: Final = [
     for group, kinds in _PLAIN_KINDS.items()
     for kind in kinds.split()
 ]
-"""Kinds that run nothing, even if they name resources and images."""
+"""Kinds that run no pods, even if they refer to resources or images."""
 
 _CHANGES: Final = "it changes objects when they are created"
 _CREATES: Final = "it creates additional objects when others are created"

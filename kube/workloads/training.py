@@ -1,4 +1,4 @@
-"""Training and batch kinds: Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue."""
+"""Training and batch kinds: Kubeflow, KubeRay, JobSet, LeaderWorkerSet and Kueue."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ EVENTS: Final = [
     ),
 ]
 
-# Monitoring operators add the main container to the listed containers.
+# The Prometheus operator adds the main container to the listed containers.
 MONITORING: Final = [
     WorkloadKind(
         group="monitoring.coreos.com",
@@ -92,7 +92,7 @@ MONITORING: Final = [
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
-# Custom resources of database operators. They specify the images of the pods.
+# Custom resources of CloudNativePG, which specify the images of its pods.
 OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",

@@ -39,7 +39,7 @@ class Idleness(ExtensionApp):
         self._callback = PeriodicCallback(self._evaluate, interval * 1000)
         self._callback.start()
         self.log.info(
-            "will be suspended after %g s without activity of kernels, terminals and %d GPUs",
+            "the server stops after %g s without activity of kernels, terminals and %d GPUs",
             self.limit_seconds,
             len(self._gpus),
         )
@@ -66,12 +66,12 @@ class Idleness(ExtensionApp):
     def _evaluate(self) -> None:
         idle = self.idle
         if idle.over:
-            self.log.warning("suspended after %g s without activity", idle.limit)
+            self.log.warning("stopping the server after %g s without activity", idle.limit)
             self._callback.stop()
             assert self.serverapp is not None  # noqa: S101
             self.serverapp.stop()
         elif idle.warned and not self._warned:
-            self.log.warning("idle: suspended in %.0f s unless a cell runs", idle.remaining)
+            self.log.warning("idle: the server stops in %.0f s without activity", idle.remaining)
         self._warned = idle.warned
 
 

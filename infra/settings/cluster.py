@@ -36,8 +36,8 @@ class ClusterSettings(Settings):
         default=None,
         min_length=1,
         description="Context in the kubeconfig. The stack never deploys to another cluster, "
-        f"whatever the current context is. `{IN_CLUSTER}` is the cluster in which Pulumi runs as a "
-        "pod.",
+        f"regardless of the current context. `{IN_CLUSTER}` selects the cluster in which Pulumi "
+        "runs as a pod.",
     )
     kubeconfig: str | None = Field(
         default=None,
@@ -221,7 +221,7 @@ class GpuSettings(Settings):
     mig_strategy: MigStrategy = Field(
         default="none",
         description="Resource names of MIG devices: none ignores MIG, single offers MIG devices "
-        "under the name of whole GPUs, and mixed offers them as nvidia.com/mig-<profile>.",
+        "under the name of whole GPUs, and mixed offers them as `nvidia.com/mig-<profile>`.",
     )
     device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
         default=None,

@@ -139,5 +139,5 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _is_ignored(name: str) -> bool:
-    """Return True for compiled files and for hidden files of editors and tools."""
+    """Return True for names of compiled and hidden files, which do not affect the image."""
     return name == "__pycache__" or name.startswith(".")

@@ -57,8 +57,8 @@ class NodeHealthSettings(Settings):
     xids: list[PositiveInt] = Field(
         default=[48, 64, 74, 79, 95],
         min_length=1,
-        description="Xid errors that count as node faults, if `prometheus` is set. The default is "
-        "uncorrectable ECC errors, failed row remapping, NVLink errors, and GPUs that fell off "
+        description="Xid errors that count as node faults, if `prometheus` is set. The defaults "
+        "are uncorrectable ECC errors, failed row remapping, NVLink errors, and GPUs that fell off "
         "the bus.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")

@@ -69,7 +69,7 @@ class StorageClassSettings(Settings):
 
 
 class LocalSource(Settings):
-    """A directory on nodes: on one node, or a shared mount that several nodes have."""
+    """A directory on one node, or a shared mount on several nodes."""
 
     path: AbsolutePath = Field(description="Path of the directory, the same on every node.")
     nodes: dict[QualifiedName, list[LabelValue]] = Field(

@@ -101,7 +101,7 @@ class NetworkSettings(Settings):
 
 
 def _word_off(value: object) -> object:
-    """Return `off` if YAML has read it as a boolean."""
+    """Return "off" if YAML has parsed `off` as the boolean false."""
     return "off" if value is False else value
 
 

@@ -1,4 +1,4 @@
-"""Types that check what Kubernetes would check only when an object is created."""
+"""Types of settings, checked against the rules of the Kubernetes API before objects are created."""
 
 import re
 from typing import Annotated, Final
@@ -189,7 +189,7 @@ RunKey = Annotated[
     ),
     _format("name"),
 ]
-"""The key of a job or service, from which names of pods and Services are built."""
+"""The key of a job, sweep or service, from which names of pods and Services are built."""
 
 DnsName = Annotated[
     str,

@@ -302,7 +302,7 @@ class VolcanoSettings(Settings):
 
     @property
     def hierarchical(self) -> bool:
-        """True if a queue has a parent queue."""
+        """True if a queue has a parent queue other than `root`."""
         return any(queue.parent not in (None, "root") for queue in self.queues.values())
 
     @property

@@ -21,7 +21,7 @@ def gangs_fit_quota_and_queue(
     volcano: VolcanoSettings,
     gpu: GpuSettings,
 ) -> Iterator[str]:
-    """Check that quota and queue have capacity for each whole gang and for each step's pod.
+    """Check that the quota and each job's queue can admit the whole gang and every step's pod.
 
     Volcano places a gang as a whole or not at all.
     """
@@ -47,7 +47,7 @@ def gangs_fit_quota_and_queue(
 
 
 def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[str]:
-    """Check that the quota for GPUs is not among those for other devices."""
+    """Check that GPUs are limited by `tenancy.quota.gpus`, not by `tenancy.quota.devices`."""
     if gpu.resource in tenancy.quota.devices:
         yield (
             f"{full_key('tenancy', 'quota', 'devices', gpu.resource)} limits the GPUs "
@@ -103,7 +103,7 @@ def claims_are_within_the_quota(
 def containers_are_admitted(
     training: TrainingSettings, inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that no container exceeds the memory limit of the namespace."""
+    """Check that no container exceeds the namespace's maximum memory per container."""
     maximum = tenancy.limits.max_memory
     workloads = {job_key(key, "memory"): job.memory for key, job in training.all_jobs.items()}
     for key, job in training.all_jobs.items():
@@ -155,9 +155,9 @@ def gpus_are_offered(
 
 
 def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
-    """Check that no pod requests several time-sliced GPUs.
+    """Check that no training pod requests several time-sliced GPUs.
 
-    They may be shares of one GPU, and training would hang.
+    They could be shares of the same GPU, and training would hang.
     """
     sliced = gpu.time_slicing
     offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
@@ -172,7 +172,7 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
 def node_ports_are_reachable(
     inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that an isolated namespace admits the callers of node ports, which are not pods."""
+    """Check that clients outside the cluster can reach node ports in an isolated namespace."""
     network = tenancy.network
     for key, service in inference.services.items():
         if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:

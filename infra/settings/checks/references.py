@@ -1,4 +1,4 @@
-"""Checks that referenced queues, images, claims and other objects exist, and names are unique."""
+"""Checks that names are unique, and that referenced queues, images, claims and the like exist."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -160,7 +160,7 @@ def winners_are_served(training: TrainingSettings, inference: InferenceSettings)
 def _served_jobs(
     service: InferenceServiceSettings, training: TrainingSettings
 ) -> Iterator[tuple[str, str, TrainingJobSettings]]:
-    """Yield the setting that names a served job or sweep, the name, and the job that exports."""
+    """Yield the key that refers to the job or sweep, its name, and the job with the export."""
     if service.job in training.jobs:
         yield "job", service.job, training.jobs[service.job]
     if service.sweep in training.sweeps:
@@ -170,7 +170,7 @@ def _served_jobs(
 def _export_problems(
     path: str, name: str, service: InferenceServiceSettings, job: TrainingJobSettings
 ) -> Iterator[str]:
-    """Check that the job has one run with an export that the server can load."""
+    """Yield each reason why the service cannot serve the job's export."""
     if job.notebook is not None:
         yield (
             f"{path} is {name!r}, which is a notebook, so it exports no model: name a job, or set "

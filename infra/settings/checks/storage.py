@@ -1,4 +1,4 @@
-"""Checks that claims fit their volumes and the pods that mount them."""
+"""Checks that claims match their volumes and can be mounted by their pods."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,10 @@ from kube.quantities import parse_quantity
 
 
 def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
-    """Check that each claim's `volume` is declared, fits the claim and is bound to no other one."""
+    """Check that the `volume` of each claim is declared, and that its properties match the claim.
+
+    No two claims may use the same volume.
+    """
     owners: dict[str, str] = {}
     for key, claim in storage.claims.items():
         if claim.volume is None:
@@ -50,7 +53,10 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
 def claims_can_be_mounted_by_their_pods(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:
-    """Check that a claim that several pods mount has an access mode for several nodes."""
+    """Check that each claim that several pods mount has an access mode for several nodes.
+
+    Also check that model caches are not larger than their claims.
+    """
     for key, job in training.all_jobs.items():
         claim = storage.claims.get(job.checkpoints)
         if claim is None:

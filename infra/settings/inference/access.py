@@ -23,7 +23,7 @@ class ApiKeysSettings(Settings):
         default="keys",
         pattern=r"^[-._A-Za-z0-9]{1,253}$",
         description="Key in the Secret. Its value has one API key per line, as plain text or "
-        "as sha256:<hex>.",
+        "as `sha256:<hex>`.",
     )
 
 

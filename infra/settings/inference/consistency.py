@@ -49,7 +49,7 @@ _MULTI_GPU_SHM: Final = "1Gi"
 
 
 def problems(service: InferenceServiceSettings) -> Iterator[str]:
-    """Yield every contradiction within the service, with its remedy."""
+    """Yield each problem in the settings of a service, with a fix."""
     yield from _models(service)
     if service.autoscaling is not None and service.replicas is not None:
         yield "sets both replicas and autoscaling: remove one of them"
@@ -115,17 +115,17 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     if service.runtime != "torch" and any(source.download for source in _sources(service)):
         yield (
             f"sets source.download with runtime {service.runtime}, whose image contains no "
-            "downloader: remove it, and use an image volume"
+            "downloader: remove source.download, to use an image volume instead"
         )
     if service.runtime != "torch" and service.fetch.cache is not None:
         yield (
             f"sets fetch.cache with runtime {service.runtime}, which downloads the model itself: "
-            "remove it"
+            "remove fetch.cache"
         )
     digests = [service.digest, canary.digest if canary else None]
     if service.runtime != "torch" and any(digests):
         yield (
-            f"sets digest with runtime {service.runtime}, which does not check it: remove it, "
+            f"sets digest with runtime {service.runtime}, which does not check it: remove digest, "
             "and pin the model with source.artifact or source.hub.revision"
         )
 
@@ -223,7 +223,7 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
             if service.runtime_of(server).endpoints.grpc_port is None:
                 yield (
                     f"sets route.grpc_hostnames, but runtime {service.runtime} has no gRPC API "
-                    f"with the settings in `{path}`: remove it"
+                    f"with the settings in `{path}`: remove route.grpc_hostnames"
                 )
     multi_gpu = service.runtime != "torch" and service.gpus > 1
     if multi_gpu and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
@@ -259,10 +259,10 @@ def _rollback(service: InferenceServiceSettings) -> Iterator[str]:
     if REQUESTS not in series:
         yield (
             f"sets canary.rollback with runtime {service.runtime}, which does not report failed "
-            "requests: remove it"
+            "requests: remove canary.rollback"
         )
     elif canary.rollback.latency_seconds is not None and LATENCY not in series:
         yield (
             f"sets canary.rollback.latency_seconds with runtime {service.runtime}, which has no "
-            "latency histogram: remove it"
+            "latency histogram: remove canary.rollback.latency_seconds"
         )

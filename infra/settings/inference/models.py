@@ -53,7 +53,7 @@ class CacheSettings(Settings):
 
 
 class FetchSettings(Settings):
-    """Download of the export that `url` or `source.artifact` names."""
+    """Download of the model that `url` or `source` names."""
 
     size: MemoryQuantity = Field(
         default="2Gi",

@@ -63,7 +63,7 @@ class InferenceServiceSettings(Settings):
     )
     fetch: FetchSettings = Field(
         default=FetchSettings(),
-        description="Download of the export that `url` or `source.artifact` names.",
+        description="Download of the model that `url` or `source` names.",
     )
     digest: Digest | None = Field(
         default=None,

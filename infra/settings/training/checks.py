@@ -1,4 +1,7 @@
-"""Checks within one training job. Each problem is a sentence without its subject, the job."""
+"""Checks of the settings of one training job.
+
+Each problem is a sentence without its subject (the job), such as `has no program: …`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ PROGRAMS: Final = ("hyperparameters", "torchtitan", "command")
 
 
 def job_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield every contradiction within the job."""
+    """Yield each problem in the settings of the job, with a fix."""
     yield from _unsupported_settings(job)
     yield from _program_problems(job)
     yield from _size_problems(job)

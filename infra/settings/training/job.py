@@ -110,8 +110,8 @@ class StepSettings(Settings):
     inputs: dict[OutputName, Reference] = Field(
         default={},
         description="Outputs of other steps, each as `<step>.<output>`; the step waits for them. "
-        "`$(inputs.<name>)` in the command and in `env` is a parameter's value or an artifact's "
-        f"path. `{TRAINING_STEP}.{EXPORT}` is the directory of the run's export, and "
+        "`$(inputs.<name>)` in the command and in `env` is replaced with a parameter's value or an "
+        f"artifact's path. `{TRAINING_STEP}.{EXPORT}` is the directory of the run's export, and "
         f"`{TRAINING_STEP}.<metric>` one of its metrics. The output of a step with for_each is a "
         "JSON list.",
     )
@@ -131,7 +131,7 @@ class StepSettings(Settings):
         default=[],
         max_length=100,
         description="Run the step once for each of these values, in parallel. $(ITEM) in the "
-        "command is the value. Steps that follow wait until all of these pods have succeeded.",
+        "command is the value. Later steps wait until all of these pods have succeeded.",
     )
     retries: PositiveInt | None = Field(
         default=None,
@@ -167,7 +167,7 @@ class StepSettings(Settings):
 
 
 class PackingSettings(Settings):
-    """A part of the cluster, identified by a node label, that the job's pods share."""
+    """Placement of the job's pods in one part of the cluster, identified by a node label."""
 
     label: QualifiedName = Field(
         description="Node label whose value identifies the part, such as "
@@ -420,7 +420,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def starts_in_flow(self) -> bool:
-        """True if a JobFlow starts the training, as it does for steps and for a schedule."""
+        """True if a JobFlow starts the training, because the job has steps or a schedule."""
         return bool(self.steps) or self.schedule is not None
 
     @property

@@ -18,7 +18,7 @@ class RdmaSettings(Settings):
     resource: QualifiedName = Field(
         description="Resource name of the RDMA device, such as rdma/hca."
     )
-    count: PositiveInt = Field(default=1, description="Devices per pod.")
+    count: PositiveInt = Field(default=1, description="Number of RDMA devices per pod.")
     interface: str = Field(
         min_length=1, description="Network interface for NCCL's bootstrap (NCCL_SOCKET_IFNAME)."
     )
@@ -52,7 +52,7 @@ class NcclSettings(Settings):
     )
     gid_index: Byte | None = Field(
         default=None,
-        description="roce: index of the adapter's address (NCCL_IB_GID_INDEX). NCCL 2.21 and later "
+        description="roce: index of the adapter's GID (NCCL_IB_GID_INDEX). NCCL 2.21 and later "
         "detect it; earlier releases usually need 3.",
     )
     traffic_class: Byte | None = Field(
@@ -77,7 +77,7 @@ class NcclSettings(Settings):
         ge=1,
         le=128,
         description="Queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION). Several pairs spread "
-        "a connection over paths of the fabric.",
+        "the traffic of a connection over several paths of the fabric.",
     )
     gpu_direct: Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None = Field(
         default=None,
@@ -115,7 +115,10 @@ class NcclSettings(Settings):
         return self.network in _RDMA_NETWORKS
 
     def to_environment(self, interface: str | None) -> dict[str, str]:
-        """Return NCCL's variables. `interface` is the RDMA interface, or None without RDMA."""
+        """Return the environment variables of NCCL and gloo.
+
+        `interface` is the network interface in the RDMA settings, or None without RDMA.
+        """
         bootstrap = self.interface or interface
         variables = {**NETWORK_DEFAULTS[self.network], "NCCL_DEBUG": self.debug}
         if bootstrap is not None:

@@ -19,12 +19,12 @@ class TrainingSettings(Settings):
     """Training jobs and hyperparameter sweeps by key."""
 
     jobs: dict[RunKey, TrainingJobSettings] = Field(
-        default={}, description="Jobs by key. A run is named <key>-<hash of its specification>."
+        default={}, description="Jobs by key. A run is named `<key>-<hash of its specification>`."
     )
     sweeps: dict[RunKey, SweepSettings] = Field(
         default={},
-        description="Hyperparameter sweeps by key. A trial is named like a run of a job that has "
-        "the sweep's key and the trial's hyperparameters.",
+        description="Hyperparameter sweeps by key. A trial is named like a run: `<key>-<hash of "
+        "the job with the trial's hyperparameters>`.",
     )
     sweep_controller: SweepControllerSettings = Field(
         default=SweepControllerSettings(),

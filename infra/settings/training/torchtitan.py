@@ -61,7 +61,7 @@ class TorchtitanSettings(Settings):
             known = modules[self.module]
             yield f"sets config to {self.config!r}, which {_unknown(self.config, known)}"
         else:
-            # Imported here because the import is slow, and few stacks have such a job.
+            # Imported here because the import is slow, and few stacks use torchtitan.
             import jsonschema
 
             schema = {"$ref": self._config["$ref"], "$defs": released()["$defs"]}

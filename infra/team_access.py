@@ -30,8 +30,8 @@ VIEWERS: Final = "team-viewers"
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
     """Return a Role and a RoleBinding for members and for viewers, if groups are configured.
 
-    Anyone who creates pods can mount every Secret of the namespace and use its service accounts, so
-    members can do both, although their role does not grant it.
+    Anyone who creates pods can mount every Secret of the namespace and use its service accounts.
+    Members can therefore do both, although their Role grants neither.
     """
     groups = {MEMBERS: tenancy.groups.members, VIEWERS: tenancy.groups.viewers}
     rules = {MEMBERS: [*_read_rules(), *_run_rules()], VIEWERS: [*_read_rules()]}

@@ -144,7 +144,10 @@ def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
 
 
 def limit_range(tenancy: TenancySettings) -> Manifest:
-    """Return the LimitRange for containers, without a CPU limit: throttling starves GPUs."""
+    """Return the LimitRange for containers.
+
+    It sets no CPU limit, because GPUs would wait for throttled CPUs.
+    """
     limits = tenancy.limits
     return _object(
         "v1",

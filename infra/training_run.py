@@ -171,7 +171,7 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
 
 
 def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
-    """Return the gang's pod, whose command the job kind completes."""
+    """Return the pod of the gang. The builder of the job's kind completes its command."""
     job = args.job
     labels = _labels(args.key, run, "training" if job.notebook is None else "interactive")
     selector = {RUN_LABEL: run}
@@ -281,7 +281,7 @@ def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
 def _step_program(
     run: str, name: str, options: Sequence[str] = (), inputs: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the prefix that runs `workload.step`; empty if there are no options and inputs."""
+    """Return the prefix that runs `workload.step`, or [] if there are no options or inputs."""
     arguments = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
     if not options and not arguments:
         return []
@@ -311,7 +311,7 @@ def _metrics_port(job: TrainingJobSettings) -> dict[str, int]:
 
 
 def _scrape_annotations(job: TrainingJobSettings) -> dict[str, str]:
-    """Return annotations for a Prometheus that does not use PodMonitors."""
+    """Return the annotations for a Prometheus server that does not use PodMonitors."""
     return {
         f"{PROMETHEUS_ANNOTATION}{name}": value
         for port in _metrics_port(job).values()

@@ -107,7 +107,7 @@ def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) ->
 
 
 def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
-    """Return the queue names, parents first; a cycle is broken at the queue where it is entered."""
+    """Return the queue names, parents first. In a cycle, the queue visited first comes last."""
     ordered: list[str] = []
 
     def visit(name: str, path: frozenset[str]) -> None:
@@ -125,7 +125,7 @@ _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
 
 
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
-    """Return whether to retry a failed operation on a queue; if so, pause first.
+    """Pause and return True if a failed operation on a queue is to be retried, else return False.
 
     Helm's installation finishes as soon as the webhook's pod is running, although the pod may not
     be listening yet.

@@ -69,7 +69,7 @@ class WorkloadImage(Component):
         self, name: str, args: WorkloadImageArgs, build: BuildSettings
     ) -> pulumi.Output[str]:
         try:
-            # Imported here: a program that builds no image does not need the provider's plugin.
+            # Imported here, so that programs that build no images do not need the provider.
             import pulumi_docker as docker
         except ModuleNotFoundError:
             raise pulumi.RunError(

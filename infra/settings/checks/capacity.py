@@ -42,7 +42,7 @@ def gangs_fit_quota_and_queue(
                     yield (
                         f"{job_key(key, 'queue')} is {job.queue!r}, whose capability for {name} is "
                         f"{amount}, but the {need.subject} needs {plain(needed, name)} "
-                        f"({need.request}). It would never start."
+                        f"({need.request}). The {need.subject} would never start."
                     )
 
 

@@ -152,8 +152,8 @@ def winners_are_served(training: TrainingSettings, inference: InferenceSettings)
         if sweep.winner == "serve" and key not in served:
             yield (
                 f"{full_key('training', 'sweeps', key, 'winner')} is 'serve', but no service has "
-                f"`sweep: {key}`: add one to {full_key('inference', 'services')}, or leave winner "
-                "out."
+                f"`sweep: {key}`: add one to {full_key('inference', 'services')}, or remove "
+                "winner."
             )
 
 

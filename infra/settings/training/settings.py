@@ -80,7 +80,7 @@ class TrainingSettings(Settings):
             names = {job.run: "change `run` of one of them"}
             if job.starts_in_flow:
                 template = f"JobTemplate {template_name(job.run, TRAINING_STEP)}"
-                names[template] = "let the parts after the last '-' of their `run` differ"
+                names[template] = "use different parts after the last '-' of their `run`"
             for name, remedy in names.items():
                 if (other := owners.setdefault(name, key)) != key:
                     raise ValueError(

@@ -49,8 +49,8 @@ class StorageClassSettings(Settings):
     )
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
         default="Immediate",
-        description="Volume binding mode. With WaitForFirstConsumer, the nodes need the CSI driver, "
-        "and a gang that needs several nodes never starts while the claim is unbound.",
+        description="Volume binding mode. With WaitForFirstConsumer, the nodes need the CSI "
+        "driver, and a gang that needs several nodes never starts while the claim is unbound.",
     )
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 

@@ -31,6 +31,7 @@ from infra.settings.training.step_checks import preceding_steps
 from infra.settings.training.torchtitan import PROGRAM
 from infra.shared import SharedResources
 from kube.kinds import KINDS
+from kube.kinds.record import TRAINING_CONTAINER
 from kube.kinds.volcano import TRAINING_STEP
 from kube.names import (
     CHECKPOINTS_PATH,
@@ -181,7 +182,7 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
         selector |= WORKER_LABEL
     spread = job.spread and job.nodes > 1
     return Pod(
-        container="training",
+        container=TRAINING_CONTAINER,
         image=image,
         command=_command(job, run),
         cpu=job.cpu,

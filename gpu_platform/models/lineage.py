@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gitops.errors import GitopsError
 from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest as Object
+from kube.kinds import KINDS
 from kube.names import RUN_LABEL
 from policies.catalogue import RULES
 from policies.evaluation import resource_of
@@ -18,8 +19,7 @@ from workload.configuration import first_problem
 from workload.manifest import Manifest
 
 FILE: Final = "lineage.json"
-_TRAINING_CONTAINER: Final = "training"
-"""Name of the training container in kinds whose operator does not require another name."""
+_CONTAINERS: Final = frozenset(name for kind in KINDS.values() for name in kind.containers)
 
 
 class Verdict(BaseModel):
@@ -141,7 +141,7 @@ def _image(views: Sequence[View]) -> str:
         for workload in view.workloads
         for pod in workload.pods
         for container in pod.containers
-        if container.node["name"].text == _TRAINING_CONTAINER
+        if container.node["name"].text in _CONTAINERS
     }
     image = images.pop() if len(images) == 1 else None
     return image or ""

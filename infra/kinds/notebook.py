@@ -13,6 +13,7 @@ from infra.manifests import Manifest, compact, from_namespaces
 from infra.pods import Pod, Volume, secret_source
 from infra.serving.traffic import parent
 from infra.settings.training.notebook import NotebookRouteSettings, NotebookSettings
+from kube.kinds.notebook import CONTAINER
 from kube.names import HOMES_PATH, SECRETS_PATH, TMP_PATH, TOKEN_VOLUME
 
 PORT: Final = 8888
@@ -43,7 +44,7 @@ def _pod(pod: Pod, notebook: NotebookSettings) -> Pod:
     token = secret_source(notebook.token_secret)
     return replace(
         pod,
-        container="notebook",
+        container=CONTAINER,
         command=[
             *("python3", "-m", "notebooks"),
             f"--home={home}",

@@ -17,10 +17,7 @@ from infra.kinds.gang import (
     pod_group_template,
 )
 from infra.manifests import Manifest, compact
-from kube.kinds.pytorch import JOB
-
-_CONTAINER = "pytorch"
-"""Container name that the operator expects."""
+from kube.kinds.pytorch import CONTAINER, JOB
 
 # Every failure is retried. The operator's policy ExitCode would not retry exit codes 1 to 127.
 _RESTART = "OnFailure"
@@ -88,7 +85,7 @@ def _replicas(gang: Gang) -> Manifest:
         }
     pod = replace(
         gang.pod,
-        container=_CONTAINER,
+        container=CONTAINER,
         command=command(gang),
         env=env,
     )

@@ -19,7 +19,7 @@ from infra.kinds.gang import (
 )
 from infra.manifests import Manifest, compact
 from infra.pods import Pod
-from kube.kinds.ray import JOB
+from kube.kinds.ray import HEAD, JOB, WORKER
 from kube.names import QUEUE_LABEL
 
 _DASHBOARD_PORT = 8265
@@ -73,20 +73,20 @@ def _cluster(gang: Gang) -> Manifest:
         "minReplicas": gang.size,
         "maxReplicas": gang.size,
         "rayStartParams": {},
-        "template": _template(gang, gang.pod, "worker"),
+        "template": _template(gang, gang.pod, WORKER),
     }
     return {
         "headGroupSpec": {
             "rayStartParams": {"dashboard-host": "0.0.0.0", "num-gpus": "0"},  # noqa: S104
-            "template": _template(gang, head, "head"),
+            "template": _template(gang, head, HEAD),
         },
         "workerGroupSpecs": [workers],
     }
 
 
-def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
+def _template(gang: Gang, pod: Pod, container: str) -> Manifest:
     env = {**command_variables(gang), **pod.env}
-    ray = replace(pod, container=f"ray-{role}", command=[], env=env)
+    ray = replace(pod, container=container, command=[], env=env)
     template: Manifest = pod_group_template(gang, ray)
     # KubeRay's default probes call wget, which an image may lack. Every Ray node serves this path.
     healthy = {"httpGet": {"port": _AGENT_PORT, "path": "/api/local_raylet_healthz"}}

@@ -8,11 +8,8 @@ everything in one object.
 from infra.kinds.gang import Gang, metadata, pod_group
 from infra.kinds.jobset import job_set_spec
 from infra.manifests import Manifest, compact
-from kube.kinds.trainjob import JOB, RUNTIME
+from kube.kinds.trainjob import JOB, NODE, RUNTIME
 from kube.names import QUEUE_LABEL
-
-_NODE = "node"
-"""Name that Trainer expects for the training job and for its container."""
 
 _ANCESTOR_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
@@ -29,7 +26,7 @@ def build(gang: Gang) -> list[Manifest]:
         "metadata": object_metadata,
         "spec": {
             "mlPolicy": {"numNodes": gang.size},
-            "template": {"spec": job_set_spec(gang, _NODE, _NODE, labels=_ANCESTOR_LABEL)},
+            "template": {"spec": job_set_spec(gang, NODE, NODE, labels=_ANCESTOR_LABEL)},
         },
     }
     job = {

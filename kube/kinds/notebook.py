@@ -5,6 +5,8 @@ from typing import Final
 from kube.kinds.record import Kind
 from kube.kinds.volcano import JOB
 
+CONTAINER: Final = "notebook"
+
 KIND: Final = Kind(
     resource=JOB,
     capabilities=frozenset({"notebook", "attempt_deadline_seconds"}),
@@ -12,4 +14,5 @@ KIND: Final = Kind(
     needs="Volcano; Gateway API for a route",
     after_fault="the notebook is suspended, except after an eviction, when it restarts",
     image_needs="JupyterLab",
+    containers=(CONTAINER,),
 )

@@ -18,6 +18,9 @@ JOB: Final = Resource(
     },
 )
 
+CONTAINER: Final = "pytorch"
+"""Name that the operator requires for the container that trains."""
+
 KIND: Final = Kind(
     resource=JOB,
     capabilities=frozenset(
@@ -35,4 +38,5 @@ KIND: Final = Kind(
     needs="Volcano, Kubeflow Training Operator 1.8 or 1.9",
     after_fault=f"failed containers restart in their pods; {PEERS_FOLLOW}",
     operator="training-operator",
+    containers=(CONTAINER,),
 )

@@ -19,6 +19,10 @@ JOB: Final = Resource(
     },
 )
 
+WORKER: Final = "ray-worker"
+HEAD: Final = "ray-head"
+"""Containers of the workers and of the head."""
+
 KIND: Final = Kind(
     resource=JOB,
     capabilities=frozenset({"deadline_seconds", "state: suspended", "launcher"}),
@@ -30,4 +34,5 @@ KIND: Final = Kind(
     operator="kuberay",
     # KubeRay rejects longer names because it derives pod names from them.
     max_run_name=47,
+    containers=(WORKER, HEAD),
 )

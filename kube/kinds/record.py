@@ -95,6 +95,10 @@ class Resource:
         return int(_value(status, self.restarts) or 0) if self.restarts else 0
 
 
+TRAINING_CONTAINER: Final = "training"
+"""Name of the container that trains, in kinds whose operator does not require another name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """The record of a job kind.
@@ -105,7 +109,7 @@ class Kind:
     that the embedded cluster installs for the kind. `program` is the module that jobs with
     hyperparameters run, if the kind supports them. `max_run_name` limits the length of a run's
     name. `pod_suffix` is the longest suffix that pod names add to the run's name, with `{last}` for
-    the highest pod index.
+    the highest pod index. `containers` are the names of the containers that run the training image.
     """
 
     resource: Resource
@@ -118,6 +122,7 @@ class Kind:
     program: str = TRAINING_PROGRAM
     max_run_name: int | None = None
     pod_suffix: str = "-worker-{last}"
+    containers: tuple[str, ...] = (TRAINING_CONTAINER,)
 
     @property
     def has_launcher(self) -> bool:

@@ -26,6 +26,9 @@ RUNTIME: Final = Resource(
 )
 
 
+NODE: Final = "node"
+"""Name that Trainer expects for the training job and for its container."""
+
 KIND: Final = Kind(
     resource=JOB,
     capabilities=frozenset(
@@ -42,4 +45,5 @@ KIND: Final = Kind(
     needs="Volcano, Kubeflow Trainer 2, JobSet",
     operator="trainer",
     pod_suffix="-node-0-{last}-abcde",
+    containers=(NODE,),
 )

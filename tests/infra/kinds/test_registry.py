@@ -6,6 +6,7 @@ from infra.manifests import Manifest
 from kube.kinds import KINDS, JobKind
 from policies.resources import Resource
 from policies.views import View
+from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import job, objects
 
 
@@ -32,3 +33,15 @@ def test_the_registry_finds_the_pods_and_the_queue_of_every_kind(kind: JobKind) 
     groups = [o["spec"]["queue"] for o in objects(job(kind)) if o["kind"] == "PodGroup"]
     queues = [workload.queue(pod).text for workload, pod in found]
     assert {queue for queue in [*queues, *groups] if queue} == {"research"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_registry_names_the_containers_that_run_the_training_image(kind: JobKind) -> None:
+    pods = [pod for view in views(kind) for workload in view.workloads for pod in workload.pods]
+    images = {
+        container.node["image"].text
+        for pod in pods
+        for container in pod.containers
+        if container.node["name"].text in KINDS[kind].containers
+    }
+    assert images == {TRAINING_IMAGE}

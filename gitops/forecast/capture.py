@@ -81,7 +81,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
         ],
         gangs=sorted(gangs, key=lambda gang: (gang.created, gang.namespace, gang.name)),
         notes=notes,
-    )
+    ).with_priorities()
 
 
 def _nodes(snapshot: Snapshot) -> Iterator[Node]:

@@ -92,6 +92,7 @@ class Replay:
     """
 
     def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
+        state = state.with_priorities()
         self._sandbox = sandbox
         self.volcano = sandbox.volcano
         self.rejects_configuration = False

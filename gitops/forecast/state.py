@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -74,6 +74,7 @@ class Gang(_Model):
     queue: str
     priority_class: str = ""
     priority: int = 0
+    """Priority of the pods; 0 if it is unknown, as for gangs without pods."""
     minimum: int = Field(ge=1)
     """Number of pods that must start together."""
     preemptable: bool | None = None
@@ -146,6 +147,24 @@ class State(_Model):
     def age(self, now: datetime | None = None) -> timedelta:
         """Return the time since the snapshot was taken."""
         return (now or datetime.now(UTC)) - self.taken
+
+    def with_priorities(self) -> Self:
+        """Return the state with gangs whose priorities are the values of their PriorityClasses.
+
+        If the state does not contain a class, its gangs get the first known priority among them.
+        """
+        priorities: dict[str, int] = {}
+        for gang in self.gangs:
+            name = gang.priority_class
+            priorities[name] = priorities.get(name) or gang.priority
+        priorities |= {each.name: each.value for each in self.priority_classes}
+        gangs = [
+            gang.model_copy(update={"priority": priorities[gang.priority_class]})
+            if gang.priority_class
+            else gang
+            for gang in self.gangs
+        ]
+        return self.model_copy(update={"gangs": gangs})
 
 
 def load(file: Path) -> State:

@@ -74,7 +74,7 @@ class Scheduler:
         return self.count
 
 
-def snapshot(other_queue: str, pods: int = 1) -> State:
+def snapshot(other_queue: str, pods: int = 1, priority: int = 2000) -> State:
     """Return a state in which `high` waits, and may preempt `low` if it has one pod."""
 
     def of(made: Gang, **more: Any) -> Gang:
@@ -83,7 +83,7 @@ def snapshot(other_queue: str, pods: int = 1) -> State:
     gangs = [
         gang("low", 1, 8, "gpu-0", hour=7),
         of(gang("other", 2, 8, "gpu-1", "gpu-2", hour=7), queue=other_queue),
-        of(gang("high", pods, 8, hour=8), priority=2000, priority_class="urgent"),
+        of(gang("high", pods, 8, hour=8), priority=priority, priority_class="urgent"),
     ]
     queues = [Queue(name="vision"), Queue(name=other_queue)]
     return state().model_copy(update={"gangs": gangs, "queues": queues})
@@ -110,6 +110,18 @@ def test_a_preemption_that_some_sessions_miss_is_waited_for() -> None:
         "other": 0.0,
         "high": 0.0,
     }
+
+
+def test_the_priority_of_a_gang_is_the_value_of_its_class() -> None:
+    # The priority of a planned gang, or of a gang without pods, is unknown.
+    replay = decided(Scheduler(session=10), snapshot("language", priority=0))
+    assert [victim.name for victim in replay.victims] == ["low"]
+
+
+def test_a_gang_of_an_unknown_class_keeps_its_priority() -> None:
+    found = snapshot("language").model_copy(update={"priority_classes": []})
+    replay = decided(Scheduler(session=10), found)
+    assert [victim.name for victim in replay.victims] == ["low"]
 
 
 @pytest.mark.parametrize(("queue", "pods"), [("vision", 1), ("language", 2)])

@@ -162,6 +162,18 @@ def test_a_gang_that_is_not_admitted_has_the_pods_of_its_tasks(installed: Path) 
     assert waiting.remaining(datetime.now(UTC)) is None
 
 
+def test_priorities_are_those_of_the_classes(installed: Path) -> None:
+    items = cluster()
+    for item in items:
+        if item["metadata"]["name"].startswith("running") and item["kind"] == "Pod":
+            item["spec"] |= {"priorityClassName": "unlisted", "priority": 10}
+        elif item["metadata"]["name"] == "suspended":
+            item["spec"]["priorityClassName"] = "urgent"
+    kubectl.put(installed, items)
+    priorities = {gang.name: gang.priority for gang in taken(installed).gangs}
+    assert priorities == {"running": 10, "waiting": 2000, "suspended": 2000}
+
+
 def test_a_snapshot_contains_no_environment_variables(installed: Path) -> None:
     taken(installed)
     assert "hidden" not in (installed / "state.json").read_text()

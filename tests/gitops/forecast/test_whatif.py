@@ -95,6 +95,14 @@ def test_a_group_requests_the_resources_of_its_minimum() -> None:
     assert (spec["minMember"], spec["minResources"]) == (2, {GPU: "16", "cpu": "2"})
 
 
+def test_a_class_that_is_not_listed_has_the_priority_of_its_gangs() -> None:
+    new = state().gangs[-1].model_copy(update={"priority": 0})
+    gangs = [new, state().gangs[0], new]
+    found = state().model_copy(update={"priority_classes": [], "gangs": gangs})
+    created = objects.cluster_objects(found.with_priorities())
+    assert [each["value"] for each in created if each["kind"] == "PriorityClass"] == [1000]
+
+
 def test_a_simulated_node_has_what_other_pods_leave() -> None:
     made = Node(name="n", allocatable={GPU: "8", "cpu": "64"}, reserved={GPU: "10", "cpu": "1.5"})
     assert objects.node(made)["status"]["allocatable"] == {GPU: "0", "cpu": "62.5"}

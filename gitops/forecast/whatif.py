@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitops.errors import GitopsError
+from gitops.forecast.objects import amounts
 from gitops.forecast.planned import not_simulated, planned_gangs
-from gitops.forecast.state import Gang, Node, Queue, State
+from gitops.forecast.shapes import quantities
+from gitops.forecast.state import Amounts, Gang, Node, Queue, State
 from policies.documents import DocumentError, read
 from policies.evaluation import resource_of
 from policies.views import View
@@ -124,17 +126,27 @@ def _copies(state: State, change: str) -> list[Node]:
         raise GitopsError("--nodes: the snapshot has no node to copy")
     kinds = Counter(repr(sorted(node.allocatable.items())) for node in state.nodes)
     usual = kinds.most_common(1)[0][0]
-    model = next(n for n in state.nodes if repr(sorted(n.allocatable.items())) == usual)
+    nodes = [n for n in state.nodes if repr(sorted(n.allocatable.items())) == usual]
+    model = nodes[0]
     return [
         model.model_copy(
             update={
                 "name": f"added-{number}",
                 "labels": {**model.labels, "kubernetes.io/hostname": f"added-{number}"},
+                "taints": [t for t in model.taints if all(t in node.taints for node in nodes)],
                 "unschedulable": False,
+                "reserved": _common_reservations(nodes),
             }
         )
         for number in range(1, int(match["count"]) + 1)
     ]
+
+
+def _common_reservations(nodes: Iterable[Node]) -> Amounts:
+    """Return the resources that every node reserves, such as for the pods of DaemonSets."""
+    reserved = [amounts(node.reserved) for node in nodes]
+    shared = set.intersection(*map(set, reserved))
+    return quantities({name: min(each[name] for each in reserved) for name in sorted(shared)})
 
 
 def _with_weights(queues: Sequence[Queue], changes: Sequence[str]) -> list[Queue]:

@@ -37,6 +37,25 @@ def test_added_nodes_are_copies_of_the_most_frequent_kind() -> None:
     assert assumptions == [f"each added node has 8 {GPU}, like the most common node type"]
 
 
+def test_added_nodes_have_only_the_reservations_and_taints_that_all_have() -> None:
+    shared = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+    occupied = {"key": "node-health", "effect": "NoSchedule"}
+    reserved = [
+        {GPU: "8", "cpu": "2", "pods": "9"},
+        {"cpu": "0.5", "pods": "3"},
+        {"cpu": "1", "pods": "4"},
+    ]
+    taints = [[occupied, shared], [shared], [shared]]
+    nodes = [
+        node.model_copy(update={"reserved": amounts, "taints": each})
+        for node, amounts, each in zip(state().nodes, reserved, taints, strict=True)
+    ]
+    other = Node(name="cpu", allocatable={"cpu": "8"})
+    before = state().model_copy(update={"nodes": [*nodes, other]})
+    added = Changes(nodes="+1").apply(before)[0].nodes[-1]
+    assert (added.reserved, added.taints) == ({"cpu": "0.5", "pods": "3"}, [shared])
+
+
 def test_weights_of_queues_change() -> None:
     changed, _ = Changes(queues=["vision.weight=3"]).apply(state())
     assert changed.queues[0].spec == {"weight": 3}

@@ -96,6 +96,24 @@ def test_sources_that_only_a_configuration_names_are_found(
         assert listed(capsys, "--base", "branch") == stacks, file
 
 
+def test_the_old_paths_of_renamed_files_are_listed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "Pulumi.dev.yaml").write_text("config: {sources: [our-code]}\n")
+    (project / "our-code").mkdir()
+    (project / "our-code" / "train.py").write_text("one\ntwo\nthree\n")
+    (project / "Pulumi.staging.yaml").write_text("config: {some: [unique, text]}\n")
+    commit(project)
+    git(project, "checkout", "--quiet", "-b", "next")
+    git(project, "mv", "our-code/train.py", "train.py")
+    git(project, "mv", "Pulumi.staging.yaml", "staging.yaml")
+    commit(project)
+    assert main(["changed", "--base", "branch"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == ["dev"]
+    assert "the environment staging was removed" in shown.err
+
+
 def test_a_removed_environment_is_reported(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import posixpath
 import re
 import subprocess
 import sys
@@ -15,7 +16,8 @@ HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
 Prints the stacks whose resources or rules may have changed since a Git revision: all stacks if the
 program or the policy pack has changed, otherwise the stacks whose configuration has changed or
-names a changed path, such as a Dockerfile or a source directory of an image. Removed environments
+names a changed path, such as a Dockerfile or a source directory of an image. Stacks with a money
+budget are also listed if gitops/ has changed, which contains the price table. Removed environments
 are reported on stderr.
 
 With --gitlab, prints a child pipeline for GitLab with the jobs of these stacks and, for each
@@ -35,6 +37,8 @@ _PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
     *("infra/", "kube/", "policies/", "training/", "inference/", "workload/"),
 )
+_PRICES: Final = "gitops/"
+"""Price table and modules with which the program prices sweeps that have a money budget."""
 _STACK_RULES: Final = "policies/config/"
 
 
@@ -119,25 +123,31 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
     own = {f"Pulumi.{stack}.yaml", f"{_STACK_RULES}{stack}.json"}
     text = (project / f"Pulumi.{stack}.yaml").read_text("utf-8", "replace")
     named = _possible_paths(text)
-    if "dockerfile:" in text:
+    if "dockerfile" in text:
         own.add(".dockerignore")
+    program = (*_PROGRAM, _PRICES) if "money" in text else _PROGRAM
     return any(
         file in own
-        or (file.startswith(_PROGRAM) and not file.startswith(_STACK_RULES))
+        or (file.startswith(program) and not file.startswith(_STACK_RULES))
         or not named.isdisjoint([file, *map(str, PurePosixPath(file).parents)])
         for file in files
     )
 
 
 def _possible_paths(configuration: str) -> set[str]:
-    """Return every word of a configuration that may be a path, without parsing YAML.
+    """Return every text in a configuration that may be a path, without parsing YAML.
 
-    A word that is not a path may cause an unaffected stack to be listed. Affected stacks are never
+    A text that is not a path may cause an unaffected stack to be listed. Affected stacks are never
     omitted.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)
-    return {word.removeprefix("./").rstrip("/") for word in words} - {".", ""}
+    # Paths may contain spaces or, in quotes, any character.
+    unquoted = [each.strip().removeprefix("- ") for each in re.findall(r"[^\n,\[\]{}]+", text)]
+    code = re.sub(r"(?m)^\s*#.*$", "", configuration)
+    quoted = [each for _, each in re.findall(r"(?<![^\s,\[{])([\"'])(.*?)\1", code)]
+    candidates = (each.strip() for each in [*words, *unquoted, *quoted])
+    return {posixpath.normpath(each) for each in candidates if each}
 
 
 def _deleted_environments(project: Path, files: list[str]) -> list[str]:

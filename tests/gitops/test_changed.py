@@ -96,6 +96,52 @@ def test_sources_that_only_a_configuration_names_are_found(
         assert listed(capsys, "--base", "branch") == stacks, file
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "gitops/config/prices.yaml",
+        "gitops/sweep_prices.py",
+        "gitops/prices.py",
+        "gitops/preview/capacity.py",
+    ],
+)
+@pytest.mark.parametrize(
+    ("budget", "affected"),
+    [
+        ("{money: 100}", True),
+        ('{"money": 100}', True),
+        ("{gpu_hours: 100}", False),
+    ],
+)
+def test_prices_affect_stacks_with_a_money_budget(
+    file: str, budget: str, affected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_text(f"config: {{budget: {budget}}}\n")
+    assert changed.affects([file], "dev", tmp_path) == affected
+
+
+@pytest.mark.parametrize(
+    ("sources", "file"),
+    [
+        ("[.]", "any/file.py"),
+        ("[./]", "any/file.py"),
+        ('["a b"]', "a b/file.py"),
+        ("['a b', c]", "a b/file.py"),
+        ("[a b, c]", "a b/file.py"),
+        ("\n  - a b\n  - c\n", "a b/file.py"),
+        ('["it\'s, a #b/"]', "it's, a #b/file.py"),
+        ("[src/../lib]", "lib/file.py"),
+        ("[./a//b/./c/]", "a/b/c/file.py"),
+    ],
+)
+def test_sources_are_found_in_every_notation(sources: str, file: str, tmp_path: Path) -> None:
+    text = f'# This isn\'t a "source".\nimage:\n  dockerfile: Dockerfile\n  sources: {sources}\n'
+    (tmp_path / "Pulumi.dev.yaml").write_text(text)
+    assert changed.affects([file], "dev", tmp_path)
+    everything = sources in ("[.]", "[./]")
+    assert changed.affects(["other/file.py", "src/file.py"], "dev", tmp_path) == everything
+
+
 def test_the_old_paths_of_renamed_files_are_listed(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

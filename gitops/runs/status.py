@@ -25,10 +25,12 @@ from gitops.runs.states import causes, is_controlled, stage, state_of, steps
 from gitops.runs.waiting import Waiting, positions, waiting
 from infra.api_client import ApiClient
 from infra.failure_recorder import RECORDER
+from kube.accelerators import Accelerators
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
+_ACCELERATORS: Final = Accelerators()
 LOG_LINES: Final = 400
 """Number of log lines to read from the end of a log. Most logs are read completely."""
 
@@ -309,9 +311,11 @@ class Usage:
     """GPU-hours and cost of the existing pods. Pods of earlier attempts may have been deleted."""
 
     gpu_hours: Decimal
-    """GPU-hours. Other devices count as the fraction of a GPU that the price table defines."""
+    """GPU-hours. Other devices count as the fraction of a GPU that the price table defines, or not
+    at all if it defines none."""
     cost: Decimal | None
-    """Cost in the price table's currency; None if the table lacks the price of a GPU."""
+    """Cost in the price table's currency; None if the table lacks the price of a GPU or the
+    fraction of a GPU that another accelerator represents."""
 
 
 def usage(
@@ -333,6 +337,7 @@ def usage(
         for resource, count in request(pod).items():
             share = prices.share(resource)
             if share is None:
+                known = known and not _ACCELERATORS.includes(resource)
                 continue
             hours += time * count * share
             price = _price(node, prices, product)

@@ -51,6 +51,21 @@ def test_a_share_of_a_gpu_counts_as_such() -> None:
     assert of(sliced) == Usage(Decimal(1), Decimal("0.75"))
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"])
+def test_the_cost_of_a_share_that_is_not_in_the_table_is_unknown(resource: str) -> None:
+    shared = pod("run")
+    limits = shared["spec"]["containers"][0]["resources"]["limits"]
+    limits[resource] = limits.pop("nvidia.com/gpu")
+    assert of(shared) == Usage(Decimal(0), None)
+    assert of(pod("run"), shared) == Usage(Decimal(4), None)
+
+
+def test_devices_that_are_not_gpus_cost_nothing() -> None:
+    connected = pod("run")
+    connected["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] = "1"
+    assert of(connected) == Usage(Decimal(4), Decimal(3))
+
+
 @pytest.mark.parametrize(("product", "cost"), [("", None), ("NVIDIA-L4", Decimal(3))])
 def test_an_unknown_price_is_none(product: str, cost: Decimal | None) -> None:
     unlabelled = node()

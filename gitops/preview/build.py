@@ -42,7 +42,7 @@ def build(
     hosts = capacity.count_hosts(now, later, prices, stack)
     touched = [change for change in changed if change.step.operation != "same"]
     options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
-    limits = capacity.limits(after(counted), later, gpus, prices.environment(stack))
+    limits = capacity.limits(after(counted), later, gpus, prices, stack)
     new, earlier = started(counted), earlier_runs(counted)
     return Report(
         stack=stack,

@@ -166,15 +166,17 @@ def _utilisation(row: PoolRow, environment: Environment) -> Decimal:
 def limits(
     views: Iterable[View],
     demands: Sequence[Demand],
-    rows: Iterable[PoolRow],
-    environment: Environment,
+    rows: Sequence[PoolRow],
+    prices: Prices,
+    name: str,
 ) -> list[LimitRow]:
-    """Return the usage of the stack's quotas and queues, and of the installed GPUs.
+    """Return the usage of a stack's quotas and queues, and of the installed GPUs.
 
-    The price table lists the installed GPUs.
+    The price table lists the installed GPUs, and the fraction of a GPU that other devices
+    represent. GPU models of which another device is used are omitted if its fraction is unknown.
     """
     stack = Stack(list(views))
-    return [*_quotas(stack, demands), *_queues(stack, demands), *_gpus(list(rows), environment)]
+    return [*_quotas(stack, demands), *_queues(stack, demands), *_gpus(rows, prices, name)]
 
 
 def _limit(what: str, resource: str, requested: Decimal, allowed: Decimal) -> LimitRow:
@@ -221,7 +223,13 @@ def _queues(stack: Stack, demands: Sequence[Demand]) -> Iterator[LimitRow]:
                 yield _limit(f"queue {queue.name}", name, total, allowed)
 
 
-def _gpus(rows: Sequence[PoolRow], environment: Environment) -> Iterator[LimitRow]:
-    for product, number in sorted(environment.installed.items()):
-        total = sum((row.after for row in rows if row.product == product), Decimal(0))
-        yield _limit("installed GPUs", product, total, Decimal(number))
+def _gpus(rows: Sequence[PoolRow], prices: Prices, stack: str) -> Iterator[LimitRow]:
+    for product, number in sorted(prices.environment(stack).installed.items()):
+        used = [row for row in rows if row.product == product and row.after]
+        known = [
+            row.after * share for row in used if (share := prices.share(row.resource)) is not None
+        ]
+        if len(known) == len(used):
+            # Seven devices with a seventh of a GPU each are one GPU.
+            total = round(sum(known, Decimal(0)), 2)
+            yield _limit("installed GPUs", product, total, Decimal(number))

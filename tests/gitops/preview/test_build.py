@@ -66,6 +66,24 @@ def test_limits_show_free_and_exceeded_capacity() -> None:
     assert left["installed GPUs", "NVIDIA-A800-SXM4-80GB"] == 14
 
 
+@pytest.mark.parametrize(
+    ("resource", "count", "gpus"),
+    [
+        ("nvidia.com/mig-1g.10gb", 7, ["1.00"]),
+        ("nvidia.com/mig-3g.40gb", 2, ["0.86"]),
+        ("nvidia.com/mig-7g.80gb", 1, []),
+    ],
+)
+def test_devices_take_their_share_of_the_installed_gpus(
+    resource: str, count: int, gpus: list[str]
+) -> None:
+    job = plans.volcano_job(pods=1)
+    resources = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"]
+    resources["limits"] = {resource: count}
+    found = report(plans.same(job))
+    assert [f"{row.asked:.2f}" for row in found.limits] == gpus
+
+
 def test_a_namespace_s_quota_counts_what_is_in_it_only() -> None:
     elsewhere = plans.volcano_job(pods=2, gpus=8)
     elsewhere["metadata"]["namespace"] = "other"

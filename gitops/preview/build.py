@@ -37,12 +37,13 @@ def build(
     is_drift = mode == "drift"
     # A drift report describes past changes, so there is no update whose results could be counted.
     counted = changed if plan.complete and not is_drift else []
-    now, later = demands(before(counted)), demands(after(counted))
+    planned = list(after(counted))
+    now, later = demands(before(counted)), demands(planned)
     gpus = capacity.count_gpus(now, later, prices, stack)
     hosts = capacity.count_hosts(now, later, prices, stack)
     touched = [change for change in changed if change.step.operation != "same"]
     options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
-    limits = capacity.limits(after(counted), later, gpus, prices, stack)
+    limits = capacity.limits(planned, later, gpus, prices, stack)
     new, earlier = started(counted), earlier_runs(counted)
     return Report(
         stack=stack,
@@ -63,7 +64,7 @@ def build(
         held_by_earlier_runs=gpus_by_queue(earlier),
         held_cost_hour=cost_per_hour(earlier, prices, stack),
         new_runs=run_rows(new, prices, stack),
-        waiting=list(waiting(new, earlier, limits)),
+        waiting=list(waiting(new, earlier, limits, capacity.ancestors(planned))),
         costs=capacity.costs(gpus, prices, stack),
         host_costs=capacity.costs(hosts, prices, stack),
         storage=storage_rows(counted, prices, stack),

@@ -164,7 +164,7 @@ def _utilisation(row: PoolRow, environment: Environment) -> Decimal:
 
 
 def limits(
-    views: Iterable[View],
+    views: Sequence[View],
     demands: Sequence[Demand],
     rows: Sequence[PoolRow],
     prices: Prices,
@@ -175,8 +175,9 @@ def limits(
     The price table lists the installed GPUs, and the fraction of a GPU that other devices
     represent. GPU models of which another device is used are omitted if its fraction is unknown.
     """
-    stack = Stack(list(views))
-    return [*_quotas(stack, demands), *_queues(stack, demands), *_gpus(rows, prices, name)]
+    stack, above = Stack(views), ancestors(views)
+    queues = _queues(stack, above, demands)
+    return [*_quotas(stack, demands), *queues, *_gpus(rows, prices, name)]
 
 
 def _limit(what: str, resource: str, requested: Decimal, allowed: Decimal) -> LimitRow:
@@ -213,9 +214,27 @@ def _requested_amount(
     return None
 
 
-def _queues(stack: Stack, demands: Sequence[Demand]) -> Iterator[LimitRow]:
+def ancestors(views: Iterable[View]) -> dict[str, set[str]]:
+    """Map each queue of a stack to itself and its ancestors, whose limits also apply to it."""
+    queues = Stack(list(views)).of_kind("scheduling.volcano.sh", "Queue")
+    parents = {queue.name: queue.root["spec"]["parent"].text for queue in queues}
+    return {name: _with_ancestors(name, parents) for name in parents}
+
+
+def _with_ancestors(queue: str, parents: Mapping[str, str | None]) -> set[str]:
+    found: set[str] = set()
+    name: str | None = queue
+    while name and name not in found:
+        found.add(name)
+        name = parents.get(name)
+    return found
+
+
+def _queues(
+    stack: Stack, above: Mapping[str, set[str]], demands: Sequence[Demand]
+) -> Iterator[LimitRow]:
     for queue in sorted(stack.of_kind("scheduling.volcano.sh", "Queue"), key=lambda q: q.name):
-        inside = [demand for demand in demands if demand.queue == queue.name]
+        inside = [demand for demand in demands if queue.name in above.get(demand.queue, ())]
         for name, node in sorted(queue.root["spec"]["capability"].fields()):
             allowed = quantity_or_none(node.value)
             if allowed is not None:

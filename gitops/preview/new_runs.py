@@ -1,6 +1,6 @@
 """Runs that an update would start, their cost, and the queues that lack capacity for them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import groupby
 
@@ -67,15 +67,21 @@ def cost_per_hour(demands: Iterable[Demand], prices: Prices, stack: str) -> Deci
 
 
 def waiting(
-    new: Sequence[Demand], earlier: Sequence[Demand], limits: Iterable[LimitRow]
+    new: Sequence[Demand],
+    earlier: Sequence[Demand],
+    limits: Iterable[LimitRow],
+    ancestors: Mapping[str, set[str]],
 ) -> Iterator[str]:
-    """Yield a sentence for each queue that lacks capacity for the new and the earlier runs."""
+    """Yield a sentence for each queue that lacks capacity for the new and the earlier runs.
+
+    `ancestors` maps each queue to itself and the queues above it.
+    """
     for row in limits:
         kind, _, queue = row.what.partition(" ")
-        runs = sorted({demand.run for demand in new if demand.queue == queue})
+        runs = sorted({demand.run for demand in new if queue in ancestors.get(demand.queue, ())})
         if kind != "queue" or not runs:
             continue
-        inside = [demand for demand in earlier if demand.queue == queue]
+        inside = [demand for demand in earlier if queue in ancestors.get(demand.queue, ())]
         held = sum((demand.total(demand.requests, row.resource) for demand in inside), Decimal(0))
         if row.asked + held > row.allowed:
             names = ", ".join(f"`{run}`" for run in runs)

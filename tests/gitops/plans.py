@@ -156,12 +156,12 @@ def deployment(name: str = "digits", replicas: int | None = 2, **pod_fields: Any
     }
 
 
-def queue(name: str = "research", gpus: int = 16) -> Manifest:
+def queue(name: str = "research", gpus: int = 16, **spec: str) -> Manifest:
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
         "metadata": {"name": name},
-        "spec": {"weight": 1, "capability": {"nvidia.com/gpu": str(gpus)}},
+        "spec": {"weight": 1, "capability": {"nvidia.com/gpu": str(gpus)}, **spec},
     }
 
 

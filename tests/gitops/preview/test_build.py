@@ -84,6 +84,31 @@ def test_devices_take_their_share_of_the_installed_gpus(
     assert [f"{row.asked:.2f}" for row in found.limits] == gpus
 
 
+def test_a_queue_counts_what_is_in_the_queues_below_it() -> None:
+    vision = plans.volcano_job("vision-00000000", pods=1, gpus=4)
+    vision["spec"]["queue"] = "vision"
+    found = report(
+        plans.same(plans.queue("company", gpus=32, parent="root")),
+        plans.same(plans.queue("science", gpus=16, parent="company")),
+        plans.same(plans.queue("research", gpus=16, parent="science")),
+        plans.same(plans.queue("vision", gpus=16, parent="science")),
+        # Volcano rejects cycles, but a plan may contain one.
+        plans.same(plans.queue("odd", gpus=16, parent="even")),
+        plans.same(plans.queue("even", gpus=16, parent="odd")),
+        plans.same(plans.volcano_job(pods=2, gpus=8)),
+        plans.same(vision),
+    )
+    asked = {row.what: row.asked for row in found.limits if row.what.startswith("queue")}
+    assert asked == {
+        "queue company": 20,
+        "queue science": 20,
+        "queue research": 16,
+        "queue vision": 4,
+        "queue odd": 0,
+        "queue even": 0,
+    }
+
+
 def test_a_namespace_s_quota_counts_what_is_in_it_only() -> None:
     elsewhere = plans.volcano_job(pods=2, gpus=8)
     elsewhere["metadata"]["namespace"] = "other"

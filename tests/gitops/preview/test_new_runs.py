@@ -93,6 +93,26 @@ def test_a_run_waits_if_its_queue_is_too_small_for_the_stack() -> None:
     assert f"- {found.waiting[0]}" in render(found)
 
 
+def test_a_run_waits_if_a_parent_of_its_queue_is_too_small() -> None:
+    earlier, other = run("run-00000000"), run("other-00000000")
+    earlier["spec"]["queue"] = other["spec"]["queue"] = "vision"
+    steps = [
+        plans.same(plans.queue("science", gpus=40)),
+        plans.same(plans.queue("research", gpus=40, parent="science")),
+        plans.same(plans.queue("vision", gpus=40, parent="science")),
+        plans.step("delete", earlier, retain=True),
+        plans.same(other),
+        plans.step("create", new=run()),
+    ]
+    (text,) = report(*steps).waiting
+    assert text == (
+        "Queue `science` allows 40 of `nvidia.com/gpu`, and 48 are requested, 16 of them for "
+        "earlier runs that may continue: `run-11111111` will wait until other runs finish."
+    )
+    steps[0] = plans.same(plans.queue("science", gpus=48))
+    assert report(*steps).waiting == []
+
+
 def test_a_full_queue_without_new_runs_is_not_mentioned() -> None:
     assert report(plans.same(plans.queue(gpus=8)), plans.same(run())).waiting == []
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 from gitops.demand import Demand, with_gpus
 from gitops.preview.report import CostRow, LimitRow, PoolRow
 from gitops.prices import HOST_RESOURCES, Environment, Prices, Purchase
+from gitops.queues import with_ancestors
 from kube.quantities import quantity_or_none
 from kube.workloads.record import Role
 from policies.views import Stack, View
@@ -218,16 +219,7 @@ def ancestors(views: Iterable[View]) -> dict[str, set[str]]:
     """Map each queue of a stack to itself and its ancestors, whose limits also apply to it."""
     queues = Stack(list(views)).of_kind("scheduling.volcano.sh", "Queue")
     parents = {queue.name: queue.root["spec"]["parent"].text for queue in queues}
-    return {name: _with_ancestors(name, parents) for name in parents}
-
-
-def _with_ancestors(queue: str, parents: Mapping[str, str | None]) -> set[str]:
-    found: set[str] = set()
-    name: str | None = queue
-    while name and name not in found:
-        found.add(name)
-        name = parents.get(name)
-    return found
+    return {name: set(with_ancestors(name, parents)) for name in parents}
 
 
 def _queues(

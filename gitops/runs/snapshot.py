@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -76,14 +76,14 @@ class Snapshot:
             amounts += devices(node.get("status", {}).get("allocatable", {}))
         return amounts
 
-    def used(self, queue: str | None = None) -> Counter[str]:
-        """Return the devices that scheduled pods request, in a queue or in the whole cluster."""
+    def used(self, queues: Collection[str] | None = None) -> Counter[str]:
+        """Return the devices that scheduled pods request, in some queues or the whole cluster."""
         groups: dict[tuple[str, str] | None, str] = {
             key(group): queue_of(group) for group in self.all("PodGroup")
         }
         amounts: Counter[str] = Counter()
         for pod in self.active():
-            if is_scheduled(pod) and (queue is None or groups.get(group_of(pod)) == queue):
+            if is_scheduled(pod) and (queues is None or groups.get(group_of(pod)) in queues):
                 amounts += request(pod)
         return amounts
 

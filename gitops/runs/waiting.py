@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gitops.queues import with_ancestors
 from gitops.runs.snapshot import (
     Object,
     Snapshot,
@@ -181,12 +182,22 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
     state = queue.get("status", {}).get("state", "Open")
     if state != "Open":
         yield f"queue {name} is {state}: `vcctl queue operate --action open --name {name}` opens it"
-    limits, used = devices(queue.get("spec", {}).get("capability", {})), snapshot.used(name)
-    for resource, limit in sorted(limits.items()):
-        if missing[resource] > limit:
-            yield f"requests {missing[resource]} {resource}, but queue {name} is limited to {limit}"
-        elif missing[resource] + used[resource] > limit:
-            yield f"queue {name} is full: it uses {used[resource]} of {limit} {resource}"
+    specs = {each["metadata"]["name"]: each.get("spec", {}) for each in snapshot.all("Queue")}
+    parents = {each: spec.get("parent") for each, spec in specs.items()}
+    above = {each: with_ancestors(each, parents) for each in specs}
+    for limiting in above[name]:
+        limits = devices(specs.get(limiting, {}).get("capability", {}))
+        if not limits:
+            continue
+        used = snapshot.used([each for each in specs if limiting in above[each]])
+        for resource, limit in sorted(limits.items()):
+            if missing[resource] > limit:
+                yield (
+                    f"requests {missing[resource]} {resource}, but queue {limiting} is limited to "
+                    f"{limit}"
+                )
+            elif missing[resource] + used[resource] > limit:
+                yield f"queue {limiting} is full: it uses {used[resource]} of {limit} {resource}"
 
 
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:

@@ -115,6 +115,19 @@ def test_a_job_that_its_queue_is_too_small_for() -> None:
     assert f"requests 16 {GPU}, but queue vision is limited to 8" in found.reasons
 
 
+def test_a_parent_of_the_queue_that_is_full() -> None:
+    queues = [
+        queue("science", capability={GPU: "16"}, parent="root"),
+        queue("vision", parent="science"),
+        queue("language", parent="science"),
+    ]
+    busy = (group("busy", "language", least=1), pod("busy", on="n"))
+    found = only(node(64), *queues, *busy, group("late"), pod("late"))
+    assert f"queue science is full: it uses 8 of 16 {GPU}" in found.reasons
+    big = only(node(64), *queues, *busy, group("big", least=3), pod("big"))
+    assert f"requests 24 {GPU}, but queue science is limited to 16" in big.reasons
+
+
 def test_capacity_that_other_queues_deserve() -> None:
     others = (queue("language"), group("other", "language", least=1), pod("other", on="n"))
     found = only(node(64), queue(), *others, group("late"), pod("late"), pod("late"))

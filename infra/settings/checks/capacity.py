@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from infra.settings.amounts import needs, plain, quota_limits, services_total, update_surge
+from infra.settings.checks.references import queue_and_ancestors
 from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceSettings
 from infra.settings.monitoring import LogsSettings
@@ -23,10 +24,10 @@ def gangs_fit_quota_and_queue(
 ) -> Iterator[str]:
     """Check that the quota and each job's queue can admit the whole gang and every step's pod.
 
-    Volcano places a gang as a whole or not at all.
+    The capabilities of a queue's ancestors also limit its jobs. Volcano places a gang as a whole or
+    not at all.
     """
     for key, job in training.all_jobs.items():
-        queue = volcano.queues.get(job.queue)
         for need in needs(key, job, job.gpu_resource or gpu.resource):
             for quota, name, limit in quota_limits(tenancy, gpu):
                 needed = need.amounts.get(name, Decimal(0))
@@ -36,11 +37,11 @@ def gangs_fit_quota_and_queue(
                         f"{plain(needed, name)} {name}, more than {quota} "
                         f"({plain(limit, name)}). The {need.subject} would never start."
                     )
-            for name, amount in queue.capability.items() if queue else ():
+            for title, name, amount in _capabilities(volcano, job.queue):
                 needed = need.amounts.get(name, Decimal(0))
                 if needed > parse_quantity(amount):
                     yield (
-                        f"{job_key(key, 'queue')} is {job.queue!r}, whose capability for {name} is "
+                        f"{job_key(key, 'queue')} is {title}, whose capability for {name} is "
                         f"{amount}, but the {need.subject} needs {plain(needed, name)} "
                         f"({need.request}). The {need.subject} would never start."
                     )
@@ -53,6 +54,15 @@ def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[
             f"{full_key('tenancy', 'quota', 'devices', gpu.resource)} limits the GPUs "
             f"(gpu.resource): set {full_key('tenancy', 'quota', 'gpus')} instead."
         )
+
+
+def _capabilities(volcano: VolcanoSettings, queue: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the limits of a queue and of its ancestors: title, resource and amount."""
+    for name in queue_and_ancestors(volcano, queue):
+        title = repr(queue) if name == queue else f"{queue!r}, below {name!r}"
+        if name in volcano.queues:
+            for resource, amount in volcano.queues[name].capability.items():
+                yield title, resource, amount
 
 
 def services_fit_the_quota(

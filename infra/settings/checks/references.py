@@ -34,11 +34,11 @@ def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
                 f"{path} is {queue.parent!r}, which is not a queue of this stack: "
                 f"{choice({*volcano.queues, 'root'} - {name})}."
             )
-        elif name in _ancestors(volcano, queue.parent):
+        elif name in queue_and_ancestors(volcano, queue.parent):
             yield f"{path} is {queue.parent!r}, which makes {name!r} its own ancestor."
 
 
-def _ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
+def queue_and_ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
     """Return a queue and its ancestors. In a cycle, each queue is listed once."""
     path: list[str] = []
     while name is not None and name not in path:

@@ -370,6 +370,23 @@ def test_a_steps_pod_must_fit_the_quota_and_the_queue() -> None:
         validate(values)
 
 
+@pytest.mark.parametrize(("gpus", "fine"), [(16, True), (15, False)])
+def test_a_gang_must_fit_the_parents_of_its_queue(gpus: int, fine: bool) -> None:
+    values = configuration(job("volcano", nodes=2, gpus_per_node=8))
+    values["volcano"]["scheduler"] = {"share": "capacity"}
+    values["volcano"]["queues"] |= {
+        "company": {"capability": {"nvidia.com/gpu": gpus}},
+        "science": {"parent": "company"},
+        "research": {"parent": "science"},
+    }
+    if fine:
+        validate(values)
+        return
+    message = r"'research', below 'company', whose capability for nvidia\.com/gpu is 15, but"
+    with pytest.raises(SettingsError, match=message):
+        validate(values)
+
+
 @pytest.mark.parametrize(("cpu", "fine"), [("20", True), ("19", False)])
 def test_a_gang_needs_capacity_for_its_launcher(cpu: str, fine: bool) -> None:
     values = configuration(job("mpi", nodes=2, cpu="8", launcher={"cpu": "4"}))

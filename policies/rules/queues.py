@@ -132,13 +132,21 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
     """Yield the declared Volcano and Kueue queues that a demand is charged to."""
     workload, local = demand.workload, demand.workload.local_queue(demand.pod)
     if local is None or demand.queue != local.text:
-        yield from (q for q in stack.of_kind(VOLCANO, "Queue") if q.name == demand.queue)
+        yield from _with_ancestors(stack, demand.queue)
     may_shrink = not workload.resource.annotations[KUEUE_MINIMUM_ANNOTATION].absent
     if local is None or "kueue" not in config.queue_systems or may_shrink or demand.claimed:
         return
     local_queue = stack.find(KUEUE, "LocalQueue", workload.resource.namespace, local.text or "")
     name = local_queue.root["spec"]["clusterQueue"].text if local_queue is not None else None
     yield from (queue for queue in stack.of_kind(KUEUE, "ClusterQueue") if queue.name == name)
+
+
+def _with_ancestors(stack: Stack, name: str | None) -> Iterator[Resource]:
+    """Yield a declared Volcano queue and its ancestors, whose capabilities also limit it."""
+    queues = {queue.name: queue for queue in stack.of_kind(VOLCANO, "Queue")}
+    while name is not None and (queue := queues.pop(name, None)) is not None:
+        yield queue
+        name = queue.root["spec"]["parent"].text
 
 
 def _granted_amounts(queue: Resource, resource: str) -> list[Decimal]:

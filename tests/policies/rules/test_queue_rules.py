@@ -98,6 +98,24 @@ def test_a_volcano_job_larger_than_its_queue_is_refused() -> None:
     assert judge(RULE, manifests.volcano_job(), manifests.queue()) == []
 
 
+def test_a_volcano_job_larger_than_an_ancestor_of_its_queue_is_refused() -> None:
+    unlimited = ("spec/capability", {})
+    queue = changed(manifests.queue(), unlimited, ("spec/parent", "science"))
+    parent = changed(
+        manifests.queue(), unlimited, ("metadata/name", "science"), ("spec/parent", "company")
+    )
+    # Volcano rejects cycles, but a stack may contain one.
+    limited = changed(
+        manifests.queue(),
+        ("spec/capability", {RESOURCE: 1}),
+        ("metadata/name", "company"),
+        ("spec/parent", "science"),
+    )
+    (message,) = judge(RULE, manifests.volcano_job(), queue, parent, limited)
+    assert "at most 1, the quota of Queue company" in message
+    assert judge(RULE, manifests.volcano_job(), queue, parent) == []
+
+
 @pytest.mark.parametrize(
     "queue",
     [

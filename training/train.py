@@ -107,7 +107,7 @@ def train(run: Run) -> bool:
         # The previous process may have exited after the checkpoint but before the evaluation.
         missed = run.unevaluated and is_due(run, config.evaluate_steps)
         within_epoch = position.seen < run.length.end(position)
-        if missed and within_epoch and not evaluate_now(run, outputs, time.monotonic()):
+        if missed and within_epoch and not evaluate_now(run, outputs):
             return False
         # After a resumption from the run's last step, its epoch may still have to be evaluated.
         while position.seen or not run.length.is_reached(position):
@@ -162,7 +162,7 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
         save(run)
     time.sleep(config.step_delay)
     if seen < end and is_due(run, config.evaluate_steps):
-        return evaluate_now(run, outputs, time.monotonic())
+        return evaluate_now(run, outputs)
     return True
 
 
@@ -209,16 +209,18 @@ def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
     if reached or (position.epoch + 1) % every == 0 or is_due(run, steps):
         # Save before the evaluation, which may take a long time, be interrupted or fail.
         save(run)
-    return evaluate_now(run, outputs, started, (loss, samples))
+    return evaluate_now(run, outputs, (loss, samples, started))
 
 
 def evaluate_now(
-    run: Run, outputs: ProgressOutputs, started: float, epoch: tuple[float, int] | None = None
+    run: Run, outputs: ProgressOutputs, epoch: tuple[float, int, float] | None = None
 ) -> bool:
     """Evaluate the weights and report the result; return False if a process voted to stop.
 
-    `epoch` is the mean loss and sample count if this evaluation ends an epoch or the run.
+    `epoch` is the mean loss, sample count and start time if this evaluation ends an epoch or the
+    run.
     """
+    before = time.monotonic()
     evaluation, position = evaluate_held_out(run, run.config.evaluate_samples), run.position
     if evaluation is None:
         return False
@@ -226,7 +228,11 @@ def evaluate_now(
         position.epoch, position.seen = position.epoch + 1, 0
         run.loss_sum.zero_()
         run.samples = 0
-    outputs.evaluated(evaluation, time.monotonic() - started, epoch)
+    now, ended = time.monotonic(), None
+    if epoch is not None:
+        loss, samples, started = epoch
+        ended = (loss, samples, now - started)
+    outputs.evaluated(evaluation, now - before, ended)
     save_evaluation(run, evaluation.loss)
     return True
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 PROGRESS_FILE: Final = "progress.jsonl"
-"""File in the directory of a run, with the progress lines of all epochs."""
+"""File in the directory of a run, with the progress lines of all epochs and evaluations."""
 
 
 class Event(BaseModel):

@@ -73,34 +73,40 @@ class ProgressOutputs(contextlib.ExitStack):
             emit(Step.model_validate(line | self._throughput.since_last(done)))
 
     def evaluated(
-        self, evaluation: Evaluation, seconds: float, epoch: tuple[float, int] | None = None
+        self, evaluation: Evaluation, seconds: float, epoch: tuple[float, int, float] | None = None
     ) -> None:
-        """Report an evaluation; `epoch` is the mean loss and sample count of a finished epoch.
+        """Report an evaluation, which took `seconds`.
 
-        Both cover the whole epoch, even if it was interrupted and resumed. `seconds` is the time
-        that this process has spent on the epoch or, if `epoch` is None, on the evaluation.
+        `epoch` is the mean loss, the sample count and the duration (s) of a finished epoch. Loss
+        and count cover the whole epoch, even if it was interrupted and resumed; the duration
+        covers this process's part of the epoch, with the evaluation.
         """
+        self._throughput.exclude(seconds)
         position, metrics = self._run.position, evaluation.metrics
         values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}
         if epoch is not None:
-            values |= {"loss": epoch[0], "seconds": seconds}
+            values |= {"loss": epoch[0], "seconds": epoch[2]}
         if self._files is not None:
             self._files.add_scalars(position.step, **values, **metrics)
         self._run.metrics.evaluated(position.epoch, evaluation)
         if not self._run.world.is_rank0:
             return
-        line = _rounded({**values, "seconds": seconds})
-        custom = {"metrics": _rounded(metrics)} if metrics else {}
+        line: dict[str, object] = {
+            "step": position.step,
+            **_rounded({"seconds": seconds, **values}),
+        }
+        if metrics:
+            line["metrics"] = _rounded(metrics)
+        event: Epoch | Evaluated
         if epoch is not None:
-            counts = {**self._epochs("epoch"), "step": position.step, "samples": epoch[1]}
-            written = emit(Epoch.model_validate({**counts, **line, **custom}))
-            # A file next to the checkpoints outlives the pod.
-            with (self._run.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
-                file.write(f"{written}\n")
+            event = Epoch.model_validate({**self._epochs("epoch"), "samples": epoch[1], **line})
         else:
-            self._throughput.exclude(seconds)
             counts = {**self._epochs("done_epochs"), "samples": evaluation.samples}
-            emit(Evaluated.model_validate({"step": position.step, **counts, **line, **custom}))
+            event = Evaluated.model_validate({**counts, **line})
+        written = emit(event)
+        # A file next to the checkpoints outlives the pod.
+        with (self._run.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
+            file.write(f"{written}\n")
 
     def _epochs(self, name: str) -> dict[str, int | float]:
         """Return the completed epochs under the key `name`, and the run's total under `epochs`."""

@@ -1,0 +1,67 @@
+"""Progress of a run with evaluations, as the controller of a sweep and a log show it."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.infra.sweeps import length
+from tests.sweeps.test_controller import Stage
+from training import train as training
+from training.objective import Evaluation
+from training.run import Run
+from training.telemetry import progress
+from training.telemetry.progress import ProgressOutputs
+
+Train = Callable[..., int]
+
+
+def test_a_sweep_sees_each_evaluation_and_no_rate_includes_its_time(
+    train: Train,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 1,437 samples: 23 steps of 64 an epoch.
+    settings = {"train_steps": 26, "evaluate_steps": 10, "batch_size": 64}
+    sweep = {"job": {"hyperparameters": length(**settings)}, "early_stopping": {"minimum": 10}}
+    stage = Stage(tmp_path, sweep)
+    stage.step()
+    trial, _ = stage.api.jobs
+    stage.api.set("Running")
+    evaluate, evaluated = training.evaluate_held_out, ProgressOutputs.evaluated
+    paused, seen = 0.0, list[int]()
+
+    def slow(run: Run, maximum: int = 0) -> Evaluation | None:
+        nonlocal paused
+        paused += 1000
+        return evaluate(run, maximum)
+
+    def watched(outputs: ProgressOutputs, *arguments: Any) -> None:
+        evaluated(outputs, *arguments)
+        stage.step(10)
+        [row] = (each for each in stage.api.summary["trials"] if each["run"] == trial)
+        seen.append(row["trained"])
+
+    def clock() -> float:
+        return time.perf_counter() + paused
+
+    fake = SimpleNamespace(monotonic=clock, perf_counter=clock, sleep=time.sleep)
+    monkeypatch.setattr(training, "evaluate_held_out", slow)
+    monkeypatch.setattr(ProgressOutputs, "evaluated", watched)
+    monkeypatch.setattr(training, "time", fake)
+    monkeypatch.setattr(progress, "time", fake)
+    train(trial, epochs=None, log_every=1, **settings)
+    assert seen == [10, 20, 23, 26]
+    assert stage.api.commands[0] == (trial, "AbortJob")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rates = [line["samples_per_second"] for line in lines if line["event"] == "step"]
+    assert len(rates) == 26
+    assert min(rates) > 64 / 1000
+    seconds = [line["seconds"] for line in lines if line["event"] in ("epoch", "evaluation")]
+    # The first epoch includes its own evaluation and two others.
+    assert [round(each, -3) for each in seconds] == [1000, 1000, 3000, 1000]

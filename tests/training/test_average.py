@@ -14,6 +14,7 @@ from tests.training.test_custom_models import held_out_metrics
 from training.config import TrainingConfig
 from training.optimizer import optimizer
 from workload import exit_codes
+from workload.configuration import ConfigurationError
 from workload.export import load_network
 from workload.manifest import read_manifest
 from workload.models import build
@@ -73,6 +74,9 @@ def test_metrics_are_those_of_the_average(train: Train, tmp_path: Path) -> None:
     manifest = read_manifest(folder)
     found = held_out_metrics(load_network(folder, manifest))
     assert manifest.metrics["loss"] == pytest.approx(found["loss"], rel=1e-5)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"has the tensor average/.*ema_decay"):
+        train(epochs=2)
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

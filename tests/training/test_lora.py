@@ -231,6 +231,10 @@ def test_only_adapters_have_optimizer_state_and_an_average(
     for name, weight in network(base).named_parameters():
         same = "queries_keys_values" not in name
         assert torch.equal(merged[name], weight) is same, name
+    (tmp_path / "run/export/manifest.json").unlink()
+    full = {"lora_rank": None, "lora_alpha": None, "lora_targets": None, "ema_decay": None}
+    with pytest.raises(ConfigurationError, match=r"has the tensor .*\.lora_.*lora_rank"):
+        train("run", **settings | full)
 
 
 def test_a_new_adapter_begins_without_effect(base: Path, train: Train, tmp_path: Path) -> None:

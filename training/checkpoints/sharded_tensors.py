@@ -82,16 +82,21 @@ def read(
     tensors: Tensors,
     prefixes: tuple[str, ...],
     optional: str,
+    complete: tuple[str, ...],
     group: dist.ProcessGroup,
 ) -> tuple[Tensors, set[str]]:
     """Fill `tensors` in place; return all other tensors whose names start with one of `prefixes`.
 
     The returned tensors are on the CPU. The second result contains the names in `tensors` that
     start with `optional` and are missing from the files. Raise ValueError if any other tensor is
-    missing or a shape differs, and OSError if the files cannot be read.
+    missing, if a shape differs, or if the files contain a tensor that starts with one of `complete`
+    and is not in `tensors`. Raise OSError if the files cannot be read.
     """
     reader = _Reader(folder, group)
     stored = reader.read_metadata().state_dict_metadata
+    extra = {name for name in stored if name.startswith(complete)} - tensors.keys()
+    if extra:
+        raise ValueError(f"it has the tensor {min(extra)}, which the run does not have")
     others: Tensors = {}
     for name, kind in stored.items():
         if name.startswith(prefixes) and isinstance(kind, TensorStorageMetadata):

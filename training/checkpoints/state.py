@@ -24,6 +24,7 @@ from workload.report import emit
 from workload.run import all_or_none, on_rank0
 
 MODEL_PREFIX: Final = "model/"
+AVERAGE_PREFIX: Final = "average/"
 OPTIMIZER_PREFIX: Final = "optimizer/"
 
 
@@ -142,12 +143,20 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
         prefixes += tuple(f"rank-{rank}/progress" for rank in range(seal.processes))
     try:
         stored, missing = all_or_none(
-            lambda: read(path, _tensors(run), prefixes, OPTIMIZER_PREFIX, run.saver.group)
+            lambda: read(
+                path,
+                _tensors(run),
+                prefixes,
+                optional=OPTIMIZER_PREFIX,
+                complete=(MODEL_PREFIX, AVERAGE_PREFIX),
+                group=run.saver.group,
+            )
         )
         _drop_optimizer_state(run, missing)
     except ValueError as error:
         raise ConfigurationError(
-            f"{path} does not match the model {run.config.model}: {error}; choose another run_dir"
+            f"{path} does not match the model {run.config.model}: {error}; use the run's previous "
+            "model and settings, such as lora_rank and ema_decay, or choose another run_dir"
         ) from None
     run.position = Position(**vars(seal.position))
     run.unevaluated = seal.held_out_loss is None
@@ -168,7 +177,7 @@ def _tensors(run: Run) -> Tensors:
     for name, parameter in run.model.parameters().items():
         tensors[MODEL_PREFIX + name] = parameter.detach()
         if run.average is not None and name in run.average.tensors:
-            tensors[f"average/{name}"] = run.average.tensors[name]
+            tensors[AVERAGE_PREFIX + name] = run.average.tensors[name]
         for slot, value in run.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
                 tensors[f"{OPTIMIZER_PREFIX}{name}/{slot}"] = value

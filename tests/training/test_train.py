@@ -30,6 +30,7 @@ DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
 """As in the dev stack, where two processes have half of these samples each."""
 
 DROPPING = f"{Dropping.__module__}:Dropping"
+NORMALIZED = f"{Dropping.__module__}:Normalized"
 
 
 def digest(run_dir: Path) -> str:
@@ -131,6 +132,11 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
     for name in ("whole", "parts"):
         lines = (tmp_path / name / PROGRESS_FILE).read_text().splitlines()
         assert [json.loads(line)["loss"] for line in lines] == losses[:2]
+
+
+def test_batch_norm_is_trained_on_a_remainder_of_one_sample(train: Train) -> None:
+    # 1,437 samples.
+    assert train(model=NORMALIZED, epochs=1, batch_size=718) == exit_codes.DONE
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -59,13 +59,22 @@ class GangSampler:
                 self._rank,
                 self._size,
                 seen=start,
+                padding=self._order[:2] if self._batch_size > 1 else None,
             )
 
 
-def deal(samples: Indices, batch_size: int, rank: int, size: int, seen: int = 0) -> Iterator[Batch]:
+def deal(
+    samples: Indices,
+    batch_size: int,
+    rank: int,
+    size: int,
+    seen: int = 0,
+    padding: Indices | None = None,
+) -> Iterator[Batch]:
     """Yield one process's batches for a step that uses `samples`.
 
-    `seen` is the number of samples of the epoch that were used before this step.
+    `seen` is the number of samples of the epoch that were used before this step. If `padding` is
+    set, it contains up to two samples, one of which is added to a batch with a single sample.
     """
     total, each = len(samples), -(-len(samples) // size)
     mine = samples[rank::size]
@@ -73,6 +82,13 @@ def deal(samples: Indices, batch_size: int, rank: int, size: int, seen: int = 0)
     for start in range(0, each, batch_size):
         part = padded[start : start + batch_size]
         real = min(max(len(mine) - start, 0), len(part))
+        if padding is not None and len(part) == 1:
+            # Batch norm cannot train on one sample. The padding is another sample of the epoch,
+            # because the variance of two equal samples is 0, which would distort the running
+            # statistics. These then include the padding, as they do with processes that have fewer
+            # samples than others.
+            others = padding[padding != part]
+            part = np.append(part, others[:1] if len(others) else part)
         yield Batch(part, real, total, seen + total, last=start + batch_size >= each)
 
 

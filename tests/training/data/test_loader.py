@@ -31,6 +31,17 @@ def deal(
     return list(zip(*ranks, strict=True))
 
 
+@given(**SIZES)
+def test_a_batch_of_one_sample_is_padded_with_another_one(
+    count: int, batch: int, accumulate: int, size: int
+) -> None:
+    for gang in deal(count, batch, accumulate, size):
+        for mine in gang:
+            assert len(mine.indices) >= min(batch, 2)
+    [*_, (last,)] = deal(count=33, batch=16, accumulate=3, size=1)
+    assert (len({*last.indices.tolist()}), last.real) == (2, 1)
+
+
 def counted(dealt: list[tuple[Batch, ...]]) -> Counter[int]:
     return Counter(
         sample for gang in dealt for mine in gang for sample in mine.indices[: mine.real].tolist()

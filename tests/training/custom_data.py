@@ -1,6 +1,7 @@
 """Data sets that users write, some with mistakes."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ SIZES = {True: 60, False: 20}
 class Squares:
     """Float images of 1x8x8 whose class is their brighter half."""
 
-    classes = ("left", "right")
+    classes: Any = ("left", "right")
 
     def __init__(self, data_dir: Path, train: bool) -> None:
         self.data_dir, self.train = data_dir, train
@@ -52,6 +53,32 @@ class Nameless(Squares):
     """A data set without the names of its classes."""
 
     classes = ()
+
+
+class Array(Squares):
+    """A data set whose class names are in a NumPy array."""
+
+    classes: Any = np.array(["left", "right"])
+
+
+class Numbered(Squares):
+    """A data set with class numbers in a NumPy array, instead of names."""
+
+    classes: Any = np.array([0, 1])
+
+
+class Counted(Squares):
+    """A data set with the number of its classes instead of their names."""
+
+    classes: Any = 2
+
+
+class Flat(Bytes):
+    """Grey images of bytes without a dimension for the channel."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, target = super().__getitem__(index)
+        return image[0], target
 
 
 class Empty(Squares):

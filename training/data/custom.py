@@ -1,6 +1,6 @@
 """Custom data sets, named as `package.module:factory`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,9 +61,9 @@ class Items:
 def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
     """Load training samples with `factory(data_dir=…, train=True)`, held-out ones with train=False.
 
-    `shape` is the input shape of the model, or None if it is not fixed. Only uint8 images may have
-    a different shape. Raise ConfigurationError or DataError for errors that every restart would
-    repeat.
+    `shape` is the input shape of the model, or None if it is not fixed. Only uint8 images with
+    three dimensions may have a different shape. Raise ConfigurationError or DataError for errors
+    that every restart would repeat.
     """
     source = f"dataset {name}"
     factory = find(source, name)
@@ -84,7 +84,8 @@ def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Datas
     first, _ = _sample(source, parts[0], 0)
     if first.dtype not in (np.uint8, np.float32):
         raise DataError(f"inputs of {source} are {first.dtype}: return uint8 or float32")
-    if first.dtype == np.float32 and shape not in (None, first.shape):
+    resizable = first.dtype == np.uint8 and first.ndim == 3
+    if not resizable and shape not in (None, first.shape):
         actual, wanted = ("x".join(map(str, each)) for each in (first.shape, shape or ()))
         raise DataError(f"inputs of {source} are {actual}, but the model takes {wanted}")
     train_part, held_out = (Items(source, part, first, len(classes)) for part in parts)
@@ -106,13 +107,15 @@ def _sample(source: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
 
 
 def _classes(source: str, part: Any) -> tuple[str, ...]:
-    names = getattr(part, "classes", None)
+    found = getattr(part, "classes", ())
+    # A NumPy array has no truth value.
+    names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(
             f"{source} has no valid `classes` attribute: set it to the list of class names, in "
             "index order"
         )
-    return tuple(names)
+    return tuple(map(str, names))
 
 
 def _identity(source: str, parts: Sequence[Any], classes: Sequence[str]) -> str:

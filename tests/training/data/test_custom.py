@@ -26,7 +26,7 @@ def loaded(name: str) -> Dataset:
     return load(f"{OURS}:{name}", Path("/data"), None, 0)
 
 
-@pytest.mark.parametrize(("name", "divisor"), [("Squares", 1), ("Bytes", 255)])
+@pytest.mark.parametrize(("name", "divisor"), [("Squares", 1), ("Bytes", 255), ("Array", 1)])
 def test_samples_are_those_of_the_data_set(name: str, divisor: int) -> None:
     data = loaded(name)
     assert (data.shape, data.outputs, data.classes) == ((1, 8, 8), 2, ("left", "right"))
@@ -53,6 +53,8 @@ def test_the_identity_is_that_of_the_targets_or_the_digest() -> None:
     ("name", "error", "message"),
     [
         ("Nameless", ConfigurationError, "has no valid `classes` attribute: set it to the list of"),
+        ("Numbered", ConfigurationError, r"Numbered has no valid `classes` attribute: set it to"),
+        ("Counted", ConfigurationError, r"Counted has no valid `classes` attribute: set it to"),
         ("refuses", ConfigurationError, "failed with data_dir=/data and train=True: TypeError"),
         ("Absent", ConfigurationError, f"{OURS} has no function or class named Absent"),
         ("Empty", DataError, "has no samples with data_dir=/data and train=True"),
@@ -83,6 +85,8 @@ def test_images_of_bytes_are_enlarged_and_others_must_fit() -> None:
     assert load(f"{OURS}:Bytes", Path("/data"), (3, 16, 16), 0).shape == (3, 16, 16)
     with pytest.raises(DataError, match=r"inputs of .* are 1x8x8, but the model takes 3x16x16"):
         load(f"{OURS}:Squares", Path("/data"), (3, 16, 16), 0)
+    with pytest.raises(DataError, match=r"inputs of .*Flat are 8x8, but the model takes 1x16x16"):
+        load(f"{OURS}:Flat", Path("/data"), (1, 16, 16), 0)
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,14 @@ class Saver:
         if not self._config.checkpoint_async:
             self.wait()
 
-    def resumed(self, step: int) -> None:
-        """Record that the checkpoint after `step` steps exists, so it is not written again."""
-        self._step = step
+    def resumed(self, checkpoint: Path) -> None:
+        """Record that this checkpoint exists, so it is not written again.
+
+        Copy it to the object store, as the previous process may have exited before it had done so.
+        """
+        self._step = files.step_of(checkpoint)
+        if self.mirror is not None and self._world.is_rank0:
+            self.mirror.submit(checkpoint)
 
     @property
     def failed(self) -> bool:

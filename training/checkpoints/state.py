@@ -160,7 +160,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
         ) from None
     run.position = Position(**vars(seal.position))
     run.unevaluated = seal.held_out_loss is None
-    run.saver.resumed(run.position.step)
+    run.saver.resumed(path)
     run.metrics.resumed(run.position.epoch, run.position.step)
     run.started = time.monotonic() - seal.seconds
     samples = run.data.train

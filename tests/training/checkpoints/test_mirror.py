@@ -23,7 +23,7 @@ from training.checkpoints.storage import (
 )
 from training.data import DataError
 from training.data.manifest import download
-from workload import files
+from workload import exit_codes, files
 from workload.files import create_unfinished
 from workload.store import StoreDirectory, StoreError
 
@@ -97,6 +97,18 @@ def test_the_newest_copy_is_restored_bit_for_bit(bucket: object, tmp_path: Path)
     assert copied(run_dir).restore(lambda: beats.append(None))
     assert content(run_dir) == newest
     assert beats
+
+
+def test_a_resumed_run_copies_its_checkpoint_again(
+    train: Callable[..., int], bucket: object, tmp_path: Path
+) -> None:
+    assert train(epochs=1, run_url=URL) == exit_codes.DONE
+    before = sorted(names(bucket))
+    (tmp_path / "run/export/manifest.json").unlink()
+    bucket.objects.delete()  # type: ignore[attr-defined]
+    assert train(epochs=1, run_url=URL) == exit_codes.DONE
+    assert sorted(names(bucket)) == before
+    assert any(name.startswith("checkpoints/") for name in before)
 
 
 def test_an_empty_store_has_nothing_to_restore(bucket: object, tmp_path: Path) -> None:

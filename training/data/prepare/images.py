@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 from training.data import load
 from training.data.manifest import ShardsManifest, write_manifest
-from training.data.prepare.output import ShardWriter, new_dataset
+from training.data.prepare.output import ShardWriter, finish_interrupted, new_dataset
 from training.data.progress import Progress, Report
 from training.data.samples import DataError, Samples
 from training.settings import DatasetName
@@ -170,9 +170,14 @@ def prepare_images(
 ) -> ShardsManifest:
     """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
-    Raise DataError if there are no images for training or for the held-out set, or if `target` is
-    not empty and `force` is false. After an error, `target` is unchanged.
+    If the same command was interrupted while it published its files, only finish that, unless
+    `force` is set. Raise DataError if there are no images for training or for the held-out set, or
+    if `target` is not empty and `force` is false. After an error, `target` is unchanged.
     """
+    done = None if force else finish_interrupted(target)
+    expected = (dict(settings), source.shape, source.classes)
+    if isinstance(done, ShardsManifest) and (done.settings, done.shape, done.classes) == expected:
+        return done
     dropped: Counter[str] = Counter()
     progress = Progress("images prepared", source.total, report)
     with (

@@ -13,7 +13,14 @@ from typing import Any, BinaryIO, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.manifest import MANIFEST_FILE, Part, ShardSplit, TokenSplit, read_manifest
+from training.data.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    Part,
+    ShardSplit,
+    TokenSplit,
+    read_manifest,
+)
 from training.data.samples import DataError
 from training.data.shards import LABEL, scan
 from workload.files import sha256_of, sync_folder
@@ -21,6 +28,20 @@ from workload.files import sha256_of, sync_folder
 UNFINISHED: Final = ".unfinished"
 """Directory for unfinished files. It is in the target and thus on the same volume, so that
 publishing only renames files."""
+
+
+def finish_interrupted(target: Path) -> Manifest | None:
+    """Publish the complete files of an interrupted attempt; return their manifest.
+
+    Return None if there are none. Raise DataError if another process is preparing a data set there.
+    """
+    unfinished = target / UNFINISHED
+    if not (unfinished / MANIFEST_FILE).exists():
+        return None
+    with _locked(target):
+        manifest = read_manifest(unfinished)
+        _publish(unfinished, target)
+    return manifest
 
 
 @contextmanager

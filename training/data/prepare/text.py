@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from training.data.manifest import TokensManifest, write_manifest
 from training.data.prepare import documents
-from training.data.prepare.output import TokenWriter, new_dataset, part_of
+from training.data.prepare.output import TokenWriter, finish_interrupted, new_dataset, part_of
 from training.data.progress import Progress, Report
 from training.data.samples import DataError
 from training.data.text import BYTES, DTYPES, train_length
@@ -91,9 +91,18 @@ def prepare_text(
 
     The written files have at most `limit` bytes each. `held_out` is the share to hold out: the end
     of each *.txt file, and this share of the *.jsonl lines and *.parquet rows, whose text is in
-    `field`. Raise DataError if there is no text for training or for the held-out set, or if
-    `target` is not empty and `force` is false. After an error, `target` is unchanged.
+    `field`. If the same command was interrupted while it published its files, only finish that,
+    unless `force` is set. Raise DataError if there is no text for training or for the held-out set,
+    or if `target` is not empty and `force` is false. After an error, `target` is unchanged.
     """
+    done = None if force else finish_interrupted(target)
+    digest = hashlib.sha256(encoder.content).hexdigest() if encoder.content else None
+    expected = (dict(settings), digest)
+    if (
+        isinstance(done, TokensManifest)
+        and (done.settings, done.tokenizer and done.tokenizer.sha256) == expected
+    ):
+        return done
     paths = documents.find(folder)
     dropped: Counter[str] = Counter()
     dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= 2**16 else "uint32"

@@ -9,6 +9,7 @@ from PIL import Image
 from training.data import DataError, Images, check_prepared, load
 from training.data.__main__ import main
 from training.data.manifest import MANIFEST_FILE, ShardsManifest, read_manifest
+from training.data.prepare import output
 from training.data.prepare.images import Dropped, Picture, Source, from_dataset, prepare_images
 
 
@@ -182,6 +183,29 @@ def test_an_interrupted_preparation_can_be_repeated(
     assert list(target.iterdir()) == []
     assert make(from_dataset("digits", tmp_path), target) == uninterrupted
     assert (target / MANIFEST_FILE).exists()
+
+
+def test_only_the_same_images_finish_a_preparation_that_was_killed_while_it_published_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def be_killed(_folder: Path) -> None:
+        raise Killed
+
+    def source(*classes: str) -> Source:
+        pictures = [Picture(b"", b"a", 0, held_out=True), Picture(b"", b"b", 0, held_out=False)]
+        return Source(classes, (1, 8, 8), len(pictures), iter(pictures))
+
+    for name in ("same", "different"):
+        monkeypatch.setattr(output, "sync_folder", be_killed)
+        with pytest.raises(Killed):
+            make(source("a"), tmp_path / name)
+        monkeypatch.undo()
+    assert make(source("a"), tmp_path / "same") == read_manifest(tmp_path / "same")
+    with pytest.raises(DataError, match="is not empty"):
+        make(source("b"), tmp_path / "different")
 
 
 def test_an_image_of_two_classes_is_used_once(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from tests.unicode import ALPHABET
 from training.data import check_prepared, load
 from training.data.__main__ import main
 from training.data.manifest import read_manifest
-from training.data.prepare import text
+from training.data.prepare import output, text
 from training.data.prepare.text import _character_start, _pieces
+from workload import exit_codes
 
 
 def prepare(folder: Path, target: Path, *options: str) -> int:
@@ -45,6 +46,27 @@ def test_unusable_files_are_skipped_and_counted(
         f"{tmp_path}/tokens: 100 held-out tokens in 1 file\n"
         "dropped: 1 duplicate\ndropped: 1 too small\ndropped: 1 unreadable\n"
     )
+
+
+@pytest.mark.parametrize("options", [[], ["--held-out=0.2"], ["--force"]])
+def test_a_command_that_was_killed_while_it_published_files_can_be_repeated(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def be_killed(_folder: Path) -> None:
+        raise Killed
+
+    write_text(tmp_path / "text", {"a.txt": 1000})
+    monkeypatch.setattr(output, "sync_folder", be_killed)
+    with pytest.raises(Killed):
+        prepare(tmp_path / "text", tmp_path / "tokens")
+    monkeypatch.undo()
+    expected = exit_codes.BAD_INPUT if options == ["--held-out=0.2"] else exit_codes.DONE
+    assert prepare(tmp_path / "text", tmp_path / "tokens", *options) == expected
+    assert check_prepared(tmp_path / "tokens", print).settings["held_out"] == 0.1
+    assert not (tmp_path / "tokens" / output.UNFINISHED).exists()
 
 
 def test_files_have_a_limited_size_and_lose_no_tokens(tmp_path: Path) -> None:

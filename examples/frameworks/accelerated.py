@@ -40,9 +40,11 @@ def main(steps: int) -> None:
                 lambda directory: accelerator.save_state(str(directory)),
                 due=step % 100 == 0,
             )
-        plain = accelerator.unwrap_model(model)
+        plain = accelerator.unwrap_model(model).eval()
+        x, y = (tensor[:1000].to(accelerator.device) for tensor in data.tensors)
+        accuracy = (plain(x).argmax(1) == y).float().mean().item()
         run.finish(
-            lambda directory: accelerator.save_model(plain, str(directory)), {"loss": loss.item()}
+            lambda directory: accelerator.save_model(plain, str(directory)), {"accuracy": accuracy}
         )
     accelerator.end_training()
 

@@ -1,6 +1,7 @@
 """Programs of several frameworks with workload.run: stopped, killed, resumed and exported."""
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -142,6 +143,12 @@ def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(
     example: str, tmp_path: Path, started: Started
 ) -> None:
     check_resumption(example, tmp_path, started)
+    # A process can also be killed between its last step and the end of the export.
+    shutil.rmtree(tmp_path / "parts/export")
+    exporting = fork(example, tmp_path / "parts", tmp_path / "exporting")
+    started.append(exporting)
+    assert exporting.exit_code() == exit_codes.DONE, exporting.text
+    assert '"event": "step"' not in exporting.text
 
 
 def check_resumption(example: str, tmp_path: Path, started: Started) -> None:

@@ -108,7 +108,7 @@ def _sample(source: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
 
 def _classes(source: str, part: Any) -> tuple[str, ...]:
     found = getattr(part, "classes", ())
-    # A NumPy array has no truth value.
+    # bool() raises ValueError for a NumPy array.
     names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(

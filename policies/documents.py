@@ -63,6 +63,25 @@ def read(
     For a document that is not a Kubernetes object, such as a kustomization or Helm values, `skip`
     is called with its location and the reason. Without `skip`, such a document is an error.
     """
+    for location, value, node in _documents(source, text):
+        foreign = _skip_reason(value)
+        if foreign and skip is not None:
+            skip(f"{location}: {foreign}")
+        else:
+            yield from _objects(source, location, value, node)
+
+
+def embedded_values(text: str) -> Iterator[Any]:
+    """Yield the documents of a text inside an object as plain data, with strings as keys.
+
+    Raise `DocumentError` at the first document that is not valid. The limits are those of files.
+    """
+    for _, value, _ in _documents("the text", text):
+        yield value
+
+
+def _documents(source: str, text: str | bytes) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the location, the value and the YAML node of each document."""
     number = 1
     loader = None
     try:
@@ -70,12 +89,7 @@ def read(
         while loader.check_node():
             node = loader.get_node()
             location = f"{source}, document {number}"
-            value = _plain(loader.construct_document(node), location)
-            foreign = _skip_reason(value)
-            if foreign and skip is not None:
-                skip(f"{location}: {foreign}")
-            else:
-                yield from _objects(source, location, value, node)
+            yield location, _plain(loader.construct_document(node), location), node
             number += 1
     except yaml.YAMLError as error:
         raise DocumentError(f"{source}, document {number}{_explain(error, text)}") from None
@@ -83,6 +97,8 @@ def read(
         raise DocumentError(
             f"{source}, document {number}: it refers to itself or is nested too deeply"
         ) from None
+    except UnicodeEncodeError:
+        raise DocumentError(f"{source}: it contains half of a surrogate pair") from None
     finally:
         if loader is not None:
             loader.dispose()

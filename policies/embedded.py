@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from kube.workloads.record import steps
+from policies.documents import DocumentError, embedded_values
 from policies.resources import Resource
 from policies.values import Node, nodes_at
 
@@ -49,8 +48,8 @@ def _in_text(resource: Resource, node: Node) -> Iterator[Resource]:
     if text is None or not all(name in text for name in _NAMES):
         return
     try:
-        documents = list(yaml.load_all(text, yaml.CSafeLoader))
-    except (yaml.YAMLError, RecursionError, ValueError):
+        documents = list(embedded_values(text))
+    except DocumentError:
         return  # Not a manifest, or only the template of one.
     for document in documents:
         for item in _objects(document):

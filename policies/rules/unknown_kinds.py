@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import yaml
-
 from kube.quantities import quantity_or_none
 from kube.workloads.record import steps
+from policies.documents import DocumentError, embedded_values
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.settings import GpuConfig
@@ -117,12 +116,16 @@ def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
 def _changes_only_metadata(patch: str) -> bool:
     """Return whether a JSON patch, given as text, changes only labels and annotations."""
     try:
-        operations = yaml.load(patch, yaml.CSafeLoader)
-    except (yaml.YAMLError, RecursionError, ValueError):
+        documents = list(embedded_values(patch))
+    except DocumentError:
         return False
-    return isinstance(operations, list) and all(
-        isinstance(item, dict) and str(item.get("path")).startswith(_METADATA)
-        for item in operations
+    return all(
+        isinstance(operations, list)
+        and all(
+            isinstance(item, dict) and str(item.get("path")).startswith(_METADATA)
+            for item in operations
+        )
+        for operations in documents
     )
 
 

@@ -30,7 +30,8 @@ def embedded(resource: Resource) -> Iterator[Resource]:
                 yield resource.inside(Node(_generated_object(node.value), node.parent, node.key))
     for path in record.texts if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):
-            yield from _in_text(resource, node)
+            if _may_be_manifest(node.text):
+                yield from _in_text(resource, node)
 
 
 def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
@@ -43,28 +44,44 @@ def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
     return {**fields, **{key: value[key] for key in _NAMES}, "metadata": metadata}
 
 
+def unreadable_manifests(resource: Resource) -> Iterator[Node]:
+    """Yield each text at a path of manifests that is not a manifest, or only in part.
+
+    A ConfigMap may contain any text, such as the template of a manifest.
+    """
+    record = resource.record
+    if record is None:
+        return
+    for path in record.objects:
+        for node in nodes_at(resource.root, steps(path)):
+            documents, complete = _documents(node.text or "")
+            if not complete or not all(item is None or _is_object(item) for item in documents):
+                yield node
+    for path in () if resource.is_kind("", "ConfigMap") else record.texts:
+        for node in nodes_at(resource.root, steps(path)):
+            if _may_be_manifest(node.text) and not _documents(node.text or "")[1]:
+                yield node
+
+
 def _in_text(resource: Resource, node: Node) -> Iterator[Resource]:
-    text = node.text
-    if text is None or not all(name in text for name in _NAMES):
-        return
+    for document in _documents(node.text or "")[0]:
+        if _is_object(document):
+            yield resource.inside(Node(document, node.parent, node.key))
+
+
+def _may_be_manifest(text: str | None) -> bool:
+    return text is not None and all(name in text for name in _NAMES)
+
+
+def _documents(text: str) -> tuple[list[Any], bool]:
+    """Return the documents before the first invalid one, and whether all documents are valid."""
+    documents = []
     try:
-        documents = list(embedded_values(text))
+        for document in embedded_values(text):
+            documents.append(document)
     except DocumentError:
-        return  # Not a manifest, or only the template of one.
-    for document in documents:
-        for item in _objects(document):
-            yield resource.inside(Node(item, node.parent, node.key))
-
-
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    if not _is_object(value):
-        return
-    items = value.get("items")
-    if str(value["kind"]).endswith("List") and isinstance(items, list):
-        for item in items:
-            yield from _objects(item)
-    else:
-        yield value
+        return documents, False
+    return documents, True
 
 
 def _is_object(value: Any) -> bool:

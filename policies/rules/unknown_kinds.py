@@ -10,6 +10,7 @@ from typing import Any
 from kube.quantities import quantity_or_none
 from kube.workloads.record import steps
 from policies.documents import DocumentError, embedded_values
+from policies.embedded import unreadable_manifests
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.settings import GpuConfig
@@ -94,6 +95,9 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
     """Rules read pods, containers and pod counts only at the paths that the registry contains."""
     if resource.record is not None:
         yield from _opaque(resource, resource.record.opaque)
+        for node in unreadable_manifests(resource):
+            expected = "a complete manifest: rules cannot read templates and invalid YAML"
+            yield Violation(node, expected, found="an unreadable manifest")
         for path in resource.record.json_patches:
             for node in nodes_at(resource.root, steps(path)):
                 if node.text is not None and not _changes_only_metadata(node.text):

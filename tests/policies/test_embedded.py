@@ -11,7 +11,9 @@ from policies.documents import Document
 from policies.evaluation import evaluate
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: ml}\n"
-PRIVILEGED = f"{POD}spec: {{containers: [{{name: a, image: 'a:1', securityContext: {{privileged: true}}}}]}}\n"
+CONTAINER = "{name: a, image: 'a:1', securityContext: {privileged: true}}"
+PRIVILEGED = f"{POD}spec: {{containers: [{CONTAINER}]}}\n"
+UNREADABLE = "found an unreadable manifest; write a complete manifest"
 
 
 def config_map(text: str) -> dict[str, Any]:
@@ -69,3 +71,64 @@ def test_a_deep_json_patch_is_not_read() -> None:
         "spec": {"rules": [{"name": "a", "mutate": mutate}]},
     }
     assert messages(json.loads(json.dumps(policy)), "kind-known")
+
+
+def workflow(manifest: str) -> dict[str, Any]:
+    template = {"name": "a", "resource": {"action": "create", "manifest": manifest}}
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": "a", "namespace": "ml"},
+        "spec": {"entrypoint": "a", "templates": [template]},
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PRIVILEGED.replace("{name: a,", "{name: {{workflow.name}},", 1),
+        PRIVILEGED + "---\na: @x\n",
+        "{{inputs.parameters.manifest}}",
+        "a text",
+        f"{POD}spec: " + "[" * 100_000,
+    ],
+    ids=["template", "second document", "parameter", "text", "deep"],
+)
+def test_an_unreadable_manifest_of_a_workflow_is_refused(text: str) -> None:
+    (message,) = messages(workflow(text), "kind-known")
+    assert f"spec.templates[0].resource.manifest: {UNREADABLE}" in message
+
+
+@pytest.mark.parametrize("text", [PRIVILEGED, "", f"# a\n---\n{PRIVILEGED}---\n"])
+def test_a_readable_manifest_of_a_workflow_is_known(text: str) -> None:
+    assert messages(workflow(text), "kind-known") == []
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "spec"),
+    [
+        ("fleet.cattle.io", "Bundle", {"resources": [{"content": f"{POD}spec: @x"}]}),
+        ("fluxcd.controlplane.io", "ResourceSet", {"resourcesTemplate": f"{POD}spec: @x"}),
+    ],
+)
+def test_an_unreadable_manifest_of_a_bundle_is_refused(group: str, kind: str, spec: Any) -> None:
+    manifest = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    (message,) = messages(manifest, "kind-known")
+    assert UNREADABLE in message
+
+
+def test_manifests_before_an_invalid_document_are_read() -> None:
+    text = PRIVILEGED + "---\n{{x}}: [\n"
+    assert messages(workflow(text), "not-privileged")
+    assert messages(config_map(text), "not-privileged")
+    assert not messages(config_map(text), "kind-known")
+
+
+def test_names_of_a_manifest_may_be_escaped() -> None:
+    text = PRIVILEGED.replace("apiVersion", '"\\x61piVersion"')
+    assert messages(workflow(text), "not-privileged")
+
+
+def test_items_of_a_list_as_text_need_no_kind() -> None:
+    text = f"apiVersion: v1\nkind: PodList\nitems:\n- spec: {{containers: [{CONTAINER}]}}\n"
+    assert messages(config_map(text), "not-privileged")

@@ -63,7 +63,13 @@ def _record(group: str, kind: str, value: Any) -> WorkloadKind:
 
 def _paths(record: WorkloadKind) -> Iterator[str]:
     yield from (*record.objects, *record.generators, *record.texts, *record.patterns)
-    yield from (*record.opaque, *record.json_patches, record.scaled, record.job.at)
+    yield from (
+        *record.opaque,
+        *record.json_patches,
+        *record.destinations,
+        record.scaled,
+        record.job.at,
+    )
     for pods in record.pods:
         yield from (pods.at, *pods.containers, *pods.images, *pods.defaults, pods.metadata)
         yield from pods.fields.values()

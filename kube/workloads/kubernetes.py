@@ -178,12 +178,22 @@ PLAIN: Final = [
 
 _CHANGES: Final = "it changes objects when they are created"
 _CREATES: Final = "it creates additional objects when others are created"
-_MUTATIONS: Final = ("spec.rules.*.mutate", "spec.rules.*.mutate.foreach.*")
+_MUTATIONS: Final = tuple(f"spec.rules.*.mutate{depth * '.foreach.*'}" for depth in range(3))
 _PATCHED_POD_SPECS: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
     *("spec.*.*.template.spec", "spec.*.*.template.spec.template.spec"),
 )
 """Paths of pod specifications in most kinds."""
+
+
+def _patched(spec: str) -> tuple[Pods, Pods]:
+    """Return the pod in a patch, and its parent: a patch may contain only the pod's metadata."""
+    parent = spec.removesuffix(".spec")
+    return (
+        Pods(at=spec, count=NOT_RUN, partial=True),
+        Pods(at=parent, metadata=f"{parent}.metadata", count=NOT_RUN, partial=True),
+    )
+
 
 PATTERNS: Final = [
     WorkloadKind(group="apiextensions.k8s.io", kind="CustomResourceDefinition", patterns=("",)),
@@ -192,13 +202,15 @@ PATTERNS: Final = [
             group="kyverno.io",
             kind=kind,
             pods=tuple(
-                Pods(at=f"{at}.patchStrategicMerge.{spec}", count=NOT_RUN, partial=True)
+                pods
                 for at in _MUTATIONS
                 for spec in _PATCHED_POD_SPECS
+                for pods in _patched(f"{at}.patchStrategicMerge.{spec}")
             ),
             anchors=True,
             generators=("spec.rules.*.generate", "spec.rules.*.generate.foreach.*"),
             json_patches=tuple(f"{at}.patchesJson6902" for at in _MUTATIONS),
+            opaque=(f"{_MUTATIONS[-1]}.foreach",),
             patterns=(
                 *("spec.rules.*.validate", "spec.rules.*.match"),
                 *("spec.rules.*.exclude", "spec.rules.*.preconditions", "spec.rules.*.context"),

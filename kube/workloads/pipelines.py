@@ -13,9 +13,15 @@ _BATCH: Final[tuple[Role, ...]] = ("batch", "training")
 _STEPS: Final = ("container", "script", "containerSet.containers.*", "sidecars.*")
 
 
+def _inline_or_listed(spec: str) -> tuple[str, ...]:
+    """Return the paths of the templates of an Argo workflow, and of nested templates."""
+    at = f"{spec}.templates.*"
+    return (at, f"{at}.dag.tasks.*.inline", f"{at}.steps.*.*.inline")
+
+
 def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
     """Yield the pods of an Argo workflow; a step may run any number of times in parallel."""
-    for at in (f"{spec}.templates.*", f"{spec}.templateDefaults"):
+    for at in (*_inline_or_listed(spec), f"{spec}.templateDefaults"):
         yield Pods(
             at=at,
             containers=_STEPS,
@@ -28,6 +34,7 @@ def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
 
 
 def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
+    defaults = f"{spec}.templateDefaults"
     return WorkloadKind(
         group="argoproj.io",
         kind=kind,
@@ -35,10 +42,22 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         roles=_BATCH,
         ends=True,
         # Patches to the pods, as text.
-        texts=(f"{spec}.podSpecPatch", f"{spec}.templates.*.podSpecPatch"),
-        objects=(f"{spec}.templates.*.resource.manifest",),
-        # Manifests from artifacts, and plugins, which run in the agent pod.
-        opaque=(f"{spec}.templates.*.resource.manifestFrom", f"{spec}.templates.*.plugin"),
+        texts=(f"{spec}.podSpecPatch", *(f"{at}.podSpecPatch" for at in _inline_or_listed(spec))),
+        objects=tuple(f"{at}.resource.manifest" for at in (*_inline_or_listed(spec), defaults)),
+        opaque=(
+            # Manifests from artifacts, and plugins, which run in the agent pod.
+            *(
+                f"{at}.{field}"
+                for at in (*_inline_or_listed(spec), defaults)
+                for field in ("resource.manifestFrom", "plugin")
+            ),
+            # Templates that are nested more deeply.
+            *(
+                f"{at}.{field}"
+                for at in (*_inline_or_listed(spec)[1:], defaults)
+                for field in ("dag", "steps")
+            ),
+        ),
     )
 
 
@@ -58,7 +77,10 @@ ARGO: Final = [
         pods=(Pods(at="spec.tasks.*", containers=_STEPS, metadata="spec.tasks.*.metadata"),),
         roles=_BATCH,
         ends=True,
-        opaque=("spec.tasks.*.plugin",),
+        objects=("spec.tasks.*.resource.manifest",),
+        opaque=tuple(
+            f"spec.tasks.*.{field}" for field in ("plugin", "resource.manifestFrom", "dag", "steps")
+        ),
     ),
 ]
 
@@ -84,7 +106,9 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
     )
 
 
-_PIPELINES: Final = ("tasks.*", "finally.*")
+_TASKS: Final = ("tasks.*", "finally.*")
+_NESTED: Final = tuple(f"{at}.pipelineSpec.{inner}" for at in _TASKS for inner in _TASKS)
+_PIPELINES: Final = (*_TASKS, *_NESTED)
 
 
 def _shared_pods(*paths: str) -> Iterator[Pods]:
@@ -94,9 +118,17 @@ def _shared_pods(*paths: str) -> Iterator[Pods]:
         yield Pods(at=at, containers=("",) if template else (), count=NOT_RUN, partial=True)
 
 
-def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
-    all_pods = (*pods, *_shared_pods(*shared))
-    return WorkloadKind(group="tekton.dev", kind=kind, pods=all_pods, roles=_BATCH, ends=True)
+def _tekton(
+    kind: str, *pods: Pods, shared: tuple[str, ...], opaque: tuple[str, ...] = ()
+) -> WorkloadKind:
+    return WorkloadKind(
+        group="tekton.dev",
+        kind=kind,
+        pods=(*pods, *_shared_pods(*shared)),
+        roles=_BATCH,
+        ends=True,
+        opaque=opaque,
+    )
 
 
 TEKTON: Final = [
@@ -116,6 +148,7 @@ TEKTON: Final = [
         "Pipeline",
         *(_task(f"spec.{at}.taskSpec", "", *NOT_RUN) for at in _PIPELINES),
         shared=tuple(f"spec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
+        opaque=tuple(f"spec.{at}.pipelineSpec" for at in _NESTED),
     ),
     _tekton(
         "PipelineRun",
@@ -129,6 +162,7 @@ TEKTON: Final = [
             "spec.taskRunSpecs.*.podTemplate",
             *(f"spec.pipelineSpec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
         ),
+        opaque=tuple(f"spec.pipelineSpec.{at}.pipelineSpec" for at in _NESTED),
     ),
 ]
 

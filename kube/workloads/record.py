@@ -166,6 +166,8 @@ class WorkloadKind:
     opaque: tuple[str, ...] = ()
     """Paths of fields that change pods in a way that rules cannot read."""
     json_patches: tuple[str, ...] = ()
-    """Paths of JSON patches, which may change only metadata: rules cannot read other changes."""
+    """Paths of JSON patches, which may change only labels: rules cannot read other changes."""
+    destinations: tuple[str, ...] = ()
+    """Paths of paths in created objects to which the controller writes values of events."""
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

@@ -64,15 +64,25 @@ UNSEEN: Final = [
     WorkloadKind(group="apps.open-cluster-management.io", kind="Subscription", unseen=_REPOSITORY),
 ]
 
+_CREATED: Final = tuple(f"spec.triggers.*.template.{name}" for name in ("k8s", "argoWorkflow"))
+
 # Argo Events: its pods, and the objects that it creates.
 EVENTS: Final = [
     WorkloadKind(
         group="argoproj.io",
         kind="Sensor",
         pods=(Pods(at="spec.template", containers=("container",), partial=True),),
-        objects=(
-            "spec.triggers.*.template.k8s.source.resource",
-            "spec.triggers.*.template.argoWorkflow.source.resource",
+        objects=tuple(
+            f"{at}.source.{field}" for at in _CREATED for field in ("resource", "inline")
+        ),
+        opaque=tuple(
+            f"{at}.source.{field}"
+            for at in _CREATED
+            for field in ("url", "git", "configmap", "s3", "file")
+        ),
+        destinations=(
+            "spec.triggers.*.parameters.*.dest",
+            *(f"{at}.parameters.*.dest" for at in _CREATED),
         ),
     ),
     WorkloadKind(

@@ -23,7 +23,14 @@ _POD_FIELDS = frozenset(
 _IMAGE = "image"
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
-_METADATA = ("/metadata/labels", "/metadata/annotations")
+_LABELS = "/metadata/labels"
+_BOUND = re.compile(
+    r"((k8s|argoWorkflow)\.source\.resource\.)?"
+    r"(spec\.arguments\.parameters\.[0-9]+\.value"
+    r"|metadata\.(name|generateName|labels\.[A-Za-z0-9_-]+))"
+    r"|(http|slack|email|log|kafka|nats|pulsar|awsLambda|openWhisk|azure\w+)\..+"
+)
+"""Paths to which events may write: workflow arguments, names, labels, and sent messages."""
 _LABEL_KEYS = ("key", "topologyKey")
 """Fields that contain a label or taint key, which may look like a resource name."""
 _ACCELERATOR = re.compile(
@@ -100,8 +107,12 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
             yield Violation(node, expected, found="an unreadable manifest")
         for path in resource.record.json_patches:
             for node in nodes_at(resource.root, steps(path)):
-                if node.text is not None and not _changes_only_metadata(node.text):
+                if node.text is not None and not _changes_only_labels(node.text):
                     yield Violation(node, "a strategic merge patch, which the rules can read")
+        for path in resource.record.destinations:
+            for node in nodes_at(resource.root, steps(path)):
+                if node.present and not _BOUND.fullmatch(node.text or ""):
+                    yield Violation(node, "spec.arguments.parameters.0.value, or a name or label")
     if resource.record is not None or resource.listed:
         return
     for node, looks in _evidence(resource.root, config):
@@ -117,8 +128,8 @@ def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
                 yield Violation(node, "nothing: set the fields of the pods themselves")
 
 
-def _changes_only_metadata(patch: str) -> bool:
-    """Return whether a JSON patch, given as text, changes only labels and annotations."""
+def _changes_only_labels(patch: str) -> bool:
+    """Return whether a JSON patch, given as text, changes only labels."""
     try:
         documents = list(embedded_values(patch))
     except DocumentError:
@@ -126,7 +137,8 @@ def _changes_only_metadata(patch: str) -> bool:
     return all(
         isinstance(operations, list)
         and all(
-            isinstance(item, dict) and str(item.get("path")).startswith(_METADATA)
+            isinstance(item, dict)
+            and all(str(item.get(key, _LABELS)).startswith(_LABELS) for key in ("path", "from"))
             for item in operations
         )
         for operations in documents

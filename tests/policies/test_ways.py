@@ -43,7 +43,7 @@ CLASSES = (
 )
 WAYS = {way.what: way for module in CLASSES for way in module.WAYS}
 HARMLESS_CLASSES = (
-    *(accelerators, tokens, kinds, makers, lines, changes),
+    *(accelerators, tokens, kinds, makers, lines, changes, workflows),
     *(rights, disguises, additions),
 )
 HARMLESS = {way.what: way for module in HARMLESS_CLASSES for way in module.HARMLESS}

@@ -9,6 +9,14 @@ CONTAINERS = "request.object.spec.template.spec.containers"
 PATCH = """
 - {op: add, path: /spec/containers/0/securityContext/privileged, value: true}
 """
+DEVICES = "io.kubernetes.cri-o.Devices"
+PATCH_OF_ANNOTATION = f"""
+- {{op: add, path: /metadata/annotations/{DEVICES}, value: /dev/sda}}
+"""
+MOVE = """
+- {op: move, from: /spec/runtimeClassName, path: /metadata/labels/a}
+"""
+HOST = {"spec": {"hostNetwork": True}}
 LABEL = """
 - path: /metadata/labels/team
   op: add
@@ -77,6 +85,43 @@ WAYS = [
         webhooks=[{"name": "a.b.c", "clientConfig": {"url": "https://a.com"}}],
     ),
     mutation("a JSON patch of Kyverno", "kind-known", patchesJson6902=PATCH),
+    mutation(
+        "a JSON patch of Kyverno that adds a device by an annotation",
+        "kind-known",
+        patchesJson6902=PATCH_OF_ANNOTATION,
+    ),
+    mutation(
+        "a JSON patch of Kyverno that moves a field into a label",
+        "kind-known",
+        patchesJson6902=MOVE,
+    ),
+    mutation(
+        "a patch of Kyverno that adds a device by an annotation",
+        "annotations-bounded",
+        patchStrategicMerge={"metadata": {"annotations": {f"+({DEVICES})": "/dev/sda"}}},
+    ),
+    mutation(
+        "a patch of Kyverno that adds a device to a template by an annotation",
+        "annotations-bounded",
+        patchStrategicMerge={
+            "spec": {"template": {"metadata": {"annotations": {DEVICES: "/dev/sda"}}}}
+        },
+    ),
+    mutation(
+        "a JSON patch of Kyverno in two loops",
+        "kind-known",
+        foreach=[{"list": "a", "foreach": [{"list": "b", "patchesJson6902": PATCH}]}],
+    ),
+    mutation(
+        "a patch of Kyverno in two loops",
+        "no-host-namespaces",
+        foreach=[{"list": "a", "foreach": [{"list": "b", "patchStrategicMerge": HOST}]}],
+    ),
+    mutation(
+        "a patch of Kyverno in three loops",
+        "kind-known",
+        foreach=[{"foreach": [{"foreach": [{"list": "c", "patchStrategicMerge": HOST}]}]}],
+    ),
     mutation(
         "a JSON patch of Kyverno for each container",
         "kind-known",

@@ -1,5 +1,8 @@
 """Ways to run a container in a workflow, a task or a Spark application."""
 
+from collections.abc import Callable
+from typing import Any
+
 from tests.policies.ways.containers import (
     CONTEXT,
     EVIL,
@@ -9,7 +12,34 @@ from tests.policies.ways.containers import (
     latest,
     privileged,
 )
+from tests.policies.ways.way import Way, way
 
+INLINE: dict[str, Callable[[Any], Any]] = {
+    "task": lambda inline: {"dag": {"tasks": [{"name": "a", "inline": inline}]}},
+    "step": lambda inline: {"steps": [[{"name": "a", "inline": inline}]]},
+}
+MANIFEST = {"resource": {"action": "create", "manifest": str(KUBERNETES_POD)}}
+STEP = {"steps": [EVIL]}
+PIPELINES = (("tekton_pipeline", "spec"), ("tekton_pipeline_run", "spec/pipelineSpec"))
+
+
+def trigger(what: str, place: str, value: Any, rules: str = "") -> Way:
+    """A change of the trigger of a Sensor."""
+    return way(what, "argo_events_sensor", rules, (f"1/spec/triggers/0/{place}", value))
+
+
+HARMLESS = [
+    trigger(
+        "a trigger whose event sets the name",
+        "template/k8s/parameters",
+        [{"src": {"dependencyName": "push"}, "dest": "metadata.name", "operation": "append"}],
+    ),
+    trigger(
+        "a trigger whose event sets the body of a request",
+        "parameters",
+        [{"src": {"dependencyName": "push"}, "dest": "http.payload.0.src.value"}],
+    ),
+]
 WAYS = [
     # Argo Workflows
     privileged(
@@ -86,7 +116,100 @@ WAYS = [
         [{"name": "PASSWORD", "value": "correct horse"}],
         "no-literal-secrets",
     ),
+    *(
+        hidden(
+            f"a container inside a {what} of a workflow",
+            "argo_workflow_steps",
+            "spec/templates/0",
+            {"name": "main", **around({"container": EVIL})},
+            "not-privileged",
+        )
+        for what, around in INLINE.items()
+    ),
+    *(
+        hidden(
+            f"a manifest inside a {what} of a workflow",
+            "argo_workflow_steps",
+            "spec/templates/0",
+            {"name": "main", **around(MANIFEST)},
+            "not-privileged",
+        )
+        for what, around in INLINE.items()
+    ),
+    *(
+        hidden(
+            f"a template inside a {what} inside a {outer} of a workflow",
+            "argo_workflow_steps",
+            "spec/templates/0",
+            {"name": "main", **around_all(around({"container": EVIL}))},
+            "kind-known",
+        )
+        for outer, around_all in INLINE.items()
+        for what, around in INLINE.items()
+    ),
+    hidden(
+        "a manifest in the defaults of a workflow",
+        "argo_workflow_steps",
+        "spec/templateDefaults",
+        MANIFEST,
+        "not-privileged",
+    ),
+    # Argo Events
+    *(
+        trigger(
+            f"a manifest as text that a {name} trigger creates",
+            f"template/{name}/source",
+            {"inline": str(KUBERNETES_POD)},
+            "not-privileged",
+        )
+        for name in ("k8s", "argoWorkflow")
+    ),
+    trigger(
+        "a trigger that creates the manifest at an address",
+        "template/k8s/source",
+        {"url": {"path": "https://example.com/pod.yaml"}},
+        "kind-known",
+    ),
+    *(
+        trigger(
+            f"a trigger whose event sets {dest or 'everything'}",
+            f"{at}parameters",
+            [{"src": {"dependencyName": "push", "value": "true"}, "dest": dest}],
+            "kind-known",
+        )
+        for at, dest in (
+            ("template/k8s/", "spec.hostNetwork"),
+            ("template/k8s/", "metadata.annotations.a"),
+            ("", "k8s.source.resource.spec.hostNetwork"),
+            ("", ""),
+        )
+    ),
     # Tekton
+    *(
+        hidden(
+            f"a step inside a pipeline inside {base}",
+            base,
+            f"{spec}/tasks/0",
+            {"name": "a", "pipelineSpec": {"finally": [{"name": "b", "taskSpec": STEP}]}},
+            "not-privileged",
+        )
+        for base, spec in PIPELINES
+    ),
+    *(
+        hidden(
+            f"a step inside two pipelines inside {base}",
+            base,
+            f"{spec}/tasks/0",
+            {
+                "name": "a",
+                "pipelineSpec": {
+                    "tasks": [{"pipelineSpec": {"tasks": [{"name": "b", "taskSpec": STEP}]}}]
+                },
+            },
+            "kind-known",
+        )
+        for base, spec in PIPELINES
+    ),
     privileged("a step", "tekton_task", f"spec/steps/0/{CONTEXT}"),
     privileged(
         "a step inside a pipeline", "tekton_pipeline", f"spec/tasks/1/taskSpec/steps/0/{CONTEXT}"

@@ -8,19 +8,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kube.quantities import quantity_or_none
-from kube.workloads.record import steps
+from kube.workloads.record import WorkloadKind, steps
 from policies.documents import DocumentError, embedded_values
 from policies.embedded import unreadable_manifests
+from policies.pod_search import find_all_pods
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.settings import GpuConfig
-from policies.values import Node, nodes_at
+from policies.values import Key, Node, nodes_at
 
 _LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _POD_FIELDS = frozenset(
     {"serviceAccountName", "nodeSelector", "tolerations", "volumes", "affinity", "restartPolicy"}
 )
 _IMAGE = "image"
+_RUNNING = ("a pod", "a container", "a manifest")
+"""Evidence that is searched for in known kinds, too."""
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
 _LABELS = "/metadata/labels"
@@ -113,11 +116,55 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
             for node in nodes_at(resource.root, steps(path)):
                 if node.present and not _BOUND.fullmatch(node.text or ""):
                     yield Violation(node, "spec.arguments.parameters.0.value, or a name or label")
-    if resource.record is not None or resource.listed:
+        yield from _unrecorded(resource, resource.record, config)
+    elif not resource.listed:
+        for node, looks in _evidence(resource.root, config):
+            found = f"{looks} in an unknown kind"
+            yield Violation(node, _remedy(resource, node, looks), found=found)
+            return
+
+
+def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> Iterator[Violation]:
+    """Yield a violation for the first container or pod of a known kind that no other rule reads."""
+    runs = record.pods or record.objects or record.generators or record.texts
+    if not runs or record.unseen or "" in record.patterns:
         return
-    for node, looks in _evidence(resource.root, config):
-        yield Violation(node, _remedy(resource, node, looks), found=f"{looks} in an unknown kind")
+    evidence = [node for node, looks in _evidence(resource.root, config) if looks in _RUNNING]
+    if not evidence:
         return
+    whole, own = _recorded(resource, record)
+    for node in evidence:
+        path = node.steps
+        parents = (path[:length] for length in range(len(path) + 1))
+        if path not in own and "metadata" not in path and whole.isdisjoint(parents):
+            expected = "fields that the rules can read, or add the path to the record of the kind"
+            yield Violation(node, expected, found="a container or pod in an unknown field")
+            return
+
+
+def _recorded(
+    resource: Resource, record: WorkloadKind
+) -> tuple[set[tuple[Key, ...]], set[tuple[Key, ...]]]:
+    """Return the paths that other rules read with everything below them, and those of pods."""
+    whole, own = set(), set()
+    for pod in find_all_pods(resource):
+        own.add(pod.spec.steps)
+        for container in pod.containers:
+            if container.node.steps != pod.spec.steps:
+                whole.add(container.node.steps)
+            own.add(container.node.steps[:-2])
+        for image in pod.images:
+            whole.add(image.steps)
+            own.add(image.steps[:-1])
+        whole.add(pod.spec["volumes"].steps)
+    embedded = (*record.objects, *record.generators, *record.texts)
+    other = (*record.patterns, *record.opaque, *(claims.at for claims in record.claims))
+    for path in (*embedded, *other):
+        whole |= {node.steps for node in nodes_at(resource.root, steps(path))}
+    for pods in record.pods:
+        for path in pods.defaults:
+            own |= {node.steps for node in nodes_at(resource.root, steps(path))}
+    return whole, own
 
 
 def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:

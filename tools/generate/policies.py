@@ -93,14 +93,17 @@ others. In addition, every list of containers is treated as part of a pod spec, 
 kind.
 
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
-manifests as text) are checked like any other manifest. Values that are unknown during a preview are
-skipped; everything else is checked. If a rule itself fails, the failure is reported as a violation.
+manifests as text) are checked like any other manifest. If such a manifest is text that cannot be
+read, such as a template or invalid YAML, [kind-known](#kind-known) rejects the object; only a
+ConfigMap may contain any text. Values that are unknown during a preview are skipped; everything
+else is checked. If a rule itself fails, the failure is reported as a violation.
 
 ## Custom kinds
 
 [kind-known](#kind-known) rejects an object of an unknown kind that contains a pod, a container, an
-image, an accelerator or a manifest as text. Add a record of the kind to the configuration file,
-keyed by `Kind.group`:
+image, an accelerator or a manifest as text. It also rejects an object of a known kind with a
+container, a pod or a manifest in a field that is not in the kind's record. Add a record of the kind
+to the configuration file, keyed by `Kind.group`:
 
 ```json
 {

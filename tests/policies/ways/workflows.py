@@ -29,6 +29,12 @@ def trigger(what: str, place: str, value: Any, rules: str = "") -> Way:
 
 
 HARMLESS = [
+    hidden(
+        "a manifest in an annotation of a template",
+        "ordinary_web_application",
+        "spec/template/metadata/annotations",
+        {"example.com/last-applied": str(KUBERNETES_POD)},
+    ),
     trigger(
         "a trigger whose event sets the name",
         "template/k8s/parameters",
@@ -153,6 +159,22 @@ WAYS = [
         "spec/templateDefaults",
         MANIFEST,
         "not-privileged",
+    ),
+    # fields that a later version may have
+    *(
+        hidden(f"{what} in a new field of {base}", base, f"{at}/newField", value, "kind-known")
+        for base, at in (
+            ("argo_workflow_steps", "spec/templates/0"),
+            ("tekton_pipeline", "spec/tasks/0"),
+            ("ordinary_web_application", "spec/template/spec"),
+            ("argo_events_sensor", "spec"),
+            ("spark_application", "spec/driver"),
+        )
+        for what, value in (
+            ("a container", EVIL),
+            ("a manifest", KUBERNETES_POD | {"spec": {"hostPID": True}}),
+            ("the fields of a pod", {"volumes": [], "serviceAccountName": "a"}),
+        )
     ),
     # Argo Events
     *(

@@ -15,6 +15,17 @@ from policies.values import Node
 from policies.workloads import Pod
 
 _RBAC: Final = "rbac.authorization.k8s.io"
+_BUILT_IN: Final = frozenset(
+    f"{name}.k8s.io"
+    for name in (
+        *("admissionregistration", "apiextensions", "apiregistration", "authentication"),
+        *("authorization", "certificates", "coordination", "discovery", "events"),
+        *("flowcontrol.apiserver", "internal.apiserver", "networking", "node"),
+        *("rbac.authorization", "resource", "scheduling", "storage", "storagemigration"),
+    )
+)
+"""API groups of Kubernetes itself; other subdomains of k8s.io, such as gateway.networking.k8s.io,
+are groups of custom resources."""
 _ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
 _ESCALATING_RESOURCES: Final = (
     *("nodes/proxy", "serviceaccounts/token", "certificatesigningrequests/approval"),
@@ -170,7 +181,7 @@ def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
     """Yield a violation for each part of a role's rule that grants control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
-    is_own = bool(groups) and all("." in group and group != _RBAC for group in groups)
+    is_own = bool(groups) and all("." in group and group not in _BUILT_IN for group in groups)
     for key in ("apiGroups", "resources", "verbs", "nonResourceURLs"):
         for item in rule[key].items():
             if item.value in ("*", "/*") and not (is_own and key in ("resources", "verbs")):

@@ -43,6 +43,16 @@ WAYS = [
         "certificatesigningrequests/*",
         "update",
     ),
+    *(
+        role(f"{what} of {group}", group, resource, verb)
+        for group in ("certificates.k8s.io", "node.k8s.io", "networking.k8s.io")
+        for what, resource, verb in (
+            ("everything", "*", "*"),
+            ("updates of everything", "*", "update"),
+            ("all rights to statuses", "*/status", "*"),
+        )
+    ),
+    role("everything of priority levels", "flowcontrol.apiserver.k8s.io", "*", "*"),
 ]
 
 
@@ -106,6 +116,8 @@ HARMLESS = [
     reading("a reader of logs", "", "pods/log", "get"),
     reading("a reader of admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
     reading("a controller of its own kinds", "a.example.com", "things/*", "update"),
+    reading("a controller of gateways", "gateway.networking.k8s.io", "*", "*"),
+    reading("a controller of queues", "kueue.x-k8s.io", "*", "*"),
     reading("a controller of statuses", "batch", "jobs/status", "patch"),
 ]
 """Roles of controllers."""

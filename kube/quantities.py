@@ -18,9 +18,10 @@ LARGEST: Final = 2**63 - 1
 
 _PATTERN = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
-    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,2}))?"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?"
 )
 _MAX_LENGTH = 64
+_MAX_EXPONENT = 2 * _MAX_LENGTH
 _EXACT = Context(prec=256)
 _DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY_SUFFIXES = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
@@ -58,11 +59,20 @@ def _parse(text: str) -> Decimal:
         )
     number = Decimal(match["number"])
     if match["exponent"]:
-        return number.scaleb(int(match["exponent"]), _EXACT)
+        return number.scaleb(_exponent(int(match["exponent"])), _EXACT)
     suffix = match["suffix"] or ""
     if suffix in _BINARY_SUFFIXES:
         return _EXACT.multiply(number, Decimal(1024 ** _BINARY_SUFFIXES[suffix]))
     return number.scaleb(_DECIMAL_SUFFIXES.get(suffix, 0), _EXACT)
+
+
+def _exponent(value: int) -> int:
+    """Return an exponent as the API reads it, reduced to a range that suffices for `LARGEST`."""
+    if not -(2**63) <= value < 2**63:
+        raise QuantityError("must have a smaller exponent")
+    # The API converts exponents to 32 bits, without a check.
+    wrapped = (value + 2**31) % 2**32 - 2**31
+    return max(-_MAX_EXPONENT, min(wrapped, _MAX_EXPONENT))
 
 
 def quantity_or_none(value: Any) -> Decimal | None:

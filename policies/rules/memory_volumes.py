@@ -20,7 +20,8 @@ from policies.workloads import Pod
 
 _FILLS = "c.?volumeMounts.orValue([]).exists(m, m.name == v.name && !m.?readOnly.orValue(false))"
 _OVERSIZED = (
-    "(vs.exists(v, !has(v.emptyDir.sizeLimit)) || vs.map(v, !has(v.emptyDir.sizeLimit) ? 0.0"
+    "(vs.exists(v, !has(v.emptyDir.sizeLimit) || quantity(v.emptyDir.sizeLimit).sign() <= 0)"
+    " || vs.map(v, !has(v.emptyDir.sizeLimit) ? 0.0"
     " : quantity(v.emptyDir.sizeLimit).asApproximateFloat()).sum()"
     " > quantity({}).asApproximateFloat() * settings.share + 0.001)"
 )
@@ -86,7 +87,9 @@ def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterato
     allowed = largest_shm(memory, config.share)
     sizes = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
     for size in sizes:
-        if size.absent:
+        number = quantity_or_none(size.value)
+        # The kubelet ignores a limit of 0.
+        if size.known and (number is None or number <= 0):
             expected = f"a size of at most {spell_bytes(allowed)}, which fits the memory limit"
             yield Violation(size, expected)
     total = sum((quantity_or_none(size.value) or Decimal(0) for size in sizes), Decimal(0))

@@ -188,7 +188,8 @@ def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Vio
     """A quota that no cluster reaches limits nobody: one team can take every GPU."""
     for name, amount in _quotas(resource):
         count = quantity_or_none(amount.value)
-        if config.accelerators.includes(name) and count is not None and count > config.max_gpus:
+        too_large = amount.present if count is None else count > config.max_gpus
+        if too_large and config.accelerators.includes(name):
             yield Violation(amount, f"at most {config.max_gpus} of {name}")
 
 

@@ -268,6 +268,14 @@ def test_memory_volumes_need_a_memory_limit() -> None:
     assert judge("shm-fits-memory", side(resources={"limits": {"memory": "2Gi"}})) == []
 
 
+@pytest.mark.parametrize("size", ["0", 0, "-1Gi", "1e100", "Ki", "0" * 70 + "1", None])
+def test_memory_volumes_need_a_readable_size(size: Any) -> None:
+    place = f"{POD}/volumes/2/emptyDir/sizeLimit"
+    manifest = changed(side(resources={"limits": {"memory": "2Gi"}}), (place, size))
+    (message,) = judge("shm-fits-memory", manifest)
+    assert "sizeLimit: found" in message
+
+
 def test_a_reader_of_a_memory_volume_needs_no_memory_for_it() -> None:
     mount = {"name": "cache", "mountPath": "/cache", "readOnly": True}
     assert judge("shm-fits-memory", side(volumeMounts=[mount])) == []

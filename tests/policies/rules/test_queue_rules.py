@@ -121,6 +121,8 @@ def test_a_volcano_job_larger_than_an_ancestor_of_its_queue_is_refused() -> None
     [
         cluster_queue({"nominalQuota": 1_000_000}),
         cluster_queue({"nominalQuota": "1M"}),
+        cluster_queue({"nominalQuota": "1e100"}),
+        cluster_queue({"nominalQuota": "many"}),
         cluster_queue({"nominalQuota": 8, "borrowingLimit": 1_000_000}),
         cluster_queue({"nominalQuota": 1_000_000}, name="volcano.sh/vgpu-number"),
         changed(manifests.queue(), ("spec/capability", {RESOURCE: 1_000_000})),

@@ -84,8 +84,23 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
         limit = quantity_or_none(amount.value) if amount.known else Decimal(config.max_quota)
         is_limit = limit is not None and limit <= config.max_quota
         if limit is not None and is_limit and (name.endswith(_DEVICE_QUOTA_SUFFIX) or named):
-            found[_DEVICE_QUOTA_SUFFIX if name.endswith(_DEVICE_QUOTA_SUFFIX) else resource] = limit
+            found[name if name.endswith(_DEVICE_QUOTA_SUFFIX) else resource] = limit
     return found
+
+
+def _merged(quotas: Sequence[Mapping[str, Decimal]]) -> dict[str, Decimal]:
+    """Return the limits of all quotas of a namespace, each of which applies.
+
+    Device classes have one entry, with the largest limit, because demands do not name the class.
+    """
+    smallest: dict[str, Decimal] = {}
+    for name, limit in (item for quota in quotas for item in quota.items()):
+        smallest[name] = min(limit, smallest.get(name, limit))
+    limits: dict[str, Decimal] = {}
+    for name, limit in smallest.items():
+        key = _DEVICE_QUOTA_SUFFIX if name.endswith(_DEVICE_QUOTA_SUFFIX) else name
+        limits[key] = max(limit, limits.get(key, limit))
+    return limits
 
 
 @stack_rule(
@@ -106,7 +121,7 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
         found = [_limits(quota, config) for quota in quotas]
         if None in found:
             continue
-        limits = {name: limit for each in found if each is not None for name, limit in each.items()}
+        limits = _merged([each for each in found if each is not None])
         missing = sorted({_counted_as(item) for item in inside} - limits.keys())
         if missing or not limits:
             write = " and ".join(_key(name) for name in missing) or "requests.nvidia.com/gpu"

@@ -56,6 +56,20 @@ def test_a_quota_below_the_gpus_of_one_workload_is_refused():
     assert "found 2 of requests.nvidia.com/gpu in one workload" in message
 
 
+@pytest.mark.parametrize("counts", [(8, 1), (1, 8)])
+def test_the_smallest_of_several_quotas_counts(counts: tuple[int, int]):
+    quotas = [
+        changed(
+            manifests.quota(),
+            ("metadata/name", f"quota-{count}"),
+            ("spec/hard/requests.nvidia.com~gpu", count),
+        )
+        for count in counts
+    ]
+    (message,) = judge("namespace-gpu-quota", manifests.volcano_job(), *quotas)
+    assert "found 2 of requests.nvidia.com/gpu in one workload; write at most 1" in message
+
+
 def policy_findings(*rules: Any, **spec: Any) -> list[str]:
     fields = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": list(rules), **spec}
     policy = changed(manifests.default_deny(), ("metadata/name", "allow"), ("spec", fields))

@@ -7,6 +7,7 @@ objects.
 
 from __future__ import annotations
 
+import codecs
 import copy
 import io
 import json
@@ -65,6 +66,8 @@ class _RemediatedObject:
     manifest: dict[str, Any]
     edits: list[Edit]
     rules: list[str]
+    inside_text: list[str]
+    """Rules whose edits are in an object that is the text of another one."""
 
 
 def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterator[Fix | str]:
@@ -75,26 +78,50 @@ def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterat
     for source, objects in by_source.items():
         if any(item.edits for item in objects):
             yield _fix(Path(source), objects)
+        if left := sorted({name for item in objects for name in item.inside_text}):
+            yield f"{source}: not fixed ({', '.join(left)}): fix the embedded text by hand"
 
 
 def _remediate(document: Document, configuration: Configuration) -> _RemediatedObject:
     """Apply the remediations in order, because each may depend on earlier ones."""
-    changed = _RemediatedObject(document, copy.deepcopy(document.manifest), [], [])
+    changed = _RemediatedObject(document, copy.deepcopy(document.manifest), [], [], [])
     for rule, _, config in applicable_rules(configuration, whole_stack=False):
         if rule.remedy is None:
             continue
-        resource = resource_of(changed.manifest)
+        resource = resource_of(changed.manifest, configuration.kinds)
         if configuration.exemptions.covers(rule.name, resource):
             continue
-        if edits := rule.edits(View(resource), config):
+        stated = rule.edits(View(resource), config)
+        edits = [edit for edit in stated if not _is_inside_text(changed.manifest, edit)]
+        if len(edits) < len(stated):
+            changed.inside_text.append(rule.name)
+        if edits:
             apply_edits(changed.manifest, copy.deepcopy(edits))
             changed.edits.extend(edits)
             changed.rules.append(rule.name)
     return changed
 
 
+def _is_inside_text(manifest: Any, edit: Edit) -> bool:
+    holder = manifest
+    for step in edit.steps[:-1]:
+        if isinstance(holder, dict):
+            holder = holder.get(step)
+        elif isinstance(holder, list) and isinstance(step, int) and step < len(holder):
+            holder = holder[step]
+        else:
+            break
+    return isinstance(holder, str)
+
+
+def _decoded(data: bytes) -> str:
+    """Return the text of a file, in the encodings that the reader accepts."""
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if is_utf16 else "utf-8-sig")
+
+
 def _fix(path: Path, objects: Sequence[_RemediatedObject]) -> Fix | str:
-    before = path.read_bytes().decode("utf-8-sig")
+    before = _decoded(path.read_bytes())
     expected = [item.manifest for item in objects]
     rules = sorted({name for item in objects for name in item.rules})
     for edit in (_edit_changed_lines, _rewrite_documents):
@@ -135,9 +162,13 @@ def _edit_text(text: str, objects: Sequence[_RemediatedObject], *, keep: bool) -
 
 def _edit_part(part: str, objects: Sequence[_RemediatedObject], keep: bool) -> str:
     if part.lstrip().startswith("{"):
-        value = json.loads(part)
-        _apply(value, objects)
-        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        try:
+            value = json.loads(part)
+        except ValueError:
+            pass  # YAML in flow style.
+        else:
+            _apply(value, objects)
+            return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     newline = "\r\n" if "\r\n" in part else "\n"
     text = part.replace("\r\n", "\n")
     style = _round_trip(text, objects[0].document.node)

@@ -134,6 +134,38 @@ def test_exempted_workloads_are_not_fixed(fix: Fix):
     assert written().splitlines() == [*POD.splitlines(), ADDED[-1]]
 
 
+def test_flow_style_that_is_not_json_is_fixed(fix: Fix):
+    manifest = yaml.safe_load(POD)
+    assert fix(yaml.safe_dump(manifest, default_flow_style=True), "--fix") == 0
+    assert yaml.safe_load(written())["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+
+def test_utf16_is_fixed(fix: Fix):
+    fix(POD)
+    Path("pod.yaml").write_bytes(POD.encode("utf-16"))
+    assert main(["pod.yaml", "--config", "config.json", "--no-stack-rules", "--fix"]) == 0
+    assert written().splitlines() == [*POD.splitlines(), *ADDED]
+
+
+def test_manifests_in_text_are_left_alone(fix: Fix, capsys: pytest.CaptureFixture[str]):
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    text = yaml.safe_dump(config_map | {"data": {"pod.yaml": POD}})
+    assert fix(f"{text}---\n{POD}", "--fix") == 1
+    assert written() == "\n".join([*f"{text}---\n{POD}".splitlines(), *ADDED]) + "\n"
+    left = "pod.yaml: not fixed (gpu-toleration, host-network-dns): fix the embedded text by hand"
+    assert left in capsys.readouterr().err
+
+
+def test_pods_of_recorded_kinds_are_fixed(fix: Fix):
+    manifest = yaml.safe_load(POD)
+    box = manifest["spec"].pop("containers")
+    spec = {"pod": {**manifest["spec"], "boxes": box}}
+    manifest |= {"apiVersion": "example.com/v1", "kind": "Thing", "spec": spec}
+    record = {"pods": [{"at": "spec.pod", "containers": ["boxes.*"]}]}
+    assert fix(yaml.safe_dump(manifest), "--fix", kinds={"Thing.example.com": record}) == 0
+    assert "tolerations" in yaml.safe_load(written())["spec"]["pod"]
+
+
 def test_standard_input_cannot_be_fixed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

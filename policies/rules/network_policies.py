@@ -20,6 +20,7 @@ from policies.views import Stack
 _HALF_PREFIX: Final = 1
 _LARGE_BLOCK_PREFIX: Final = 16
 """Prefix lengths: /1 is half of all addresses, and /16 a large part of the private ones."""
+_CALICO_ALL: Final = "all()"
 _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),
@@ -86,24 +87,32 @@ def _open_cluster_peers(policy: Resource) -> Iterator[Node]:
 
 def _open_cilium_rules(policy: Resource) -> Iterator[Node]:
     """Yield the rules of a Cilium policy that admit everybody to every pod."""
-    spec = policy.root["spec"]
-    if not matches_everything(spec["endpointSelector"]):
-        return
-    for rule in spec["ingress"].items():
-        entities = {item.value for item in rule["fromEntities"].items()}
-        endpoints = any(item.value == {} for item in rule["fromEndpoints"].items())
-        everywhere = any(_prefix(item) <= _HALF_PREFIX for item in rule["fromCIDR"].items())
-        if entities & {"all", "world", "cluster"} or endpoints or everywhere or rule.value == {}:
-            yield rule
+    for spec in (policy.root["spec"], *policy.root["specs"].items()):
+        if not matches_everything(spec["endpointSelector"]):
+            continue
+        for rule in spec["ingress"].items():
+            entities = {item.value for item in rule["fromEntities"].items()}
+            endpoints = any(item.value == {} for item in rule["fromEndpoints"].items())
+            everywhere = any(_prefix(item) <= _HALF_PREFIX for item in rule["fromCIDR"].items())
+            everywhere |= any(_is_everywhere(item) for item in rule["fromCIDRSet"].items())
+            named = entities & {"all", "world", "cluster"}
+            if named or endpoints or everywhere or rule.value == {}:
+                yield rule
 
 
 def _open_calico_rules(policy: Resource) -> Iterator[Node]:
     """Yield the rules of a Calico policy that admit everybody to every pod."""
     spec = policy.root["spec"]
-    if spec["selector"].value not in (None, "", "all()"):
+    if spec["selector"].value not in (None, "", _CALICO_ALL):
         return
     for rule in spec["ingress"].items():
-        if rule["action"].value == "Allow" and not rule["source"].value:
+        source = rule["source"]
+        some = source["selector"].value not in (None, "", _CALICO_ALL)
+        some |= not source["serviceAccounts"].absent
+        some |= any(_prefix(item) <= _LARGE_BLOCK_PREFIX for item in source["notNets"].items())
+        everywhere = any(_prefix(item) <= _HALF_PREFIX for item in source["nets"].items())
+        everywhere |= source["namespaceSelector"].value == _CALICO_ALL
+        if rule["action"].value == "Allow" and ((everywhere and not some) or not source.value):
             yield rule
 
 

@@ -104,6 +104,45 @@ def test_a_policy_that_admits_some_is_accepted(rule: Manifest):
     assert policy_findings(rule) == []
 
 
+CILIUM = ("cilium.io/v2", "CiliumNetworkPolicy")
+CALICO = ("projectcalico.org/v3", "NetworkPolicy")
+
+
+def cilium(rule: Manifest) -> Manifest:
+    return {"endpointSelector": {}, "ingress": [rule]}
+
+
+def calico(**source: Any) -> Manifest:
+    ingress = [{"action": "Allow", "source": source}]
+    return {"spec": {"selector": "all()", "ingress": ingress}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "refused"),
+    [
+        (CILIUM, {"specs": [cilium({"fromEntities": ["all"]})]}, True),
+        (CILIUM, {"spec": cilium({"fromCIDRSet": [{"cidr": "0.0.0.0/0"}]})}, True),
+        (CILIUM, {"specs": [cilium({"fromEndpoints": [{"matchLabels": {"a": "b"}}]})]}, False),
+        (CILIUM, {"spec": cilium({"fromCIDRSet": [{"cidr": "10.0.0.0/8"}]})}, False),
+        (CALICO, calico(nets=["0.0.0.0/0"]), True),
+        (CALICO, calico(namespaceSelector="all()"), True),
+        (CALICO, calico(namespaceSelector="all()", selector="all()"), True),
+        (CALICO, calico(nets=["10.0.0.0/8"]), False),
+        (CALICO, calico(nets=["0.0.0.0/0"], notNets=["10.0.0.0/8"]), False),
+        (CALICO, calico(namespaceSelector="all()", selector="app == 'web'"), False),
+        (CALICO, calico(selector="all()"), False),
+    ],
+)
+def test_policies_of_network_plugins_may_not_admit_everybody(
+    kind: tuple[str, str], fields: Manifest, refused: bool
+):
+    metadata = {"name": "allow", "namespace": "training"}
+    policy = {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, **fields}
+    workload = manifests.volcano_job()
+    found = judge("namespace-default-deny", workload, manifests.default_deny(), policy)
+    assert bool(found) is refused
+
+
 def test_a_policy_of_some_pods_may_admit_everybody():
     assert policy_findings({}, podSelector={"matchLabels": {"app": "web"}}) == []
 

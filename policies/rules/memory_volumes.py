@@ -20,7 +20,8 @@ from policies.workloads import Pod
 
 _FILLS = "c.?volumeMounts.orValue([]).exists(m, m.name == v.name && !m.?readOnly.orValue(false))"
 _OVERSIZED = (
-    "(vs.exists(v, !has(v.emptyDir.sizeLimit) || quantity(v.emptyDir.sizeLimit).sign() <= 0)"
+    "(vs.exists(v, !has(v.emptyDir.sizeLimit)"
+    " || quantity(v.emptyDir.sizeLimit).asApproximateFloat() <= 0.0)"
     " || vs.map(v, !has(v.emptyDir.sizeLimit) ? 0.0"
     " : quantity(v.emptyDir.sizeLimit).asApproximateFloat()).sum()"
     " > quantity({}).asApproximateFloat() * settings.share + 0.001)"

@@ -250,7 +250,7 @@ class Pool:
         started, worker.busy_since = worker.busy_since, time.monotonic()
         duration = worker.busy_since - started
         self._backoff.succeeded()
-        batch, outputs = worker.finish(message)
+        batch, outputs, errors = worker.finish(message)
         steady = self._queue or len(batch.pieces) > 1
         expected = min(batch.samples + self._queue.samples, self._config.max_batch)
         worker.expected_samples = expected if steady else 0
@@ -262,11 +262,10 @@ class Pool:
         weight = PACE_WEIGHT if self._sample_seconds else 1
         self._sample_seconds += (pace - self._sample_seconds) * weight
         self._observer.batch(batch.samples, seconds)
-        errors = message["errors"]
         row = 0
         for index, piece in enumerate(batch.pieces):
             request = piece.request
-            if errors and str(index) in errors:
+            if str(index) in errors:
                 kind, text = errors[str(index)]
                 request.fail(UnavailableError(text) if kind == "memory" else InputError(text))
                 self._queue.drop(request)

@@ -40,8 +40,15 @@ INITIAL_BYTES: Final = 1 << 16
 STOPPED: Final = "the server stopped it"
 
 MAX_MESSAGE_BYTES: Final = 1 << 17
+"""Maximum size of a message. Everything without a small limit is passed in arenas."""
+
+ERRORS: Final = "\0errors"
+"""Name of the errors in the arena of the outputs, as JSON of `Errors`."""
 
 Message = dict[str, Any]
+
+Errors = dict[str, tuple[str, str]]
+"""Kind (`input` or `memory`) and text of errors, by index of the piece."""
 
 Parts = Sequence[NDArray[Any]]
 """Arrays to concatenate along the first dimension."""
@@ -165,11 +172,16 @@ def send(end: socket.socket, message: Message) -> None:
 
 
 def receive(end: socket.socket) -> Message | None:
-    """Return the next message; None if the other process is gone. May raise BlockingIOError."""
+    """Return the next message; None if the other process is gone. May raise BlockingIOError.
+
+    Raise ValueError if the message is too long or damaged.
+    """
     try:
-        packet = end.recv(MAX_MESSAGE_BYTES)
+        packet, _, flags, _ = end.recvmsg(MAX_MESSAGE_BYTES)
     except ConnectionError:
         return None
+    if flags & socket.MSG_TRUNC:
+        raise ValueError(f"it has more than {MAX_MESSAGE_BYTES} bytes")
     message: Message | None = orjson.loads(packet) if packet else None
     return message
 
@@ -251,13 +263,15 @@ class Worker:
                 message = {"slot": slot, "sizes": batch.sizes, "wanted": batch.wanted}
                 send(self._end, {**message, "tensors": tensors})
 
-    def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
-        """Return the batch that a result belongs to, with copies of its outputs."""
+    def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]], Errors]:
+        """Return the batch that a result belongs to, with copies of its outputs, and its errors."""
         batch = self.batches.popleft()
         outputs = self._slots[batch.slot].outputs.get(message["tensors"])
+        packed = outputs.pop(ERRORS, None)
+        errors: Errors = {} if packed is None else orjson.loads(packed.data)
         copies = {name: array.copy() for name, array in outputs.items()}
         self._free.append(batch.slot)
-        return batch, copies
+        return batch, copies, errors
 
     def kill(self, reason: str = STOPPED) -> None:
         """Kill the process; `reason` is reported as the reason for its exit."""
@@ -268,6 +282,11 @@ class Worker:
     def close(self) -> None:
         """Let the process exit. `on_exit` is still called."""
         self._exit_reason = self._exit_reason or STOPPED
+        self._disconnect()
+
+    def _reject(self, reason: str) -> None:
+        """Kill the process, and ignore everything else that it has sent."""
+        self.kill(reason)
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -283,10 +302,17 @@ class Worker:
                 message = receive(end)
             except BlockingIOError:
                 return
+            except ValueError as error:
+                self._reject(f"it sent a message that cannot be read: {error}")
+                return
             if message is None:
                 self._loop.remove_reader(end)
                 return
             if self.ready:
+                # A result for another batch would be returned to the wrong clients.
+                if not self.batches or self.batches[0].slot != message["slot"]:
+                    self._reject("it sent a result for another batch than the first one")
+                    return
                 self._on_result(self, message)
                 continue
             self.ready = message["type"] == "ready"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 import torch
 from numpy.typing import NDArray
 
@@ -22,7 +23,16 @@ from inference.allocator import keep_freed_memory
 from inference.engine.backends import Choice, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from inference.engine.interface import DATATYPES, InputError, Tensors, TensorSpec
-from inference.engine.process import Message, Slot, WorkerSpec, receive, send
+from inference.engine.process import (
+    ERRORS,
+    Errors,
+    Message,
+    Parts,
+    Slot,
+    WorkerSpec,
+    receive,
+    send,
+)
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
@@ -189,13 +199,16 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
     if errors and len(sizes) > 1:
         # Compute each request separately, so that only invalid ones fail.
         parts, errors = _compute(handler, inputs, sizes)
-    placed: list[Any] = []
+    arrays: dict[str, Parts] = {}
     if parts:
         names = parts[0] if request["wanted"] is None else request["wanted"]
-        placed = list(slot.outputs.put({name: [p[name] for p in parts] for name in names}))
-    described = {str(index): _describe(error) for index, error in errors.items()}
+        arrays = {name: [part[name] for part in parts] for name in names}
+    if errors:
+        described: Errors = {str(index): _describe(error) for index, error in errors.items()}
+        arrays[ERRORS] = [np.frombuffer(orjson.dumps(described), np.uint8)]
+    placed = slot.outputs.put(arrays)
     seconds = time.perf_counter() - started
-    return {"tensors": placed, "errors": described, "seconds": seconds}
+    return {"slot": request["slot"], "tensors": placed, "seconds": seconds}
 
 
 def _compute(

@@ -2,20 +2,26 @@
 
 import os
 import signal
+import socket
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from inference.engine.handlers import Handler, Source, input_spec
 from inference.engine.interface import InputError, Tensors, TensorSpec
+from inference.engine.process import MAX_MESSAGE_BYTES, Slot, WorkerSpec, receive, send
 from workload.manifest import checked_file
 
-FINE, SLEEP, REFUSE, FAIL, DIE, HOLD, CUDA = range(7)
+FINE, SLEEP, REFUSE, FAIL, DIE, HOLD, CUDA, REFUSE_AT_LENGTH = range(8)
 """Actions, selected by the first number of a sample. The second is the maximum time to sleep."""
 
 PASSWORD = "hunter2"
 """Secret in the text of an exception."""
+
+LONG = "\0語" * 900
+"""Text whose JSON is much longer."""
 
 RELEASE = "release"
 """File in the export whose creation ends `HOLD`."""
@@ -47,6 +53,8 @@ class Probe(Handler):
                     time.sleep(0.01)
             elif what == REFUSE:
                 raise InputError(f"inputs has {value}")
+            elif what == REFUSE_AT_LENGTH:
+                raise InputError(f"{value} {LONG}")
             elif what == FAIL:
                 raise ValueError("a mistake in the model")
             elif what == CUDA:
@@ -98,3 +106,23 @@ class Unreachable(Probe):
 
     def __init__(self) -> None:
         raise OSError(f"cannot connect to postgres://model:{PASSWORD}@features")
+
+
+def confuse_batches(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
+    """Answer the first batch with a result of the second slot. Runs instead of a worker."""
+    end.setblocking(True)
+    send(end, {"type": "ready", "inputs": [], "outputs": [], "devices": 1})
+    receive(end)
+    for slot in (1, 0):
+        send(end, {"slot": slot, "tensors": [], "seconds": 0})
+    receive(end)
+
+
+def send_too_much(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
+    """Answer the first batch with a message that is too long. Runs instead of a worker."""
+    end.setblocking(True)
+    send(end, {"type": "ready", "inputs": [], "outputs": [], "devices": 1})
+    receive(end)
+    send(end, {"slot": 0, "tensors": [], "seconds": "0" * MAX_MESSAGE_BYTES})
+    send(end, {"slot": 0, "tensors": [], "seconds": 0})
+    receive(end)

@@ -8,7 +8,7 @@ import pytest
 from inference.engine.batching import Batch, Piece, Request
 from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError
 from tests.inference.engine.exports import Serve, infer, outcome, sample, until
-from tests.inference.engine.probes import FAIL, FINE, REFUSE, SLEEP
+from tests.inference.engine.probes import FAIL, FINE, LONG, REFUSE, REFUSE_AT_LENGTH, SLEEP
 
 A_MOMENT = 0.2
 """Seconds for which the worker is busy while requests are sent."""
@@ -76,6 +76,26 @@ async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) 
     assert str(four) == (
         "the model cannot process this input; see compute_failed in the server log"
     )
+
+
+async def test_long_errors_of_one_batch_reach_their_requests(probe: Path, serve: Serve) -> None:
+    async with serve(probe, max_batch=96) as engine:
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        await until(lambda: not engine.pool.idle)
+        kinds = [REFUSE_AT_LENGTH if number % 5 == 0 else FINE for number in range(96)]
+        requests = [sample(kind, value=number) for number, kind in enumerate(kinds)]
+        answers = await asyncio.gather(
+            *(outcome(infer(engine.pool, inputs)) for inputs in requests),
+            *(outcome(infer(engine.pool, sample(FINE, value=number))) for number in range(96)),
+        )
+        await busy
+    for number, answer in enumerate(answers):
+        if number < 96 and kinds[number] == REFUSE_AT_LENGTH:
+            assert isinstance(answer, InputError)
+            assert str(answer) == f"{float(number)} {LONG}"
+        else:
+            assert isinstance(answer, Answer)
+            assert answer.outputs["value"].tolist() == [number % 96]
 
 
 async def test_requests_of_one_batch_get_only_the_outputs_that_they_need(

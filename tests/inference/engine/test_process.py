@@ -1,3 +1,7 @@
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -7,8 +11,23 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from inference.config import InferenceConfig
+from inference.engine import process
+from inference.engine.batching import Batch, Piece, Request
 from inference.engine.interface import NUMPY
-from inference.engine.process import INITIAL_BYTES, Arena
+from inference.engine.process import (
+    INITIAL_BYTES,
+    MAX_MESSAGE_BYTES,
+    Arena,
+    Message,
+    Worker,
+    WorkerSpec,
+    receive,
+    send,
+)
+from tests.inference.engine.exports import sample
+from tests.inference.engine.probes import FINE, confuse_batches, send_too_much
+from workload.manifest import read_manifest
 
 NUMBERS = [dtype for name, dtype in NUMPY.items() if name != "BYTES"]
 
@@ -83,3 +102,42 @@ def test_a_type_without_protocol_datatype_is_refused() -> None:
     with pytest.raises(KeyError):
         arena.put({"x": [np.zeros(1, np.complex64)]})
     arena.close()
+
+
+def test_a_truncated_message_is_an_error() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        send(theirs, {"text": "x" * (MAX_MESSAGE_BYTES - len('{"text":""}'))})
+        send(theirs, {"text": "x" * MAX_MESSAGE_BYTES})
+        assert receive(ours)
+        with pytest.raises(ValueError, match="more than 131072 bytes"):
+            receive(ours)
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (confuse_batches, "it sent a result for another batch than the first one"),
+        (send_too_much, "it sent a message that cannot be read: it has more than 131072 bytes"),
+    ],
+)
+async def test_a_worker_with_an_unusable_result_is_killed(
+    run: Callable[..., None], reason: str, probe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_run", run)
+    config = InferenceConfig(model_name="probe", model_path=PurePosixPath(probe), device="cpu")
+    results: list[Message] = []
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    worker = Worker(
+        WorkerSpec(config, read_manifest(probe), 0, 1, probe),
+        lambda _, message: results.append(message),
+        lambda _, found: ended.set_result(found),
+    )
+    await worker.start()
+    await worker.loaded
+    request = Request(sample(FINE), asyncio.Future(), 0, 0)
+    worker.compute(Batch([Piece(request, 0, 1)], 1))
+    async with asyncio.timeout(60):
+        assert await ended == reason
+    assert worker.killed
+    assert results == []

@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
+PURGE_OPTION = $(if $(filter-out 0 1,$(PURGE))$(word 2,$(PURGE)),$(error PURGE is '$(PURGE)': use \
+  PURGE=1 to delete checkpoints and the stack's state),$(patsubst 1,--purge,$(filter 1,$(PURGE))))
 
 ## up [NODES=real|simulated] [SIMULATED_NODES=n]: start the cluster, deploy, train, serve and predict
 .PHONY: up
@@ -18,7 +20,7 @@ up: $(VENV)/devcluster.stamp
 ## down [PURGE=1]: stop the cluster; PURGE=1 also deletes checkpoints and the stack's state
 .PHONY: down
 down: $(VENV)/devcluster.stamp
-	@python -m devcluster down --nodes $(NODES) $(if $(PURGE),--purge)
+	@python -m devcluster down --nodes $(NODES) $(PURGE_OPTION)
 
 ## status: show the runs of the embedded cluster and the reasons why jobs wait
 .PHONY: status

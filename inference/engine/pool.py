@@ -101,8 +101,11 @@ class Pool:
     @property
     def reason(self) -> str:
         """Reason why the pool is unready; empty if it is ready."""
-        if self.broken and not any(worker.ready for worker in self._workers):
-            return self.broken
+        if not any(worker.ready for worker in self._workers):
+            if self.broken:
+                return self.broken
+            if not self._replacing:
+                return "no worker is running"
         return self._backoff.reason(time.monotonic())
 
     async def start(self) -> Served:
@@ -283,8 +286,12 @@ class Pool:
         self._workers.append(worker)
         try:
             await worker.start()
-        except BaseException:
+        except BaseException as error:
             self._workers.remove(worker)
+            # The fork server may have died, or there may be too little memory or too many
+            # processes, threads or files. A later start may succeed: it replaces the fork server.
+            if isinstance(error, OSError | EOFError | RuntimeError):
+                raise ExportError(f"a worker cannot be started: {error!r}") from error
             raise
         message = await worker.loaded
         if message["type"] != "ready":

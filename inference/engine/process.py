@@ -90,8 +90,12 @@ class Arena:
     def create(cls) -> "Arena":
         """Allocate a new, empty arena."""
         descriptor = os.memfd_create("inference")
-        os.ftruncate(descriptor, INITIAL_BYTES)
-        return cls(descriptor)
+        try:
+            os.ftruncate(descriptor, INITIAL_BYTES)
+            return cls(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
 
     def __reduce__(self) -> tuple[Callable[..., "Arena"], tuple[Any, ...]]:
         return _attach, (DupFd(self._descriptor),)
@@ -213,7 +217,7 @@ class Worker:
         """Time at which the worker started the current batch, or sent its last result."""
         self._on_result, self._on_exit = on_result, on_exit
         self._loop = asyncio.get_running_loop()
-        self._slots = tuple(Slot(Arena.create(), Arena.create()) for _ in range(SLOTS))
+        self._slots: tuple[Slot, ...] = ()
         self._free = deque(range(SLOTS))
         self._process: ForkServerProcess | None = None
         self._end: socket.socket | None = None
@@ -225,20 +229,34 @@ class Worker:
         return bool(self._exit_reason)
 
     async def start(self) -> None:
-        """Start the process; `loaded` completes when the model is loaded or cannot be loaded."""
-        # If one end is closed, the other receives an empty packet.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Start the process in a thread, because the first start waits until the fork server has
-        # imported torch.
-        process = _context.Process(target=_run, args=(theirs, self._slots, self.spec), daemon=True)
-        starting = asyncio.ensure_future(asyncio.to_thread(process.start))
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # The thread continues, and the process that it starts exits when our end is closed.
-            starting.add_done_callback(lambda _: ours.close())
-            starting.add_done_callback(lambda _: theirs.close())
-            raise
+        """Start the process; `loaded` completes when the model is loaded or cannot be loaded.
+
+        Raise OSError, EOFError or RuntimeError if the process, its memory or a thread cannot be
+        created. `on_exit` is not called then.
+        """
+        with contextlib.ExitStack() as opened:
+            arenas: list[Arena] = []
+            for _ in range(2 * SLOTS):
+                arenas.append(Arena.create())
+                opened.callback(arenas[-1].close)
+            self._slots = tuple(map(Slot, arenas[::2], arenas[1::2]))
+            # If one end is closed, the other receives an empty packet.
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.callback(ours.close)
+            opened.callback(theirs.close)
+            # Start the process in a thread, because the first start waits until the fork server has
+            # imported torch.
+            arguments = (theirs, self._slots, self.spec)
+            process = _context.Process(target=_run, args=arguments, daemon=True)
+            starting = asyncio.ensure_future(asyncio.to_thread(process.start))
+            try:
+                await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # The thread continues, and the process that it starts exits when our end is closed.
+                remaining = opened.pop_all()
+                starting.add_done_callback(lambda _: remaining.close())
+                raise
+            opened.pop_all()
         theirs.close()
         self._process = process
         self._end = ours

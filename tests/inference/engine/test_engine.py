@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 from collections import Counter
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,71 @@ async def test_a_worker_whose_files_are_gone_is_replaced_by_the_new_version(
         await until(lambda: engine.served and engine.served.version == new)
         assert (await infer(engine.pool, sample(FINE))).served.version == new
         assert engine.reason == ""
+
+
+def fail_starts(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int) -> list[int]:
+    """Let the next starts of processes fail; return a list that gets an item for each."""
+    starts: list[int] = []
+    start = ForkServerProcess.start
+
+    def failing(self: ForkServerProcess) -> None:
+        if len(starts) < times:
+            starts.append(1)
+            raise error
+        start(self)
+
+    monkeypatch.setattr(ForkServerProcess, "start", failing)
+    return starts
+
+
+@pytest.mark.parametrize(
+    "error",
+    [EOFError(), ConnectionRefusedError("refused"), RuntimeError("can't start new thread")],
+)
+async def test_a_failed_start_of_the_first_worker_is_repeated(
+    error: Exception, probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_starts(monkeypatch, error, 1)
+    async with serve(probe, ready=False, poll_seconds=0.5) as engine:
+        await until(lambda: engine.reason == f"a worker cannot be started: {error!r}")
+        await until(lambda: engine.served)
+        assert engine.reason == ""
+
+
+async def test_a_failed_start_of_a_replacement_is_repeated(
+    probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(probe) as engine:
+        starts = fail_starts(monkeypatch, EOFError(), 1)
+        os.kill(worker_pids(engine)[0], signal.SIGKILL)
+        await until(lambda: starts and engine.reason)
+        assert engine.reason == "a worker cannot be started: EOFError()"
+        await until(lambda: not engine.reason)
+        await infer(engine.pool, sample(FINE))
+
+
+async def test_a_failed_start_keeps_the_old_version(
+    copied: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(copied) as engine:
+        write_probe(copied, seed=1)
+        fail_starts(monkeypatch, EOFError(), 1)
+        with pytest.raises(ExportError, match="a worker cannot be started"):
+            await engine.reload()
+        assert (engine.reason, engine.reload_failures) == ("", 1)
+        await engine.reload()
+
+
+async def test_a_server_without_workers_is_unready(
+    probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None: ...
+
+    async with serve(probe) as engine:
+        monkeypatch.setattr(engine.pool, "_replace", never)
+        os.kill(worker_pids(engine)[0], signal.SIGKILL)
+        await until(lambda: engine.reason)
+        assert engine.reason == "no worker is running"
 
 
 async def test_an_export_is_served_once_it_exists(tmp_path: Path, serve: Serve) -> None:

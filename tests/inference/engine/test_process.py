@@ -1,4 +1,8 @@
 import asyncio
+import errno
+import mmap
+import multiprocessing.context
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -114,6 +118,41 @@ def test_a_truncated_message_is_an_error() -> None:
             receive(ours)
 
 
+def spec_of(probe: Path) -> WorkerSpec:
+    config = InferenceConfig(model_name="probe", model_path=PurePosixPath(probe), device="cpu")
+    return WorkerSpec(config, read_manifest(probe), 0, 1, probe)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def out_of_memory(*_: object) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (os, "ftruncate"),
+        (mmap, "mmap"),
+        (socket, "socketpair"),
+        (multiprocessing.context.ForkServerProcess, "start"),
+    ],
+)
+async def test_a_failed_start_leaves_no_open_files(
+    owner: object, name: str, probe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(int)  # starts the thread of the event loop
+    worker = Worker(spec_of(probe), lambda *_: None, lambda *_: None)
+    before = open_files()
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, out_of_memory)
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            await worker.start()
+    assert open_files() == before
+
+
 @pytest.mark.parametrize(
     ("run", "reason"),
     [
@@ -125,11 +164,10 @@ async def test_a_worker_with_an_unusable_result_is_killed(
     run: Callable[..., None], reason: str, probe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "_run", run)
-    config = InferenceConfig(model_name="probe", model_path=PurePosixPath(probe), device="cpu")
     results: list[Message] = []
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     worker = Worker(
-        WorkerSpec(config, read_manifest(probe), 0, 1, probe),
+        spec_of(probe),
         lambda _, message: results.append(message),
         lambda _, found: ended.set_result(found),
     )

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from devcluster.launcher import running_elsewhere
 from devcluster.nodes import links
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
+from devcluster.toolchain import Extra, Group, go_caches, missing
 
 GIB = 1 << 30
 # Programs that real nodes and their images require, with the Debian packages that provide them.
@@ -133,21 +135,36 @@ def install_packages(packages: list[str], log: Path) -> None:
             POLICY.unlink()
 
 
-def check(spec: ClusterSpec, layout: Layout) -> None:
+def check(spec: ClusterSpec, layout: Layout, extras: Collection[Extra] = ()) -> None:
     """Raise DevclusterError if the host has a problem that would make the start fail later."""
-    # A first start needs most of the space for Go's caches, which are deleted afterwards.
-    first, later = (15, 3) if spec.kind is Kind.REAL else (12, 1)
     layout.cache.mkdir(parents=True, exist_ok=True)
+    _check_disk(spec, layout, extras)
+    if spec.kind is Kind.REAL:
+        _check_real(spec, layout)
+
+
+def _check_disk(spec: ClusterSpec, layout: Layout, extras: Collection[Extra]) -> None:
+    # Builds need most of the space for Go's caches, which are deleted afterwards.
+    building, later = (15, 3) if spec.kind is Kind.REAL else (12, 1)
+    group: Group = "real" if spec.kind is Kind.REAL else "simulated"
+    builds = bool(missing(group, layout.cache, extras))
+    needed = (building if builds else later) * GIB
     free = shutil.disk_usage(layout.cache).free
-    needed = (later if (layout.cache / "tools").exists() else first) * GIB
-    if free < needed:
+    # A build that was interrupted resumes with the caches that it has filled.
+    if free < needed and (not builds or free + _size(go_caches(layout.cache)) < needed):
         raise DevclusterError(
             f"{layout.cache} has {free / GIB:.1f} GiB of free disk space, but about "
             f"{needed / GIB:.0f} GiB are needed: free some space, or set GPU_PLATFORM_CACHE to a "
             "directory on a larger disk"
         )
-    if spec.kind is Kind.REAL:
-        _check_real(spec, layout)
+
+
+def _size(directory: Path) -> int:
+    return sum(
+        (Path(parent) / name).lstat().st_blocks * 512
+        for parent, _, names in os.walk(directory)
+        for name in names
+    )
 
 
 def _check_real(spec: ClusterSpec, layout: Layout) -> None:

@@ -75,6 +75,7 @@ def up(
         reporter.say(f"installing Debian packages: {', '.join(packages)}")
         with reporter.step("Debian packages"):
             host.install_packages(packages, layout.logs / "packages.log")
+    wanted = demands.operators if real else ()
     record = launcher.running(layout)
     if record is None:
         launcher.stop(layout)
@@ -82,11 +83,10 @@ def up(
             reporter.say(f"stopped clusters without a record: {stopped}")
         if real and (message := image_stores.free_space(layout)):
             reporter.say(message)
-        host.check(spec, layout)
+        host.check(spec, layout, wanted)
     base = BaseImages(layout, _uv(), demands.bases) if real else None
     if base is not None:
         base.start()
-    wanted = demands.operators if real else ()
     with reporter.step("tools") as step:
         group: Group = "real" if real else "simulated"
         toolchain = ensure(group, layout.cache, step.update, wanted, announce=reporter.say)

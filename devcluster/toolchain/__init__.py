@@ -1,7 +1,7 @@
 """Pinned tools of the embedded cluster, built from source unless they are installed."""
 
 from devcluster.toolchain.pins import GROUPS, OPERATORS, Extra, Group, Operator
-from devcluster.toolchain.toolchain import Toolchain, ensure, missing
+from devcluster.toolchain.toolchain import Toolchain, ensure, go_caches, missing
 
 __all__ = [
     "GROUPS",
@@ -11,5 +11,6 @@ __all__ = [
     "Operator",
     "Toolchain",
     "ensure",
+    "go_caches",
     "missing",
 ]

@@ -50,7 +50,7 @@ def ensure(
             message.
     """
     cache = cache.resolve()
-    go = Go(cache / "go")
+    go = Go(go_caches(cache))
     go.resume_removal()
     inventory = _find(group, cache, extras)
     charts = VolcanoFiles.of(_volcano(), cache)
@@ -92,9 +92,14 @@ def _volcano() -> Module:
     return pins.load().module("tools")
 
 
-def missing(group: Group, cache: Path) -> list[str]:
-    """Return the names of a group's tools that `ensure` would have to build."""
-    return [program.name for _, program in _find(group, cache.resolve()).missing]
+def missing(group: Group, cache: Path, extras: Collection[Extra] = ()) -> list[str]:
+    """Return the names of the tools of a group and of extras that `ensure` would have to build."""
+    return [program.name for _, program in _find(group, cache.resolve(), extras).missing]
+
+
+def go_caches(cache: Path) -> Path:
+    """Return the directory of the caches that Go fills while tools are built."""
+    return cache / "go"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,10 +140,47 @@ def test_packages_that_fail_to_install_give_the_command_to_try(
     assert not policy.exists()
 
 
+@pytest.fixture
+def unbuilt(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list of unbuilt tools. It gets the arguments of each query."""
+    queries: list[object] = []
+
+    def missing(*arguments: object) -> list[str]:
+        queries.append(arguments)
+        return ["etcd"]
+
+    monkeypatch.setattr(host, "missing", missing)
+    return queries
+
+
 def test_less_disk_is_needed_when_tools_are_built(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    (layout.cache / "tools").mkdir(parents=True)
+    monkeypatch.setattr(host, "missing", lambda *_: [])
     monkeypatch.setattr(host, "GIB", 1 << 60)
     with pytest.raises(DevclusterError, match="about 1 GiB are needed"):
+        host.check(SIMULATED, layout)
+
+
+def test_a_first_start_that_failed_needs_as_much_disk(
+    layout: Layout, unbuilt: list[object], monkeypatch: pytest.MonkeyPatch
+):
+    (layout.cache / "tools").mkdir(parents=True)
+    monkeypatch.setattr(host, "GIB", 1 << 60)
+    with pytest.raises(DevclusterError, match="about 15 GiB are needed"):
+        host.check(REAL, layout, ["kuberay"])
+    assert unbuilt == [("real", layout.cache, ["kuberay"])]
+
+
+@pytest.mark.parametrize(("filled", "accepted"), [(7, True), (6, False)])
+@pytest.mark.usefixtures("unbuilt")
+def test_caches_of_an_interrupted_build_count_as_free_disk(
+    filled: int, accepted: bool, layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    (layout.cache / "go" / "mod").mkdir(parents=True)
+    (layout.cache / "go" / "mod" / "file").write_bytes(bytes(filled << 12))
+    monkeypatch.setattr(host, "GIB", 1 << 12)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 12))
+    outcome = nullcontext() if accepted else pytest.raises(DevclusterError, match="12 GiB")
+    with outcome:
         host.check(SIMULATED, layout)
 
 

@@ -256,5 +256,8 @@ def test_the_documented_custom_handler_works(
     images, _ = held_out_digits()
     expected = probabilities(loaded(trained), images[:5])
     assert probabilities(own, images[:5] * 255) == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(InputError, match="too dark"):
-        own.compute({"images": np.zeros((1, 1, 8, 8), np.float32)})
+    # A dark image is also rejected in a batch with bright ones.
+    dark = np.zeros((1, 1, 8, 8), np.float32)
+    for rejected in (dark, np.concatenate([dark, dark + 200])):
+        with pytest.raises(InputError, match="too dark"):
+            own.compute({"images": rejected})

@@ -123,7 +123,10 @@ class RegistryFiles:
         try:
             return self._opener.open(self._request(url), timeout=READ_SECONDS)
         except urllib.error.HTTPError as error:
-            if error.code != 401 or self._authorization or not url.startswith("https:"):
+            # A token may also have expired since the last request. A blob store must not choose the
+            # server that receives the credentials.
+            challenged = error.code == 401 and _origin(error.url) == _origin(url)
+            if not challenged or not url.startswith("https:"):
                 raise
             self._authorization = _authorized(error.headers.get("WWW-Authenticate", ""))
         return self._opener.open(self._request(url), timeout=READ_SECONDS)

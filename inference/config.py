@@ -136,8 +136,8 @@ class InferenceConfig(BaseModel):
     """Time (s) after SIGTERM during which the server is unready but still accepts requests, so that
     load balancers can react."""
     drain_seconds: int = Field(default=20, ge=1, le=3600)
-    """Maximum time (s), after `notice_seconds`, to finish requests in flight. Keep notice_seconds +
-    drain_seconds below the pod's termination grace period."""
+    """Maximum time (s), after `notice_seconds`, to finish requests in flight and to stop the
+    workers. Keep notice_seconds + drain_seconds below the pod's termination grace period."""
 
     @field_validator("*", mode="before")
     @classmethod

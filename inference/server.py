@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import signal
+import time
 from typing import Final
 
 import uvloop
@@ -18,6 +19,9 @@ from inference.metrics import Metrics
 from inference.service import Service
 from workload.manifest import ExportError
 from workload.report import emit
+
+MIN_EXPORT_SECONDS: Final = 0.5
+"""Time (s) to export the last spans if the requests in flight have taken all of `drain_seconds`."""
 
 _GC_THRESHOLDS: Final = (10_000, 20, 100)
 """Thresholds that make garbage collections rare: requests leave no reference cycles to collect."""
@@ -38,6 +42,7 @@ async def _serve(config: InferenceConfig) -> None:
     stopping = _stop_at_signals()
     metrics = Metrics()
     engine = ModelEngine(config, metrics)
+    left = float(config.drain_seconds)
     service = Service(config, engine, metrics)
     _reload_at_signals(engine)
     certificate = Certificate(config) if config.tls_certificate else None
@@ -65,13 +70,16 @@ async def _serve(config: InferenceConfig) -> None:
         await stopping.wait()
         engine.drain()
         await asyncio.sleep(config.notice_seconds)
-        if not await http.stop(config.drain_seconds):
+        deadline = time.monotonic() + left
+        if not await http.stop(left):
             emit("cut", model=config.model_name, in_flight=metrics.in_flight)
+        left = deadline - time.monotonic()
     finally:
-        await engine.close()
+        deadline = time.monotonic() + left
+        await engine.close(left)
         admin.stop()
     if service.tracing is not None:
-        await asyncio.to_thread(service.tracing.close)
+        service.tracing.close(max(MIN_EXPORT_SECONDS, deadline - time.monotonic()))
 
 
 def _stop_at_signals() -> asyncio.Event:

@@ -3,6 +3,7 @@
 This module is imported only if tracing is enabled.
 """
 
+import threading
 import time
 from collections.abc import Mapping
 
@@ -65,6 +66,8 @@ class Tracing:
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
-    def close(self) -> None:
-        """Export the remaining spans. Call this outside event loops: it may block for seconds."""
-        self._provider.shutdown()
+    def close(self, seconds: float) -> None:
+        """Export the remaining spans. Block for at most `seconds`, and then discard the rest."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(seconds)

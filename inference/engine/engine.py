@@ -80,13 +80,17 @@ class ModelEngine:
             self.draining = True
             emit("draining", model=self.config.model_name)
 
-    async def close(self) -> None:
-        """Answer pending requests for at most `drain_seconds`, then stop every worker."""
+    async def close(self, seconds: float | None = None) -> None:
+        """Answer pending requests for at most `seconds`, then stop every worker.
+
+        The default is `drain_seconds`.
+        """
+        seconds = self.config.drain_seconds if seconds is None else seconds
         self.drain()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
-        await asyncio.gather(*(pool.close(self.config.drain_seconds) for pool in self._pools))
+        await asyncio.gather(*(pool.close(seconds) for pool in self._pools))
         if self._retiring:
             await asyncio.wait(self._retiring)
         atexit.unregister(self._kill)

@@ -136,7 +136,10 @@ class Pool:
         self._queue.drop(request)
 
     async def close(self, seconds: float) -> None:
-        """Answer accepted requests for at most `seconds`, then stop the workers."""
+        """Answer accepted requests and stop the workers.
+
+        Kill the workers that have not exited after `seconds`.
+        """
         until = time.monotonic() + seconds
         while not self.idle and time.monotonic() < until and not self._has_no_workers:
             await asyncio.sleep(0.01)
@@ -146,15 +149,18 @@ class Pool:
         for worker in self._workers:
             for batch in worker.batches:
                 batch.fail(error)
-        await self._stop()
+        await self._stop(min(STOP_SECONDS, until - time.monotonic()))
 
     def kill(self) -> None:
         """Kill the workers without waiting."""
         for worker in self._workers:
             worker.kill()
 
-    async def _stop(self) -> None:
-        """Stop all workers, including those that are still computing or loading."""
+    async def _stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Stop all workers, including those that are still computing or loading.
+
+        Kill those that have not exited after `seconds`.
+        """
         self._closed = True
         for task in self._replacing:
             task.cancel()
@@ -162,7 +168,7 @@ class Pool:
             if worker.batches or not worker.ready:
                 worker.kill()
             worker.close()
-        until = time.monotonic() + STOP_SECONDS
+        until = time.monotonic() + seconds
         while self._workers:
             await asyncio.sleep(0.005)
             if time.monotonic() > until:

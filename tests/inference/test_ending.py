@@ -7,12 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
+from tests.inference.engine.exports import write_probe
+from tests.inference.engine.probes import SLEEP
 from tests.inference.serving import INFER, Server, digits, request_of, serving
 from tests.training.programs import free_port, start, until
 
@@ -81,6 +84,25 @@ def test_sigterm_makes_it_unready_and_finishes_requests_in_flight(
         assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["outputs"][1]["data"]) == 50
         assert server.program.exit_code() == 0
         server.program.says('"event": "stopped"')
+
+
+def test_requests_that_take_too_long_do_not_delay_the_exit_twice(tmp_path: Path) -> None:
+    write_probe(tmp_path / "export")
+    handler = "tests.inference.engine.probes:Probe"
+    settings = {"handler": handler, "notice_seconds": 0, "drain_seconds": 8}
+    tensor = {"name": "inputs", "shape": [1, 3], "datatype": "FP32", "data": [SLEEP, 300, 0]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with serving(tmp_path, tmp_path / "export", **settings) as server:
+        server.wait_until_ready()
+        with socket.create_connection(("127.0.0.1", server.port), 30) as slow:
+            slow.sendall(head + body)
+            until(lambda: server.in_flight == 1)
+            begun = time.monotonic()
+            server.program.signal(signal.SIGTERM)
+            assert server.program.exit_code() == 0
+            assert 8 <= time.monotonic() - begun < 15
+        server.program.says('"event": "cut"')
 
 
 def test_a_second_signal_exits_at_once(trained: Path, tmp_path: Path) -> None:

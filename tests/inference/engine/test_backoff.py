@@ -136,6 +136,16 @@ async def test_requests_exceeding_the_drain_time_are_abandoned(probe: Path, serv
         await begun
 
 
+async def test_the_drain_time_can_be_shortened(probe: Path, serve: Serve) -> None:
+    async with serve(probe, drain_seconds=600) as engine:
+        begun = asyncio.create_task(infer(engine.pool, sample(SLEEP, 600)))
+        await until(lambda: not engine.pool.idle)
+        async with asyncio.timeout(60):
+            await engine.close(0)
+        with pytest.raises(UnavailableError, match="the server is shutting down"):
+            await begun
+
+
 @pytest.mark.parametrize(
     ("handler", "message"),
     [

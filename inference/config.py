@@ -67,7 +67,8 @@ class InferenceConfig(BaseModel):
     """Maximum size of the JSON in a request, and of the values that a response returns as JSON;
     send larger tensors in binary form."""
     max_output_bytes: Size = 64 * 2**20
-    """Maximum size of the outputs of a request; larger ones are rejected with 400."""
+    """Maximum size of the outputs of a request; larger ones are rejected with 400, also if they
+    exceed max_buffered_bytes * max_share_per_peer."""
     max_connections: int = Field(default=4096, ge=1, le=1_000_000)
     """Maximum number of client connections; beyond it, idle connections are closed."""
     max_share_per_peer: float = Field(default=0.5, gt=0, le=1)
@@ -166,10 +167,11 @@ class InferenceConfig(BaseModel):
     def _consistent(self) -> Self:
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ValueError("TLS needs both tls_certificate and tls_key: set both, or neither")
-        if (share := int(self.max_buffered_bytes * self.max_share_per_peer)) < self.max_body_bytes:
+        if self.max_bytes_per_peer < self.max_body_bytes:
             raise ValueError(
-                f"max_buffered_bytes * max_share_per_peer is {share}, less than max_body_bytes "
-                f"({self.max_body_bytes}): increase max_buffered_bytes or max_share_per_peer"
+                f"max_buffered_bytes * max_share_per_peer is {self.max_bytes_per_peer}, less than "
+                f"max_body_bytes ({self.max_body_bytes}): increase max_buffered_bytes or "
+                "max_share_per_peer"
             )
         if self.precision != "fp32" and self.backend in PROGRAMS:
             raise ValueError(
@@ -179,6 +181,11 @@ class InferenceConfig(BaseModel):
         if self.port == self.admin_port:
             raise ValueError(f"port and admin_port are both {self.port}: use different ports")
         return self
+
+    @property
+    def max_bytes_per_peer(self) -> int:
+        """Maximum number of buffered bytes of one address."""
+        return int(self.max_buffered_bytes * self.max_share_per_peer)
 
     def to_environment(self) -> dict[str, str]:
         """Return the variables from which `read_config` restores the fields that were set."""

@@ -37,7 +37,9 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     deadline = request.started + seconds
     if time.monotonic() >= deadline:
         raise DeadlineError("the deadline passed before the whole request had been read")
-    size = v2_json.check_output_size(parsed, limits.max_output_bytes, limits.max_json_bytes)
+    # Larger outputs could not be reserved next to the body, even for the only client.
+    most = min(limits.max_output_bytes, limits.max_bytes_per_peer - request.charged)
+    size = v2_json.check_output_size(parsed, most, limits.max_json_bytes)
     if not reserve(size):
         raise OverloadedError(
             "the responses of this client or of all clients exceed the memory reserved for them: "

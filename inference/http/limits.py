@@ -93,7 +93,7 @@ class Limits:
         """Bytes of bodies and unsent responses."""
         self._max_connections = max_connections
         self._max_per_peer = max(1, int(max_connections * config.max_share_per_peer))
-        self._max_bytes_per_peer = int(config.max_buffered_bytes * config.max_share_per_peer)
+        self._max_bytes_per_peer = config.max_bytes_per_peer
         self._held: Counter[str] = Counter()
         """Number of charged bytes of each address."""
         self._connections: dict[Connection, None] = {}

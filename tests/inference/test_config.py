@@ -20,6 +20,13 @@ def test_the_configuration_round_trips_through_the_environment() -> None:
     assert read_config(config.to_environment()) == config
 
 
+def test_an_address_may_use_its_share_of_the_buffer() -> None:
+    config = InferenceConfig(
+        model_name="digits", model_path="/models", max_buffered_bytes=2**26, max_share_per_peer=0.3
+    )
+    assert config.max_bytes_per_peer == 20_132_659
+
+
 def test_service_variables_of_kubernetes_are_ignored() -> None:
     assert read_config(LEAST | {"INFERENCE_SERVICE_HOST": "10.0.0.1"}).port == 8080
 

@@ -16,7 +16,7 @@ import torch
 from tests.training.programs import SERVER, free_port
 from training.gang.world import World
 
-MAX_SECONDS = 240
+MAX_SECONDS = 540
 """Seconds after which a gang counts as hanging."""
 
 

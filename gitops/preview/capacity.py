@@ -8,7 +8,7 @@ from decimal import Decimal
 from gitops.demand import Demand, with_gpus
 from gitops.preview.report import CostRow, LimitRow, PoolRow
 from gitops.prices import HOST_RESOURCES, Environment, Prices, Purchase
-from gitops.queues import with_ancestors
+from kube.kinds.volcano import with_ancestors
 from kube.quantities import quantity_or_none
 from kube.workloads.record import Role
 from policies.views import Stack, View

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gitops.queues import with_ancestors
 from gitops.runs.snapshot import (
     Object,
     Snapshot,
@@ -21,6 +20,7 @@ from gitops.runs.snapshot import (
 from gitops.runs.states import is_part_of_a_job, state_of, wants_pods
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import State
+from kube.kinds.volcano import with_ancestors
 
 
 @dataclass(frozen=True)

@@ -143,3 +143,16 @@ def flow_spec(run: str, after: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 def job_prefix(run: str) -> str:
     """Return the name prefix of the Volcano Jobs that run the steps of a run."""
     return f"{run}-{template_name(run, '')}"
+
+
+def with_ancestors(queue: str, parents: Mapping[str, str | None]) -> list[str]:
+    """Return a queue and its ancestors, whose limits also apply to it, starting with the queue.
+
+    If the parents form a cycle, each queue of the cycle appears once.
+    """
+    found: list[str] = []
+    name: str | None = queue
+    while name and name not in found:
+        found.append(name)
+        name = parents.get(name)
+    return found

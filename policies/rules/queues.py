@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.kinds.volcano import with_ancestors
 from kube.names import KUEUE_MINIMUM_ANNOTATION, KUEUE_QUEUE_LABEL
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
@@ -144,9 +145,8 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
 def _with_ancestors(stack: Stack, name: str | None) -> Iterator[Resource]:
     """Yield a declared Volcano queue and its ancestors, whose capabilities also limit it."""
     queues = {queue.name: queue for queue in stack.of_kind(VOLCANO, "Queue")}
-    while name is not None and (queue := queues.pop(name, None)) is not None:
-        yield queue
-        name = queue.root["spec"]["parent"].text
+    parents = {key: queue.root["spec"]["parent"].text for key, queue in queues.items()}
+    yield from (queues[key] for key in with_ancestors(name or "", parents) if key in queues)
 
 
 def _granted_amounts(queue: Resource, resource: str) -> list[Decimal]:

@@ -6,7 +6,7 @@ import pytest
 
 from kube.kinds import KINDS, RESOURCES, indexed, jobset, pytorch, ray, volcano
 from kube.kinds.record import Resource, State
-from kube.kinds.volcano import job_prefix, template_name
+from kube.kinds.volcano import job_prefix, template_name, with_ancestors
 
 
 def conditions(**statuses: str) -> dict[str, Any]:
@@ -60,3 +60,19 @@ def test_job_names_of_flows_start_with_the_prefix() -> None:
     run = "digits-large-1a2b3c4d"
     job = f"{run}-{template_name(run, 'evaluate')}"
     assert job.removeprefix(job_prefix(run)) == "evaluate"
+
+
+PARENTS = {"vision": "science", "science": "root", "lab": None, "odd": "even", "even": "odd"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "found"),
+    [
+        ("vision", ["vision", "science", "root"]),
+        ("lab", ["lab"]),
+        ("unknown", ["unknown"]),
+        ("odd", ["odd", "even"]),
+    ],
+)
+def test_a_queue_is_followed_by_its_ancestors(queue: str, found: list[str]) -> None:
+    assert with_ancestors(queue, PARENTS) == found

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from infra.settings.amounts import needs, plain, quota_limits, services_total, update_surge
-from infra.settings.checks.references import queue_and_ancestors
 from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceSettings
 from infra.settings.monitoring import LogsSettings
@@ -13,6 +12,7 @@ from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import FIRST_WITH_TOPOLOGY, VolcanoSettings
+from kube.kinds.volcano import with_ancestors
 from kube.quantities import parse_quantity
 
 
@@ -58,7 +58,8 @@ def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[
 
 def _capabilities(volcano: VolcanoSettings, queue: str) -> Iterator[tuple[str, str, str]]:
     """Yield the limits of a queue and of its ancestors: title, resource and amount."""
-    for name in queue_and_ancestors(volcano, queue):
+    parents = {name: each.parent for name, each in volcano.queues.items()}
+    for name in with_ancestors(queue, parents):
         title = repr(queue) if name == queue else f"{queue!r}, below {name!r}"
         if name in volcano.queues:
             for resource, amount in volcano.queues[name].capability.items():

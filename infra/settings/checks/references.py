@@ -15,6 +15,7 @@ from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
+from kube.kinds.volcano import with_ancestors
 
 _BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
 
@@ -25,6 +26,7 @@ the names that are declared there."""
 
 def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
     """Check that each queue's parent is declared and that there are no cycles."""
+    parents = {name: queue.parent for name, queue in volcano.queues.items()}
     for name, queue in volcano.queues.items():
         path = full_key("volcano", "queues", name, "parent")
         if queue.parent is None:
@@ -34,18 +36,8 @@ def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
                 f"{path} is {queue.parent!r}, which is not a queue of this stack: "
                 f"{choice({*volcano.queues, 'root'} - {name})}."
             )
-        elif name in queue_and_ancestors(volcano, queue.parent):
+        elif name in with_ancestors(queue.parent, parents):
             yield f"{path} is {queue.parent!r}, which makes {name!r} its own ancestor."
-
-
-def queue_and_ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
-    """Return a queue and its ancestors. In a cycle, each queue is listed once."""
-    path: list[str] = []
-    while name is not None and name not in path:
-        path.append(name)
-        queue = volcano.queues.get(name)
-        name = queue.parent if queue else None
-    return path
 
 
 def jobs_refer_to_declared_objects(

@@ -48,6 +48,6 @@ def environment(folder: Path) -> Path:
 
 def uv(*arguments: str) -> None:
     done = subprocess.run(
-        [str(UV), *arguments], capture_output=True, text=True, timeout=300, check=False
+        [str(UV), *arguments], capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, f"uv {' '.join(arguments)}: {done.stderr}"

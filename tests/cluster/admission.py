@@ -77,7 +77,7 @@ class Cluster:
         self.apply(file)
         asked: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": probe}}
         asked["spec"] = {"ports": [{"port": 80}]}
-        await_(lambda: bool(self.api.create(asked, SPACE).denied), 60, "the policies in use")
+        await_(lambda: bool(self.api.create(asked, SPACE).denied), "the policies in use")
         return configuration
 
     def uninstall(self) -> None:

@@ -74,5 +74,5 @@ def add_nodes(platform: Platform, numbers: range, product: str, **devices: str) 
     names = " ".join(f"node/simulated-{number}" for number in numbers)
     platform.shell(
         f"kubectl apply --server-side --force-conflicts --filename={shlex.quote(str(file))} && "
-        f"kubectl wait --for=condition=Ready --timeout=60s {names}"
+        f"kubectl wait --for=condition=Ready --timeout=600s {names}"
     )

@@ -20,13 +20,12 @@ VOLCANO: dict[str, Any] = {
 }
 """Queues of the cluster that all scheduling tests use; it has three nodes with eight GPUs each."""
 RACK = "topology.example.com/rack"
-PATIENCE = 60.0
 
 
 def placed(volcano: Scheduling, **pods: int) -> None:
     """Wait until exactly these pods have nodes, by job, and check that this does not change."""
     wanted = {name.replace("_", "-"): count for name, count in pods.items()}
-    await_(lambda: volcano.placed() == wanted, PATIENCE, f"{wanted} placed")
+    await_(lambda: volcano.placed() == wanted, f"{wanted} placed")
     for _ in range(3):
         time.sleep(0.5)
         assert volcano.placed() == wanted
@@ -40,7 +39,7 @@ def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[d
         seen.append(dict(volcano.placed()))
         return until()
 
-    await_(look, PATIENCE, what)
+    await_(look, what)
     return seen
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import COLD_SECONDS, Platform, await_
 
 PROGRAM = {"model": "digits-net", "dataset": "digits", "batch_size": 32, "learning_rate": 0.005}
 # Epochs of two seconds; enough of them follow the first one, so that a pod can be killed.
@@ -35,8 +35,8 @@ class KilledPods:
             time.sleep(1)
             return len(self.before) == len(self.jobs) or process.poll() is not None
 
-        await_(all_killed, 1800, f"a killed pod of each of {self.jobs}")
-        self.output, _ = process.communicate(timeout=900)
+        await_(all_killed, f"a killed pod of each of {self.jobs}")
+        self.output, _ = process.communicate(timeout=COLD_SECONDS)
         assert process.returncode == 0, self.output
         assert self.before.keys() == set(self.jobs), self.output
         pods = self.pods()

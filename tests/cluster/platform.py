@@ -19,6 +19,10 @@ import psutil
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+HANG_SECONDS = 1200
+"""Seconds after which a wait counts as hanging, far above what slow machines need."""
+COLD_SECONDS = 3000
+"""The same for `make`, which may install and compile everything first."""
 
 
 def copy_checkout(target: Path) -> Path:
@@ -85,10 +89,10 @@ class Platform:
         finally:
             kill_all(process)
 
-    def make(self, *targets: str, status: int = 0, timeout: float = 900) -> str:
+    def make(self, *targets: str, status: int = 0) -> str:
         """Run `make` and return its output. Fail if its exit status differs from `status`."""
         with self.started(*targets) as process:
-            output, _ = process.communicate(timeout=timeout)
+            output, _ = process.communicate(timeout=COLD_SECONDS)
         assert process.returncode == status, (
             f"make {targets} ended with {process.returncode}:\n{output}"
         )
@@ -181,7 +185,7 @@ class Platform:
         lines = (line for line in text.splitlines() if line.startswith("{"))
         return [json.loads(line) for line in lines]
 
-    def await_epoch(self, run: str, epoch: int, timeout: float = 120) -> None:
+    def await_epoch(self, run: str, epoch: int) -> None:
         """Wait until a run has finished an epoch."""
 
         def reached() -> bool:
@@ -189,7 +193,7 @@ class Platform:
                 line.get("event") == "epoch" and line["epoch"] >= epoch for line in self.logs(run)
             )
 
-        await_(reached, timeout, f"{run} in epoch {epoch}")
+        await_(reached, f"{run} in epoch {epoch}")
 
 
 @contextlib.contextmanager
@@ -214,11 +218,11 @@ def kill_all(process: "subprocess.Popen[str]") -> None:
         process.communicate()
 
 
-def await_(condition: Callable[[], bool], timeout: float, what: str) -> None:
-    """Wait for a condition. On a timeout, fail with its description."""
-    deadline = time.monotonic() + timeout
+def await_(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition. After `HANG_SECONDS`, fail with its description."""
+    deadline = time.monotonic() + HANG_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {HANG_SECONDS} s: {what}"
         time.sleep(0.5)
 
 

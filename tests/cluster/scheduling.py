@@ -155,13 +155,13 @@ class Scheduling:
 
     def delete(self, *names: str) -> None:
         """Delete Volcano Jobs and wait until their pods are gone."""
-        self.kubectl("delete", "jobs.batch.volcano.sh", "-n", NAMESPACE, *names, "--timeout=60s")
+        self.kubectl("delete", "jobs.batch.volcano.sh", "-n", NAMESPACE, *names, "--timeout=600s")
 
     def clear(self) -> None:
         """Delete all jobs and events."""
         kinds = ["jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "jobs.batch", "pods"]
         kinds += ["podgroups.scheduling.volcano.sh", "events"]
-        self.kubectl("delete", ",".join(kinds), "-n", NAMESPACE, "--all", "--timeout=120s")
+        self.kubectl("delete", ",".join(kinds), "-n", NAMESPACE, "--all", "--timeout=600s")
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of a kind in the namespace."""
@@ -285,7 +285,7 @@ class Scheduling:
             return pod["metadata"]["uid"] not in present or self.phase(name) not in starting
 
         if name in jobs:
-            await_(noted, 60, f"the start of {name}")
+            await_(noted, f"the start of {name}")
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Return the output of kubectl, which must succeed."""

@@ -126,7 +126,7 @@ class Stack:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
         return Outcome(done.returncode, done.stdout)

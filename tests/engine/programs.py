@@ -83,7 +83,7 @@ class Program:
             start_new_session=True,
         ) as process:
             try:
-                stdout, stderr = process.communicate(timeout=300)
+                stdout, stderr = process.communicate(timeout=800)
             finally:
                 _kill_session(process.pid)
         status = process.returncode

@@ -51,7 +51,7 @@ def gitops(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     return Previewed(done.returncode, done.stdout, out)

@@ -68,7 +68,7 @@ class Runner:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
         return Outcome(done.returncode, done.stdout)

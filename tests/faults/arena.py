@@ -67,7 +67,7 @@ class Arena:
             self.kubectl("create", "--filename=-", text=text, check=False)
             return bool(self.get(JOBS, name, "-n", NAMESPACE))
 
-        await_(taken, 120, f"the API server has {name}")
+        await_(taken, f"the API server has {name}")
 
     @contextlib.contextmanager
     def gang(self, slug: str, change: Change | None = None, epochs: float = 3.5) -> Iterator[Gang]:
@@ -83,7 +83,7 @@ class Arena:
             finally:
                 self.kubectl("delete", JOBS, name, "-n", NAMESPACE, check=False)
                 # A kubelet that is unmounting their volumes would also unmount later mounts there.
-                await_(lambda: not self.pods_of(name), 180, f"the pods of {name} are gone")
+                await_(lambda: not self.pods_of(name), f"the pods of {name} are gone")
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
         """Return the pods of a job, including terminating ones."""
@@ -107,7 +107,7 @@ class Arena:
         self.submit(name, looking_up)
         ended = {"Completed", "Failed", "Terminated", "Aborted"}
         try:
-            await_(lambda: self.phase(name) in ended, 180, f"{name} has run")
+            await_(lambda: self.phase(name) in ended, f"{name} has run")
             assert self.phase(name) == "Completed"
             return time.time() - since
         finally:
@@ -144,7 +144,7 @@ class Arena:
             self.losses.check(events)
             assert repeated(events) <= (intervals and intervals * self.losses.interval + WRITING)
             assert bool(intervals) == bool(gang.timeline.events("resume"))
-            await_(lambda: self.phase(gang.name) == "Completed", 180, "the job is Completed")
+            await_(lambda: self.phase(gang.name) == "Completed", "the job is Completed")
             self.settle()
             trial.check_requests(lost)
 
@@ -168,7 +168,7 @@ class Arena:
             return not left
 
         try:
-            await_(settled, 120, "everything is as before")
+            await_(settled, "everything is as before")
         except AssertionError as error:
             raise AssertionError(f"{error}: {left}") from None
 

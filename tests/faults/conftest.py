@@ -25,7 +25,7 @@ def arena(real: Platform) -> Iterator[Arena]:
     real.edit(
         lambda config: config["gpu-platform:inference"]["services"]["digits"].update(replicas=2)
     )
-    assert "(correct)" in real.make("up", timeout=3000)
+    assert "(correct)" in real.make("up")
     # Pods that failed in earlier tests of this cluster stay until they are deleted.
     real.shell(f"kubectl delete pods -n {NAMESPACE} --field-selector=status.phase=Failed")
     run, units = real.run_name(), Units(real.state / "real")

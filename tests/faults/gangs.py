@@ -55,9 +55,9 @@ class Gang:
     pods: tuple[str, str]
     """Names of the pods of rank 0 and 1, used to find log files and objects."""
 
-    def await_step(self, step: int, timeout: float = 240) -> None:
-        await_(lambda: self.timeline.highest_step() >= step, timeout, f"{self.name}: step {step}")
+    def await_step(self, step: int) -> None:
+        await_(lambda: self.timeline.highest_step() >= step, f"{self.name}: step {step}")
 
-    def await_end(self, timeout: float = 240) -> None:
+    def await_end(self) -> None:
         finished = self.timeline.events
-        await_(lambda: bool(finished("finished")), timeout, f"{self.name} has finished")
+        await_(lambda: bool(finished("finished")), f"{self.name} has finished")

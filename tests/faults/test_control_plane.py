@@ -74,7 +74,7 @@ def test_a_killed_cluster_component_does_not_disturb_training(
 
 @pytest.mark.short
 def test_the_gang_has_the_losses_of_an_undisturbed_run(arena: Arena, gang: Gang) -> None:
-    gang.await_end(300)
+    gang.await_end()
     assert not gang.timeline.events("resume")
     arena.losses.check(gang.timeline.events())
-    await_(lambda: arena.phase(gang.name) == "Completed", 180, "the job is Completed")
+    await_(lambda: arena.phase(gang.name) == "Completed", "the job is Completed")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.cluster.platform import await_
+from tests.cluster.platform import COLD_SECONDS, await_
 from tests.faults.arena import Arena
 from tests.faults.gangs import Gang, slowly
 
@@ -48,9 +48,9 @@ def test_two_updates_at_once(changed: Arena) -> None:
         changed.platform.hyperparameters(seed=200, epochs=2)
         with changed.platform.started("up") as first:
             holder = changed.units.state / "lock.holder"
-            await_(holder.exists, 30, "the first command at work")
-            assert "runs since" in changed.platform.make("up", status=2)
-            output, _ = first.communicate(timeout=900)
+            await_(holder.exists, "the first command at work")
+            assert "has been running since" in changed.platform.make("up", status=2)
+            output, _ = first.communicate(timeout=COLD_SECONDS)
         assert first.returncode == 0, output
         assert re.search(r"accuracy (\d+\.\d+)%", output)
 

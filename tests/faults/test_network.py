@@ -72,13 +72,13 @@ def test_the_registry_is_down_while_a_new_version_is_rolled_out(arena: Arena) ->
             arena.kubectl("set", "image", *deployment, image)
             down.result()
         assert not rolled_out(arena)
-        await_(lambda: rolled_out(arena), 120, "the new version is there")
+        await_(lambda: rolled_out(arena), "the new version is there")
 
     try:
         arena.survive("registry down for 15 s during a rollout", roll_out)
     finally:
         arena.kubectl("rollout", "undo", *deployment)
-        await_(lambda: rolled_out(arena), 120, "the old version is there")
+        await_(lambda: rolled_out(arena), "the old version is there")
         arena.settle()
 
 

@@ -13,7 +13,7 @@ NODE = "gpu-node-1"
 
 def test_a_drained_node(arena: Arena) -> None:
     def drain(gang: Gang) -> None:
-        options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s"]
+        options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=600s"]
         arena.kubectl("drain", NODE, *options)
         time.sleep(5)
         arena.kubectl("uncordon", NODE)
@@ -29,7 +29,7 @@ def test_a_node_that_stops_reporting(arena: Arena) -> None:
         kubelet = arena.units.service(NODE, "kubelet")
         pause(kubelet)
         try:
-            await_(lambda: reports(arena) != "True", 90, f"{NODE} is not Ready")
+            await_(lambda: reports(arena) != "True", f"{NODE} is not Ready")
             time.sleep(15)  # its pods are evicted meanwhile
         finally:
             kubelet.resume()

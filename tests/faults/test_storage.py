@@ -47,7 +47,7 @@ def test_a_full_claim(arena: Arena) -> None:
             for _ in range(SMALL * 16):
                 stream.write(bytes(2**16))
         said = gang.timeline.events
-        await_(lambda: any("waiting" in str(e.body) for e in said("warning")), 240, "it waits")
+        await_(lambda: any("waiting" in str(e.body) for e in said("warning")), "it waits")
         time.sleep(5)
         filler.unlink()
 

@@ -93,7 +93,7 @@ class Units:
                 return self.service(node, name).pid != killed.pid
             return False
 
-        await_(runs, 180, f"{name} runs again")
+        await_(runs, f"{name} runs again")
 
 
 def worker_of(server: list[psutil.Process]) -> psutil.Process:

@@ -89,7 +89,7 @@ def test_sigterm_makes_it_unready_and_finishes_requests_in_flight(
 def test_requests_that_take_too_long_do_not_delay_the_exit_twice(tmp_path: Path) -> None:
     write_probe(tmp_path / "export")
     handler = "tests.inference.engine.probes:Probe"
-    settings = {"handler": handler, "notice_seconds": 0, "drain_seconds": 8}
+    settings = {"handler": handler, "notice_seconds": 0, "drain_seconds": 15}
     tensor = {"name": "inputs", "shape": [1, 3], "datatype": "FP32", "data": [SLEEP, 300, 0]}
     body = json.dumps({"inputs": [tensor]}).encode()
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -101,7 +101,7 @@ def test_requests_that_take_too_long_do_not_delay_the_exit_twice(tmp_path: Path)
             begun = time.monotonic()
             server.program.signal(signal.SIGTERM)
             assert server.program.exit_code() == 0
-            assert 8 <= time.monotonic() - begun < 15
+            assert 15 <= time.monotonic() - begun < 29
         server.program.says('"event": "cut"')
 
 

@@ -81,7 +81,7 @@ def running(platform: Platform, folder: Path, metrics: str = "") -> Iterator[str
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            await_(lambda: _answers(url), 120, f"the gateway; {folder / 'traefik.log'}")
+            await_(lambda: _answers(url), f"the gateway; {folder / 'traefik.log'}")
             yield url
         finally:
             process.terminate()

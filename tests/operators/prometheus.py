@@ -206,11 +206,11 @@ def start(platform: Platform, interval_seconds: int, targets: Sequence[str] = ()
     """Start both and wait until Prometheus answers."""
     apply(platform, objects(interval_seconds, targets))
     platform.shell(
-        f"kubectl wait --for=condition=Available deployment --all -n {NAMESPACE} --timeout=120s"
+        f"kubectl wait --for=condition=Available deployment --all -n {NAMESPACE} --timeout=600s"
     )
     (pod,) = platform.kubectl("get", "pods", "-n", NAMESPACE, "-l", "app=prometheus")["items"]
     found = Prometheus(f"http://{pod['status']['podIP']}:9090")
-    await_(lambda: bool(found.ask("up")), 180, "a first look of Prometheus")
+    await_(lambda: bool(found.ask("up")), "a first look of Prometheus")
     return found
 
 

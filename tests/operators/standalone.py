@@ -185,7 +185,7 @@ def node(folder: Path) -> Iterator[Node]:
             assert process.poll() is None, (folder / "node.log").read_text()
             found = psutil.Process(process.pid).children()
         made = Node(folder, found[0])
-        await_(lambda: made.answers(5000, "/v2/"), 60, "the node's registry")
+        await_(lambda: made.answers(5000, "/v2/"), "the node's registry")
         (pause,) = (image for image in TOOL_IMAGES if image.tool == "pause")
         made.push(pause.layout(folder / "images", binaries), pause.reference)
         yield made

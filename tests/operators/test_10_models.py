@@ -88,7 +88,7 @@ class Models:
         """Replace the pod on its node and return the events of the new pod's download."""
         (old,) = self.pods()
         self.platform.shell(f"kubectl delete pod -n ml-dev {old['metadata']['name']}")
-        await_(lambda: len(self.ready()) == 1, 120, "a new pod")
+        await_(lambda: len(self.ready()) == 1, "a new pod")
         (new,) = self.ready()
         assert new["metadata"]["uid"] != old["metadata"]["uid"]
         assert new["spec"]["nodeName"] == NODE
@@ -134,7 +134,7 @@ def models(real: Platform, checkpoints: Path, tmp_path_factory: pytest.TempPathF
     }
     (real.checkout / CONFIGURATION).write_text(json.dumps(configuration))
     real.edit(share_copies)
-    assert "(correct)" in real.make("up", timeout=1500)
+    assert "(correct)" in real.make("up")
     keys = tmp_path_factory.mktemp("keys")
     real.shell(f"openssl ecparam -name prime256v1 -genkey -noout -out {keys}/model.key")
     real.shell(f"openssl ec -in {keys}/model.key -pubout -out {keys}/model.pub")
@@ -160,9 +160,9 @@ def test_a_version_is_served_after_its_promotion_and_not_before(models: Models, 
     assert "model of fetch" in refused
 
     models.promote(good, "--if 'accuracy >= 0.9'")
-    assert "(correct)" in platform.make("up", timeout=600)
+    assert "(correct)" in platform.make("up")
     # The previous pod may still be terminating.
-    await_(lambda: len(models.pods()) == 1, 120, "one pod")
+    await_(lambda: len(models.pods()) == 1, "one pod")
     (pod,) = models.pods()
     (fetched,) = pod["status"]["initContainerStatuses"]
     assert fetched["state"]["terminated"]["exitCode"] == 0
@@ -198,7 +198,7 @@ def test_a_worse_version_is_neither_promoted_nor_served(models: Models, good: st
     platform = models.platform
     (served,) = models.pods()
     platform.hyperparameters(epochs=1)
-    platform.make("up", timeout=600)
+    platform.make("up")
     worse = models.publish()
     assert worse != good
     refused = platform.shell(

@@ -66,7 +66,7 @@ class Team:
         return self.manifest(key)
 
     def wait_for_state(self, key: str, state: str) -> None:
-        await_(lambda: self.states()[self.runs[key]] == state, 600, f"{key}: {state}")
+        await_(lambda: self.states()[self.runs[key]] == state, f"{key}: {state}")
 
     def states(self) -> dict[str, str]:
         """Return the states of the runs by name, as users see them."""
@@ -105,7 +105,7 @@ def team(
     before = real.stack_file.read_text()
     rules = (real.checkout / POLICIES).read_text()
     real.edit(without_prometheus)
-    real.make("up", timeout=1800)
+    real.make("up")
     prometheus.push_images(real.state)
     prometheus.namespace(real)
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def test_data_are_prepared_and_validated_before_a_first_model_is_trained(team: T
     assert sorted(report["classes"]) == [str(digit) for digit in range(10)]
     assert report["data_sha256"] == trained.data_sha256
     (KEPT / "data.json").write_text(json.dumps(report))
-    await_(lambda: answers(team), 180, "the first model")
+    await_(lambda: answers(team), "the first model")
     assert team.accuracy() == pytest.approx(trained.metrics["accuracy"], abs=0.01)
 
 
@@ -178,7 +178,7 @@ def summary(team: Team) -> dict[str, Any]:
 def test_a_sweep_of_24_trials_finds_a_better_model(team: Team) -> None:
     comment, _ = team.merge(SEARCH)
     assert "is a sweep" in comment
-    await_(lambda: summary(team).get("state") == "complete", 1800, "the end of the sweep")
+    await_(lambda: summary(team).get("state") == "complete", "the end of the sweep")
     found = summary(team)
     assert len(found["trials"]) == TRIALS
     phases = {trial["phase"] for trial in found["trials"]}
@@ -223,7 +223,7 @@ def test_the_gate_admits_a_better_model_to_a_fifth_of_the_requests(
     decision = json.loads(text)
     assert (decision["event"], decision["run"]) == ("promoted", team.runs["final"])
     final = team.version("final")
-    await_(lambda: final in shown(traffic).versions, 120, "the canary")
+    await_(lambda: final in shown(traffic).versions, "the canary")
     there = traffic.load.during(lambda: None, at_least=SAMPLE)
     assert there.failed == {}
     assert abs(there.versions[final] / there.answered - SHARE) < TOLERANCE
@@ -244,7 +244,7 @@ def test_the_promoted_model_answers_and_no_request_is_lost(team: Team, traffic: 
     traffic.mark("promotion")
     seen = traffic.load.during(lambda: team.merge(PROMOTION), at_least=50)
     final = team.version("final")
-    await_(lambda: set(shown(traffic).versions) == {final}, 180, "the promoted model alone")
+    await_(lambda: set(shown(traffic).versions) == {final}, "the promoted model alone")
     assert seen.failed == {}
     assert traffic.load.seen().failed == {}
     assert team.accuracy() == pytest.approx(team.manifest("final").metrics["accuracy"], abs=0.01)
@@ -282,13 +282,13 @@ def test_a_model_that_fails_under_load_is_rolled_back(team: Team, traffic: Traff
     assert before.failed == {}
     traffic.mark("bad model")
     team.merge(BAD)
-    await_(lambda: weights(team.platform) == {"digits": 100}, 180, "the rollback")
+    await_(lambda: weights(team.platform) == {"digits": 100}, "the rollback")
     traffic.mark("rolled back")
     route = team.platform.kubectl("get", "httproute", "digits", "-n", "ml-dev")
     reason = route["metadata"]["annotations"][ROLLED_BACK_ANNOTATION]
     (KEPT / "rolled-back.txt").write_text(reason)
     assert "share of failed requests" in reason
-    await_(lambda: shown(traffic).failed == {}, 30, "the end of the failures")
+    await_(lambda: shown(traffic).failed == {}, "the end of the failures")
     failed = traffic.load.since(before).failed
     # The model with another input answers 400; the served one has not failed.
     assert set(failed) == {"400"}

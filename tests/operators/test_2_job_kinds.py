@@ -58,7 +58,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledPods]:
     try:
         with platform.started("up") as process:
             exported = folder / "state" / "real" / "kubeconfig"
-            await_(lambda: exported.exists() or process.poll() is not None, 1800, "a cluster")
+            await_(lambda: exported.exists() or process.poll() is not None, "a cluster")
             made = KilledPods(platform, KINDS)
             made.watch(process)
         yield made

@@ -7,7 +7,7 @@ from tests.cluster.platform import Platform
 
 
 def test_a_custom_fine_tune_is_started_by_accelerate(real: Platform, checkpoints: Path) -> None:
-    real.make("up", timeout=3000)
+    real.make("up")
     base = real.outputs()["images"]["training"]
 
     def add(config: dict[str, Any]) -> None:

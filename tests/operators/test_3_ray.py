@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import COLD_SECONDS, Platform, await_
 
 RAY_IMAGE = {
     "build": {
@@ -89,13 +89,13 @@ def run(real: Platform, checkpoints: Path) -> RayRun:
     real.edit(add)
     made = RayRun(real, checkpoints)
     with real.started("up") as process:
-        await_(lambda: bool(made.epochs()) or process.poll() is not None, 1500, "an epoch")
+        await_(lambda: bool(made.epochs()) or process.poll() is not None, "an epoch")
         assert process.poll() is None, process.communicate()[0]
         made.placed = made.pods()
         victim = made.placed[0]["metadata"]["name"]
         real.shell(f"kubectl delete pod -n ml-dev {victim} --grace-period=0 --force")
         made.lost_at = made.epochs()[-1]
-        made.output, _ = process.communicate(timeout=900)
+        made.output, _ = process.communicate(timeout=COLD_SECONDS)
         assert process.returncode == 0, made.output
     return made
 
@@ -116,7 +116,7 @@ def test_the_run_resumes_from_its_checkpoint_after_a_killed_worker(run: RayRun) 
 
 
 def test_the_ray_cluster_of_a_finished_job_is_removed(run: RayRun) -> None:
-    await_(lambda: not run.pods(), 120, "an end of the Ray cluster")
+    await_(lambda: not run.pods(), "an end of the Ray cluster")
 
 
 def test_make_up_waits_for_the_ray_job(run: RayRun) -> None:

@@ -33,7 +33,7 @@ def platform(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The stack with NVIDIA's device plugin, GPU feature discovery and node health."""
     folder = tmp_path_factory.mktemp("nvidia")
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
-    real.make("up", timeout=1800)
+    real.make("up")
     before, labels = real.stack_file.read_text(), {node: labels_of(real, node) for node in NODES}
     image = nvidia.push_image(real.state, folder)
     objects = folder / "feature-discovery.yaml"
@@ -125,7 +125,7 @@ def test_the_kubelets_offer_the_gpus_of_nvidias_plugin(platform: Platform) -> No
         log = platform.shell(f"kubectl logs -n {NAMESPACE} {plugin_pod(platform, node)}")
         assert f'"Starting NVIDIA Device Plugin" version="{nvidia.VERSION}"' in log
         assert f"Registered device plugin for '{GPU}' with Kubelet" in log
-    await_(lambda: all(gpus(platform, node) == (4, 4) for node in NODES), 60, "4 GPUs per node")
+    await_(lambda: all(gpus(platform, node) == (4, 4) for node in NODES), "4 GPUs per node")
 
 
 def test_gpu_feature_discovery_labels_the_nodes(platform: Platform) -> None:
@@ -141,30 +141,30 @@ def test_gpu_feature_discovery_labels_the_nodes(platform: Platform) -> None:
     def labelled(node: str) -> bool:
         return labels_of(platform, node).items() >= wanted.items()
 
-    await_(lambda: all(map(labelled, NODES)), 120, f"{wanted} of each node")
+    await_(lambda: all(map(labelled, NODES)), f"{wanted} of each node")
 
 
 def test_an_xid_error_moves_a_gang_until_the_plugin_has_been_restarted(platform: Platform) -> None:
     platform.shell(f"kubectl cordon {GOOD}")
     try:
         run = submitted(platform)
-        await_(lambda: trains_on(platform, run, FAULTY), 240, f"the gang on {FAULTY}")
+        await_(lambda: trains_on(platform, run, FAULTY), f"the gang on {FAULTY}")
     finally:
         platform.shell(f"kubectl uncordon {GOOD}")
     sockets = Layout(Path(), platform.state / "real").node(FAULTY) / "kubelet" / "device-plugins"
     with (sockets / nvidia.XIDS).open("a") as file:
         file.write(f"{UUIDS[FAULTY].index(gpu_of(platform, f'{run}-master-0'))} 79\n")
-    await_(lambda: gpus(platform, FAULTY) == (4, 3), 60, "a GPU is not offered")
+    await_(lambda: gpus(platform, FAULTY) == (4, 3), "a GPU is not offered")
     cordoned = (True, "DevicesUnhealthy", "the device plugin offers 3 of 4 GPUs")
-    await_(lambda: health(platform, FAULTY) == cordoned, 120, f"{FAULTY} is cordoned")
-    await_(lambda: trains_on(platform, run, GOOD), 240, f"the gang on {GOOD}")
+    await_(lambda: health(platform, FAULTY) == cordoned, f"{FAULTY} is cordoned")
+    await_(lambda: trains_on(platform, run, GOOD), f"the gang on {GOOD}")
     # The plugin does not find out that a GPU is healthy again.
     assert gpus(platform, FAULTY) == (4, 3)
     assert health(platform, FAULTY) == cordoned
     platform.shell(f"kubectl delete pod -n {NAMESPACE} {plugin_pod(platform, FAULTY)}")
-    await_(lambda: gpus(platform, FAULTY) == (4, 4), 120, "all GPUs are offered")
+    await_(lambda: gpus(platform, FAULTY) == (4, 4), "all GPUs are offered")
     healthy = (False, "GpusHealthy", "")
-    await_(lambda: health(platform, FAULTY) == healthy, 120, f"{FAULTY} has returned")
+    await_(lambda: health(platform, FAULTY) == healthy, f"{FAULTY} has returned")
     platform.shell(f"kubectl delete jobs.batch.volcano.sh -n {platform.namespace} {run}")
 
 
@@ -190,8 +190,8 @@ def test_runs_and_models_share_gpus_by_time_slicing(platform: Platform) -> None:
         offered = gpus(platform, node, shares), gpus(platform, node)[1]
         return offered == ((8, 8), 0) and labels_of(platform, node).items() >= wanted.items()
 
-    await_(lambda: all(map(done, NODES)), 180, "8 shares of each node")
-    served = f"kubectl rollout status -n {platform.namespace} deployment/digits --timeout=300s"
+    await_(lambda: all(map(done, NODES)), "8 shares of each node")
+    served = f"kubectl rollout status -n {platform.namespace} deployment/digits --timeout=600s"
     platform.shell(served)
     pods = platform.kubectl(
         "get", "pods", "-n", platform.namespace, "-l", "gpu-platform.dev/service=digits"

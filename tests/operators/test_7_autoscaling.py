@@ -111,7 +111,7 @@ def handlers() -> dict[str, Any]:
 def scaled(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scaled]:
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     real.hyperparameters(epochs=10)
-    assert "(correct)" in real.make("up", timeout=1800)
+    assert "(correct)" in real.make("up")
     served, before = real.run_name(), real.stack_file.read_text()
     prometheus.push_images(real.state)
     prometheus.namespace(real)
@@ -121,7 +121,7 @@ def scaled(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     try:
         with gateway.running(real, tmp_path_factory.mktemp("gateway"), metrics) as url:
             real.shell(
-                "kubectl wait --for=condition=Available deployment --all -n keda --timeout=180s"
+                "kubectl wait --for=condition=Available deployment --all -n keda --timeout=600s"
             )
             prometheus.apply(real, [handlers()])
             real.edit(lambda config: configure(config, served))
@@ -136,20 +136,20 @@ def scaled(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_pods_follow_the_load_from_none_to_the_maximum_and_back(scaled: Scaled) -> None:
-    await_(lambda: scaled.pods() == 0, 300, "no pod without requests")
+    await_(lambda: scaled.pods() == 0, "no pod without requests")
     assert scaled.conditions() | {"Ready": "True", "Active": "False"} == scaled.conditions()
 
     with Load(scaled.infer, question(), clients=1, pause=0.5) as few:
-        await_(lambda: scaled.ready() == 1, 300, "a pod for the first requests")
-        await_(lambda: few.seen().answered > 0, 120, "an answer")
+        await_(lambda: scaled.ready() == 1, "a pod for the first requests")
+        await_(lambda: few.seen().answered > 0, "an answer")
         assert few.seen().failed.keys() <= {"503", "404"}
         assert few.seen().failed
         few.during(lambda: None, at_least=20)
         assert scaled.pods() == 1
 
         with Load(scaled.infer, question(), clients=4 * TARGET, pause=0.0) as many:
-            await_(lambda: scaled.ready() == MAXIMUM, 300, "the maximum of pods for many requests")
+            await_(lambda: scaled.ready() == MAXIMUM, "the maximum of pods for many requests")
             served = many.during(lambda: None, at_least=100)
             assert served.failed == {}
 
-    await_(lambda: scaled.pods() == 0, 300, "no pod after the last request")
+    await_(lambda: scaled.pods() == 0, "no pod after the last request")

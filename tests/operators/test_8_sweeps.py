@@ -9,7 +9,7 @@ import pytest
 
 from infra.sweep import template_name
 from kube.names import SWEEP_SUMMARY_ANNOTATION
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import COLD_SECONDS, Platform, await_
 from workload.manifest import read_manifest
 
 EPOCHS, TRIALS = 9, 4
@@ -92,14 +92,13 @@ def swept(real: Platform, checkpoints: Path) -> Swept:
             lambda: (
                 bool([*checkpoints.glob("digits-*/progress.jsonl")]) or process.poll() is not None
             ),
-            1500,
             "an epoch of a trial",
         )
         assert process.poll() is None, process.communicate()[0]
         (controller,) = made.controllers()
         name = controller["metadata"]["name"]
         real.shell(f"kubectl delete pod -n ml-dev {name} --grace-period=0 --force")
-        made.output, _ = process.communicate(timeout=900)
+        made.output, _ = process.communicate(timeout=COLD_SECONDS)
         assert process.returncode == 0, made.output
     return made
 

@@ -101,7 +101,7 @@ def pods(real: Platform) -> list[dict[str, Any]]:
 def forwarded(real: Platform) -> Iterator[str]:
     """Yield the notebook's URL on loopback."""
     port = free_port()
-    await_(lambda: bool(pods(real)), 180, "a ready notebook")
+    await_(lambda: bool(pods(real)), "a ready notebook")
     (pod,) = pods(real)
     command = ["kubectl", "port-forward", "-n", "ml-dev", pod["metadata"]["name"], f"{port}:8888"]
     process = subprocess.Popen(
@@ -109,7 +109,7 @@ def forwarded(real: Platform) -> Iterator[str]:
     )
     try:
         url = f"http://127.0.0.1:{port}{PATH}"
-        await_(lambda: answers(f"{url}/api"), 60, "an answer of JupyterLab")
+        await_(lambda: answers(f"{url}/api"), "an answer of JupyterLab")
         yield url
     finally:
         os.kill(process.pid, signal.SIGTERM)
@@ -127,13 +127,13 @@ class Notebook:
 @pytest.fixture(scope="module")
 def notebook(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     real.edit(clear)
-    real.make("up", timeout=1500)
+    real.make("up")
     prometheus.push_images(real.state, [KUBECTL])
     text = "kubectl create secret generic anna --namespace ml-dev --from-literal=token"
     real.shell(f"{text}={TOKEN}")
     real.edit(add)
     with gateway.running(real, tmp_path_factory.mktemp("gateway")) as url:
-        output = real.make("up", timeout=900)
+        output = real.make("up")
         assert re.search(r"anna-\w+ \(1 x 1 GPU, notebook\)", output)
         yield Notebook(real, f"{url}{PATH}")
 
@@ -144,7 +144,7 @@ def test_a_notebook_is_used_suspended_and_resumed(
     real = notebook.platform
     run = real.run_name("anna")
     file = checkpoints / "anna" / "Untitled.ipynb"
-    await_(lambda: answers(f"{notebook.url}/api"), 180, "an answer of JupyterLab")
+    await_(lambda: answers(f"{notebook.url}/api"), "an answer of JupyterLab")
     for path in ("kernels", "contents", "terminals"):
         refused = httpx.get(f"{notebook.url}/api/{path}", trust_env=False)
         assert refused.status_code == httpx.codes.FORBIDDEN
@@ -164,8 +164,8 @@ def test_a_notebook_is_used_suspended_and_resumed(
         job = real.kubectl("get", "jobs.batch.volcano.sh", run, "-n", "ml-dev")
         return bool(job["status"]["state"]["phase"] == "Aborted")
 
-    await_(is_suspended, 240, "a suspension")
-    await_(lambda: not pods(real), 60, "free GPUs")
+    await_(is_suspended, "a suspension")
+    await_(lambda: not pods(real), "free GPUs")
     (queue,) = real.kubectl("get", "podgroups", "-n", "ml-dev")["items"] or [{}]
     assert queue.get("status", {}).get("phase") != "Running", json.dumps(queue)
     real.shell(f"python -m gpu_platform resume {run} --namespace ml-dev")

@@ -66,7 +66,7 @@ def test_a_container_gets_the_files_of_the_gpu_that_it_requests(tmp_path: Path) 
         install_driver(node.root, nvidia.build_library(tmp_path))
         node.push(nvidia.image(tmp_path / "images", tmp_path), "plugin:1")
         node.start(plugin(node.root, f"{REGISTRY}/plugin:1"))
-        await_(lambda: offered(node) == set(UUIDS), 120, "GPUs of the kubelet")
+        await_(lambda: offered(node) == set(UUIDS), "GPUs of the kubelet")
         limits = {"nvidia.com/gpu": "1"}
         container = {
             "name": "main",
@@ -74,7 +74,7 @@ def test_a_container_gets_the_files_of_the_gpu_that_it_requests(tmp_path: Path) 
             "resources": {"limits": limits},
         }
         node.start(standalone.static("computes", {"containers": [container]}))
-        await_(lambda: bool(with_library(node)), 120, "the container")
+        await_(lambda: bool(with_library(node)), "the container")
         (root,) = with_library(node)
         found = {file.name for file in (root / "dev").iterdir() if file.name.startswith("nvidia")}
         assert "nvidiactl" in found

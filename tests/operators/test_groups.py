@@ -84,7 +84,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         ignored.write("!examples/group\n")
     try:
         platform.run(".venv/bin/python -m devcluster up --nodes real --operators=lws")
-        platform.make("up", timeout=1800)
+        platform.make("up")
         platform.edit(add)
         platform.shell(
             "pulumi up --yes --skip-preview --non-interactive --color never --stack dev 2>&1"
@@ -115,7 +115,7 @@ def pods(platform: Platform) -> dict[str, str]:
 
 
 def available(platform: Platform) -> None:
-    wait = "kubectl wait --for=condition=Available leaderworkerset/chat --timeout=180s"
+    wait = "kubectl wait --for=condition=Available leaderworkerset/chat --timeout=600s"
     platform.shell(f"{wait} -n {platform.namespace}")
 
 
@@ -148,7 +148,7 @@ def test_all_pods_of_a_replica_are_replaced_when_one_fails(grouped: Platform) ->
         now = pods(grouped)
         return now.keys() == before.keys() and not set(now.values()) & set(before.values())
 
-    await_(replaced, 120, "two new pods")
+    await_(replaced, "two new pods")
     available(grouped)
     assert answer(grouped)["workers"][0][0] == 1
 
@@ -168,5 +168,5 @@ def test_an_update_adds_a_replica_before_it_removes_one(grouped: Platform) -> No
         now = pods(grouped)
         return now.keys() == before.keys() and not set(now.values()) & set(before.values())
 
-    await_(replaced, 180, "the new replica")
+    await_(replaced, "the new replica")
     assert not unanswered

@@ -87,7 +87,7 @@ def test_a_server_serves_a_model_that_the_kubelet_mounted(
     digest = node.push(model, "images/digits:1")
 
     node.start(pod(f"{REGISTRY}/server:1", f"{REGISTRY}/images/digits@{digest}"))
-    await_(lambda: node.answers(PORT, "/v2/health/ready"), 300, "the model")
+    await_(lambda: node.answers(PORT, "/v2/health/ready"), "the model")
     file = tmp_path / "question.json"
     file.write_text(json.dumps(question()))
     url = f"http://127.0.0.1:{PORT}/v2/models/digits/infer"
@@ -112,5 +112,5 @@ def test_containerd_mounts_no_artifact_of_a_published_model(
     def mounted() -> list[Path]:
         return [root for root in node.containers(["/pause"]) if (root / "models").is_dir()]
 
-    await_(lambda: bool(mounted()), 120, "the container")
+    await_(lambda: bool(mounted()), "the container")
     assert [*(mounted()[0] / "models").iterdir()] == []

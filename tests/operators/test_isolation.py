@@ -174,7 +174,7 @@ def isolated(real: Platform) -> Iterator[Isolated]:
         unavailable("ipset is not installed (Debian: ipset)")
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     real.hyperparameters(epochs=10)
-    assert "(correct)" in real.make("up", timeout=1800)
+    assert "(correct)" in real.make("up")
     served = real.run_name()
 
     def train_on(config: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ def isolated(real: Platform) -> Iterator[Isolated]:
     file.write_text(yaml.safe_dump_all(manifests))
     real.shell(f"kubectl apply --server-side --filename {file}")
     for namespace in (CALLERS, STRANGERS):
-        real.shell(f"kubectl wait --for=condition=Ready pod/main -n {namespace} --timeout=120s")
+        real.shell(f"kubectl wait --for=condition=Ready pod/main -n {namespace} --timeout=600s")
     real.await_epoch(made.run, 1)
     try:
         yield made
@@ -217,20 +217,18 @@ def test_isolation(isolated: Isolated, tmp_path: Path) -> None:
     assert all(possible.values()), possible
 
     with enforcers(platform, tmp_path):
-        await_(lambda: not isolated.connections()["stranger to rank 0"], 120, "the first rules")
+        await_(lambda: not isolated.connections()["stranger to rank 0"], "the first rules")
         possible = isolated.connections()
         assert {name for name, connects in possible.items() if connects} == ALLOWED
 
         # New connections of a gang, of its DNS names, and of the API server to webhooks.
         platform.shell(f"kubectl delete pod -n {NAMESPACE} {isolated.run}-worker-0")
-        await_(lambda: resumed(platform, isolated.run), 240, "the gang trains again")
+        await_(lambda: resumed(platform, isolated.run), "the gang trains again")
         assert WEBHOOK in platform.refusal(MALFORMED_QUEUE)
 
         platform.edit(restrict)
         platform.shell(UPDATE)
-        await_(
-            lambda: not isolated.connections()["stranger to the model"], 120, "the changed rules"
-        )
+        await_(lambda: not isolated.connections()["stranger to the model"], "the changed rules")
         possible = isolated.connections()
         changed = ALLOWED - {"stranger to the model"} | TO_ADDRESS
         assert {name for name, connects in possible.items() if connects} == changed

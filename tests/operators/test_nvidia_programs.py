@@ -112,7 +112,7 @@ class Plugin:
     @contextlib.contextmanager
     def connected(self, resource: str) -> Iterator[grpc.Channel]:
         socket = Path(f"{self.root}{nvidia.SOCKETS}/nvidia-{resource}.sock")
-        await_(lambda: self.process.is_running() and socket.exists(), 30, f"socket of {resource}")
+        await_(lambda: self.process.is_running() and socket.exists(), f"socket of {resource}")
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             yield channel
 
@@ -299,7 +299,7 @@ def test_an_xid_error_of_the_hardware_makes_its_gpu_unhealthy(node: Node) -> Non
     node.xid(0, 79)  # before the plugin starts: as after a reset of the GPU
     with node.plugin() as plugin, plugin.devices("gpu") as lists:
         assert next(lists) == dict.fromkeys(UUIDS, "Healthy")
-        await_(lambda: "Ignoring the following XIDs" in log(node), 30, "health checks")
+        await_(lambda: "Ignoring the following XIDs" in log(node), "health checks")
         node.xid(0, 31)  # an error of the application
         node.xid(1, 79)
         assert next(lists) == {UUIDS[0]: "Healthy", UUIDS[1]: "Unhealthy"}
@@ -319,7 +319,7 @@ def test_an_xid_error_makes_only_one_of_the_parts_of_a_gpu_unhealthy(
     node.configure(mig_devices, **settings)
     with node.plugin() as plugin, plugin.devices(resource) as lists:
         next(lists)
-        await_(lambda: "Ignoring the following XIDs" in log(node), 30, "health checks")
+        await_(lambda: "Ignoring the following XIDs" in log(node), "health checks")
         node.xid(1, 79)
         (unhealthy,) = (name for name, health in next(lists).items() if health == "Unhealthy")
         assert UUIDS[1].removeprefix("GPU") in unhealthy

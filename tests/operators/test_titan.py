@@ -161,13 +161,13 @@ def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(runs: Ru
     undisturbed = runs.start("undisturbed", TENSOR)
     assert undisturbed.exit_code() == exit_codes.DONE, undisturbed.text
     gang = runs.start("disturbed", TENSOR)
-    until(lambda: '"step": 5' in gang.text, 120)
+    until(lambda: '"step": 5' in gang.text)
     gang.stop()
     assert gang.exit_code() == exit_codes.INTERRUPTED, gang.text
     assert '"event": "interrupted"' in gang.text
     shutil.copytree(runs.folder / "disturbed", runs.folder / "resharded")
     gang = runs.start("disturbed", TENSOR)
-    until(lambda: '"step": 9,' in gang.text, 120)
+    until(lambda: '"step": 9,' in gang.text)
     gang.kill_one()
     assert gang.exit_code() not in (exit_codes.DONE, exit_codes.INTERRUPTED)
     gang = runs.start("disturbed", TENSOR)

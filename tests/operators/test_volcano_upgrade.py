@@ -25,7 +25,7 @@ from devcluster.toolchain.manifests import VolcanoFiles
 from infra.settings.volcano import SchedulerSettings
 from simulation.configuration import pki
 from simulation.volcano import Webhooks, apply_definitions
-from tests.cluster.gangs import MALFORMED_QUEUE, PATIENCE, VOLCANO, WEBHOOK, placed
+from tests.cluster.gangs import MALFORMED_QUEUE, VOLCANO, WEBHOOK, placed
 from tests.cluster.platform import Platform, await_, copy_checkout
 from tests.cluster.scheduling import Scheduling, stack, surroundings
 
@@ -177,16 +177,16 @@ def test_gangs_survive_an_upgrade_and_waiting_ones_start_after_it(upgraded: Upgr
     cluster.submit(jobs, *RUNNING)
     placed(cluster, single=1, gang=2)
     cluster.submit(jobs, "waits", "indexed")
-    await_(lambda: cluster.phase("waits") == "Pending", PATIENCE, "the gang that waits")
+    await_(lambda: cluster.phase("waits") == "Pending", "the gang that waits")
     placed(cluster, single=1, gang=2)
     before = uids(cluster)
 
     upgraded.upgrade()
-    await_(lambda: upgraded.versions() == {"v1.14.1"}, PATIENCE, "the programs of the new release")
+    await_(lambda: upgraded.versions() == {"v1.14.1"}, "the programs of the new release")
     # The old release accepts it.
-    await_(lambda: WEBHOOK in attempt(cluster), PATIENCE, "the webhooks of the new release")
+    await_(lambda: WEBHOOK in attempt(cluster), "the webhooks of the new release")
     cluster.submit(stack(JOBS, **VOLCANO), "late")
-    await_(lambda: cluster.phase("late") == "Pending", PATIENCE, "a job of the new release")
+    await_(lambda: cluster.phase("late") == "Pending", "a job of the new release")
     placed(cluster, single=1, gang=2)
     assert uids(cluster) == before
     for job in RUNNING:
@@ -197,7 +197,7 @@ def test_gangs_survive_an_upgrade_and_waiting_ones_start_after_it(upgraded: Upgr
     cluster.delete(*RUNNING)
     placed(cluster, waits=2, indexed=1)
     cluster.fail(cluster.pods("waits")[0], 1)
-    await_(lambda: cluster.job("waits")["status"].get("retryCount") == 1, PATIENCE, "a restart")
+    await_(lambda: cluster.job("waits")["status"].get("retryCount") == 1, "a restart")
     placed(cluster, waits=2, indexed=1)
     cluster.submit(stack(JOBS, **VOLCANO), "late")
     cluster.delete("waits")

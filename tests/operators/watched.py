@@ -30,13 +30,13 @@ class Watched:
             return not missing
 
         try:
-            await_(all_have, 150, "all alerts")
+            await_(all_have, "all alerts")
         except AssertionError:
             raise AssertionError(f"{sorted(missing)} did not fire") from None
 
     def await_silence(self, **wanted: dict[str, str]) -> None:
         """Wait until none of the alerts is firing."""
-        await_(lambda: not self.firing(**wanted), 120, f"an end of {wanted}")
+        await_(lambda: not self.firing(**wanted), f"an end of {wanted}")
 
     def server(self) -> dict[str, Any]:
         """Return the pod that answers requests."""

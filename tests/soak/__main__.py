@@ -71,7 +71,7 @@ def main() -> None:
 def soak(platform: Platform, minutes: float) -> dict[str, Any]:
     """Run the cluster until the last sample and leave it running."""
     say("starting the cluster and training the model that is served")
-    platform.make("up", timeout=3000)
+    platform.make("up")
     churn = Churn(platform)
     churn.start()
     with Load(model_url(platform), question(), CLIENTS, PAUSE) as requests:

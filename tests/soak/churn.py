@@ -60,7 +60,7 @@ class Churn:
         self._platform.edit(lambda config: _jobs(config).update({STEADY: job(seed=1, steady=True)}))
         self._update()
         run = self._platform.run_name(STEADY)
-        await_(lambda: bool(self._running(run)), 120, run)
+        await_(lambda: bool(self._running(run)), run)
         for pod in self._platform.kubectl("get", "pods", "--all-namespaces")["items"]:
             labels, uid = pod["metadata"].get("labels", {}), pod["metadata"]["uid"]
             if labels.get("gpu-platform.dev/service") == SERVED:
@@ -84,7 +84,7 @@ class Churn:
         self.done.submitted += len(made)
         for key in made:
             run = self._platform.run_name(key)
-            await_(lambda run=run: bool(self._running(run)), 180, f"{run} trains")
+            await_(lambda run=run: bool(self._running(run)), f"{run} trains")
             way, kill = next(self._ways)
             kill(self._running(run)[-1])
             self.done.killed[way] = self.done.killed.get(way, 0) + 1

@@ -73,12 +73,12 @@ class Program:
         assert self.process.pid is not None
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, size))
 
-    def exit_code(self, seconds: float = 180) -> int:
+    def exit_code(self, seconds: float = 500) -> int:
         self.process.join(seconds)
         assert self.process.exitcode is not None, f"still running:\n{self.text}"
         return self.process.exitcode
 
-    def says(self, text: str, seconds: float = 180) -> None:
+    def says(self, text: str, seconds: float = 500) -> None:
         until(lambda: text in self.text or not self.process.is_alive(), seconds)
         assert text in self.text, self.text
 
@@ -138,7 +138,7 @@ def free_port() -> int:
             return port
 
 
-def until(condition: Callable[[], bool], seconds: float = 180) -> None:
+def until(condition: Callable[[], bool], seconds: float = 500) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

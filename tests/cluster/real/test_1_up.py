@@ -22,7 +22,7 @@ from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
 from tests.cluster.host_state import HostState
 from tests.cluster.killed_pods import TRAINED, KilledPods
 from tests.cluster.load import Load, Seen, question
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import HANG_SECONDS, Platform, await_
 from training.data import held_out_digits
 
 
@@ -34,9 +34,9 @@ def test_up_recovers_after_a_kill_while_the_chart_is_installed(real: Platform) -
         return events.exists() and begun in events.read_bytes()
 
     with real.started("up") as process:
-        await_(lambda: installing() or process.poll() is not None, 3000, "the chart")
+        await_(lambda: installing() or process.poll() is not None, "the chart")
         assert process.poll() is None, process.communicate()[0]
-    output = real.make("up", timeout=3000)
+    output = real.make("up")
     accuracy = re.search(r"accuracy (\d+\.\d+)%", output)
     assert accuracy is not None
     assert float(accuracy[1]) >= 97.0
@@ -163,12 +163,11 @@ def update(real: Platform) -> Iterator[Update]:
         with real.started("up") as process:
             status = _status_of_a_running_gang(real, lambda: process.poll() is not None)
             killed.watch(process)
-        real.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=120s")
+        real.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=600s")
         second = real.run_name()
         version = _version(real, second)
         await_(
             lambda: set(load.during(lambda: None, at_least=20).versions) == {version},
-            120,
             "the new version alone",
         )
         yield Update(first, second, killed, status, load.seen())
@@ -183,7 +182,7 @@ def _status_of_a_running_gang(real: Platform, ended: Callable[[], bool]) -> dict
         found.update({run["name"]: run for run in runs if run["name"].startswith("digits-")})
         return ended() or any((run.get("progress") or {}).get("epoch") for run in _live(found))
 
-    await_(training, 300, "a training run")
+    await_(training, "a training run")
     (run,) = _live(found)
     return run
 
@@ -271,11 +270,11 @@ def test_a_second_concurrent_command_is_refused(real: Platform) -> None:
     real.hyperparameters(seed=8)
     with real.started("up") as first:
         holder = real.state / "real" / "lock.holder"
-        await_(holder.exists, 120, "the first command at work")
+        await_(holder.exists, "the first command at work")
         output = real.make("up", status=2)
         assert "has been running since" in output
         os.killpg(first.pid, signal.SIGINT)
-        said, _ = first.communicate(timeout=60)
+        said, _ = first.communicate(timeout=HANG_SECONDS)
     assert first.returncode != 0, said
     assert "interrupted" in said
 
@@ -285,11 +284,11 @@ def test_a_run_survives_its_node_and_the_cluster_of_which_down_leaves_nothing(
 ) -> None:
     """The interrupted update is resumed, and so is its run, twice."""
     with real.started("up") as process:
-        await_(lambda: len(_unfinished(real)) == 1, 240, "a new run")
+        await_(lambda: len(_unfinished(real)) == 1, "a new run")
         (run,) = _unfinished(real)
         real.await_epoch(run, 3)
         _node_process(real, "gpu-node-1").kill()
-        await_(lambda: "resume" in [line["event"] for line in real.logs(run)], 240, "a resumed run")
+        await_(lambda: "resume" in [line["event"] for line in real.logs(run)], "a resumed run")
         assert process.poll() is None, process.communicate()[0]
         refused = _refused(real)
         record = json.loads((real.state / "real" / "cluster.json").read_text())

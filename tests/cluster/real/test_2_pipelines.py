@@ -210,7 +210,7 @@ def _ended(platform: Platform, checkpoints: Path) -> Run:
         flow = platform.kubectl("get", "jobflow", "-n", platform.namespace, name)
         return bool(flow.get("status", {}).get("state", {}).get("phase") == "Succeed")
 
-    await_(succeeded, 300, f"the end of {name}")
+    await_(succeeded, f"the end of {name}")
     return Run(platform, name, checkpoints / name)
 
 
@@ -219,7 +219,7 @@ def first(real: Platform, checkpoints: Path) -> Iterator[Run]:
     """The first run; the stack of the tests before and after is the same."""
     before = real.stack_file.read_text()
     _use(real, pipeline=PIPELINE)
-    real.make("up", timeout=3000)
+    real.make("up")
     yield _ended(real, checkpoints)
     real.stack_file.write_text(before)
 
@@ -316,7 +316,7 @@ class Schedule:
 def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
     assert second
     _use(real, nightly=NIGHTLY)
-    real.make("up", timeout=3000)
+    real.make("up")
     yield Schedule(real)
     # Otherwise it would start runs during the following tests if one of these fails.
     real.shell(f"kubectl delete cronjob -n {real.namespace} --all")
@@ -331,7 +331,7 @@ def _failure(job: dict[str, Any]) -> str | None:
 
 
 def test_a_failed_run_is_reported_with_its_step(real: Platform, schedule: Schedule) -> None:
-    await_(lambda: any(map(_failure, schedule.jobs())), 300, "a run of the schedule that fails")
+    await_(lambda: any(map(_failure, schedule.jobs())), "a run of the schedule that fails")
     (failed,) = (run for run in schedule.runs().values() if run["state"] == "failed")
     assert failed["stage"] == "check"
     (reason,) = failed["reasons"]
@@ -349,7 +349,7 @@ def test_a_run_starts_after_the_end_of_a_failed_one(schedule: Schedule, second: 
             times[job["metadata"]["name"]] = (job["metadata"]["creationTimestamp"], _failure(job))
         return "lastSuccessfulTime" in schedule.cron_job().get("status", {})
 
-    await_(one_has_succeeded, 420, "a run of the schedule that succeeds")
+    await_(one_has_succeeded, "a run of the schedule that succeeds")
     (_, failed), (started, _) = sorted(times.values())[:2]
     assert failed is not None
     assert datetime.fromisoformat(started) >= datetime.fromisoformat(failed)
@@ -369,8 +369,8 @@ def test_runs_beyond_the_limit_are_deleted_with_all_their_objects(schedule: Sche
         runs = {name.rpartition("-")[2] for name in schedule.runs()}
         return {each["metadata"]["name"].partition("-")[0] for each in owned} <= runs
 
-    await_(none_is_left, 180, "the deletion of the run that has succeeded")
-    await_(no_templates_are_left, 60, "the deletion of its templates")
+    await_(none_is_left, "the deletion of the run that has succeeded")
+    await_(no_templates_are_left, "the deletion of its templates")
 
 
 def test_the_program_of_a_schedule_has_no_other_rights(real: Platform, schedule: Schedule) -> None:
@@ -390,7 +390,7 @@ def test_the_program_of_a_schedule_has_no_other_rights(real: Platform, schedule:
 
 
 def test_a_schedule_is_suspended_in_place(real: Platform, schedule: Schedule) -> None:
-    await_(lambda: schedule.states() == ["failed", "running"], 120, "the third run")
+    await_(lambda: schedule.states() == ["failed", "running"], "the third run")
     before = schedule.cron_job()["metadata"]["uid"]
     _use(real, nightly={**NIGHTLY, "schedule": {**NIGHTLY["schedule"], "suspend": True}})
     real.shell(UPDATE)
@@ -418,6 +418,6 @@ def test_a_removed_schedule_leaves_only_directories(
             for each in named
         )
 
-    await_(nothing_is_left, 120, "the deletion of the runs")
+    await_(nothing_is_left, "the deletion of the runs")
     assert schedule.runs() == {}
     assert runs < {path.name for path in checkpoints.glob("nightly-*")}

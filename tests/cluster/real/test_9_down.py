@@ -10,7 +10,7 @@ def test_down_leaves_nothing_and_checkpoints_stay(
     real: Platform, untouched: HostState, checkpoints: Path
 ) -> None:
     if not (real.state / "real" / "cluster.json").exists():
-        real.make("up", timeout=3000)
+        real.make("up")
     exported = sorted(checkpoints.glob("*/export/manifest.json"))
     assert exported
     real.make("down")

@@ -112,15 +112,15 @@ def test_kubernetes_controllers_cannot_create_a_bad_pod(admission: Cluster) -> N
     metadata = {"name": "old"}
     old = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
     assert admission.api.create(old, SPACE, dry_run=False).status == 201
-    wait = "kubectl wait --for=create pods -l app=old --timeout=60s"
+    wait = "kubectl wait --for=create pods -l app=old --timeout=600s"
     admission.platform.shell(wait)
     admission.install("deny")
     assert (
         "no-host-namespaces"
         in admission.api.create({**old, "metadata": {"name": "new"}}, SPACE).denied
     )
-    admission.platform.shell("kubectl delete pods -l app=old --timeout=60s")
-    condition = "--for=condition=ReplicaFailure deployment/old --timeout=60s"
+    admission.platform.shell("kubectl delete pods -l app=old --timeout=600s")
+    condition = "--for=condition=ReplicaFailure deployment/old --timeout=600s"
     admission.platform.shell(f"kubectl wait {condition}")
     assert admission.api.get(PODS)["items"] == []
     admission.platform.shell("kubectl delete deployment old")

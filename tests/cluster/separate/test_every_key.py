@@ -48,11 +48,11 @@ def test_the_api_server_accepts_the_objects_of_every_stack(
             control_plane.shell(f"{strict} {made}")
             # Pulumi waits for it, too: until then, webhooks reject the queue's children and jobs.
             opened = shlex.quote("--for=jsonpath={.status.state}=Open")
-            control_plane.shell(f"kubectl wait {opened} queues --all --timeout=60s")
+            control_plane.shell(f"kubectl wait {opened} queues --all --timeout=600s")
         answers = control_plane.shell(f"{strict} {tried} --dry-run=server").splitlines()
     finally:
         made.write_text(yaml.safe_dump_all(reversed(first)))
-        delete = f"kubectl delete --timeout=30s --ignore-not-found --filename {made}"
+        delete = f"kubectl delete --timeout=600s --ignore-not-found --filename {made}"
         # The webhook rejects the deletion of a queue until it has seen that of its child.
         control_plane.shell(f"timeout 120 bash -c 'until {delete}; do sleep 0.5; done'")
     assert len(answers) == len(rest) > 5
@@ -87,7 +87,7 @@ def test_a_pod_with_rdma_is_admitted_to_a_restricted_namespace(
     file.write_text(yaml.safe_dump(pod))
     control_plane.shell(f"kubectl create --filename {space}")
     control_plane.shell(
-        "kubectl wait --for=create --namespace=restricted serviceaccount/default --timeout=60s"
+        "kubectl wait --for=create --namespace=restricted serviceaccount/default --timeout=600s"
     )
     try:
         assert 'violates PodSecurity "restricted' in control_plane.refusal(adding)

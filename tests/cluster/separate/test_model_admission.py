@@ -475,7 +475,7 @@ def test_a_model_is_served_from_its_promotion_until_it_is_withdrawn(cluster: Clu
 
 def admitted(serving: ApiServer, pod: Manifest, expected: bool) -> None:
     """Wait until the policies have seen the parameter object."""
-    await_(lambda: (serving.create(pod, SPACE).status == 201) is expected, 60, "the parameters")
+    await_(lambda: (serving.create(pod, SPACE).status == 201) is expected, "the parameters")
 
 
 def test_without_the_parameter_object_no_pod_is_admitted(cluster: Cluster) -> None:

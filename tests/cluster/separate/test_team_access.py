@@ -85,7 +85,7 @@ def pipelines(control_plane: Platform) -> Iterator[Platform]:
     control_plane.shell(f"kubectl create namespace {STACK_NAMESPACE}; kubectl apply -f {file}")
     yield control_plane
     control_plane.shell(
-        f"kubectl delete -f {file}; kubectl delete namespace {STACK_NAMESPACE} --timeout=60s"
+        f"kubectl delete -f {file}; kubectl delete namespace {STACK_NAMESPACE} --timeout=600s"
     )
 
 
@@ -125,7 +125,7 @@ def test_a_member_submits_suspends_and_deletes_a_run(team: Platform) -> None:
     team.shell(f"kubectl create {member} -f - <<< {shlex.quote(json.dumps(command))}")
     team.shell(
         f"kubectl wait jobs.batch.volcano.sh/digits {member}"
-        " --for=jsonpath={.status.state.phase}=Aborted --timeout=60s"
+        " --for=jsonpath={.status.state.phase}=Aborted --timeout=600s"
     )
     team.shell(f"kubectl delete jobs.batch.volcano.sh digits {member}")
 

@@ -110,7 +110,7 @@ def test_a_queue_waits_for_a_webhook_that_starts(changed: Platform) -> None:
     log, retrying = changed.checkout / "up.log", "retrying create due to on-error hook"
 
     def resume() -> None:
-        await_(lambda: log.exists() and retrying in log.read_text(), 300, "a retry")
+        await_(lambda: log.exists() and retrying in log.read_text(), "a retry")
         webhook.resume()
 
     with ThreadPoolExecutor(1) as pool:
@@ -133,9 +133,9 @@ def test_a_finished_run_whose_job_is_deleted_does_not_train_again(changed: Platf
     runs = [changed.run_name(key) for key in JOBS]
     jobs = [f"{kind}/{run}" for kind, run in zip(JOBS.values(), runs, strict=True)]
     for job, condition in zip(jobs, FINISHED, strict=True):
-        finished = f"kubectl wait {job} --for={condition} --timeout=120s"
+        finished = f"kubectl wait {job} --for={condition} --timeout=600s"
         changed.shell(f"{finished} --namespace {changed.namespace}")
-        changed.shell(f"kubectl delete {job} --namespace {changed.namespace} --timeout=60s")
+        changed.shell(f"kubectl delete {job} --namespace {changed.namespace} --timeout=600s")
     # Without a refresh nothing is created, because the state has the jobs.
     changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview --expect-no-changes")
     refreshed(changed)

@@ -178,4 +178,4 @@ def test_the_documented_destroy_deletes_everything(
     for command in destroy:
         done = small.type(command)
         assert done.returncode == 0, done.stdout + done.stderr
-    await_(lambda: not small.live(), 120, f"nothing is left of {small.live()}")
+    await_(lambda: not small.live(), f"nothing is left of {small.live()}")

@@ -43,7 +43,7 @@ def placed(cluster: Platform, run: dict[str, Any]) -> list[dict[str, Any]]:
         found[:] = cluster.kubectl("get", "pods", "-n", run["namespace"], "-l", label)["items"]
         return len(found) == run["nodes"] and all(p["spec"].get("nodeName") for p in found)
 
-    await_(all_placed, 180, f"the pods of {run['name']} have nodes")
+    await_(all_placed, f"the pods of {run['name']} have nodes")
     return found
 
 

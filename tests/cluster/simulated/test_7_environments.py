@@ -90,7 +90,7 @@ def _refused(pod: dict[str, Any]) -> bool:
 
 
 def test_three_free_nodes_start_no_pod_of_a_gang_of_four(prod: Environment) -> None:
-    await_(lambda: [_refused(pod) for pod in _gang(prod)] == [True] * 4, 120, "four refusals")
+    await_(lambda: [_refused(pod) for pod in _gang(prod)] == [True] * 4, "four refusals")
     observed_until = time.monotonic() + 3
     while time.monotonic() < observed_until:
         assert [_node(pod) for pod in _gang(prod)] == [None] * 4
@@ -111,7 +111,7 @@ def test_a_fourth_node_starts_the_whole_gang(
     prod: Environment,
 ) -> None:
     add_nodes(prod.platform, range(3, 4), TRAINING, **RDMA)
-    await_(lambda: all(_node(pod) for pod in _gang(prod)), 120, "four bound pods")
+    await_(lambda: all(_node(pod) for pod in _gang(prod)), "four bound pods")
     assert sorted(str(_node(pod)) for pod in _gang(prod)) == [f"simulated-{n}" for n in range(4)]
 
 
@@ -151,8 +151,8 @@ def test_jobs_and_model_of_staging_share_one_node(
         add_nodes(staging.platform, range(1), TRAINING)
         staging.up()
         selector = "gpu-platform.dev/workload"
-        await_(lambda: len(staging.pods(selector)) == 3, 120, "three pods")
-        await_(lambda: all(_node(pod) for pod in staging.pods(selector)), 120, "bound pods")
+        await_(lambda: len(staging.pods(selector)) == 3, "three pods")
+        await_(lambda: all(_node(pod) for pod in staging.pods(selector)), "bound pods")
         pods = staging.pods(selector)
         gpus = [p["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for p in pods]
         assert sorted(gpus) == ["1", "2", "4"]

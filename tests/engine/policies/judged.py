@@ -122,7 +122,7 @@ def program(
             env=variables,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
 

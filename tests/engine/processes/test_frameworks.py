@@ -52,7 +52,7 @@ class Launched:
         return self.output.read_text()
 
     def exit_code(self) -> int:
-        return self.process.wait(timeout=240)
+        return self.process.wait(timeout=800)
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)

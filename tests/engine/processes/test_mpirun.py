@@ -32,7 +32,7 @@ def test_mpirun_starts_a_gang(through: str, tmp_path: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
     )
     assert ended.returncode == exit_codes.DONE, ended.stdout + ended.stderr
     [path] = files.list_checkpoints(tmp_path / "run/checkpoints")

@@ -1,6 +1,6 @@
 """Gangs after the failure of one of their pods."""
 
-from tests.cluster.gangs import PATIENCE, VOLCANO, placed
+from tests.cluster.gangs import VOLCANO, placed
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
@@ -15,13 +15,13 @@ def test_a_gang_restarts_until_its_retries_are_exhausted_or_an_exit_code_is_fata
     volcano.fail(volcano.pods("wrong")[0], 64)
     first = {pod["metadata"]["uid"] for pod in volcano.pods("unlucky")}
     volcano.fail(volcano.pods("unlucky")[0], 1)
-    await_(lambda: volcano.phase("wrong") == "Terminated", PATIENCE, "the end of the wrong job")
+    await_(lambda: volcano.phase("wrong") == "Terminated", "the end of the wrong job")
     assert "retryCount" not in volcano.job("wrong")["status"]
     placed(volcano, unlucky=2)
     assert not first & {pod["metadata"]["uid"] for pod in volcano.pods("unlucky")}
     assert volcano.job("unlucky")["status"]["retryCount"] == 1
     volcano.fail(volcano.pods("unlucky")[0], 1)
-    await_(lambda: volcano.phase("unlucky") == "Failed", PATIENCE, "the end of its retries")
+    await_(lambda: volcano.phase("unlucky") == "Failed", "the end of its retries")
     assert volcano.placed() == {}
 
 
@@ -32,11 +32,11 @@ def test_a_gang_that_fails_while_no_controllers_run_does_not_start_again(
     job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
     volcano.submit(stack({"unseen": job}, **VOLCANO), "unseen")
     placed(volcano, unseen=2)
-    await_(lambda: volcano.phase("unseen") == "Running", PATIENCE, "the start of the job")
+    await_(lambda: volcano.phase("unseen") == "Running", "the start of the job")
     controllers = volcano.platform.process("vc-controller-manager")
     controllers.suspend()
     for pod in volcano.pods("unseen"):
         volcano.fail(pod, 1)
     controllers.kill()
-    await_(lambda: volcano.phase("unseen") == "Failed", PATIENCE, "the end of the job")
+    await_(lambda: volcano.phase("unseen") == "Failed", "the end of the job")
     assert "retryCount" not in volcano.job("unseen")["status"]

@@ -1,6 +1,5 @@
 """Job kinds that are Volcano Jobs."""
 
-from tests.cluster.gangs import PATIENCE
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling
 from tests.infra.jobs import configuration, job, objects, surroundings
@@ -22,6 +21,6 @@ def test_every_kind_that_is_a_volcano_job_is_placed_and_completes(volcano: Sched
             for made in volcano.all("jobs.batch.volcano.sh")
         }
 
-    await_(lambda: phases() == completed, 2 * PATIENCE, "all kinds are completed")
+    await_(lambda: phases() == completed, "all kinds are completed")
     volcano.clear()
     volcano.kubectl("delete", "queues.scheduling.volcano.sh", "research")

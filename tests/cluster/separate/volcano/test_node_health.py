@@ -18,7 +18,6 @@ from tests.cluster.gangs import VOLCANO, placed
 from tests.cluster.platform import ROOT, await_
 from tests.cluster.scheduling import GPU, NAMESPACE, Scheduling, stack
 
-PATIENCE = 60.0
 HEALTH = NodeHealthSettings(fault_seconds=2, settle_seconds=4, slow_reports=2)
 
 
@@ -86,10 +85,8 @@ def test_a_gang_leaves_a_node_with_an_unhealthy_gpu_that_returns_later(
     faulty, healthy = controller.nodes("run")
     [free] = {f"simulated-{number}" for number in range(3)} - {faulty, healthy}
     offer(controller, faulty, 7)
-    await_(lambda: cordoned(controller) == {faulty}, PATIENCE, "the node is cordoned")
-    await_(
-        lambda: controller.nodes("run") == sorted([healthy, free]), PATIENCE, "the gang has moved"
-    )
+    await_(lambda: cordoned(controller) == {faulty}, "the node is cordoned")
+    await_(lambda: controller.nodes("run") == sorted([healthy, free]), "the gang has moved")
     found = condition(controller, faulty)
     assert (found["status"], found["reason"]) == ("True", "DevicesUnhealthy")
     assert found["message"] == "the device plugin offers 7 of 8 GPUs"
@@ -100,10 +97,8 @@ def test_a_gang_leaves_a_node_with_an_unhealthy_gpu_that_returns_later(
     )
     assert "GpuUnhealthy" in {each["reason"] for each in events["items"]}
     offer(controller, faulty, 8)
-    await_(lambda: not cordoned(controller), PATIENCE, "the node has returned")
-    await_(
-        lambda: condition(controller, faulty)["status"] == "False", PATIENCE, "condition is over"
-    )
+    await_(lambda: not cordoned(controller), "the node has returned")
+    await_(lambda: condition(controller, faulty)["status"] == "False", "condition is over")
     assert controller.nodes("run") == sorted([healthy, free])
 
 
@@ -113,10 +108,10 @@ def test_at_most_one_node_is_cordoned_and_the_nodes_of_others_are_left_alone(
     controller.kubectl("cordon", "simulated-0")
     for number in range(3):
         offer(controller, f"simulated-{number}", 0)
-    await_(lambda: len(cordoned(controller)) == 2, PATIENCE, "one more node is cordoned")
+    await_(lambda: len(cordoned(controller)) == 2, "one more node is cordoned")
     for number in range(3):
         offer(controller, f"simulated-{number}", 8)
-    await_(lambda: cordoned(controller) == {"simulated-0"}, PATIENCE, "only that node remains")
+    await_(lambda: cordoned(controller) == {"simulated-0"}, "only that node remains")
 
 
 def test_a_node_that_two_starts_report_as_slow_is_cordoned(controller: Scheduling) -> None:
@@ -124,14 +119,14 @@ def test_a_node_that_two_starts_report_as_slow_is_cordoned(controller: Schedulin
     placed(controller, run=2)
     slow = controller.nodes("run")[0]
     for start in range(2):
-        await_(lambda: len(controller.nodes("run")) == 2, PATIENCE, "the gang is placed")
+        await_(lambda: len(controller.nodes("run")) == 2, "the gang is placed")
         assert not cordoned(controller), start
         controller.fail(
             controller.pods("run")[0], 75, message=f"slow node {slow}: 2.1 GB/s of 11.8"
         )
-        await_(lambda: len(controller.nodes("run")) == 2, PATIENCE, "the gang is placed again")
-    await_(lambda: cordoned(controller) == {slow}, PATIENCE, "the node is cordoned")
-    await_(lambda: bool(condition(controller, slow)), PATIENCE, "the node has its condition")
+        await_(lambda: len(controller.nodes("run")) == 2, "the gang is placed again")
+    await_(lambda: cordoned(controller) == {slow}, "the node is cordoned")
+    await_(lambda: bool(condition(controller, slow)), "the node has its condition")
     assert condition(controller, slow)["reason"] == "SlowInGangs"
     controller.kubectl("uncordon", slow)
-    await_(lambda: condition(controller, slow)["status"] == "False", PATIENCE, "it is checked")
+    await_(lambda: condition(controller, slow)["status"] == "False", "it is checked")

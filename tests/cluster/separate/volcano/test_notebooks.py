@@ -11,7 +11,7 @@ import pytest
 from gitops.errors import GitopsError
 from gpu_platform.runs.cluster import Member
 from infra.settings import StackSettings
-from tests.cluster.gangs import PATIENCE, VOLCANO, placed
+from tests.cluster.gangs import VOLCANO, placed
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import NAMESPACE, Scheduling, stack
 
@@ -38,7 +38,7 @@ def member(volcano: Scheduling) -> Member:
 
 
 def suspended(volcano: Scheduling) -> None:
-    await_(lambda: volcano.phase("anna") == "Aborted", PATIENCE, "the suspended notebook")
+    await_(lambda: volcano.phase("anna") == "Aborted", "the suspended notebook")
     assert "ml/anna: suspended" in volcano.devcluster("status")
 
 

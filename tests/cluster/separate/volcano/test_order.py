@@ -1,7 +1,7 @@
 """Preemption, elastic jobs, reservations, and the order of steps."""
 
 from infra.settings.volcano import SchedulerSettings, SlaSettings
-from tests.cluster.gangs import PATIENCE, VOLCANO, placed, watched, whole
+from tests.cluster.gangs import VOLCANO, placed, watched, whole
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
@@ -75,10 +75,10 @@ def test_free_nodes_are_reserved_for_a_gang_that_has_waited_too_long(volcano: Sc
     volcano.submit(jobs, "early")
     placed(volcano, first=1, second=1, early=1)
     volcano.configure(SchedulerSettings(sla=SlaSettings(longest_wait_seconds=1)))
-    await_(lambda: len(volcano.pods("large")) == 3, PATIENCE, "the gang to be let in")
+    await_(lambda: len(volcano.pods("large")) == 3, "the gang to be let in")
     volcano.delete("early")
     volcano.submit(jobs, "late")
-    await_(lambda: volcano.pods("late") != [], PATIENCE, "the late job to be let in")
+    await_(lambda: volcano.pods("late") != [], "the late job to be let in")
     placed(volcano, first=1, second=1)
     volcano.delete("first", "second")
     placed(volcano, large=3)
@@ -86,7 +86,7 @@ def test_free_nodes_are_reserved_for_a_gang_that_has_waited_too_long(volcano: Sc
 
 def await_told(volcano: Scheduling, words: str) -> None:
     """Wait until the table of runs contains this text."""
-    await_(lambda: words in volcano.devcluster("status"), PATIENCE, f"status to say {words!r}")
+    await_(lambda: words in volcano.devcluster("status"), f"status to say {words!r}")
 
 
 def test_steps_of_a_job_run_in_order(volcano: Scheduling) -> None:
@@ -102,7 +102,7 @@ def test_steps_of_a_job_run_in_order(volcano: Scheduling) -> None:
         await_told(volcano, f"running, {step}")
         volcano.finish(volcano.pods(name)[0])
     last = "flow-flow-evaluate"
-    await_(lambda: volcano.phase(last) == "Completed", PATIENCE, "the end of the flow")
+    await_(lambda: volcano.phase(last) == "Completed", "the end of the flow")
     await_told(volcano, "succeeded")
 
 
@@ -130,4 +130,4 @@ def test_a_step_fails_after_its_own_number_of_retries(volcano: Scheduling) -> No
     volcano.finish(volcano.pods("flow-flow-train")[0])
     placed(volcano, **{"flow-flow-check": 1})
     volcano.fail(volcano.pods("flow-flow-check")[0], 1)
-    await_(lambda: volcano.phase("flow-flow-check") == "Failed", PATIENCE, "the failed step")
+    await_(lambda: volcano.phase("flow-flow-check") == "Failed", "the failed step")

@@ -9,7 +9,7 @@ from infra import storage
 from infra.settings import StackSettings
 from infra.settings.storage import ClaimSettings, StorageClassSettings
 from infra.settings.volcano import SchedulerSettings
-from tests.cluster.gangs import PATIENCE, RACK, VOLCANO, placed
+from tests.cluster.gangs import RACK, VOLCANO, placed
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import NAMESPACE, Scheduling, job_objects, stack
 
@@ -71,7 +71,7 @@ def test_pods_of_a_gang_follow_the_first_one_to_its_rack(volcano: Scheduling) ->
     volcano.delete("may")
     volcano.submit(jobs, "must")
     reason = "didn't match pod affinity rules"
-    await_(lambda: reason in volcano.devcluster("status"), PATIENCE, reason)
+    await_(lambda: reason in volcano.devcluster("status"), reason)
     placed(volcano, filler=1)
     volcano.configure(SchedulerSettings(placement="spread"))
     placed(volcano, filler=1, must=2)
@@ -140,7 +140,7 @@ def test_a_hard_topology_waits_for_capacity_behind_one_switch(
     volcano.submit(jobs, "filler")
     placed(volcano, filler=1)
     volcano.submit(jobs, "gang")
-    await_(lambda: volcano.phase("gang") == "Pending", PATIENCE, "the gang waits")
+    await_(lambda: volcano.phase("gang") == "Pending", "the gang waits")
     placed(volcano, filler=1)
     volcano.delete("filler")
     placed(volcano, gang=2)
@@ -181,11 +181,11 @@ def test_a_gang_does_not_start_with_a_claim_that_waits_for_its_first_consumer(
     try:
         volcano.apply(*job_objects(jobs, "gang", claim=name))
         reason = "didn't find available persistent volumes to bind"
-        await_(lambda: reason in volcano.devcluster("status"), PATIENCE, reason)
+        await_(lambda: reason in volcano.devcluster("status"), reason)
         placed(volcano)
     finally:
         volcano.clear()
-        volcano.kubectl("delete", "pvc", "-n", NAMESPACE, name, "--timeout=60s")
+        volcano.kubectl("delete", "pvc", "-n", NAMESPACE, name, "--timeout=600s")
         volcano.kubectl("delete", "storageclass", name)
         volcano.kubectl("delete", "csinodes", "--all")
 

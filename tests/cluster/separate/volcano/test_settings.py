@@ -8,7 +8,7 @@ import pytest
 from infra import volcano as objects
 from infra.settings import StackSettings
 from infra.settings.volcano import SchedulerSettings, SlaSettings
-from tests.cluster.gangs import PATIENCE, VOLCANO, placed
+from tests.cluster.gangs import VOLCANO, placed
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
@@ -35,11 +35,11 @@ def test_nothing_is_reclaimed_from_a_queue_that_is_not_reclaimable(volcano: Sche
         volcano.submit(written(False), *guests)
         placed(volcano, guest_0=1, guest_1=1, guest_2=1)
         volcano.submit(written(False), "owner")
-        await_(lambda: volcano.pods("owner") != [], PATIENCE, "a pod that waits")
+        await_(lambda: volcano.pods("owner") != [], "a pod that waits")
         time.sleep(2)
         placed(volcano, guest_0=1, guest_1=1, guest_2=1)
         volcano.apply(objects.queue("keeps", written(True).volcano.queues["keeps"]))
-        await_(lambda: volcano.placed()["owner"] == 1, PATIENCE, "a reclaimed node")
+        await_(lambda: volcano.placed()["owner"] == 1, "a reclaimed node")
 
 
 @pytest.mark.parametrize("first", ["one", "other"])
@@ -56,7 +56,7 @@ def test_a_queue_of_higher_priority_is_served_first(volcano: Scheduling, first: 
         volcano.submit(settings, "filler-0", "filler-1", "filler-2")
         placed(volcano, filler_0=1, filler_1=1, filler_2=1)
         volcano.submit(settings, "one-job", "other-job")
-        await_(lambda: len(volcano.all("pods")) == 5, PATIENCE, "pods that wait")
+        await_(lambda: len(volcano.all("pods")) == 5, "pods that wait")
         volcano.delete("filler-0")
         placed(volcano, filler_1=1, filler_2=1, **{f"{first}_job": 1})
 
@@ -70,19 +70,19 @@ def test_free_nodes_go_to_the_job_with_the_smallest_share(volcano: Scheduling, d
     jobs = stack({**dict.fromkeys(fillers, filler), "large": elastic, "small": elastic}, **VOLCANO)
     volcano.configure(SchedulerSettings(drf=drf, enqueue=False))
     volcano.submit(jobs, *fillers)
-    await_(lambda: volcano.placed().total() == 6, PATIENCE, "six fillers with nodes")
+    await_(lambda: volcano.placed().total() == 6, "six fillers with nodes")
     volcano.submit(jobs, "large")
-    await_(lambda: volcano.placed()["large"] == 6, PATIENCE, "the large job on the other nodes")
+    await_(lambda: volcano.placed()["large"] == 6, "the large job on the other nodes")
     # Without DRF the older job comes first, and ages count in seconds.
     time.sleep(1)
     volcano.submit(jobs, "small")
-    await_(lambda: len(volcano.pods("small")) == 12, PATIENCE, "pods that wait")
+    await_(lambda: len(volcano.pods("small")) == 12, "pods that wait")
     first, *others = fillers
     volcano.delete(first)
-    await_(lambda: volcano.placed()["small"] == 1, PATIENCE, "the minimum of the small job")
+    await_(lambda: volcano.placed()["small"] == 1, "the minimum of the small job")
     for name in others:
         volcano.delete(name)
-        await_(lambda: volcano.placed().total() == 12, PATIENCE, "no free GPU")
+        await_(lambda: volcano.placed().total() == 12, "no free GPU")
     # On a busy machine, a cycle of the scheduler may see only one of the jobs.
     gained = volcano.placed()["large"] - 6
     assert gained <= 1 if drf else gained >= 4
@@ -101,11 +101,11 @@ def test_overcommit_limits_how_many_jobs_get_pods(volcano: Scheduling) -> None:
     volcano.submit(jobs, "all")
     placed(volcano, all=3)
     volcano.submit(jobs, "more")
-    await_(lambda: volcano.phase("more") == "Pending", PATIENCE, "the job that waits")
+    await_(lambda: volcano.phase("more") == "Pending", "the job that waits")
     time.sleep(3)
     assert volcano.pods("more") == []
     volcano.configure(SchedulerSettings(overcommit=1.5))
-    await_(lambda: volcano.pods("more") != [], PATIENCE, "a pod that waits")
+    await_(lambda: volcano.pods("more") != [], "a pod that waits")
 
 
 def test_pods_without_requests_are_placed_by_backfill_only(volcano: Scheduling) -> None:
@@ -119,7 +119,7 @@ def test_pods_without_requests_are_placed_by_backfill_only(volcano: Scheduling) 
         time.sleep(3)
         assert node() == ""
         volcano.configure(SchedulerSettings())
-        await_(lambda: node() != "", PATIENCE, "a node")
+        await_(lambda: node() != "", "a node")
     finally:
         volcano.kubectl("delete", "pod", "-n", "default", "no-requests", "--force")
 
@@ -134,13 +134,13 @@ def test_without_a_reservation_a_job_that_waited_too_long_is_only_admitted(
     volcano.submit(settings, "first", "second", "early")
     placed(volcano, first=1, second=1, early=1)
     volcano.submit(settings, "large")
-    await_(lambda: volcano.phase("large") == "Pending", PATIENCE, "the gang that waits")
+    await_(lambda: volcano.phase("large") == "Pending", "the gang that waits")
     time.sleep(2)
     assert volcano.pods("large") == []
     volcano.configure(SchedulerSettings(sla=SlaSettings(longest_wait_seconds=1, reserve=False)))
-    await_(lambda: len(volcano.pods("large")) == 3, PATIENCE, "the gang to be let in")
+    await_(lambda: len(volcano.pods("large")) == 3, "the gang to be let in")
     volcano.submit(settings, "late")
-    await_(lambda: volcano.pods("late") != [], PATIENCE, "the late job to be let in")
+    await_(lambda: volcano.pods("late") != [], "the late job to be let in")
     volcano.delete("early")
     placed(volcano, first=1, second=1, late=1)
 
@@ -154,6 +154,6 @@ def test_children_share_the_capability_of_their_parent(volcano: Scheduling, boun
     with volcano.queues(settings):
         volcano.submit(settings, *jobs)
         wanted = 2 if bounded else 3
-        await_(lambda: volcano.placed().total() == wanted, PATIENCE, f"{wanted} jobs with nodes")
+        await_(lambda: volcano.placed().total() == wanted, f"{wanted} jobs with nodes")
         time.sleep(2)
         assert volcano.placed().total() == wanted

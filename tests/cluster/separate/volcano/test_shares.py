@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.gangs import PATIENCE, VOLCANO, placed, watched, whole
+from tests.cluster.gangs import VOLCANO, placed, watched, whole
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import NAMESPACE, Scheduling, stack
 
@@ -19,7 +19,7 @@ def test_two_queues_share_by_weight_and_waiting_jobs_show_the_reason(
     # A queue whose jobs arrive first gets all nodes, until the other reclaims its share.
     _remain(volcano, vision=2, language=1)
     waiting = "0 of 1 pods are scheduled (minimum to start: 1)"
-    await_(lambda: volcano.devcluster("status").count(waiting) == 3, PATIENCE, "three jobs wait")
+    await_(lambda: volcano.devcluster("status").count(waiting) == 3, "three jobs wait")
     status = volcano.platform.make("status")
     assert status.count(waiting) == 3
     assert status.count("requests 8 nvidia.com/gpu, but only 0 of 24 are free") == 3
@@ -33,7 +33,7 @@ def test_a_queue_reclaims_its_share(volcano: Scheduling) -> None:
     volcano.submit(jobs, "owner")
     seen = watched(volcano, lambda: volcano.placed()["owner"] == 2, "the owner's gang with nodes")
     assert whole(seen, "owner", 2)
-    await_(lambda: volcano.placed().total() == 3, PATIENCE, "one guest left")
+    await_(lambda: volcano.placed().total() == 3, "one guest left")
     evicted = volcano.evicted("reclaim")
     assert len(evicted) >= 2
     assert evicted <= guests.keys()
@@ -46,7 +46,7 @@ def _remain(volcano: Scheduling, **pods: int) -> None:
     def shares() -> Counter[str]:
         return Counter(job.partition("-")[0] for job in volcano.placed().elements())
 
-    await_(lambda: shares() == pods, PATIENCE, f"{pods} with nodes")
+    await_(lambda: shares() == pods, f"{pods} with nodes")
     time.sleep(2)
     assert shares() == pods
 
@@ -80,11 +80,11 @@ def test_a_guarantee_is_kept_free_for_a_queue_without_jobs(volcano: Scheduling, 
     jobs = stack(guests | {"late": {"queue": "kept"}}, scheduler={"share": share}, queues=queues)
     with volcano.queues(jobs):
         volcano.submit(jobs, *guests)
-        await_(lambda: volcano.placed().total() == 2, PATIENCE, "two guests with nodes")
+        await_(lambda: volcano.placed().total() == 2, "two guests with nodes")
         time.sleep(3)
         assert volcano.placed().total() == 2
         volcano.submit(jobs, "late")
-        await_(lambda: volcano.placed()["late"] == 1, PATIENCE, "the queue's own job with a node")
+        await_(lambda: volcano.placed()["late"] == 1, "the queue's own job with a node")
         assert volcano.placed().total() == 3
 
 
@@ -99,7 +99,7 @@ def test_a_full_queue_and_an_unknown_topology_are_reported(volcano: Scheduling) 
     placed(volcano, full=1)
     volcano.submit(settings, "waits", "lost")
     told = "didn't match Pod's node affinity/selector"
-    await_(lambda: told in volcano.devcluster("status"), PATIENCE, told)
+    await_(lambda: told in volcano.devcluster("status"), told)
     status = volcano.devcluster("status")
     assert "ml/waits in queue small: 0 of 1 pods are scheduled (minimum to start: 1)" in status
     assert "queue small is full: it uses 8 of 8 nvidia.com/gpu" in status

@@ -1,7 +1,7 @@
 """Jobs that are suspended, by a command and by their setting."""
 
 from infra.settings import StackSettings
-from tests.cluster.gangs import PATIENCE, VOLCANO, placed
+from tests.cluster.gangs import VOLCANO, placed
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
@@ -39,7 +39,7 @@ def test_an_indexed_job_is_suspended_and_resumed_by_a_setting(volcano: Schedulin
     placed(volcano, other=3)
     assert volcano.pods("run") == []
     volcano.submit(written(False), "run")
-    await_(lambda: len(volcano.pods("run")) == 3, PATIENCE, "the pods of the resumed job")
+    await_(lambda: len(volcano.pods("run")) == 3, "the pods of the resumed job")
     placed(volcano, other=3)
     volcano.delete("other")
     placed(volcano, run=3)
@@ -52,5 +52,5 @@ def test_a_volcano_job_is_stopped_by_its_setting(volcano: Scheduling) -> None:
     jobs["first"]["state"] = "stopped"
     volcano.submit(stack(jobs, **VOLCANO), "first", "second")
     placed(volcano, second=3)
-    await_(lambda: volcano.phase("first") == "Terminated", PATIENCE, "the end of the job")
+    await_(lambda: volcano.phase("first") == "Terminated", "the end of the job")
     assert volcano.pods("first") == []

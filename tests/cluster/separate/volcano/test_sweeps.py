@@ -294,7 +294,7 @@ def test_a_controller_that_is_killed_twenty_times_loses_and_repeats_no_trial(
                 # It needs some time to start; most kills come while it works.
                 time.sleep(luck.uniform(0.5, 4.0))
         with sweep.running():
-            await_(lambda: sweep.summary().get("state") == "complete", 180, "the sweep")
+            await_(lambda: sweep.summary().get("state") == "complete", "the sweep")
     assert not training.errors
     phases = sweep.phases()
     assert len(phases) == TRIALS
@@ -333,7 +333,7 @@ def _survives_the_loss_of_its_journal(sweep: Controlled, phases: dict[str, str])
     name = ("jobtemplate", template_name(sweep.key), "-n", NAMESPACE)
     sweep.volcano.kubectl("annotate", *name, f"{SUMMARY}-")
     with sweep.running():
-        await_(lambda: sweep.summary().get("state") == "complete", 60, "the rebuilt study")
+        await_(lambda: sweep.summary().get("state") == "complete", "the rebuilt study")
     remaining = {run: phase for run, phase in phases.items() if run != done}
     assert sweep.phases() == remaining
     (described_again,) = parse_plan((sweep.folder / PLAN).read_text()).values()
@@ -348,8 +348,8 @@ def test_a_spent_budget_pauses_every_trial_and_is_not_exceeded(
     job = {"grace_seconds": 4}
     sweep = controlled(volcano, tmp_path, "spent", job=job, budget=budget, early_stopping=None)
     with Training(volcano, sweep.sweep, sweep.claim) as training, sweep.running():
-        await_(lambda: sweep.summary().get("state") == "budget spent", 60, "the budget")
-        await_(lambda: set(sweep.phases().values()) <= {"Aborted", "Completed"}, 30, "a pause")
+        await_(lambda: sweep.summary().get("state") == "budget spent", "the budget")
+        await_(lambda: set(sweep.phases().values()) <= {"Aborted", "Completed"}, "a pause")
         created = len(sweep.phases())
         time.sleep(3)
         assert len(sweep.phases()) == created
@@ -369,8 +369,8 @@ def test_the_winner_among_real_training_runs_equals_an_undisturbed_run(
     job["hyperparameters"] |= {"step_delay": 0.05, "seed": 312}
     sweep = controlled(volcano, tmp_path, "trained", job=job, trials=4, winner="serve")
     with Programs(volcano, sweep.sweep, sweep.claim) as training, sweep.running():
-        await_(lambda: sweep.summary().get("state") == "complete", 300, "the sweep")
-        await_(lambda: not training.processes, 60, "the programs")
+        await_(lambda: sweep.summary().get("state") == "complete", "the sweep")
+        await_(lambda: not training.processes, "the programs")
     assert not training.errors
     assert set(training.codes) == {exit_codes.DONE, exit_codes.INTERRUPTED}
     summary = sweep.summary()

@@ -26,7 +26,7 @@ def test_the_stacks_own_workloads_run_when_admission_denies(cluster: Platform) -
     pods = cluster.pods(cluster.run_name())
     assert len(pods) == 2
     cluster.shell("kubectl rollout restart deployment -n ml-simulated")
-    cluster.shell("kubectl rollout status deployment -n ml-simulated --timeout=120s")
+    cluster.shell("kubectl rollout status deployment -n ml-simulated --timeout=600s")
 
 
 def test_a_bad_pod_beside_the_stack_is_denied(cluster: Platform) -> None:

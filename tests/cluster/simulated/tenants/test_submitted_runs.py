@@ -90,7 +90,7 @@ def test_a_run_states_what_its_queue_leaves_if_the_member_may_read_it(
 
 
 def test_a_run_is_suspended_and_resumed(cluster: Platform, member: Member, run: str) -> None:
-    job = f"kubectl wait jobs.batch.volcano.sh/{run} -n {cluster.namespace} --timeout=60s"
+    job = f"kubectl wait jobs.batch.volcano.sh/{run} -n {cluster.namespace} --timeout=600s"
     cluster.shell(member(f"suspend {run}"))
     cluster.shell(f"{job} --for=jsonpath={{.status.state.phase}}=Aborted")
     assert "suspended" in state(cluster, member, run)

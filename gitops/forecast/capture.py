@@ -76,6 +76,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
                 name=each["metadata"]["name"],
                 value=each["value"],
                 preemption_policy=each.get("preemptionPolicy") or "PreemptLowerPriority",
+                is_default=each.get("globalDefault", False),
             )
             for each in classes or ()
         ],

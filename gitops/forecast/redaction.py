@@ -21,11 +21,15 @@ def redact(state: State) -> State:
     contains `topology`. Pod labels are kept only if a constraint refers to them. The values of kept
     labels are replaced only if they equal a replaced name.
     """
-    classes = (c.name for c in state.priority_classes if not c.name.startswith(_KEPT_CLASSES))
+    classes = [each.name for each in state.priority_classes]
+    classes += [gang.priority_class for gang in state.gangs]
+    queues = [queue.name for queue in state.queues]
+    queues += [str(queue.spec["parent"]) for queue in state.queues if queue.spec.get("parent")]
+    queues += [gang.queue for gang in state.gangs]
     hidden = {
         **_pseudonyms("namespace", (gang.namespace for gang in state.gangs)),
-        **_pseudonyms("priority", classes),
-        **_pseudonyms("queue", (q.name for q in state.queues if q.name not in _KEPT_QUEUES)),
+        **_pseudonyms("priority", (c for c in classes if c and not c.startswith(_KEPT_CLASSES))),
+        **_pseudonyms("queue", (queue for queue in queues if queue not in _KEPT_QUEUES)),
         **_pseudonyms("run", (gang.name for gang in state.gangs)),
         **_pseudonyms("node", (node.name for node in state.nodes)),
     }

@@ -50,6 +50,8 @@ class PriorityClass(_Model):
     name: str
     value: int
     preemption_policy: str = "PreemptLowerPriority"
+    is_default: bool = False
+    """True if pods without a class get this one."""
 
 
 class PodShape(_Model):
@@ -151,16 +153,18 @@ class State(_Model):
     def with_priorities(self) -> Self:
         """Return the state with gangs whose priorities are the values of their PriorityClasses.
 
-        If the state does not contain a class, its gangs get the first known priority among them.
+        Gangs without a class get the default class. If the state does not contain a class, its
+        gangs get the first known priority among them.
         """
         priorities: dict[str, int] = {}
         for gang in self.gangs:
             name = gang.priority_class
             priorities[name] = priorities.get(name) or gang.priority
         priorities |= {each.name: each.value for each in self.priority_classes}
+        default = next((each.name for each in self.priority_classes if each.is_default), "")
         gangs = [
-            gang.model_copy(update={"priority": priorities[gang.priority_class]})
-            if gang.priority_class
+            gang.model_copy(update={"priority_class": name, "priority": priorities[name]})
+            if (name := gang.priority_class or default)
             else gang
             for gang in self.gangs
         ]

@@ -151,6 +151,7 @@ def _queues_and_classes(changes: Iterable[Change], state: State) -> dict[str, An
                 name=resource.name,
                 value=int(value) if isinstance(value, int | float) else 0,
                 preemption_policy=resource.root["preemptionPolicy"].text or "PreemptLowerPriority",
+                is_default=resource.root["globalDefault"].value is True,
             )
     return {"queues": [*queues.values()], "priority_classes": [*classes.values()]}
 

@@ -179,6 +179,17 @@ def test_a_snapshot_contains_no_environment_variables(installed: Path) -> None:
     assert "hidden" not in (installed / "state.json").read_text()
 
 
+def test_gangs_without_a_class_get_the_default_class(installed: Path) -> None:
+    classes = [
+        {"kind": "PriorityClass", "metadata": {"name": name}, "value": value, "globalDefault": is_}
+        for name, value, is_ in [("urgent", 2000, False), ("normal", 100, True)]
+    ]
+    kubectl.put(installed, classes, "priorityclasses")
+    gangs = {gang.name: (gang.priority_class, gang.priority) for gang in taken(installed).gangs}
+    assert gangs["waiting"] == ("urgent", 2000)
+    assert gangs["suspended"] == ("normal", 100)
+
+
 def test_yaml_and_json_have_the_same_content(installed: Path) -> None:
     first, second = taken(installed), taken(installed, name="state.yaml")
     assert first.model_copy(update={"taken": second.taken}) == second
@@ -195,6 +206,16 @@ def test_redaction_replaces_names_and_keeps_references(installed: Path) -> None:
     assert running.queue == state.queues[0].name == "queue-1"
     assert state.nodes[0].labels["example.com/rack"] == "a"
     assert {each.name for each in state.priority_classes} == {"priority-1", "system-node-critical"}
+
+
+def test_redaction_replaces_names_of_objects_that_are_not_listed(installed: Path) -> None:
+    state = taken(installed)
+    unlisted = {"priority_class": "unlisted-class", "queue": "unlisted-queue"}
+    queues = [each.model_copy(update={"spec": {"parent": "division"}}) for each in state.queues]
+    gangs = [each.model_copy(update=unlisted) for each in state.gangs]
+    text = redact(state.model_copy(update={"queues": queues, "gangs": gangs})).model_dump_json()
+    for name in ("unlisted-class", "unlisted-queue", "division"):
+        assert name not in text
 
 
 def test_redaction_keeps_values_that_equal_a_name(installed: Path) -> None:

@@ -106,12 +106,14 @@ def test_a_queue_and_a_priority_of_the_plan_are_those_of_its_runs() -> None:
         "kind": "PriorityClass",
         "metadata": {"name": "first"},
         "value": 9000,
+        "globalDefault": True,
     }
     events = [plans.step("create", new=each) for each in (queue, priority)]
     run = plans.step("create", new=job(queue="lab", priorityClassName="first"))
     found, _ = with_plan(changes(plan([*events, run]).steps), state())
     assert {each.name: each.spec for each in found.queues}["lab"] == {"weight": 4}
     assert {each.name: each.value for each in found.priority_classes}["first"] == 9000
+    assert [each.name for each in found.priority_classes if each.is_default] == ["first"]
     with pytest.raises(GitopsError, match="urgent is in queue lab, but the snapshot contains only"):
         after(run)
 

@@ -16,9 +16,9 @@ HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
 Prints the stacks whose resources or rules may have changed since a Git revision: all stacks if the
 program or the policy pack has changed, otherwise the stacks whose configuration has changed or
-names a changed path, such as a Dockerfile or a source directory of an image. Stacks with a money
-budget are also listed if gitops/ has changed, which contains the price table. Removed environments
-are reported on stderr.
+refers to a changed path, such as a Dockerfile or a source directory of an image. Stacks with a
+money budget are also listed if gitops/, which contains the price table, has changed. Removed
+environments are reported on stderr.
 
 With --gitlab, prints a child pipeline for GitLab with the jobs of these stacks and, for each
 removed environment, a job that warns about it.
@@ -38,7 +38,7 @@ _PROGRAM: Final = (
     *("infra/", "kube/", "policies/", "training/", "inference/", "workload/"),
 )
 _PRICES: Final = "gitops/"
-"""Price table and modules with which the program prices sweeps that have a money budget."""
+"""Directory of the price table and of the modules that price sweeps with a money budget."""
 _STACK_RULES: Final = "policies/config/"
 
 
@@ -135,10 +135,10 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
 
 
 def _possible_paths(configuration: str) -> set[str]:
-    """Return every text in a configuration that may be a path, without parsing YAML.
+    """Return every string in a configuration that may be a path, without parsing YAML.
 
-    A text that is not a path may cause an unaffected stack to be listed. Affected stacks are never
-    omitted.
+    A string that is not a path may cause an unaffected stack to be listed. Affected stacks are
+    never omitted.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)

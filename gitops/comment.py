@@ -1,7 +1,8 @@
 """`python -m gitops comment`: post a report to a pull request or an issue.
 
-Each stack has one comment, one issue about its drift and one issue about its preview. Each of them
-is identified by a marker in its first line and by its author, since anybody can copy a marker.
+Each stack has one comment per pull request, one issue about its drift and one issue about its
+preview. A comment or issue is identified by the marker in its first line and by its author, since
+anybody can copy a marker.
 `gh pr comment --edit-last` does not work here, because it edits the user's last comment, which may
 be about another stack.
 """

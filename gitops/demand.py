@@ -39,7 +39,7 @@ class Demand:
     run: str
     """Name of the run, followed by the step if the run has several steps.
 
-    If the pods belong to no run, this is the name of the workload.
+    If the pods do not belong to a run, this is the name of the workload.
     """
     namespace: str
     queue: str

@@ -66,7 +66,7 @@ class Result:
 
 
 class Preview:
-    """Context manager that runs a preview in the background. Leaving the context early stops it.
+    """Context manager that runs a preview in the background. Leaving the context stops the preview.
 
     With `refresh`, the preview compares the state with the cluster and does not run the program.
     `plan` is the file to which the update plan is written.

@@ -56,7 +56,7 @@ class GitHub:
         return str(self._api.get("user")["login"])
 
     def commit(self) -> str | None:
-        """Return the commit of the pull request that triggered the workflow; None without one."""
+        """Return the commit of the pull request that triggered the workflow, or None."""
         # GITHUB_SHA is a temporary merge commit that readers cannot look up.
         head = self._event().get("head")
         sha = head.get("sha") if isinstance(head, dict) else None

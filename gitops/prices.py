@@ -39,7 +39,7 @@ class Host(_Settings):
     memory: Product
     """Price of one GiB."""
     gpu_pods: bool = False
-    """True if CPUs and memory of GPU pods cost extra. False: GPU prices include them."""
+    """True if CPUs and memory of GPU pods cost extra. If false, GPU prices include them."""
 
 
 class Utilisation(_Settings):

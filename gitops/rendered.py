@@ -2,7 +2,7 @@
 
 The base revision is rendered into a temporary state. The current version is previewed against this
 state, so the engine itself determines which resources are created, changed and replaced.
-Placeholders replace the secrets. Images that would be built are named after the hash of their
+Placeholders replace the secrets. Images that would be built are identified by the hash of their
 sources, so changed sources result in a new run, as they do in the cluster.
 """
 
@@ -110,7 +110,7 @@ def _checkout(project: Path, revision: str, directory: Path) -> Path:
 
 
 def content_at(file: Path, revision: str) -> bytes | None:
-    """Return the content of a file at the merge base with a revision; None if it did not exist.
+    """Return the content of a file at the merge base with a revision; None if it is missing.
 
     Raises:
         GitopsError: If the revision is unknown.

@@ -4,7 +4,7 @@ A server-side dry run needs the same verbs as the change itself, so RBAC alone c
 from writing. An admission policy rejects every write by a preview group except dry runs.
 The API server applies no admission policies to admission policies and webhook configurations
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
-may only read these.
+may only read these objects.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def access(
 
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
-    """Yield the Roles and bindings for snapshots. `namespace` is the namespace of Volcano."""
+    """Yield the Roles and bindings for taking snapshots. Volcano runs in `namespace`."""
     kinds = defaultdict(list, {"scheduling.k8s.io": ["priorityclasses"], "apps": ["deployments"]})
     for each in (*ALWAYS, *IF_INSTALLED):
         resource, _, group = each.partition(".")
@@ -138,9 +138,9 @@ def _resource_rules(
     if not (may_affect_others or secret or group == _RBAC):
         yield _rule(group, [resource], verbs)
         return
-    # The rules name the objects. Otherwise, the group could read other Secrets, extend other Roles
-    # and delete objects of other teams. RBAC cannot limit `create` by name, and limits `list` and
-    # `watch` only for requests that select a single name.
+    # The rules list the objects by name. Otherwise, the group could read other Secrets, extend
+    # other Roles and delete objects of other teams. RBAC cannot limit `create` by name, and limits
+    # `list` and `watch` only for requests that select a single name.
     unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _VERBS_WITHOUT_NAMES)]
     yield _rule(group, [resource], [v for v in verbs if v not in _VERBS_WITHOUT_NAMES], names)
     if unnamed:

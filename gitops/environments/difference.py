@@ -43,7 +43,7 @@ def settings_of(file: Path) -> StackSettings:
 def changes_since(file: Path, revision: str) -> list[str]:
     """Return the changes to the settings since the merge base with a Git revision.
 
-    Return an empty list if the file did not exist there.
+    Return an empty list if the file did not exist at the merge base.
 
     Raises:
         GitopsError: If the file cannot be read.
@@ -147,7 +147,7 @@ def _visible(path: Steps, value: Any) -> Any:
 
 
 def _brief(value: Any) -> str:
-    """Return a short text for an entry that exists in only one environment."""
+    """Return the first scalars of settings, or the value of a scalar or list, as a short text."""
     if isinstance(value, BaseModel):
         written = value.model_dump(exclude_unset=True)
         scalars = [

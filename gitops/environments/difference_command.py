@@ -9,7 +9,8 @@ from gitops.errors import CHANGES, UNCHANGED, GitopsError
 
 HELP = "compare the settings of two environments"
 DESCRIPTION = """\
-Prints the settings in which two environments differ, including defaults. Secrets are ignored.
+Prints the settings in which two environments differ, including defaults. The values of secrets are
+not compared.
 """
 EPILOG = """\
 example:

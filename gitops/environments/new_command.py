@@ -165,7 +165,7 @@ def _ask(question: _Question, default: Any) -> Any:
 
 
 def render(answers: Mapping[str, Any]) -> str:
-    """Return the content of Pulumi.NAME.yaml. The template writes every value as a YAML scalar."""
+    """Return the content of Pulumi.NAME.yaml. The template inserts every value as a YAML scalar."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(  # noqa: S701  the output is YAML, which `_scalar` quotes
@@ -191,7 +191,7 @@ def _scalar(value: object) -> str:
 
 
 def policies(answers: Mapping[str, Any]) -> str:
-    """Return the content of `policies/config/NAME.json`, such as registries and GPU budget."""
+    """Return the content of `policies/config/NAME.json`, including registries and GPU budget."""
     plugin = ["gpu-system/DaemonSet/nvidia-device-plugin"] if answers["install_plugin"] else []
     registries = [answers["registry"], *(["nvcr.io/nvidia"] if plugin else [])]
     namespaces = ["*/Namespace/volcano-system", *(["*/Namespace/gpu-system"] if plugin else [])]

@@ -30,7 +30,7 @@ class Range(_Model):
 class GangAnswer(_Model):
     """Verdict on a gang. Times are seconds since the snapshot.
 
-    With several simulations, times that are not ranges come from the most typical one.
+    With several simulations, times that are not ranges come from the most typical simulation.
     """
 
     namespace: str
@@ -83,7 +83,7 @@ class Victim(_Model):
     pods: int
     gpu_hours: float | None
     """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log
-    contains no checkpoint. Null if both times are unknown in any simulation."""
+    contains no checkpoint. Null if, in any simulation, neither time is known."""
     least_gpu_hours: float | None = None
     """Minimum GPU-hours over the simulations with this eviction; null if all are unknown."""
     simulations: int = 1
@@ -110,9 +110,9 @@ class QueueAnswer(_Model):
 
     queue: str
     before: int
-    """In the snapshot."""
+    """Number in the snapshot."""
     after: int
-    """After the scheduler's first decisions."""
+    """Number after the scheduler's first decisions."""
     at_horizon: int
 
 
@@ -136,7 +136,10 @@ class Answer(_Model):
     compared: bool = False
     """True if the snapshot was also simulated without the change."""
     simulations: int = 1
-    """Number of simulations. Queues, GPUs, ends and horizon come from the most typical one."""
+    """Number of simulations.
+
+    Queues, GPUs, ends and horizon come from the most typical simulation.
+    """
     assumptions: list[str]
 
     @property

@@ -47,7 +47,7 @@ def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
 
 
 def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
-    """Return False if `pods` pods of these shapes certainly do not fit."""
+    """Return whether `pods` pods of these shapes may fit. False means that they cannot fit."""
     requests = [amounts(shape.requests) for shape in shapes]
     return sum(_count(each, requests) for each in left.values()) >= pods
 

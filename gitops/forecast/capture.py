@@ -35,7 +35,7 @@ from kube.names import RUN_LABEL
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 _CONFIGURATION: Final = "volcano-scheduler.conf"
 _CONDITION_TAINTS: Final = "node.kubernetes.io/"
-"""Prefix of taints that controllers derive from a node's conditions and `unschedulable`."""
+"""Prefix of taints that controllers derive from a node's conditions and field `unschedulable`."""
 _DEADLINE: Final = "activeDeadlineSeconds"
 
 
@@ -120,7 +120,7 @@ def _groups(
     pods: dict[tuple[str, str] | None, list[Object]] = defaultdict(list)
     known = {node["metadata"]["name"] for node in snapshot.all("Node")}
     for pod in snapshot.active():
-        # Omit the pods of deleted nodes, which Kubernetes deletes only some time later.
+        # Omit the pods of deleted nodes. Kubernetes deletes these pods only some time later.
         if not is_scheduled(pod) or pod["spec"]["nodeName"] in known:
             pods[group_of(pod)].append(pod)
     for group in snapshot.all("PodGroup"):

@@ -1,6 +1,6 @@
 """Gantt chart of a simulation: when each gang runs, with and without the planned change.
 
-If several simulations differ, the chart shows the most typical one.
+If several simulations differ, the chart shows the most typical simulation.
 """
 
 from dataclasses import dataclass

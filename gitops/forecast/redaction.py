@@ -14,7 +14,7 @@ _NEVER_NAMES: Final = ("state", "operator", "effect", "requests", "allocatable",
 
 
 def redact(state: State) -> State:
-    """Replace names of nodes, namespaces, gangs, queues and PriorityClasses with numbered ones.
+    """Replace names of nodes, namespaces, gangs, queues and PriorityClasses with pseudonyms.
 
     A name is replaced wherever a value equals it, so references stay intact. Node labels are kept
     if a gang's constraint refers to them, if NVIDIA or Kubernetes defines them, or if their prefix

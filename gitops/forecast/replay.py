@@ -29,7 +29,7 @@ _STABLE_LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _MAX_SESSIONS_BEHIND: Final = 50
-"""Maximum number of sessions to wait until the scheduler has bound pods, which can fail."""
+"""Maximum number of sessions to wait for the scheduler to bind pods, since binding can fail."""
 _BOUND: Final = "Running"
 """Phase of a PodGroup for which the scheduler has assigned nodes to the minimum number of pods."""
 _POLL: Final = 0.02
@@ -287,7 +287,7 @@ class Replay:
         return restarted
 
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
-        """Return the work (s) that a running gang would lose; None if unknown.
+        """Return the work (s) of a running gang that an eviction would lose; None if it is unknown.
 
         For a gang that started in the simulation, this is the maximum.
         """

@@ -50,10 +50,10 @@ _KNOWN: Final = re.compile(rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNu
 """Line with the numbers of gangs and nodes that a session considers."""
 _POD: Final = re.compile(rb"\] Added pod <([^>]+)> into cache")
 _CONFIGURED: Final = re.compile(rb"\] Finished loading scheduler config.* actions=\[([^]]*)\]")
-"""Line with the actions of the configuration that the scheduler uses from now on."""
+"""Line with the actions of a configuration that the scheduler has just loaded."""
 _CONFIGURATION: Final = "scheduler.conf"
 _PAUSED: Final = "shuffle"
-"""Action of a scheduler that neither places nor evicts pods, because no plugin chooses them."""
+"""Action with which the scheduler neither places nor evicts pods: no plugin selects victims."""
 _DEFAULT: Final = """\
 actions: enqueue, allocate, backfill
 tiers:
@@ -61,7 +61,7 @@ tiers:
 - plugins:
     [{name: overcommit}, {name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}]
 """
-"""Configuration that Volcano 1.14 uses if it has none or rejects the one it has."""
+"""Configuration that Volcano 1.14 uses if its configuration is missing or invalid."""
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _FORCE: Final = {"gracePeriodSeconds": "0"}
 
@@ -137,7 +137,8 @@ class Sandbox:
         for each in self._new(cluster_objects(state)):
             self._until(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
-        # Apply takes ten times as long as create, and is needed only for nodes that already exist.
+        # A server-side apply takes ten times as long as a create request, and only existing nodes
+        # need it.
         self._all(lambda each: self._create(each) and self._apply(each), self._new(nodes))
         self._until(lambda: self._not_ready(len(nodes)), "has nodes that are not Ready")
         account = f"{_CORE}/{_NAMESPACE}/serviceaccounts/default"
@@ -149,19 +150,19 @@ class Sandbox:
     def scheduler_paused(self) -> Iterator[None]:
         """Pause scheduling during a `with` block.
 
-        When scheduling continues, the scheduler knows all nodes and all gangs of the block, so that
-        it considers them together.
+        When scheduling resumes, the scheduler knows all nodes and all gangs created in the block,
+        so it considers them together.
 
         Raises:
-            GitopsError: If pods do not start, or the scheduler does not log what it knows.
+            GitopsError: If pods do not start, or the scheduler does not log that it knows them.
         """
         configuration = self._settings.read_text()
         self._configure(f"actions: {_PAUSED}\n")
-        self._await_sessions(2)  # the first may have started before
+        self._await_sessions(2)  # the first session may have started before the change
         yield
         self._until(self._pods_not_running, "did not start all pods")
         # The scheduler handles the events of pods in order: if it knows this pod, it also knows
-        # that the others are running. The node of the pod does not exist, so nothing changes.
+        # that the others are running. The pod's node does not exist, so the pod changes nothing.
         marker = f"marker-{self.generation}"
         spec = {"nodeName": "none", "containers": [{"name": "none", "image": "none"}]}
         pod = {"metadata": {"name": marker}, "spec": spec}
@@ -346,7 +347,7 @@ def _version(scheduler: Path) -> str:
 
 
 def connect(kubeconfig: Path) -> httpx.Client:
-    """Return a client of an embedded cluster, authenticated by the administrator's certificate."""
+    """Return a client for an embedded cluster, authenticated by the administrator's certificate."""
     config = json.loads(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
 

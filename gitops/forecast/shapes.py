@@ -91,7 +91,7 @@ def pod_shape(spec: Mapping[str, Any], labels: Mapping[str, str], count: int) ->
 
 
 def job_shapes(job: Object | None) -> list[PodShape]:
-    """Return the shapes of a Volcano Job's pods; empty for None and for jobs of other kinds."""
+    """Return the shapes of a Volcano Job's pods; an empty list for None and other kinds."""
     if job is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Scheduling state of a cluster as a versioned file, which is the input for a simulation."""
+"""Scheduling state of a cluster as a versioned file, which is the input of a simulation."""
 
 import json
 from collections.abc import Mapping
@@ -92,7 +92,8 @@ class Gang(_Model):
     saved: datetime | None = None
     """Time of the last checkpoint in the log, or the start of the program; null if unknown."""
     saves_every_seconds: float | None = None
-    """Mean time (s) between checkpoints; null if the log contains fewer than two."""
+    """Mean time (s) between checkpoints, where the start of the program counts as one; null if
+    there are fewer than two."""
     pods: list[PodShape]
 
     @property

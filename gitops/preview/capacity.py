@@ -174,7 +174,7 @@ def limits(
     """Return the usage of a stack's quotas and queues, and of the installed GPUs.
 
     The price table lists the installed GPUs, and the fraction of a GPU that other devices
-    represent. GPU models of which another device is used are omitted if its fraction is unknown.
+    represent. A GPU model is omitted if the fraction is unknown for one of its devices in use.
     """
     stack, above = Stack(views), ancestors(views)
     queues = _queues(stack, above, demands)

@@ -1,4 +1,4 @@
-"""Parser of the engine's event log (one JSON object per line). Its result contains no secrets.
+"""Parser of the engine's event log (one JSON object per line). The result contains no secrets.
 
 The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
 read. The results are sorted, because the order of events differs between runs. The engine marks

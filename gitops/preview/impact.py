@@ -115,7 +115,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
-    """Yield a warning for each changed model server if the same plan starts its run or sweep."""
+    """Yield a warning for each changed server that serves a run or sweep of the same plan."""
     created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}

@@ -72,7 +72,7 @@ class StorageRow(_Model):
     claim: str
     namespace: str
     storage_class: str
-    """Empty if neither the claim nor the price table names one."""
+    """Empty if neither the claim nor the price table specifies a storage class."""
     now: Number | None
     """Requested GiB; 0 if the update creates the claim."""
     after: Number | None

@@ -69,7 +69,7 @@ def _unknown(reason: str) -> str:
 
 
 def _kubectl_problem(configuration: dict[str, Any]) -> str | None:
-    """Return why kubectl may use a different cluster from Pulumi; None if both use the same."""
+    """Return the reason why kubectl and Pulumi may use different clusters; None if they cannot."""
     if section(configuration, "cluster"):
         return None
     kubeconfig = _provider(configuration, "kubeconfig")

@@ -67,7 +67,7 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
 
 
 def steps(flow: Object) -> dict[str, State]:
-    """Map the names of a JobFlow's jobs to their states; return an empty result for other kinds."""
+    """Map the names of a JobFlow's jobs to their states. For other kinds, the map is empty."""
     statuses = flow.get("status", {}).get("jobStatusList", ())
     states = volcano.JOB.states
     return {job["name"]: states.get(job.get("state", ""), State.WAITING) for job in statuses}

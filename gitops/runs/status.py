@@ -47,7 +47,7 @@ class RunStatus:
     pods: int
     """Number of scheduled pods. Until the run has finished, its finished pods do not count."""
     wanted: int
-    """Number of existing pods, counted in the same way, or of pods that must start together,
+    """Number of existing pods, counted in the same way, or number of pods that must start together,
     whichever is larger."""
     gpus: Counter[str]
     """Number of devices of the running pods for each resource name."""

@@ -47,7 +47,10 @@ class Settings:
     services: str = "10.250.128.0/20"
     api_service: str = "10.250.128.1"
     address: str = ""
-    """Address at which real nodes reach the API server. If empty, it listens on loopback."""
+    """Address at which real nodes reach the API server.
+
+    If empty, the API server listens only on the loopback interface.
+    """
 
     @property
     def pki(self) -> Path:

@@ -101,7 +101,7 @@ class ControlPlane:
 
         This method does not wait for kwokctl. Only one kwokctl runs at a time. Two kwokctl
         processes would start a component twice. The second process of the component would exit,
-        because the port is in use, but its ID might be the recorded one.
+        because the port is in use, but kwokctl might have recorded its process ID.
         """
         is_kwokctl = pid == self._starting
         if is_kwokctl:

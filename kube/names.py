@@ -84,11 +84,11 @@ TOKEN_VOLUME: Final = "notebook-token"  # noqa: S105  the name of a volume
 MODELS_VOLUME: Final = "models"
 MODELS_PATH: Final = "/models"
 EXPORT_VOLUME: Final = "export"
-"""Name of the volume of a model that is not on a claim. It differs from MODELS_VOLUME, so that
-server-side apply never merges a claim with an `emptyDir`."""
+"""Name of the volume of a model that is not stored on a claim. It differs from MODELS_VOLUME, so
+that server-side apply never merges a claim with an `emptyDir`."""
 CACHE_VOLUME: Final = "model-cache"
 CACHE_PATH: Final = "/model-cache"
-"""Mounted only by the init container that downloads models."""
+"""Mount path of the cache; only the init container that downloads models mounts it."""
 TLS_VOLUME: Final = "tls"
 API_KEYS_VOLUME: Final = "api-keys"
 SECRETS_PATH: Final = "/secrets"

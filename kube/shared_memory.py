@@ -12,7 +12,7 @@ _MEBIBYTES_PER_GPU: Final = 4096
 
 
 def default_shm(gpus: int, memory: str) -> str:
-    """Return 4Gi per GPU, for data loaders and NCCL, but at most half of the memory."""
+    """Return 4Gi per GPU, for data loaders and NCCL, but at most half of the memory limit."""
     half = int(parse_quantity(memory) / 2 / MEBIBYTE)
     size = min(gpus * _MEBIBYTES_PER_GPU, half)
     return f"{size // 1024}Gi" if size and size % 1024 == 0 else f"{max(size, 1)}Mi"

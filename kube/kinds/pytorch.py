@@ -19,7 +19,7 @@ JOB: Final = Resource(
 )
 
 CONTAINER: Final = "pytorch"
-"""Name that the operator requires for the container that trains."""
+"""Name that the operator requires for the training container."""
 
 KIND: Final = Kind(
     resource=JOB,

@@ -1,4 +1,4 @@
-"""The record of a job kind: its API resource, its requirements and the settings it supports."""
+"""The record of a job kind: API resource, requirements and supported settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,7 +96,7 @@ class Resource:
 
 
 TRAINING_CONTAINER: Final = "training"
-"""Name of the container that trains, in kinds whose operator does not require another name."""
+"""Name of the training container in kinds whose operator does not require another name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ class Scaler:
     maximum: str
     """Path of the maximum number of replicas."""
     target_kind: str = ""
-    """Kind of the target if the reference names none."""
+    """Kind of the target if the reference does not specify a kind."""
     default_minimum: int = 1
     default_maximum: int = 1
     fixed: str = ""
@@ -116,7 +116,7 @@ class RuntimeReference:
     name: str
     """Path of the other object's name."""
     kind_default: str
-    """Kind if the reference names none."""
+    """Kind of the other object if the reference does not specify a kind."""
     nodes: str
     """Path of the number of nodes."""
     nodes_default: str

@@ -24,7 +24,7 @@ def job_count(spec: str) -> Count:
 
 
 def batch_job(at: str) -> Job:
-    """Return the record for a Job specification."""
+    """Return the job record for the Job specification at a path."""
     return Job(
         at=at,
         member_annotation=at == "spec",

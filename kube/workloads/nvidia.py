@@ -70,7 +70,7 @@ NIM: Final = [
 
 
 def _dynamo(component: str) -> Iterator[Pods]:
-    """Yield the pods of a component, in the first and the second version of the API."""
+    """Yield the pods of a component, in both versions of the API."""
     replicas = (
         Count(
             paths=(f"{component}.replicas",),

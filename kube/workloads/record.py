@@ -168,6 +168,6 @@ class WorkloadKind:
     json_patches: tuple[str, ...] = ()
     """Paths of JSON patches, which may change only labels: rules cannot read other changes."""
     destinations: tuple[str, ...] = ()
-    """Paths of paths in created objects to which the controller writes values of events."""
+    """Paths of strings that name fields of created objects to which event values are written."""
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

@@ -115,7 +115,7 @@ def load(path: Path = DEFAULT) -> Prices:
     """Read a price table.
 
     Raises:
-        GitopsError: If it cannot be read or is invalid. The message names the file and the key.
+        GitopsError: If the table cannot be read or is invalid. The message states file and key.
     """
     try:
         return Prices.model_validate(parse(path.read_text("utf-8")))

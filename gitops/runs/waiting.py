@@ -25,7 +25,7 @@ from kube.kinds.volcano import with_ancestors
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job or single pod that waits or is suspended, and the reasons."""
+    """A job or standalone pod that waits or is suspended, with the reasons."""
 
     namespace: str
     job: str
@@ -46,7 +46,7 @@ class Waiting:
 
 
 def waiting(snapshot: Snapshot) -> list[Waiting]:
-    """Return every job and single pod that waits or is suspended, sorted by name."""
+    """Return every job and standalone pod that waits or is suspended, sorted by name."""
     entries = [*_groups(snapshot), *_suspended_jobs(snapshot), *_single_pods(snapshot)]
     return sorted(entries, key=lambda item: item.name)
 

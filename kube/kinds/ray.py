@@ -21,7 +21,7 @@ JOB: Final = Resource(
 
 WORKER: Final = "ray-worker"
 HEAD: Final = "ray-head"
-"""Containers of the workers and of the head."""
+"""Names of the containers of the workers and of the head."""
 
 KIND: Final = Kind(
     resource=JOB,

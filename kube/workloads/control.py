@@ -20,7 +20,7 @@ class Job:
     queue: str = ""
     """Path of the queue's name."""
     annotations: bool = True
-    """True if annotations and labels may also name the queue and the PodGroup."""
+    """True if annotations and labels may also specify the queue and the PodGroup."""
     gang: str = ""
     """Path of the minimum number of pods that start together."""
     member_annotation: bool = False

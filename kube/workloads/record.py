@@ -53,7 +53,7 @@ class Count:
     default: int | None = 1
     """Number if no path is set. None means that one pod is requested and there is no maximum."""
     words: Mapping[str, int] = field(default_factory=dict)
-    """Maps words that may be written instead of the number, such as `Forbid`, to numbers."""
+    """Maps words that the field may contain instead of a number, such as `Forbid`, to numbers."""
     less_with: str = ""
     """Path of a field that reduces the number by one if it is set."""
     elsewhere: bool = False

@@ -76,7 +76,7 @@ def manifests(
 ) -> list[Manifest]:
     """Return policies and bindings for the enabled rules that need only a single object.
 
-    Rules about the same objects share a policy, because the API server converts an object once for
+    Rules with the same target share a policy, because the API server converts an object once for
     each policy. Advisory rules have separate policies. Raise `ConfigurationError` if an exemption
     is rejected.
     """
@@ -100,9 +100,9 @@ def manifests(
 
 
 def _parameters() -> list[Manifest]:
-    """Return the Namespace and ConfigMap of the promoted models, and the Role for adding entries.
+    """Return the Namespace and ConfigMap of the promoted models, and a Role to change the latter.
 
-    The ConfigMap is empty. Without it, all pods would be denied.
+    The ConfigMap is empty. Without it, the API server would deny all pods.
     """
     inside = {"namespace": promoted_models.NAMESPACE, "labels": dict(_LABELS)}
     rule = {
@@ -136,7 +136,7 @@ def from_file(
 ) -> list[Manifest]:
     """Return the policies for a configuration file and files with additional rules.
 
-    Raise `ConfigurationError` if the configuration cannot be read or is invalid.
+    Raise `ConfigurationError` if one of the files cannot be read or is invalid.
     """
     try:
         return manifests(read_configuration(path, with_custom_rules(rules)), mode, scope)

@@ -49,7 +49,7 @@ from policies.views import Stack, View
 
 @dataclass(frozen=True)
 class _ExemptedViolation:
-    """A violation that an exemption covers, and the exemption."""
+    """A violation, and the exemption that covers it."""
 
     rule: str
     violation: Violation
@@ -106,7 +106,7 @@ class Binding:
 
     @contextmanager
     def _reporting(self, rule: Rule[Any]) -> Iterator[None]:
-        """Catch an error in a setting, so that the rule about this setting reports it."""
+        """Catch an error in a setting; the rule about this setting reports the error."""
         try:
             yield
         except ConfigurationError as error:

@@ -70,7 +70,7 @@ class Cel:
     - `settings.x`: a setting of the rule, by its name in the configuration file;
     - `pattern(settings.x)`: a list of patterns with `*` and `?`, as one regular expression;
     - `pairs(settings.x)`: an object, as a list of pairs. Each pair contains the regular expression
-      for a key, and its value as a string.
+      for a key, and the key's value as a string.
 
     `partial` marks a rule that can only partly be evaluated on one object. `requires` names a
     setting; if that setting is empty, the rule is left out of the policies.

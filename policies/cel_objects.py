@@ -72,7 +72,7 @@ PODS: Final = Target(
     },
     f"{_OBJECT}.spec != {_OLD_OBJECT}.spec",
 )
-"""Pods, whoever creates them, and the pod templates of built-in kinds."""
+"""Pods, regardless of their creator, and the pod templates of built-in kinds."""
 ANNOTATED_PODS: Final = Target(
     "annotated-pods",
     PODS.resources,
@@ -97,10 +97,10 @@ PROMOTED_MODELS: Final = Target(
 )
 SERVICES: Final = Target("services", {"": ("services",)}, _SPEC_CHANGED)
 VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
-"""Evaluated only on creation: the source is immutable, and updates that bind a volume to a claim
-must not be denied."""
+"""Evaluated only on creation: a volume's source is immutable, and updates that bind the volume to a
+claim must not be denied."""
 CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
-"""Evaluated only on creation, because the specification is immutable."""
+"""Evaluated only on creation, because the specification of a claim is immutable."""
 
 
 def accelerator(name: str) -> str:
@@ -119,7 +119,7 @@ def accelerator_class(name: str) -> str:
 
 
 def level(resource: str) -> str:
-    """Return an expression that lists the fields `resources` that set `resource` (CPU or memory).
+    """Return an expression that lists the `resources` fields that set `resource` (CPU or memory).
 
     The list may contain the field of container `c`, followed by the field of its pod.
     """

@@ -86,7 +86,7 @@ DECLARED_RULES: list[Rule[Any]] = [
 """Rules about the configuration, whose violations the pack itself reports."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in (*DECLARED_RULES, *simulated.DECLARED_RULES)))
-"""Configuration keys other than the rules of the catalogue."""
+"""Configuration keys that are not the names of rules in the catalogue."""
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
 ALL_DISABLED = "it disables every rule; enable at least one, or do not use the pack"
@@ -103,7 +103,7 @@ def system_workloads(values: Mapping[str, Any]) -> list[str]:
 def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configured settings of the cluster, keyed by name.
 
-    Raise `ConfigurationError` if one is invalid.
+    Raise `ConfigurationError` if a setting is invalid.
     """
     stated = validated(ClusterConfig, CLUSTER.name, values.get(CLUSTER.name, {}))
     return {name: getattr(stated, name) for name in stated.model_fields_set}

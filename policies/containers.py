@@ -31,7 +31,7 @@ class Container:
 
     @cached_property
     def resources(self) -> Node:
-        """Requests and limits."""
+        """Requests and limits of the container."""
         return self.node["resources"]
 
     def level(self, resource: str) -> Node:
@@ -52,7 +52,7 @@ class Container:
 
     @property
     def is_init_sidecar(self) -> bool:
-        """True if the container starts among the init containers and keeps running."""
+        """True if the container is an init container that keeps running as a sidecar."""
         return self.kind == "sidecar" and "initContainers" in self.node.steps
 
     def gpu_counts(self, accelerators: Accelerators) -> dict[str, Decimal]:

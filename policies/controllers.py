@@ -126,10 +126,10 @@ class Workload:
         return present or self.local_queue(pod) or locations[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
-        """Return the label with Kueue's queue, from the pod, its object or a template in between.
+        """Return the label with Kueue's queue, set on the pod, its object or a template in between.
 
-        Kueue does not manage Volcano Jobs and ignores an empty label. With a label on a pod
-        template, it admits each pod separately.
+        Kueue does not manage Volcano Jobs and ignores an empty label. If the label is on a pod
+        template, Kueue admits each pod separately.
         """
         node: Node | None = pod.spec.parent if self._record.annotations else None
         if node is not None and node.steps != self.resource.root.steps:
@@ -142,9 +142,9 @@ class Workload:
         return None
 
     def joins_pod_group(self, pod: Pod) -> bool:
-        """Return whether an annotation assigns the pod to a PodGroup, which then names the queue.
+        """Return whether an annotation assigns the pod to a PodGroup, which then sets the queue.
 
-        Controllers that create PodGroups also set the annotation.
+        Controllers that create PodGroups also set this annotation.
         """
         if not self._record.annotations:
             return False

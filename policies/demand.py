@@ -31,12 +31,12 @@ class Demand:
     pod: Pod
     queue: str
     resource: str
-    """Name of the resource, or of a claim's device class; empty if it is unknown."""
+    """Name of the extended resource, or of a claim's device class; empty if unknown."""
     claimed: bool
     maximum: Decimal
-    """The maximum number of accelerators, infinite if nothing limits it."""
+    """The maximum number of accelerators; infinite if nothing limits it."""
     usual: Decimal
-    """The number of accelerators without autoscalers and updates."""
+    """The number of accelerators without autoscaling and the surge of updates."""
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
@@ -53,7 +53,7 @@ def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
 
 @lru_cache(maxsize=2)
 def demanded_gpus(stack: Stack, accelerators: Accelerators) -> tuple[Demand, ...]:
-    """Return the accelerators of all workloads of a stack, computed once for all rules."""
+    """Return the accelerators that a stack's workloads request, computed once for all rules."""
     return tuple(_demands(stack, accelerators))
 
 
@@ -110,7 +110,7 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return the number of pods.
+    """Return the number of pods that run if the manifest of a specification requests `number` pods.
 
     Each object that refers to a Kubeflow runtime runs the pods of the runtime: pods of a CPU task
     once, and other pods once per node.

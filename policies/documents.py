@@ -1,7 +1,7 @@
 """Kubernetes objects from multi-document YAML, with the line of each field.
 
 The reader is strict. It rejects objects without apiVersion or kind, duplicate keys, and aliases
-that expand to too many values. Each error names the file and the document.
+that expand to too many values. Each error names the file and, if known, the document.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_VALUES = 2_000_000
 
 
 class DocumentError(ValueError):
-    """The text cannot be checked; the message names file and document."""
+    """Text that cannot be checked; the message names the file and, if known, the document."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def read(
 
 
 def embedded_values(text: str) -> Iterator[Any]:
-    """Yield the documents of a text inside an object as plain data, with strings as keys.
+    """Yield the YAML documents of a text in an object as plain data, with strings as keys.
 
-    Raise `DocumentError` at the first document that is not valid. The limits are those of files.
+    Raise `DocumentError` at the first invalid document. The same limits apply as to files.
     """
     for _, value, _ in _documents("the text", text):
         yield value

@@ -45,7 +45,7 @@ def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def unreadable_manifests(resource: Resource) -> Iterator[Node]:
-    """Yield each text at a path of manifests that is not a manifest, or only in part.
+    """Yield each text that should contain only manifests, but cannot be read completely.
 
     A ConfigMap may contain any text, such as the template of a manifest.
     """

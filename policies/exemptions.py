@@ -131,7 +131,7 @@ class Exemptions:
         return self._in_force.get(rule, [])
 
     def covering(self, rule: str, resource: Resource | None) -> Exemption | None:
-        """Return the first valid exemption of a resource from a rule, if any; mark all as used."""
+        """Return the first of a resource's exemptions from a rule, if any, and mark all as used."""
         if resource is None:
             return None
         exemptions = [each for each in self.of(rule) if each.covers(resource.address)]
@@ -157,7 +157,7 @@ def _title(entry: Any) -> str:
 
 
 def _rules(entry: Mapping[str, Any]) -> list[Any]:
-    """Return the rules from which an entry exempts."""
+    """Return the rules from which an entry exempts its workload."""
     listed = entry.get("rules")
     single = [entry["rule"]] if "rule" in entry else []
     return [*single, *listed] if isinstance(listed, list) else single

@@ -60,14 +60,14 @@ class Fix:
 
 @dataclass(frozen=True)
 class _RemediatedObject:
-    """An object with its edits, and its manifest after them."""
+    """An object, the edits of the remediations, and the manifest after these edits."""
 
     document: Document
     manifest: dict[str, Any]
     edits: list[Edit]
     rules: list[str]
     inside_text: list[str]
-    """Rules whose edits are in an object that is the text of another one."""
+    """Rules that would edit an object inside a text, such as a value of a ConfigMap."""
 
 
 def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterator[Fix | str]:

@@ -25,7 +25,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def sarif(report: Report) -> str:
-    """Return a SARIF 2.1.0 log; findings without an object are in line 1 of the first file."""
+    """Return a SARIF 2.1.0 log; findings without an object refer to line 1 of the first file."""
     rules = [_sarif_rule(rule) for rule in report.reportable]
     indexes = {rule["id"]: index for index, rule in enumerate(rules)}
     driver = {"name": TOOL, "rules": rules}

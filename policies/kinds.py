@@ -19,7 +19,7 @@ _NAMES: Final = ("group", "kind")
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:
-    """Return the built-in registry, with records added or replaced by a configuration.
+    """Return the built-in registry with the records that a configuration adds or replaces.
 
     The key of a record is `Kind.group`, or `Kind` for the core group. Raise `ConfigurationError`
     with every problem.

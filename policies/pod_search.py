@@ -14,7 +14,7 @@ from policies.workloads import ANYWHERE, NO_RECORD, Pod
 
 
 def find_pods(resource: Resource) -> list[Pod]:
-    """Return every pod specification in a resource, whatever its kind and nesting."""
+    """Return every pod specification in a resource of any kind, at any depth."""
     return [pod for pod in find_all_pods(resource) if not pod.location.machine]
 
 

@@ -38,7 +38,7 @@ class EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
         self._evaluate = evaluate
 
     def validate(self, args: Any, report_violation: ReportViolation) -> None:
-        """Call the check."""
+        """Call `evaluate` with the arguments of the resource or the stack."""
         self._evaluate(args, report_violation)
 
     def has_validation(self) -> bool:
@@ -69,7 +69,7 @@ class RuleSettings:
 
 @cache
 def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
-    """Return a configuration as the JSON schema with which the engine validates it."""
+    """Return the JSON schema with which the engine validates a rule's configuration."""
     properties = config.model_json_schema(by_alias=True).get("properties", {})
     for schema in properties.values():
         schema.pop("title", None)

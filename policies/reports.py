@@ -71,7 +71,7 @@ class Report:
 
     @property
     def summary(self) -> list[str]:
-        """Lines about the evaluated and the skipped rules and documents."""
+        """Lines that state what was evaluated, what was skipped, and how many violations exist."""
         advisory = len(self.findings) - self.mandatory
         lines = [
             f"{self.objects} objects, {len(self.rules)} rules: "
@@ -165,7 +165,7 @@ def _finding_fields(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
 
 
 def github(report: Report) -> str:
-    """Return workflow commands, which GitHub shows as annotations of the changed lines."""
+    """Return workflow commands, which GitHub shows as annotations in the files."""
     lines = []
     for finding in report.findings:
         kind = "error" if report.fails(finding) else "warning"
@@ -176,7 +176,7 @@ def github(report: Report) -> str:
         text = f"{finding.message}. {finding.remediation}"
         lines.append(f"::{kind} {listed}::{text.translate(_COMMAND)}")
     lines += [f"::notice title=passed::{rule.name}" for rule in report.listed]
-    # No line of the summary may be read as a workflow command.
+    # GitHub must not read a line of the summary as a workflow command.
     summary = [re.sub(r"^::", " ::", text) for text in report.summary]
     return "\n".join([*lines, *summary]) + "\n"
 

@@ -51,8 +51,8 @@ class Resource:
     `pulumi_type` is the engine's type token, and `properties` is plain data (see
     `policies.properties`). If `protected` is true, Pulumi rejects a deletion. `existing` lists
     address patterns of objects that already exist; patches to them create nothing. `kinds` is the
-    registry of workload kinds. `node` is set for an object that is embedded in another one, and
-    locates it there.
+    registry of workload kinds. If the object is embedded in another one, `node` is its location
+    there.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Resource:
 
     @cached_property
     def name(self) -> str:
-        """Name of the object in the cluster, or of the Pulumi resource if the former is unknown."""
+        """Name of the object in the cluster or, if unknown, of the Pulumi resource."""
         declared = self._metadata["name"].text
         return declared or self.pulumi_name or "(no name)"
 
@@ -187,9 +187,9 @@ class Resource:
         return declared.text or "default"
 
     def may_be(self, namespace: str | None, name: str) -> bool:
-        """Return whether the object has, or might have, that name in that namespace.
+        """Return whether the object has, or may have, a name in a namespace.
 
-        If `namespace` is None, it is unknown.
+        `namespace` is None if it is unknown.
         """
         declared = self.root["metadata"]["name"]
         same_name = declared.value is UNKNOWN or self.name == name
@@ -226,5 +226,5 @@ class Resource:
         return self.root["metadata"]["annotations"]
 
     def is_kind(self, group: str, *kinds: str) -> bool:
-        """Return whether this is one of the kinds of an API group, ignoring case."""
+        """Return whether the object is of one of these kinds of an API group, ignoring case."""
         return self.group == group and self.kind.lower() in {kind.lower() for kind in kinds}

@@ -6,15 +6,15 @@ The roles are:
 - `batch`: jobs with a single GPU, such as smoke tests;
 - `serving`: servers, which need probes and graceful shutdown;
 - `interactive`: notebooks and similar pods with a single GPU;
-- `system`: pods without GPUs that no label assigns to another role.
+- `system`: pods without GPUs, unless the kind or a label assigns another role.
 
 The registry of kinds defines which roles a kind allows and which one is its default. A label on the
-pod template or on the resource selects one of them, except a role that is too lenient: a pod that
+pod template or on the resource selects one of these roles, unless it is too lenient: a pod that
 runs to completion is never `serving`, and if the kind can be `training`, pods with several GPUs in
 total are neither `batch` nor `interactive`.
 
 A label cannot exempt a pod from the rules that apply to every pod. Only the configuration can
-exempt it, by naming the workload.
+exempt the pod, by naming its workload.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class RoleSettings(Protocol):
 
     @property
     def component_roles(self) -> Mapping[str, Role]:
-        """Maps values of `component_labels` to roles."""
+        """Roles, keyed by the value of a label in `component_labels`."""
 
     @property
     def small_gpus(self) -> int:
-        """Number of GPUs up to which a workload may be batch or interactive."""
+        """Maximum number of GPUs of a workload that may be `batch` or `interactive`."""
 
     @property
     def accelerators(self) -> Accelerators:

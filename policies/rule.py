@@ -180,7 +180,7 @@ class Rule(Generic[C]):
 
     def _parts(self, view: View, config: C) -> list[Any]:
         """Return the parts to check, without those of system workloads."""
-        # Asking pydantic for a missing attribute takes longer than most rules.
+        # Reading a missing attribute of a pydantic model takes longer than most rules.
         system = getattr(config, "system_workloads", ()) if self._has_system_workloads else ()
         if not system:
             return view.parts(self.scope)

@@ -20,11 +20,11 @@ class Scaling:
     minimum: Decimal
     maximum: Decimal
     exclusive: bool = True
-    """True if the target must not set a number of replicas itself."""
+    """True if the target must not set its number of replicas."""
 
 
 class Scalings:
-    """The autoscalers among some resources, by their target."""
+    """The autoscalers among some resources, keyed by target."""
 
     def __init__(self, resources: Iterable[Resource]) -> None:
         self._found: dict[tuple[str | None, str, str], list[Scaling]] = defaultdict(list)

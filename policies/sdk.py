@@ -17,7 +17,7 @@ from typing import Any
 PACKAGE = "pulumi-policy"
 OLDEST, BELOW = (1, 21, 0), (1, 22)
 """Range of supported versions, the same as in pyproject.toml."""
-# Maps each internal to its number of parameters, or to None if it only has to exist.
+# Maps each internal part to its number of parameters, or to None if the part only has to exist.
 _INTERNALS: dict[str, int | None] = {
     "policy:_PolicyAnalyzerServicer.Analyze": 3,
     "policy:_PolicyAnalyzerServicer.AnalyzeStack": 3,
@@ -62,7 +62,7 @@ def _problems() -> Iterator[str]:
 
 
 def _fits(part: str, parameters: int | None) -> bool:
-    """Return whether an internal exists and has the expected number of parameters."""
+    """Return whether a part of the SDK exists and has the expected number of parameters."""
     module, _, path = part.partition(":")
     try:
         value: Any = importlib.import_module(f"pulumi_policy.{module}")

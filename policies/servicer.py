@@ -1,8 +1,8 @@
 """SDK servicer that reads each resource once for all policies.
 
-For every policy, the SDK converts the same protobuf message to proxy objects again. This would cost
-about as much as the rules themselves. Here a resource is passed on as `Properties`, which
-`policies.binding` converts to plain data once for all rules; resources that have already been
+For every policy, the SDK converts the same protobuf message to proxy objects again. This would take
+about as long as the rules themselves. This servicer passes each resource as `Properties`, which
+`policies.binding` converts to plain data once for all rules. Resources that have already been
 checked are not converted again.
 """
 
@@ -58,7 +58,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         self._enabled: dict[type[Policy], list[_Enabled]] = {}
 
     def Analyze(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Check one resource."""
+        """Check one resource with all enabled resource policies."""
         response = proto.AnalyzeResponse()
         properties: Any = Properties(request.properties)
         options = self._get_resource_options(request)
@@ -77,7 +77,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         return response
 
     def AnalyzeStack(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Check all resources together."""
+        """Check all resources together with all enabled stack policies."""
         response = proto.AnalyzeResponse()
         resources = [
             PolicyResource(
@@ -99,7 +99,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         return response
 
     def Remediate(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Change one resource; the SDK converts it only if a policy may change it."""
+        """Remediate one resource; the SDK converts it only if a policy may change it."""
         levels = map(self._get_enforcement_level, self._policies)
         if EnforcementLevel.REMEDIATE not in levels:
             return proto.RemediateResponse()

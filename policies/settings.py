@@ -78,7 +78,7 @@ class GpuConfig(RuleConfig):
 
 
 QueueSystem = Literal["volcano", "kueue"]
-"""System that queues training."""
+"""System that queues training workloads."""
 
 
 class ClusterConfig(GpuConfig):
@@ -90,7 +90,7 @@ class ClusterConfig(GpuConfig):
 
 
 class RoleConfig(GpuConfig):
-    """Labels that determine the role of pods."""
+    """Settings that determine the role of pods."""
 
     component_labels: list[str] = Field(
         default=[COMPONENT_LABEL, WORKLOAD_LABEL],

@@ -52,7 +52,7 @@ class View:
 
 
 def flat(views: Sequence[View]) -> Iterator[View]:
-    """Yield the views and, after each, those of the objects inside it."""
+    """Yield each view, followed by the views of the objects that are embedded in its resource."""
     for view in views:
         yield view
         yield from flat(view.nested)
@@ -76,17 +76,17 @@ class Stack:
 
     @cached_property
     def resources(self) -> list[Resource]:
-        """Every Kubernetes object."""
+        """Every Kubernetes object of the stack."""
         return [view.resource for view in self._views]
 
     @cached_property
     def workloads(self) -> list[Workload]:
-        """Every object that runs pods."""
+        """Every workload of the stack."""
         return [workload for view in self._views for workload in view.workloads]
 
     @cached_property
     def scalings(self) -> Scalings:
-        """The autoscalers."""
+        """The autoscalers of the stack."""
         return Scalings(self.resources)
 
     @cached_property
@@ -130,9 +130,9 @@ class Stack:
         return (item for kind in kinds for item in self._by_kind.get((group, kind.lower()), ()))
 
     def find(self, group: str, kind: str, namespace: str | None, name: str) -> Resource | None:
-        """Return the object with that name, if the stack declares it and its name is known."""
+        """Return the object with this name, if the stack declares it and its name is known."""
         return self._by_name.get((group, kind.lower(), namespace, name))
 
     def may_have(self, group: str, kind: str, namespace: str | None, name: str) -> bool:
-        """Return whether an object might turn out to have that name."""
+        """Return whether the stack declares, or may declare, an object with this name."""
         return any(resource.may_be(namespace, name) for resource in self.of_kind(group, kind))

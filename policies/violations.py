@@ -49,7 +49,7 @@ class Edit:
 
 
 def show(value: Any) -> str:
-    """Format a value for a message, and shorten it."""
+    """Format a value for a message; shorten long values."""
     if value is None:
         return "nothing"
     if value is UNKNOWN:

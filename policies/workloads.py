@@ -50,7 +50,7 @@ class Pod:
 
     @cached_property
     def metadata(self) -> Node:
-        """Metadata of the template, or of the Pod itself."""
+        """Metadata of the pod template, or of the Pod itself."""
         if self.location.metadata:
             return value_near_pod(self.resource.root, self.location.metadata, self.steps)
         holder = self.spec.parent

@@ -46,7 +46,7 @@ _CONTROL_RESOURCES: Final = {
     "scheduling.k8s.io": ("priorityclasses",),
     "storage.k8s.io": ("storageclasses",),
 }
-"""Resources whose writers can reach the files of nodes, or every team's pods.
+"""Resources that give anyone who can write them access to node files or to every team's pods.
 
 Nodes, ResourceSlices and CSIDrivers are not included, because autoscalers, feature discovery and
 drivers write them in every cluster.
@@ -58,7 +58,7 @@ _CONTROL_ROLES: Final = (
     *("cluster-admin", "admin", "edit", "system:node", "system:kube-controller-manager"),
     *("system:aggregate-to-admin", "system:aggregate-to-edit", "system:controller:*"),
 )
-"""Roles that control the cluster if they are bound in every namespace."""
+"""Roles that control the cluster if they are bound cluster-wide."""
 _EVERYBODY: Final = (
     *("system:masters", "system:authenticated", "system:unauthenticated", "system:anonymous"),
     "system:serviceaccounts",
@@ -219,7 +219,7 @@ def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
 
 
 def _only_writes(rule: Node, resource: str) -> bool:
-    """Return whether a rule about Secrets does not permit reading them."""
+    """Return whether a rule grants access to Secrets without permission to read them."""
     verbs = {verb.value for verb in rule["verbs"].items()}
     return resource == "secrets" and not verbs & {"get", "list", "watch", "*"}
 
@@ -234,7 +234,7 @@ def _only_writes(rule: Node, resource: str) -> bool:
     references=["NSA Pod security enforcement", "NSA Namespaces", "CIS 5.2.1"],
 )
 def namespace_pod_security(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """The level `privileged` admits privileged pods, whatever creates them."""
+    """The level `privileged` admits privileged pods, regardless of who creates them."""
     level = resource.labels["pod-security.kubernetes.io/enforce"]
     if resource.is_kind("", "Namespace") and level.value == "privileged":
         yield Violation(level, '"restricted" or "baseline"')

@@ -192,7 +192,7 @@ def claimed_devices(
 
 
 def _accelerators_of(claim: Resource, accelerators: Accelerators) -> Iterator[tuple[str, Decimal]]:
-    """Yield device class and number of each request; for alternatives, the largest number."""
+    """Yield the device class and number of each request; of alternatives, only the largest."""
     for request in _requests(claim).items():
         devices = [item for item in _alternatives(request) if _includes(item, accelerators)]
         if devices:

@@ -48,7 +48,7 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
 
 
 def _unlimited(spec: Node) -> Iterator[Violation]:
-    """Yield a violation if everybody gets the priority level `exempt`, which has no limit."""
+    """Yield a violation if everybody gets the priority level `exempt`, which has no limits."""
     level = spec["priorityLevelConfiguration"]["name"]
     subjects = [subject for rule in spec["rules"].items() for subject in rule["subjects"].items()]
     names = [subject[kind]["name"].value for subject in subjects for kind in ("group", "user")]

@@ -64,7 +64,7 @@ class ServiceConfig(RuleConfig):
     ),
 )
 def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Violation]:
-    """A public port gives everybody access to models, and to APIs that run any code, like Ray's."""
+    """A public port exposes models, and APIs that execute arbitrary code, such as Ray's."""
     if resource.address in config.allowed_services:
         return
     if resource.is_kind("", "Service"):
@@ -119,7 +119,7 @@ def _endpoints(root: Node) -> Iterator[Violation]:
 
 
 def _is_node_address(text: str) -> bool:
-    """Return whether text is a loopback or link-local address."""
+    """Return whether a text is a loopback or link-local address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The rule that GPUs are assigned by limits and claims, and in no other way."""
+"""The rule that only limits and claims assign GPUs."""
 
 from __future__ import annotations
 

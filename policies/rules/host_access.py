@@ -1,4 +1,4 @@
-"""Rules about access to the node, from the baseline Pod Security Standard."""
+"""Rules about access to the node, from the baseline level of the Pod Security Standards."""
 
 from __future__ import annotations
 

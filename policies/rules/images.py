@@ -20,7 +20,7 @@ _REFERENCE: Final = re.compile(
     rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_PATH_COMPONENT}(/{_PATH_COMPONENT})*"
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,})?$"
 )
-"""Grammar of references. ASCII only, which rejects look-alike letters of other alphabets."""
+"""Grammar of image references. It allows only ASCII, so look-alike letters are rejected."""
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 _TAG: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]+(@|$)")
 _LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?latest([-_.][^@/]*)?(@|$)")

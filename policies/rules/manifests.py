@@ -1,4 +1,4 @@
-"""The rule that manifests have the structure that the other rules read."""
+"""The rule that manifests have the structure that the other rules expect."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ReadableConfig(RuleConfig):
     existing_objects: list[str] = Field(
         default=[],
         description="Objects that exist outside of this stack, each as `namespace/Kind/name`; "
-        "`*` matches anything. If a resource patches one of them, such as a DeploymentPatch, rules "
-        "evaluate only the patched fields. A patch of any other object is evaluated as a whole "
-        "object, because it creates the object if it is absent.",
+        "`*` matches anything. If a resource, such as a DeploymentPatch, patches one of them, "
+        "rules evaluate only the patched fields. A patch of any other object is evaluated as a "
+        "whole object, because it creates the object if it is absent.",
     )
 
 

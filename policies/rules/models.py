@@ -65,14 +65,14 @@ class ModelConfig(RoleConfig):
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether any label gives the pod the role `serving`, whatever its other labels are."""
+    """Return whether any label gives the pod the role `serving`, even if others differ."""
     labels = pod.metadata["labels"]
     components = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in components)
 
 
 def _not_promoted(reference: str) -> str:
-    """Return the CEL condition under which a reference is not that of a promoted model."""
+    """Return the CEL condition under which a reference does not refer to a promoted model."""
     return (
         f"[{reference}].exists(r, !r.matches({cel.literal(_BY_DIGEST)})"
         " || !r.split('@')[0].matches(pattern(settings.repositories))"

@@ -1,4 +1,4 @@
-"""The rule that namespaces with GPU workloads deny ingress, and that no policy undoes this."""
+"""The rule that namespaces with workloads deny ingress, and that no policy admits everybody."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLUSTER_SCOPED: Final = (
 
 
 def _denies_by_default(policy: Resource) -> bool:
-    """Return whether a policy denies ingress to every pod; if unknown, assume that it does."""
+    """Return whether a policy denies ingress to every pod; True if this is unknown."""
     spec = policy.root["spec"]
     selector, types = spec["podSelector"], spec["policyTypes"]
     if UNKNOWN in (spec.value, selector.value, types.value):
@@ -63,7 +63,7 @@ def _open_peers(policy: Resource) -> Iterator[Node]:
 
 
 def _is_everywhere(block: Node) -> bool:
-    """Return whether a block contains at least half of all addresses and excludes no large part."""
+    """Return whether a block has at least half of all addresses and excludes no large part."""
     if _prefix(block["cidr"]) > _HALF_PREFIX:
         return False
     return not any(_prefix(excluded) <= _LARGE_BLOCK_PREFIX for excluded in block["except"].items())

@@ -1,4 +1,4 @@
-"""The rule about notebooks, whose servers run any code that a request contains."""
+"""The rule about notebooks, whose servers execute any code that they receive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _starts_server(container: Container) -> bool:
 
 
 def _line(container: Container) -> str:
-    """Return command and arguments as one line."""
+    """Return the command and arguments of a container as one line."""
     return " ".join(
         word.text or "" for key in ("command", "args") for word in container.node[key].items()
     )

@@ -1,4 +1,4 @@
-"""Rules about workloads that others preempt: sweeps and notebooks."""
+"""Rules about workloads that other workloads may preempt: sweeps and notebooks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation
 
 @stack_rule(
     name="notebook-preemptible",
-    description="A notebook has a lower priority than the training in its queue.",
+    description="A notebook has a lower priority than the training runs in its queue.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Set the priority_class of the notebook to a class with a smaller value than the "
@@ -43,7 +43,7 @@ def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation
     config=SystemsConfig,
 )
 def notebook_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
-    """A notebook waits for its user most of the time, and training should not wait for it."""
+    """A notebook is idle most of the time, and training should not wait for it."""
     yield from _not_below_others(stack, config, is_notebook)
 
 

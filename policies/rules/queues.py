@@ -71,7 +71,7 @@ def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[
 
 
 def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node | None:
-    """Return the field that should name a queue, or None if the pod already has one."""
+    """Return the field that should name a queue, or None if the pod already has a queue."""
     if admitted_by_kueue(workload, pod, config):
         return None
     if "volcano" not in config.queue_systems:

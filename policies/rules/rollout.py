@@ -36,7 +36,7 @@ class DrainConfig(RoleConfig):
 
     drain_variables: list[str] = Field(
         default=["INFERENCE_NOTICE_SECONDS", "INFERENCE_DRAIN_SECONDS"],
-        description="Environment variables that state the time (s) a server takes to stop.",
+        description="Environment variables with the number of seconds that a server takes to stop.",
     )
 
 

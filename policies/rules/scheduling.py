@@ -171,14 +171,14 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
             minimum, queue = group.root["spec"]["minMember"], group.root["spec"]["queue"]
             size = _gang_size(stack, workload, config)
             if minimum.known and size is not None and quantity_or_none(minimum.value) != size:
-                expected = f"{int(size)}, the pods of {workload.resource.title}"
+                expected = f"{int(size)}, the number of pods of {workload.resource.title}"
                 yield Violation(minimum, expected, resource=group)
             if queue.known and not queue.text:
                 yield Violation(queue, "the name of a queue of this stack", resource=group)
 
 
 def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal | None:
-    """Return the number of pods. For a Kubeflow runtime, its TrainJobs set the number."""
+    """Return the number of pods in a gang. For a Kubeflow runtime, its TrainJobs set it."""
     runtime = workload.resource
     if runtime.is_named(config.elastic_workloads):
         return None

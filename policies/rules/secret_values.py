@@ -42,12 +42,13 @@ class EnvironmentConfig(RuleConfig):
 
     allowed_names: list[str] = Field(
         default=[],
-        description="Names of environment variables and data keys that look secret but are not.",
+        description="Names of environment variables and data keys that look like secrets but are "
+        "not.",
     )
 
 
 def _command_lines(container: Container) -> Iterator[tuple[Node, str]]:
-    """Yield command and arguments, each as one line."""
+    """Yield the command and the arguments of a container, each as one line."""
     for key in ("command", "args"):
         location = container.node[key]
         text = " ".join(word.text or "" for word in location.items())
@@ -109,7 +110,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
 
 @resource_rule(
     name="no-secrets-in-manifests",
-    description="Secrets are not written into ConfigMaps, custom resources and Secret manifests.",
+    description="Secrets are not written into ConfigMaps, custom resources or Secret manifests.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Create the Secret outside the repository, for example with External Secrets, and "
@@ -179,7 +180,7 @@ def _is_command(key: str, value: Any) -> bool:
 def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
     """Yield the strings of an object that are secrets.
 
-    Environment, arguments and annotations of pods are left out: the rule about pods checks them.
+    The environment, arguments and annotations of pods are skipped: the rule about pods checks them.
     """
     pending: list[tuple[Node, bool]] = [(root, False)]
     while pending:

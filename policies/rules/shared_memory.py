@@ -106,7 +106,7 @@ def _append(location: Node, item: object) -> Edit:
 
 @pod_rule(
     name="shm-mounted",
-    description="Containers of training, and those with several GPUs, mount a volume at /dev/shm.",
+    description="Training containers and containers with several GPUs mount a volume at /dev/shm.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Mount an emptyDir with medium Memory and a sizeLimit at /dev/shm.",

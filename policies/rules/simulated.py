@@ -1,7 +1,7 @@
 """Rules about scheduling, which `python -m gitops preview --simulate` evaluates.
 
 The pack only declares them, so that its configuration can contain their levels and settings. It
-never evaluates them, because it cannot simulate.
+never evaluates them, because it cannot simulate the scheduler.
 """
 
 from typing import Any, Final

@@ -59,7 +59,7 @@ def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
 
 @stack_rule(
     name="checkpoints-shared",
-    description="Training on several nodes writes to claims that all of them can mount.",
+    description="Training on several nodes writes to claims that all of the nodes can mount.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Set the access mode ReadWriteMany and a storage class that supports it.",
@@ -86,7 +86,7 @@ def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
 
 
 def is_retained(stack: Stack, claim: Resource) -> bool:
-    """Return whether the claim or its volume is kept; if unknown, assume that it is."""
+    """Return whether the claim or its volume is retained; True if this is unknown."""
     spec = claim.root["spec"]
     if claim.protected or UNKNOWN in (spec["storageClassName"].value, spec["volumeName"].value):
         return True

@@ -42,7 +42,7 @@ class QuotaConfig(NamespaceConfig):
 def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
     """Map each namespace with non-system workloads to one of these workloads.
 
-    Namespaces in `existing_namespaces` are left out.
+    Namespaces in `existing_namespaces` are omitted.
     """
     namespaces: dict[str, Resource] = {}
     for workload in stack.workloads:
@@ -89,9 +89,9 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
 
 
 def _merged(quotas: Sequence[Mapping[str, Decimal]]) -> dict[str, Decimal]:
-    """Return the limits of all quotas of a namespace, each of which applies.
+    """Return the smallest limit of each resource, because all quotas of a namespace apply.
 
-    Device classes have one entry, with the largest limit, because demands do not name the class.
+    Device classes share an entry with their largest limit, because a demand's class may be unknown.
     """
     smallest: dict[str, Decimal] = {}
     for name, limit in (item for quota in quotas for item in quota.items()):

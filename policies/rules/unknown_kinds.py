@@ -1,4 +1,4 @@
-"""Rule `kind-known`: every kind that runs pods is in the registry."""
+"""The rule that every kind that runs pods is in the registry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POD_FIELDS = frozenset(
 )
 _IMAGE = "image"
 _RUNNING = ("a pod", "a container", "a manifest")
-"""Evidence that is searched for in known kinds, too."""
+"""Evidence that also counts in an object of a known kind."""
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
 _LABELS = "/metadata/labels"
@@ -102,7 +102,7 @@ def _names_image(key: str, node: Node) -> bool:
     config=GpuConfig,
 )
 def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
-    """Rules read pods, containers and pod counts only at the paths that the registry contains."""
+    """In an unknown kind, rules may miss containers, images and the number of pods."""
     if resource.record is not None:
         yield from _opaque(resource, resource.record.opaque)
         for node in unreadable_manifests(resource):
@@ -145,7 +145,7 @@ def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> 
 def _recorded(
     resource: Resource, record: WorkloadKind
 ) -> tuple[set[tuple[Key, ...]], set[tuple[Key, ...]]]:
-    """Return the paths that other rules read with everything below them, and those of pods."""
+    """Return the paths that other rules read completely, and those that they read in part."""
     whole, own = set(), set()
     for pod in find_all_pods(resource):
         own.add(pod.spec.steps)

@@ -230,8 +230,8 @@ the limit instead.
   that Argo CD, Flux and Config Sync read, by Stacks of the Pulumi operator, by profiles of Dynamo,
   and by mutating admission policies. [helm-release-judged](#helm-release-judged) reports the
   objects in the stack that cause this. Check the rendered manifests with
-  `helm template … | python -m policies.check -`, see
-  [Check manifests without Pulumi](policies-without-pulumi.md).
+  `helm template … | python -m policies.check -` (see
+  [Check manifests without Pulumi](policies-without-pulumi.md)).
 - Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
   of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.
   Only the part that the object describes is checked.

@@ -109,7 +109,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _fix(documents: Sequence[Document], configuration: Configuration, dry_run: bool) -> bool:
-    """Write remediations, or print them as a diff; return whether there are any."""
+    """Write the remediations, or print them as a diff; return whether a file needs any."""
     # Only --fix needs the library that writes YAML.
     from policies.fix import Fix, fixes
 
@@ -166,7 +166,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the changes of --fix as a diff and check nothing; status 1 if there are any",
+        help="print the changes of --fix as a diff without writing or checking anything; exit with "
+        "status 1 if there are any, or if a file cannot be fixed",
     )
     parser.add_argument("--verbose", action="store_true", help="also list rules that passed")
     parser.add_argument(

@@ -78,7 +78,7 @@ class Workload:
 
     @property
     def least_retries(self) -> int:
-        """The smallest retry limit that the controller applies as is."""
+        """The smallest retry limit that the controller applies unchanged."""
         return self._record.least
 
     @property

@@ -15,7 +15,7 @@ UNLIMITED: Final = Decimal("Infinity")
 
 
 def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
-    """Return the value at a path near a pod; `*` selects the same items as in the pod's path."""
+    """Return the value at a path; `*` selects the same items as in the path of the pod."""
     node, same = root, True
     for index, key in enumerate(steps(path)):
         step: Key = key
@@ -103,7 +103,7 @@ def _is_double(root: Node, rollout: Rollout) -> bool:
 
 
 def structural_counts(spec: Node) -> Iterator[Node]:
-    """Yield the fields above a pod that, in most kinds, multiply the pods, innermost first."""
+    """Yield the fields above a pod that, in most kinds, set the number of pods, innermost first."""
     node = spec.parent
     while node is not None:
         for key in ("replicas", "parallelism"):

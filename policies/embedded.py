@@ -14,7 +14,7 @@ _NAMES = ("apiVersion", "kind")
 
 
 def embedded(resource: Resource) -> Iterator[Resource]:
-    """Yield the items of a list, and the objects at the paths in the record of the kind."""
+    """Yield the items of a list, and the objects at the paths that the kind's record contains."""
     for node in resource.listed:
         yield resource.inside(node)
     record = resource.record

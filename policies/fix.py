@@ -43,7 +43,7 @@ class Fix:
     rules: Sequence[str]
 
     def write(self) -> None:
-        """Write the file."""
+        """Write the remediated text to the file."""
         self.path.write_bytes(self.after.encode())
 
     @property

@@ -20,7 +20,7 @@ STDIN = "stdin"
 
 
 class UnusableInputError(Exception):
-    """The input cannot be checked; the message states what to pass instead."""
+    """Input that cannot be checked; the message states what to pass instead."""
 
 
 @dataclass(frozen=True)

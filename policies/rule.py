@@ -3,7 +3,7 @@
 Rules do not depend on where the manifests of a Kubernetes kind contain pods. A rule has one of five
 scopes:
 
-- `pod_rule`: called for every pod specification, wherever it was found;
+- `pod_rule`: called for every pod specification, regardless of its path;
 - `workload_rule`: called for every resource that runs pods;
 - `resource_rule`: called for every resource;
 - `release_rule`: called for every resource that deploys objects that rules cannot see, such as a
@@ -99,10 +99,11 @@ def validated(config: type[C], name: str, values: Any) -> C:
 class Rule(Generic[C]):
     """A rule of the pack.
 
-    `check` and `remedy` are called with an object of the rule's scope and the configuration.
-    `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys. `admission` is
-    the same rule in CEL, for rules that need only a single object. `references` are controls of
-    security frameworks (see `policies.frameworks`), and `url` links to the rule's documentation.
+    `check` and `remedy` are called with the configuration and, depending on the scope, a pod, a
+    workload, a resource or the stack. `about_pulumi` marks a rule that applies only to manifests
+    that Pulumi deploys. `admission` is the same rule in CEL, for rules that need only a single
+    object. `references` are controls of security frameworks (see `policies.frameworks`), and `url`
+    links to the rule's documentation.
     """
 
     name: str

@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", metavar="DIRECTORY", help="manifests with expectations")
+    parser.add_argument(
+        "directory", metavar="DIRECTORY", help="directory of manifests with expectations"
+    )
     add_rule_arguments(parser)
     parser.add_argument(
         "--no-stack-rules",

@@ -129,20 +129,20 @@ class Node:
         return self.value is not UNKNOWN
 
     def items(self) -> Iterator[Node]:
-        """Yield the known items of a list; nothing for anything else."""
+        """Yield the known items of a list; yield nothing for other values."""
         if isinstance(self.value, list):
             for index, item in enumerate(self.value):
                 if item is not None and item is not UNKNOWN:
                     yield Node(item, self, index, self._partial)
 
     def fields(self) -> Iterator[tuple[str, Node]]:
-        """Yield the keys and values of an object; nothing for anything else."""
+        """Yield the keys and values of an object; yield nothing for other values."""
         if isinstance(self.value, dict):
             for key, item in self.value.items():
                 yield key, Node(item, self, key, self._partial)
 
     def branches(self) -> list[Node]:
-        """Return the objects and lists in an object or list."""
+        """Return the children of an object or list that are objects or lists."""
         if isinstance(self.value, dict):
             pairs: Iterable[tuple[Key, Any]] = self.value.items()
         elif isinstance(self.value, list):

@@ -97,7 +97,7 @@ def _service(spec: Node) -> Iterator[Violation]:
         yield Violation(kind, '"ClusterIP"', found=show(kind.value))
     name = spec["externalName"]
     if _NODE_NAME.search(name.text or ""):
-        yield Violation(name, "a name that leads neither to a node nor to its metadata server")
+        yield Violation(name, "a name that refers neither to a node nor to its metadata server")
     if addresses.present and addresses.value != []:
         yield Violation(addresses, "nothing: external addresses take over other hosts' traffic")
 

@@ -46,7 +46,7 @@ class RegistryConfig(RuleConfig):
     allowed_registries: list[Annotated[str, AfterValidator(_without_slash)]] = Field(
         default=[],
         description="Registries, with or without a path, that images may come from, and prefixes "
-        "of model URIs, such as `hf://team` or `s3://models`. Empty allows every registry.",
+        "of model URIs, such as `hf://team` or `s3://models`. An empty list allows all.",
     )
 
 

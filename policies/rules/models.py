@@ -65,7 +65,7 @@ class ModelConfig(RoleConfig):
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether any label gives the pod the role `serving`, even if others differ."""
+    """Return whether any label gives the pod the role `serving`, even if another differs."""
     labels = pod.metadata["labels"]
     components = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in components)

@@ -1,4 +1,7 @@
-"""The rule that namespaces with workloads deny ingress, and that no policy admits everybody."""
+"""The rule that namespaces with non-system workloads deny ingress by default.
+
+No network policy may admit everybody to these namespaces.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,7 @@ _OPEN_PEER_FINDERS: Final[
 
 @stack_rule(
     name="namespace-default-deny",
-    description="A namespace with training or inference workloads denies ingress by default.",
+    description="A namespace with pods of any role except `system` denies ingress by default.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare a NetworkPolicy with an empty podSelector and no ingress rules.",

@@ -105,7 +105,7 @@ def _merged(quotas: Sequence[Mapping[str, Decimal]]) -> dict[str, Decimal]:
 
 @stack_rule(
     name="namespace-gpu-quota",
-    description="A namespace with training or inference workloads has a GPU quota.",
+    description="A namespace with pods of any role except `system` has a GPU quota.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare a ResourceQuota with requests.nvidia.com/gpu in the namespace.",

@@ -138,10 +138,10 @@ role:
 | role | pods | additional requirements |
 | --- | --- | --- |
 | `training` | Pods or GPUs that work together | Queue, gang, bounded retries, shared memory |
-| `batch` | Jobs with a single GPU, and steps of pipelines | Nothing |
+| `batch` | Jobs with a single GPU, and steps of pipelines | None |
 | `serving` | Servers | Probes, graceful shutdown, availability |
-| `interactive` | Notebooks and similar pods with a single GPU | Nothing |
-| `system` | Pods without GPUs, unless the kind or a label assigns another role | Nothing |
+| `interactive` | Notebooks and similar pods with a single GPU | None |
+| `system` | Pods without GPUs, unless the kind or a label assigns another role | None |
 
 The kind determines which roles are possible and which one is the default. For example, a Job is
 `training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an

@@ -33,7 +33,7 @@ class Key:
     def take(self) -> bool:
         """Count a request; return False if the quota is exhausted.
 
-        The capacity of the token bucket is the quota of one second, but at least one token.
+        The capacity of the token bucket is the number of requests per second, but at least 1.
         """
         if not self.quota:
             return True
@@ -48,7 +48,7 @@ class Key:
 
 
 class Access:
-    """API keys from a file, such as a mounted Secret. `refresh` reads the file again on changes."""
+    """API keys from a file, such as a mounted Secret. `refresh` reloads a changed file."""
 
     def __init__(self, file: str) -> None:
         """Raise ConfigurationError if the file is unreadable, invalid or without keys."""
@@ -73,7 +73,7 @@ class Access:
         return found[-1] if found else None
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; if it is now invalid, keep the current keys."""
+        """Reload the file if it has changed; if it is now invalid, keep the current keys."""
         try:
             if stamp_of(self._path) == self._stamp:
                 return

@@ -1,4 +1,4 @@
-"""Cache of downloaded files that the pods of a node share. The name of a file is its SHA-256.
+"""Cache of downloaded files, shared by several pods. The name of a file is its SHA-256.
 
 Every pod that mounts the volume can replace these files. A pod therefore uses a file only after it
 has copied the file out of the cache and verified the digest of the copy.
@@ -93,8 +93,8 @@ class Cache:
     def lock(self, sha256: str) -> Iterator[Callable[[], object]]:
         """Wait while another pod is downloading the file, unless its download has stalled.
 
-        Yield a function. Call it after progress, so that waiting pods do not consider this pod's
-        download stalled.
+        Yield a function to call whenever the download progresses. Without these calls, waiting
+        pods consider the download stalled.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:

@@ -67,8 +67,8 @@ class InferenceConfig(BaseModel):
     """Maximum size of the JSON in a request, and of the values that a response returns as JSON;
     send larger tensors in binary form."""
     max_output_bytes: Size = 64 * 2**20
-    """Maximum size of the outputs of a request; larger ones are rejected with 400, also if they
-    exceed max_buffered_bytes * max_share_per_peer."""
+    """Maximum size of the outputs of a request; larger ones are rejected with 400. Outputs are
+    also rejected if they exceed max_buffered_bytes * max_share_per_peer, minus the request body."""
     max_connections: int = Field(default=4096, ge=1, le=1_000_000)
     """Maximum number of client connections; beyond it, idle connections are closed."""
     max_share_per_peer: float = Field(default=0.5, gt=0, le=1)
@@ -123,12 +123,12 @@ class InferenceConfig(BaseModel):
     max_batch: int = Field(default=32, ge=1, le=4096)
     """Maximum number of samples per batch."""
     max_delay_ms: float = Field(default=0, ge=0, le=1000)
-    """Maximum time (ms) that a worker waits after a batch, under load, until the queue has grown by
-    the size of that batch."""
+    """Maximum time (ms) that a worker waits, under load, for the queue to grow by the size of the
+    batch that the worker has just finished."""
     max_queue: int = Field(default=512, ge=1, le=2**20)
-    """Maximum number of queued samples; additional ones are rejected with 429."""
+    """Maximum number of queued samples; requests beyond it are rejected with 429."""
     max_queue_bytes: int = Field(default=256 * 2**20, ge=2**16, le=2**40)
-    """Maximum size of queued samples; additional ones are rejected with 429."""
+    """Maximum size (bytes) of queued samples; requests beyond it are rejected with 429."""
     hang_seconds: float = Field(default=60, gt=0, le=86400)
     """Maximum time (s) for one batch; a slower worker is killed and replaced."""
     poll_seconds: float = Field(default=2, gt=0, le=300)

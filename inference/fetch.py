@@ -4,11 +4,11 @@
   python -m inference.fetch s3://models/digits-1a2b3c4d/export /models/export
 
 workload.store describes the credentials of s3://, gs:// and az://. The credentials of a registry
-are OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry without TLS. Redirects of
-a web server are followed only within that server, because another address could be one that only
+are OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry without TLS. Redirects
+from a web server to another server are rejected, because they could lead to an address that only
 this machine can reach.
 
-With --cache, files that already exist in a directory shared by several pods are copied from there.
+With --cache, files that a directory shared by several pods already contains are copied from there.
 """
 
 import argparse
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="KIND",
-        help="also download this form of the model: pt2, pruned or int8",
+        help="also download this artifact of the export: pt2, pruned or int8",
     )
     parser.add_argument("--cache", type=Path, help="directory of files that several pods share")
     parser.add_argument(

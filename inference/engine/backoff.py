@@ -10,7 +10,7 @@ RESET_SECONDS: Final = 60.0
 """Time (s) without a death after which earlier deaths no longer count."""
 
 MAX_DELAY: Final = 30.0
-"""Maximum delay (s) of a replacement. Delays begin with 1 s after `MAX_DEATHS` deaths, and double
+"""Maximum delay (s) of a replacement. Delays start at 1 s after `MAX_DEATHS` deaths, and double
 with each additional death."""
 
 

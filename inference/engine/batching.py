@@ -43,7 +43,7 @@ class Request:
     pending: int = 0
     """Number of pieces without outputs."""
     retried: bool = False
-    """True if a worker died while it was processing the request, which is then batched alone."""
+    """True if a worker died while processing the request, which must then be computed alone."""
     outputs: dict[int, Tensors] = field(default_factory=dict)
     """Outputs of computed pieces, by the index of the piece's first sample."""
     queue_seconds: float = 0.0
@@ -154,8 +154,8 @@ class Queue:
     """Queue that serves clients in turn, with limits on the total number of samples and bytes.
 
     If the queue is full, a new request evicts the newest requests of the client with the most
-    queued samples or bytes. Instead, the new request is rejected if its own client would then have
-    at least as many.
+    queued samples or bytes. However, the new request is rejected if its client would then have at
+    least as many samples or bytes in the queue.
     """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:

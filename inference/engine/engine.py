@@ -96,7 +96,10 @@ class ModelEngine:
         atexit.unregister(self._kill)
 
     async def _watch(self) -> None:
-        """Load the export when it appears, and a changed one if dead workers cannot be replaced."""
+        """Load the export when it appears.
+
+        If dead workers cannot be replaced, also load an export that has changed.
+        """
         while True:
             if self.pool is None or self.pool.broken:
                 async with self._reloading:

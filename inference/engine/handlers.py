@@ -41,7 +41,7 @@ class Handler(ABC):
     exception, the requests of the batch are computed again one by one. A request that fails again
     counts as invalid (400), because the model passed its test when it was loaded. If memory is
     exhausted, the response is 503 instead. The client gets the message of an InputError. For other
-    exceptions, the client gets a general message; unless memory is exhausted, the traceback is
+    exceptions, the client gets a generic message; unless memory is exhausted, the traceback is
     logged.
     """
 
@@ -61,7 +61,7 @@ class Handler(ABC):
 
     @abstractmethod
     def predict(self, decoded: Any) -> Any:
-        """Compute the batch. Called in torch.inference_mode."""
+        """Compute the batch. `compute` calls this method in torch.inference_mode."""
 
     def encode(self, predicted: Any) -> Tensors:
         """Convert the result of `predict` to one array per output, batch dimension first."""

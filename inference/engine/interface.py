@@ -85,7 +85,7 @@ class OverloadedError(RefusedError):
 
 
 class DeadlineError(RefusedError):
-    """The request's deadline passed before it was computed. HTTP 504."""
+    """The request was not computed before its deadline. HTTP 504."""
 
 
 class UnavailableError(RefusedError):
@@ -96,7 +96,7 @@ class Observer:
     """Observer of engine events, called in the event loop. The base class ignores the events."""
 
     def batch(self, samples: int, seconds: float) -> None:
-        """Handle the end of a batch of `samples` that took `seconds` to compute."""
+        """Handle a computed batch of `samples` samples, which took `seconds` to compute."""
 
     def worker_ended(self, reason: str) -> None:
         """Handle the unexpected exit of a worker, which is then replaced."""

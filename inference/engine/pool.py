@@ -295,7 +295,8 @@ class Pool:
         except BaseException as error:
             self._workers.remove(worker)
             # The fork server may have died, or there may be too little memory or too many
-            # processes, threads or files. A later start may succeed: it replaces the fork server.
+            # processes, threads or open files. A later start may succeed, because it also
+            # replaces a dead fork server.
             if isinstance(error, OSError | EOFError | RuntimeError):
                 raise ExportError(f"a worker cannot be started: {error!r}") from error
             raise

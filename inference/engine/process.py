@@ -40,10 +40,10 @@ INITIAL_BYTES: Final = 1 << 16
 STOPPED: Final = "the server stopped it"
 
 MAX_MESSAGE_BYTES: Final = 1 << 17
-"""Maximum size of a message. Everything without a small limit is passed in arenas."""
+"""Maximum size of a message. Data without a small size limit is passed in arenas."""
 
 ERRORS: Final = "\0errors"
-"""Name of the errors in the arena of the outputs, as JSON of `Errors`."""
+"""Name under which the outputs' arena contains the errors, as JSON of `Errors`."""
 
 Message = dict[str, Any]
 
@@ -232,7 +232,7 @@ class Worker:
         """Start the process; `loaded` completes when the model is loaded or cannot be loaded.
 
         Raise OSError, EOFError or RuntimeError if the process, its memory or a thread cannot be
-        created. `on_exit` is not called then.
+        created; `on_exit` is then not called.
         """
         with contextlib.ExitStack() as opened:
             arenas: list[Arena] = []
@@ -329,7 +329,7 @@ class Worker:
             if self.ready:
                 # A result for another batch would be returned to the wrong clients.
                 if not self.batches or self.batches[0].slot != message["slot"]:
-                    self._reject("it sent a result for another batch than the first one")
+                    self._reject("it sent a result for a batch other than the first one")
                     return
                 self._on_result(self, message)
                 continue

@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         return self._awaits_turn and bool(self._queue) and self._queue[0].is_slow
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the connection, within the limits."""
+        """Accept the connection, or abort it if a limit has been reached."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=HIGH_WATER)
         address = transport.get_extra_info("peername")

@@ -37,7 +37,8 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     deadline = request.started + seconds
     if time.monotonic() >= deadline:
         raise DeadlineError("the deadline passed before the whole request had been read")
-    # Larger outputs could not be reserved next to the body, even for the only client.
+    # Memory for larger outputs could not be reserved in addition to the body, even if there were no
+    # other client.
     most = min(limits.max_output_bytes, limits.max_bytes_per_peer - request.charged)
     size = v2_json.check_output_size(parsed, most, limits.max_json_bytes)
     if not reserve(size):

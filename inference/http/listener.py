@@ -72,7 +72,8 @@ class Certificate:
 
     def _read(self) -> None:
         self._read_stamps = self._stamps()
-        # Load the pair into a new context first, because an error would leave the context unusable.
+        # Try the pair in a new context first, because an error would make the context in use
+        # unusable.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self._chain, self._key)
         self.context.load_cert_chain(self._chain, self._key)
 

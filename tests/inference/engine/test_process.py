@@ -156,7 +156,7 @@ async def test_a_failed_start_leaves_no_open_files(
 @pytest.mark.parametrize(
     ("run", "reason"),
     [
-        (confuse_batches, "it sent a result for another batch than the first one"),
+        (confuse_batches, "it sent a result for a batch other than the first one"),
         (send_too_much, "it sent a message that cannot be read: it has more than 131072 bytes"),
     ],
 )

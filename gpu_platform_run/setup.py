@@ -1,7 +1,7 @@
 """Build of the package `gpu_platform_run` from workload/run.py and the modules that it uses.
 
-In the checkout, these modules belong to the package `workload`. Its name is too common for the
-environments of other projects, so the modules are copied and their imports are rewritten.
+In the checkout, these modules belong to the package `workload`. That name is too common for a
+package in environments of other projects, so the modules are copied and their imports rewritten.
 """
 
 import re

@@ -37,7 +37,7 @@ class GptOptions(Options):
     """Options of gpt."""
 
     context: int = Field(
-        default=256, ge=8, le=131_072, description="Maximum number of tokens of a sample."
+        default=256, ge=8, le=131_072, description="Maximum number of tokens per sample."
     )
     layers: int = Field(default=4, ge=1, le=128, description="Number of blocks.")
     heads: int = Field(default=4, ge=1, le=128, description="Attention heads per block.")
@@ -90,7 +90,7 @@ MODELS: Final = {
 }
 """Maps names to models.
 
-To fit a model, images are enlarged and converted to colour, but never shrunk.
+Images are upscaled and converted to colour as the model requires, but never downscaled.
 """
 
 

@@ -52,12 +52,12 @@ def read_weights(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
 
 
 def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
-    """Load another form of the model (pt2, pruned, int8) for the CPU.
+    """Load an artifact of the export (pt2, pruned or int8) for the CPU.
 
-    All forms except pruned are code. No program other than the training program may have write
-    access to their directory, because whoever can replace the file can also replace its digest.
-    `custom` applies to pruned, as in load_network. Raise ExportError if the form does not exist or
-    is damaged.
+    All artifacts except pruned contain code. Only the training program may have write access to
+    their directory, because whoever can replace the file can also replace its digest. `custom`
+    applies to pruned, as in load_network. Raise ExportError if the artifact does not exist or is
+    damaged.
     """
     artifact = manifest.artifact(kind)
     if kind == "pruned":

@@ -41,7 +41,7 @@ class File(BaseModel):
 
 
 class Weights(File):
-    """The file with the weights, from which everything else is derived."""
+    """The file with the trained weights, from which the artifacts are derived."""
 
     file: str = Field(default=WEIGHTS_FILE, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
 
@@ -52,14 +52,14 @@ class Weights(File):
 
 
 class Artifact(Weights):
-    """Another form of the model, with its quality and speed."""
+    """A file with a variant of the model, and the variant's quality and speed."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
     kind: str = Field(
         pattern=r"^[a-z0-9-]+$", description="Kind of the artifact: pt2, pruned or int8."
     )
     method: str = Field(default="", description="Method, such as static for int8.")
-    metrics: dict[str, float] = Field(default_factory=dict, description="Metrics of this form.")
+    metrics: dict[str, float] = Field(default_factory=dict, description="Metrics of this variant.")
     metrics_before: dict[str, float] = Field(
         default_factory=dict, description="Metrics of the original model in the same evaluation."
     )
@@ -123,7 +123,7 @@ class Manifest(BaseModel):
     )
     weights: Weights
     artifacts: tuple[Artifact, ...] = Field(
-        default=(), description="Other forms of the same model."
+        default=(), description="Files with variants of the same model."
     )
     run: str = Field(default="", description="Name of the training run.")
     settings: dict[str, str | int | float] = Field(

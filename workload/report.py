@@ -115,8 +115,8 @@ def _write(content: Mapping[str, object]) -> str:
 class Bar:
     """Context manager for a progress bar, which is shown if standard output is a terminal.
 
-    The bar counts samples. `total` is the number in the whole run, and `done` is the number on
-    which earlier processes have trained.
+    The bar counts samples. `total` is the number of samples in the whole run, and `done` is the
+    number on which earlier attempts have trained.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:

@@ -170,7 +170,7 @@ class Run:
         except BaseException as error:
             self.__exit__(type(error), error)
             raise
-        # Handle signals only from here: earlier, there is nothing to save, and a process that
+        # Handle signals only from here on: earlier, there is nothing to save, and a process that
         # handles SIGTERM would continue to wait for a lost peer.
         self._handlers = self._vote.listen()
         return self

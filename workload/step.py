@@ -1,4 +1,4 @@
-"""Program of a step: `python3 -m workload.step --run=… --name=… -- COMMAND`.
+"""Entry point of a step: `python3 -m workload.step --run=… --name=… -- COMMAND`.
 
 The program evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the
 command and in environment variables, and runs the command. A step is skipped if a preceding step

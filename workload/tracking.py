@@ -152,7 +152,7 @@ class Mlflow(Service):
             )
 
     def write(self, lines: list[Line]) -> None:
-        """Write lines to the run, which the first line creates or continues."""
+        """Write lines to the run; the first call creates or resumes the run."""
         from mlflow.entities import Metric, Param
         from mlflow.exceptions import MlflowException
 
@@ -178,7 +178,7 @@ class Mlflow(Service):
             raise
 
     def _open(self, parameters: Mapping[str, str]) -> Mapping[str, str]:
-        """Create or continue the run; return the parameters that it already has."""
+        """Create or resume the run; return the parameters that it already has."""
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -205,7 +205,7 @@ class Mlflow(Service):
         return {}
 
     def _conclude(self, line: Line) -> None:
-        """After the last line, set the run's status and, from the result or the error, its tags."""
+        """If this is the last line, set the run's status, and tags with the result or the error."""
         if line.event not in _ENDS:
             return
         for name in ("export", "sha256", "message"):
@@ -224,7 +224,7 @@ class Wandb(Service):
         self._run: Any = None
 
     def write(self, lines: list[Line]) -> None:
-        """Write lines to the run, which the first line creates or continues."""
+        """Write lines to the run; the first call creates or resumes the run."""
         for line in lines:
             if self._run is None:
                 self._run = self._open(line.parameters)

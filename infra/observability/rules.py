@@ -187,7 +187,7 @@ def _queue_wait() -> list[Recording]:
 
 
 def _first_wait() -> str:
-    """Return a query for the shortest wait that was reported for each gang while it was complete.
+    """Return a query for each gang's shortest wait that was reported while the gang was complete.
 
     The query also reads earlier values of the recorded series, because Volcano's value is reset if
     a pod is replaced, and lost if the scheduler restarts.

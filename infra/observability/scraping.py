@@ -21,7 +21,7 @@ from kube.names import (
 
 @dataclass(frozen=True)
 class Target:
-    """Pods that serve metrics at a named port, or Services at a numbered one."""
+    """Pods that serve metrics on a named port, or Services with a numbered target port."""
 
     name: str
     namespace: str

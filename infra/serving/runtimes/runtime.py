@@ -70,7 +70,7 @@ class Runtime(BaseModel, ABC):
     sources: ClassVar[frozenset[Source]]
     """Sources of models that the program can read."""
     export: ClassVar[str] = "export"
-    """Directory of a run that the program reads."""
+    """Subdirectory of a run from which the program loads the model."""
     managed: ClassVar[Mapping[str, str]] = {}
     """Settings that the stack determines.
 

@@ -90,7 +90,8 @@ MODELS: Final = {
 }
 """Maps names to models.
 
-Images are upscaled and converted to colour as the model requires, but never downscaled.
+To fit a model, images are enlarged by an integer factor, padded with black, and converted from
+grey to colour. They are never reduced.
 """
 
 

@@ -101,7 +101,7 @@ def _network(choice: Choice) -> nn.Module:
 
 @torch.inference_mode()
 def _fast(network: nn.Module, choice: Choice) -> nn.Module:
-    """Fold batch norms into convolutions, and use channels last (on the CPU, only if it is faster).
+    """Fold batch norms, and use the channels-last layout (on the CPU, only if it is faster).
 
     Each change is kept only if the outputs stay the same within `TOLERANCE`.
     """

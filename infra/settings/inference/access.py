@@ -16,7 +16,7 @@ class TlsSettings(Settings):
 
 
 class ApiKeysSettings(Settings):
-    """API keys that clients need for predictions."""
+    """API keys, one of which clients must send with each request."""
 
     secret: DnsName = Field(description="Name of a Secret in the service's namespace.")
     key: str = Field(

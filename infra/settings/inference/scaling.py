@@ -51,8 +51,8 @@ class KedaSettings(Settings):
     activation_query: str | None = Field(
         default=None,
         min_length=1,
-        description="PromQL query that is above 0 while requests arrive, such as the gateway's "
-        "request rate. With no pods running, the service itself reports nothing.",
+        description="PromQL query whose value is above 0 while requests arrive, such as the "
+        "gateway's request rate. With no pods running, the service itself reports nothing.",
     )
 
 

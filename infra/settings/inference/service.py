@@ -123,7 +123,9 @@ class InferenceServiceSettings(Settings):
         default=None, description="TLS termination at the model server."
     )
     api_keys: ApiKeysSettings | None = Field(
-        default=None, description="API keys that clients need for predictions. null requires none."
+        default=None,
+        description="API keys, one of which clients must send with each request. null requires "
+        "none.",
     )
     service_type: Literal["ClusterIP", "NodePort"] = Field(
         default="ClusterIP", description="Type of the Service."

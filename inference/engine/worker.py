@@ -44,7 +44,7 @@ MAX_TRACE_CHARACTERS: Final = 20_000
 
 
 def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
-    """Run until the server closes its end of the socket. `inference.engine.process` calls this."""
+    """Load the model, then compute batches until the server closes its end of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Exclude the objects that existed before the fork from garbage collection, which would copy

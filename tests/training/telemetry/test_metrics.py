@@ -65,8 +65,10 @@ def test_the_first_process_of_a_node_serves_metrics(tmp_path: Path) -> None:
     until(in_the_second_epoch)
     assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
     now = seen[-1]
-    # 1437 samples in steps of 128, and a first epoch that is complete.
-    assert now["training_samples_total"] == 1437 + 128 * (now["training_step"] - 12)
+    # 1437 samples in steps of 128, and a first epoch that is complete. Metrics that are read during
+    # the update after a step may differ by this step.
+    samples = 1437 + 128 * (now["training_step"] - 12)
+    assert now["training_samples_total"] in (samples - 128, samples)
     assert now["training_step_seconds_count"] == pytest.approx(now["training_step"], abs=1)
     assert now["training_step_seconds_sum"] >= 0.1 * now["training_step_seconds_count"]
     assert now["training_data_wait_seconds_sum"] < now["training_step_seconds_sum"]

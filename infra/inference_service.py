@@ -78,7 +78,7 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
     if canary is None:
         return []
     deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline_seconds)}
-    # Pulumi can tell by itself when a Deployment is ready, but not when a LeaderWorkerSet is.
+    # Pulumi detects when a Deployment is ready, but not when a LeaderWorkerSet is ready.
     several = canary.runtime.nodes > 1
     awaited = {"pulumi.com/waitFor": "condition=Available"} if several else {}
     built = [workload(args, canary, deadline | awaited), service(args, canary, deadline)]

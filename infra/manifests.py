@@ -79,7 +79,7 @@ def _add_metadata(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str
 
 
 def network_policy(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
-    """Return the NetworkPolicy of an app's pods: it allows `ingress` only, and no egress."""
+    """Return the NetworkPolicy of an app's pods, which allows only `ingress`, and no egress."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

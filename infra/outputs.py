@@ -69,7 +69,9 @@ class ClusterOutput(TypedDict):
 class RunOutput(TypedDict):
     """The current run of a training job."""
 
-    name: Annotated[str, Field(description="Name of the run: `<job>-<8 hex digits>`.")]
+    name: Annotated[
+        str, Field(description="Name of the run: `<job>-<8 hex digits>`, or `run` of the job.")
+    ]
     kind: Annotated[JobKind, Field(description="Job kind (docs/jobs.md).")]
     namespace: Annotated[str, Field(description="Namespace of the pods.")]
     queue: Annotated[str, Field(description="Volcano queue of the run.")]
@@ -96,8 +98,8 @@ class VersionOutput(TypedDict):
         Annotated[
             str,
             Field(
-                description="SHA-256 of the weights, if the settings require one. Otherwise it is "
-                "known only once the run has finished."
+                description="SHA-256 of the weights, if the settings specify it. Otherwise, it is "
+                "unknown until the run has finished."
             ),
         ]
     ]

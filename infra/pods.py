@@ -1,4 +1,4 @@
-"""The pod template of training and inference, built from a typed specification.
+"""The pod template of the stack's workloads, built from a typed specification.
 
 The template determines each pod's GPU limits, /dev/shm, NCCL and RDMA variables, security context,
 volumes and placement.
@@ -51,7 +51,7 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class InitContainer:
-    """A container that runs in the pod's image before the main one.
+    """A container that uses the pod's image and runs before the main container.
 
     It requests the CPU and memory of the main container, but no other resource. `mounts` maps
     volume names to mount paths. Only this container mounts `claims`.

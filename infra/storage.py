@@ -53,8 +53,8 @@ class Storage(Component):
             key: self.create(
                 f"{name}-volume-{key}",
                 volume(key, value, _claim_ref(args, owners.get(key))),
-                # A volume cannot be deleted while a retained claim is bound to it, so it is
-                # retained as well.
+                # A volume cannot be deleted while a retained claim is bound to it, so the volume
+                # is retained as well.
                 self.options(retain=key in owners and settings.claims[owners[key]].retain),
             )
             for key, value in settings.volumes.items()

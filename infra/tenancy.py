@@ -146,7 +146,7 @@ def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
 def limit_range(tenancy: TenancySettings) -> Manifest:
     """Return the LimitRange for containers.
 
-    It sets no CPU limit, because GPUs would wait for throttled CPUs.
+    It sets no CPU limit, because CPU throttling would leave GPUs idle.
     """
     limits = tenancy.limits
     return _object(

@@ -32,7 +32,7 @@ class TrainingJob(Component):
     """A run of a training job. The component does not wait for the run to end."""
 
     run: str
-    """Name of the run and of its directory on the claim: `<key of the job>-<8 hex digits>`."""
+    """Name of the run, and of its directory on the checkpoint claim (see `run_name`)."""
     namespace: pulumi.Input[str]
     """Namespace of the run's pods."""
     summary: RunOutput

@@ -100,5 +100,5 @@ class WorkloadImage(Component):
 
 
 def _relative(path: Path) -> str:
-    """Return a path relative to the program, so that the state does not depend on the checkout."""
+    """Return a relative path, so that the state does not contain the checkout's location."""
     return Path(os.path.relpath(path)).as_posix()

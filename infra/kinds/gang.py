@@ -38,7 +38,7 @@ class Gang:
     `pod.command` contains torchrun's arguments (`-m`, module, arguments), and the kind adds those
     for the rendezvous. If `custom_command` is True, `pod.command` is the complete command. In kinds
     with a launcher, `launcher` is the pod of the MPI launcher or the Ray head. `suspend` and `stop`
-    terminate the pods, in kinds that support it; a stopped run cannot be resumed.
+    terminate the pods, in kinds that support this; a stopped run cannot be resumed.
     """
 
     name: str
@@ -126,7 +126,7 @@ def _rendezvous(gang: Gang) -> list[str]:
 
 
 def command_variables(gang: Gang) -> dict[str, str]:
-    """Return the environment variables that a command needs besides those of the rendezvous.
+    """Return the environment variables that a command needs, except those of the rendezvous.
 
     A custom command gets NNODES and NPROC_PER_NODE in torchrun's format.
     """

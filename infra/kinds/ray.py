@@ -1,8 +1,7 @@
 """Kind `ray`: a KubeRay RayJob. The head has no GPUs. Every pod except the head is one Ray worker.
 
 The stack's PodGroup makes the head and the workers one gang, whatever batch scheduler KubeRay is
-configured to use.
-KubeRay generates the pods' commands (`ray start`).
+configured to use. KubeRay generates the pods' commands (`ray start`).
 """
 
 import re
@@ -36,12 +35,13 @@ def build(gang: Gang) -> list[Manifest]:
         "spec": compact(
             {
                 "entrypoint": " ".join(_shell_word(word) for word in gang.pod.command),
-                # The operator itself submits the command. The default mode creates a pod for that.
+                # The operator itself submits the command. By default, it would create a pod for
+                # this.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
                 "activeDeadlineSeconds": gang.deadline_seconds,
                 "suspend": gang.suspend or None,
-                # Without this, the cluster of a finished job would keep its GPUs.
+                # Without this setting, the Ray cluster of a finished job would keep its GPUs.
                 "shutdownAfterJobFinishes": True,
                 "rayClusterSpec": _cluster(gang),
             }

@@ -1,7 +1,7 @@
 """Kind `volcano`: a Volcano Job. The other kinds that are Volcano Jobs use this module as well.
 
-Volcano places all pods (of an elastic gang, at least the minimum) or none, and restarts them
-together.
+Volcano places all pods of a gang or none, and restarts them together. An elastic gang needs only
+its minimum number of pods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
 complete the job when any task succeeds."""
 
 _TASK_RETRIES: Final = 3
-"""Volcano's default. If it is left out, the mutating webhook adds it when the job is created.
-Applying the same manifest again would then change the tasks, and the validating webhook rejects
-that."""
+"""Volcano's default, set explicitly. Otherwise, the mutating webhook adds it when the job is
+created. Applying the same manifest again would then remove it, and the validating webhook rejects
+changes of tasks."""
 
 _PLUGINS: Final = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],

@@ -34,18 +34,21 @@ class Thresholds(Settings):
         default=0.05, description="Utilization below which an allocated GPU counts as idle."
     )
     gpu_idle_minutes: Minutes = Field(
-        default=30, description="Time (min) that an allocated GPU must be idle."
+        default=30,
+        description="Time (min) that an allocated GPU must be idle before an alert fires.",
     )
     gpu_memory_share: Share = Field(
         default=0.97, description="Share of a GPU's memory above which it counts as nearly full."
     )
     missing_minutes: Minutes = Field(
-        default=15, description="Time (min) for which an expected series must be missing."
+        default=15,
+        description="Time (min) for which an expected series must be missing before an alert "
+        "fires.",
     )
     gpu_unhealthy_minutes: Minutes = Field(
         default=5,
-        description="Time (min) that GPUs must be unhealthy. It should exceed the restart time of "
-        "a device plugin.",
+        description="Time (min) that GPUs must be unhealthy before an alert fires. It should "
+        "exceed the restart time of a device plugin.",
     )
     shm_share: Share = Field(
         default=0.9, description="Share of /dev/shm above which it counts as nearly full."
@@ -54,7 +57,7 @@ class Thresholds(Settings):
         default=0.9, description="Share of a claim above which it counts as nearly full."
     )
     claim_minutes: Minutes = Field(
-        default=5, description="Time (min) that a claim must be nearly full."
+        default=5, description="Time (min) that a claim must be nearly full before an alert fires."
     )
     memory_share: Share = Field(
         default=0.95,
@@ -62,7 +65,8 @@ class Thresholds(Settings):
     )
     memory_minutes: Minutes = Field(
         default=2,
-        description="Time (min) that memory, /dev/shm or a GPU's memory must be nearly full.",
+        description="Time (min) that memory, /dev/shm or a GPU's memory must be nearly full before "
+        "an alert fires.",
     )
     stalled_minutes: Minutes = Field(
         default=20,
@@ -77,14 +81,15 @@ class Thresholds(Settings):
         default=3, description="Maximum number of restarts per hour of a job or server."
     )
     pending_minutes: Minutes = Field(
-        default=60, description="Time (min) that a gang must be pending."
+        default=60, description="Time (min) that a gang must be pending before an alert fires."
     )
     exhausted_minutes: Minutes = Field(
-        default=15, description="Time (min) that a quota must be exhausted."
+        default=15, description="Time (min) that a quota must be exhausted before an alert fires."
     )
     serving_minutes: Minutes = Field(
         default=5,
-        description="Time (min) that a service must be slow, failing, overloaded or not ready.",
+        description="Time (min) that a service must be slow, failing, overloaded or not ready "
+        "before an alert fires.",
     )
     latency_seconds: Seconds = Field(
         default=1.0, description="Maximum p99 latency (s) of the requests."
@@ -96,10 +101,13 @@ class Thresholds(Settings):
         default=0.05, description="Maximum share of requests that a full queue rejects (429)."
     )
     scaled_out_minutes: Minutes = Field(
-        default=15, description="Time (min) that an autoscaler must be at its maximum."
+        default=15,
+        description="Time (min) that an autoscaler must be at its maximum before an alert fires.",
     )
     rollout_minutes: Minutes = Field(
-        default=15, description="Time (min) that servers must serve different versions of a model."
+        default=15,
+        description="Time (min) that servers must serve different versions of a model before an "
+        "alert fires.",
     )
 
 

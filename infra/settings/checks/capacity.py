@@ -75,8 +75,8 @@ def services_fit_the_quota(
 ) -> Iterator[str]:
     """Check that the quota suffices for all service replicas, the controllers and the recorder.
 
-    A rolling update adds a pod before it removes one. Without capacity for it, the update would
-    wait forever.
+    A rolling update adds a pod before it removes one. Without capacity for the additional pod, the
+    update would wait forever.
     """
     total = services_total(inference, training, gpu, logs)
     updated = update_surge(inference, gpu)

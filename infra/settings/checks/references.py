@@ -242,7 +242,7 @@ def namespaces_differ(
 ) -> Iterator[str]:
     """Check that no two sections create the same namespace.
 
-    The sections may set different Pod Security levels for it.
+    Each section sets its own Pod Security level for its namespace.
     """
     owners: dict[str, str] = {}
     health = gpu.node_health

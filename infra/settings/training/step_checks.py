@@ -27,7 +27,7 @@ _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
 
 
 def step_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield every contradiction within the steps of a job."""
+    """Yield an error message for each problem with the steps of a job."""
     problem = _order_problem(job)
     if problem is not None:
         yield problem

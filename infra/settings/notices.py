@@ -26,7 +26,8 @@ the whole state at each step of an update, so the time per job grows with the nu
 (docs/scale.md)."""
 
 _EFA: Final = "vpc.amazonaws.com/"
-"""Prefix of devices that NCCL uses through a plugin, which `nccl.network` would disable."""
+"""Resource name prefix of EFA, which NCCL uses through a plugin. `nccl.network` would bypass the
+plugin."""
 
 _GKE: Final = "cloud.google.com/"
 """Prefix of labels that GKE sets on nodes."""

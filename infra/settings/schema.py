@@ -158,7 +158,7 @@ def _kind(schema: Schema) -> str:
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's generator, without titles, and with defaults as an author would write them."""
+    """Pydantic's schema generator, without titles, and with defaults as in a settings file."""
 
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
         """Return the default, even if a factory builds it."""

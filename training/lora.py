@@ -45,8 +45,8 @@ _PLAIN: Final = {
     "rank_pattern": ({},),
     "alpha_pattern": ({},),
 }
-"""Values of PEFT's options for which an adapter of PEFT is equivalent to `Adapter`. The first value
-of each option is written to new files."""
+"""Values of PEFT's options for which a PEFT adapter is equivalent to `Adapter`. The first value of
+each option is written to new files."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
 
 
 def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
-    """Add the adapters of a PEFT directory to a model; return their digest and settings.
+    """Add the adapters in a PEFT directory to a model; return their digest and settings.
 
     Raise ExportError if the adapters do not match all blocks of this model.
     """

@@ -201,5 +201,8 @@ def _restored(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def complete_tensor(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a DTensor. All processes must call it together."""
+    """Return the full tensor of a DTensor; return other tensors unchanged.
+
+    All processes must call this together.
+    """
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

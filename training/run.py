@@ -101,7 +101,7 @@ class Run:
 def mean_loss(run: Run) -> tuple[float, int]:
     """Return the mean loss of this epoch so far over all processes, and the number of samples.
 
-    If a loss or gradient of one process is not finite, raise DivergedError in all of them.
+    If a loss or gradient of one process is not finite, raise DivergedError in all processes.
     """
     samples = torch.full_like(run.loss_sum, run.samples)
     totals = torch.stack([run.loss_sum, samples, run.diverged.to(run.loss_sum)])

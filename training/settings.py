@@ -77,8 +77,8 @@ class TrainingSettings(BaseModel):
     width and dropout. ResNets have image_size; a custom model may have any option. On the command
     line, they are a JSON object."""
     init_from: PurePosixPath | None = None
-    """Directory whose weights a new run starts from: a finished run, an export, or a Hugging Face
-    Llama (model gpt). A run that resumes ignores it."""
+    """Directory with the initial weights of a new run: a finished run, an export, or the Hugging
+    Face directory of a Llama model (model gpt). A run that resumes ignores it."""
     init_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
     """Expected SHA-256 of the weights of init_from: the digest in its manifest or, for a Hugging
     Face directory, the digest of its safetensors files."""
@@ -227,10 +227,10 @@ class TrainingSettings(BaseModel):
     profile_after: int = Field(default=10, ge=0)
     """Number of steps of this process before profiling begins."""
     export_formats: tuple[ExportFormat, ...] = ()
-    """Programs to export in addition to the weights: pt2 (torch.export)."""
+    """Formats in which to export the model in addition to the weights: pt2 (torch.export)."""
     prune: float = Field(default=0, ge=0, lt=1)
     """Fraction of the weights of linear layers and convolutions (the smallest ones) to set to 0 in
-    an additional, pruned form of the model. 0 disables this form."""
+    an additional artifact of the export. 0 disables this artifact."""
     quantize: Literal["none", "static", "dynamic", "weight-only"] = "none"
     """Also export an int8-quantized model: static for CNNs, dynamic or weight-only for linear
     layers."""

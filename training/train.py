@@ -109,7 +109,7 @@ def train(run: Run) -> bool:
         within_epoch = position.seen < run.length.end(position)
         if missed and within_epoch and not evaluate_now(run, outputs):
             return False
-        # After a resumption from the run's last step, its epoch may still have to be evaluated.
+        # If the run resumes after its last step, its last epoch may still have to be evaluated.
         while position.seen or not run.length.is_reached(position):
             started = time.monotonic()
             sampler.set_epoch(position.epoch, position.seen, run.length.end(position))
@@ -157,7 +157,7 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
     outputs.stepped(loss, norm, rate)
     if position.step % CHECK_LOSS_EVERY == 0:
         mean_loss(run)
-    # `finish_epoch` saves and evaluates the last step of an epoch and of the run.
+    # After the last step of an epoch or of the run, `finish_epoch` saves and evaluates.
     if seen < end and is_due(run, config.checkpoint_steps):
         save(run)
     time.sleep(config.step_delay)
@@ -255,7 +255,7 @@ def interrupt(run: Run) -> None:
 
 
 def export_folder(config: TrainingConfig) -> Path:
-    """Return the directory of the finished model."""
+    """Return the directory of the run's export."""
     return Path(config.run_dir) / "export"
 
 

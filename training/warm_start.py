@@ -64,7 +64,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     except ExportError as error:
         raise ConfigurationError(
             f"init_from {config.init_from}: {error}; set it to the directory of a finished run "
-            "or, for model gpt, to the Hugging Face directory of a Llama"
+            "or, for model gpt, to the Hugging Face directory of a Llama model"
         ) from None
     if config.init_sha256 not in ("", digest):
         raise ConfigurationError(

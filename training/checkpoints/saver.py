@@ -109,7 +109,7 @@ class Saver:
         self._submitted(self._thread.submit(write))
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
-        """Add an evaluation to the position's checkpoint, if there is one, once it is on disk."""
+        """Add an evaluation to the checkpoint at `position`, if any, once it is on disk."""
         if position.step != self._step:
             return
 
@@ -128,7 +128,8 @@ class Saver:
     def resumed(self, checkpoint: Path) -> None:
         """Record that this checkpoint exists, so it is not written again.
 
-        Copy it to the object store, as the previous process may have exited before it had done so.
+        Also copy it to the object store, because the previous process may have exited before it
+        copied the checkpoint.
         """
         self._step = files.step_of(checkpoint)
         if self.mirror is not None and self._world.is_rank0:
@@ -140,13 +141,13 @@ class Saver:
         return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:
-        """Wait until everything is on disk. If saving failed, raise the error in every process."""
+        """Wait for pending checkpoints. If saving one failed, raise the error in every process."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.result()
 
     def close(self, beat: Callable[[], object]) -> None:
-        """Wait until everything is on disk and in the object store, and stop the thread.
+        """Wait until the checkpoints are on disk and in the object store, and stop the thread.
 
         While waiting for the object store, every process calls `beat` regularly.
         """

@@ -1,8 +1,8 @@
-"""Safetensors files of tensors that are replicated in, or sharded across, processes.
+"""Safetensors files for tensors that are replicated in all processes or sharded across them.
 
 torch.distributed.checkpoint writes the files with its safetensors storage. Each replicated tensor
-is written by one process, and each process writes its shards of the DTensors. A different number of
-processes can read the files.
+is written by one process, and each process writes its shards of the DTensors. The number of
+processes that read the files may differ from the number that wrote them.
 """
 
 from pathlib import Path
@@ -49,7 +49,7 @@ def assign_tensors(tensors: Tensors, world: World) -> Tensors:
 
 
 def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -> list[Path]:
-    """Write this process's part of all tensors to disk; return its files.
+    """Write this process's part of all tensors to disk; return the paths of its files.
 
     Tensors that exist only in some processes must have unique names. All processes of the group
     must call this together, and all raise OSError if one of them cannot write.
@@ -63,7 +63,7 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
 
 
 class _Reader(HuggingFaceStorageReader):
-    """Reader in which only rank 0 reads the metadata of all files, and broadcasts it.
+    """Reader in which only rank 0 reads the metadata of all files and broadcasts this metadata.
 
     Otherwise every process would open the files of all others at least once.
     """
@@ -89,8 +89,8 @@ def read(
 
     The returned tensors are on the CPU. The second result contains the names in `tensors` that
     start with `optional` and are missing from the files. Raise ValueError if any other tensor is
-    missing, if a shape differs, or if the files contain a tensor that starts with one of `complete`
-    and is not in `tensors`. Raise OSError if the files cannot be read.
+    missing, if a shape differs, or if the files contain a tensor whose name starts with one of
+    `complete` and is not in `tensors`. Raise OSError if the files cannot be read.
     """
     reader = _Reader(folder, group)
     stored = reader.read_metadata().state_dict_metadata
@@ -108,7 +108,7 @@ def read(
         if not isinstance(found, TensorStorageMetadata):
             raise ValueError(f"it has no tensor {name}")
         if found.size != tensor.shape:
-            raise ValueError(f"{name} is {list(found.size)} instead of {list(tensor.shape)}")
+            raise ValueError(f"{name} has shape {list(found.size)}, not {list(tensor.shape)}")
     try:
         load(dict(wanted | others), storage_reader=reader, process_group=group)
     except CheckpointException as error:

@@ -201,7 +201,7 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
 
 
 def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Run a step at learning rate 0, so that the optimizer creates the tensors to be restored."""
+    """Run a step at learning rate 0, so that the optimizer creates the tensors to restore."""
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
     for group in groups:

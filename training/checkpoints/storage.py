@@ -34,7 +34,7 @@ class Position:
 
 
 class File(BaseModel):
-    """A file next to the seal."""
+    """File of a checkpoint, as listed in the seal."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -234,7 +234,7 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--samples", type=_positive, default=20_000, metavar="N",
-        help="maximum number of samples to examine in each part (default: %(default)s)",
+        help="maximum number of samples to examine in each split (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--min-class-share", type=_share, default=0.1, metavar="X",

@@ -41,7 +41,7 @@ class Part(_Model):
 
 
 class ShardSplit(_Model):
-    """Tar files of images, and an array with the location of each sample."""
+    """Tar files of images, and an index with the location and the label of each sample."""
 
     parts: tuple[Part, ...]
     index: Part

@@ -27,7 +27,7 @@ def report_stderr(line: str) -> None:
 
 
 class Progress:
-    """Counter up to `total` that reports its value every two seconds."""
+    """Counter up to `total` that reports its value at most once every two seconds."""
 
     def __init__(self, name: str, total: int, report: Report) -> None:
         self._name, self._total, self._report = name, total, report

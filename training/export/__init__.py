@@ -67,8 +67,8 @@ def write_export(
     """Write a trained model so that a server can load and verify it.
 
     `model` must be unsharded and unwrapped. It may be on any device and is not modified. `beat` is
-    called regularly. If one of the export formats fails, it is skipped with a warning. Raise
-    OSError if the weights or the manifest cannot be written.
+    called regularly. An artifact that cannot be exported is skipped with a warning, and so is the
+    Hugging Face directory. Raise OSError if the weights or the manifest cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)

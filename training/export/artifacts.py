@@ -1,4 +1,4 @@
-"""Additional forms of a trained model, each compared with the model, evaluated and timed."""
+"""Artifacts of an export, each of which is compared with the model, evaluated and timed."""
 
 import copy
 import math
@@ -30,7 +30,7 @@ TIMING_RUNS: Final = (3, 30)
 """Minimum and maximum number of timed runs."""
 
 TIMING_SECONDS: Final = 3.0
-"""Seconds after which no more timed runs start, once the minimum is reached."""
+"""Seconds after which no more timed runs start, if the minimum number has been reached."""
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
@@ -82,7 +82,7 @@ whichever is larger."""
 
 @torch.no_grad()
 def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact: bool) -> float:
-    """Return the largest difference between the outputs of the model and of the form.
+    """Return the largest difference between the outputs of the model and of the artifact `form`.
 
     Outputs are compared for the batch, and for its first sample alone. Raise ExportError if outputs
     are not finite or, with `exact`, differ by more than the tolerance.
@@ -113,14 +113,15 @@ def write_weights(path: Path, model: nn.Module) -> None:
 
 
 FILES: Final = {"pt2": "model.pt2", "pruned": "model-pruned.safetensors", "int8": "model-int8.pt2"}
-"""Maps the kind of a form to its file name."""
+"""Maps the kind of an artifact to its file name."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Source of all forms: the model on the CPU in evaluation mode, its weights file, and samples.
+    """Source of all artifacts: the model, its weights file and samples.
 
-    `samples` are training inputs on the CPU; static quantization is calibrated on all of them.
+    `model` is on the CPU in evaluation mode. `samples` are training inputs on the CPU; static
+    quantization is calibrated on all of them.
     """
 
     folder: Path
@@ -133,13 +134,13 @@ class Source:
 def make_artifacts(
     source: Source, config: TrainingConfig, heartbeat: Callable[[], object]
 ) -> tuple[Artifact, ...]:
-    """Write the configured forms, calling `heartbeat` regularly.
+    """Write the configured artifacts, calling `heartbeat` regularly.
 
-    If a form fails, it is skipped with a warning.
+    An artifact that cannot be exported is skipped with a warning.
     """
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
-    # Maps each setting that requests a form to the kind and the method of the form.
+    # Maps each setting that requests an artifact to the kind and the method of the artifact.
     forms: dict[str, tuple[str, str]] = {
         f"export_formats {kind}": (kind, "") for kind in config.export_formats
     }
@@ -183,11 +184,11 @@ def _check(
     before: dict[str, float],
     heartbeat: Callable[[], object],
 ) -> Artifact:
-    """Read a form back, compare it with the model, evaluate it and time it."""
+    """Read an artifact back, compare it with the model, evaluate it and time it."""
     is_pruned = kind == "pruned"
     model = fill(copy.deepcopy(source.model), path) if is_pruned else read_form(path, kind, method)
     inputs = source.samples[:BATCH]
-    # Pruned and int8 forms need not compute the same outputs as the model.
+    # Pruned and int8 artifacts need not compute the same outputs as the model.
     difference = largest_difference(source.model, model, inputs, exact=kind == "pt2")
     heartbeat()
     metrics = evaluate_on_cpu(model, source.held_out)

@@ -1,8 +1,9 @@
 """Export with torch.export, pruning, and post-training int8 quantization (torchao).
 
-static: PT2E quantization of convolutions and linear layers with ranges observed on samples.
-dynamic: int8 linear layers, with the input range computed at run time. weight-only: int8 weights of
-linear layers, which compute in fp32.
+There are three methods of quantization. `static` is PT2E quantization of convolutions and linear
+layers, with ranges observed on samples. `dynamic` computes linear layers in int8, with input ranges
+determined at run time. `weight-only` stores the weights of linear layers in int8 and computes in
+fp32.
 """
 
 import copy

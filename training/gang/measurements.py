@@ -227,7 +227,7 @@ def check_gang(
 def measured(
     nodes: list[str], rank: int, device: torch.device, config: TrainingConfig
 ) -> dict[str, float]:
-    """Return this process's measurements. All processes must call it together."""
+    """Return this process's measurements. All processes must call this together."""
     first = node_indices(nodes)[rank] == 0
     values = {"clock": clock_offset(rank), "matmul": matmul_speed(device)}
     values |= exchanged(nodes, rank, device)
@@ -339,7 +339,10 @@ def memory_limits() -> dict[str, float]:
 
 
 def disk_seconds(run_dir: Path) -> dict[str, float]:
-    """Return the time (s) to write 1 MiB to disk; empty on errors, which a later check reports."""
+    """Return the time (s) to write 1 MiB to disk.
+
+    The result is empty after an error, which a later check reports.
+    """
     began = time.perf_counter()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ OPEN_MPI: Final = LauncherVariables(
 """Variables of Open MPI. It does not set MASTER_ADDR and MASTER_PORT, which are also needed."""
 
 PLAIN_BY_MPI: Final = replace(PLAIN, local_rank=OPEN_MPI.local_rank, local_size=OPEN_MPI.local_size)
-"""Variables if a script sets RANK and WORLD_SIZE, but only Open MPI sets the local rank."""
+"""Variables to read if a script sets RANK and WORLD_SIZE, but only Open MPI sets the local rank."""
 
 ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_MIXED_PRECISION": ("no", "--mixed_precision", "--precision"),
@@ -168,8 +168,8 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
 
 
 def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
-    # If mpirun starts torchrun, torchrun's variables count. Variables that a script sets must match
-    # Open MPI's.
+    # If mpirun starts torchrun, torchrun's variables take precedence. Variables that a script sets
+    # must match Open MPI's.
     if "TORCHELASTIC_RUN_ID" in environment or environment.get(OPEN_MPI.size, "1") == "1":
         return
     for ours, value, theirs in (("RANK", rank, OPEN_MPI.rank), ("WORLD_SIZE", size, OPEN_MPI.size)):

@@ -79,7 +79,7 @@ class ProgressOutputs(contextlib.ExitStack):
 
         `epoch` is the mean loss, the sample count and the duration (s) of a finished epoch. Loss
         and count cover the whole epoch, even if it was interrupted and resumed; the duration
-        covers this process's part of the epoch, with the evaluation.
+        covers this process's part of the epoch, including the evaluation.
         """
         self._throughput.exclude(seconds)
         position, metrics = self._run.position, evaluation.metrics

@@ -71,7 +71,10 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             raise
 
     def export(self, folder: Path) -> None:
-        """Write the weights from all ranks, in Hugging Face's format if torchtitan supports it."""
+        """Write the weights from all ranks.
+
+        They are in the Hugging Face format if torchtitan can convert this model to it.
+        """
         manager, adapter = self.checkpointer, self.config.model_spec.state_dict_adapter
         dtype = TORCH_DTYPE_MAP[self.config.checkpoint.export_dtype]
         weights = {

@@ -170,9 +170,10 @@ def prepare_images(
 ) -> ShardsManifest:
     """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
-    If the same command was interrupted while it published its files, only finish that, unless
-    `force` is set. Raise DataError if there are no images for training or for the held-out set, or
-    if `target` is not empty and `force` is false. After an error, `target` is unchanged.
+    If the same command was interrupted while it published its files, only publish the remaining
+    files, unless `force` is set. Raise DataError if there are no images for training or for the
+    held-out set, or if `target` is not empty and `force` is false. After an error, `target` is
+    unchanged.
     """
     done = None if force else finish_interrupted(target)
     expected = (dict(settings), source.shape, source.classes)

@@ -33,7 +33,8 @@ publishing only renames files."""
 def finish_interrupted(target: Path) -> Manifest | None:
     """Publish the complete files of an interrupted attempt; return their manifest.
 
-    Return None if there are none. Raise DataError if another process is preparing a data set there.
+    Return None if there are no such files. Raise DataError if another process is preparing a data
+    set in `target`.
     """
     unfinished = target / UNFINISHED
     if not (unfinished / MANIFEST_FILE).exists():
@@ -50,7 +51,8 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
 
     Files of an interrupted attempt are published if all are complete, and removed otherwise. With
     `force`, a data set in `target` is replaced at the end, and other files stay. Raise DataError if
-    `target` is not empty and `force` is false, or if another process is preparing a data set there.
+    `target` is not empty and `force` is false, or if another process is preparing a data set in
+    `target`.
     """
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):

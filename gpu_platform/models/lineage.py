@@ -27,7 +27,7 @@ class Verdict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    passed: bool = Field(description="No mandatory rule is violated.")
+    passed: bool = Field(description="True if no mandatory rule is violated.")
     rules: int = Field(ge=0, description="Number of rules in the policy pack.")
     refused: tuple[str, ...] = Field(default=(), description="Violated mandatory rules.")
     advice: tuple[str, ...] = Field(default=(), description="Violated advisory rules.")

@@ -83,7 +83,7 @@ def read(repository: Repository, version: str) -> Version:
     """Return the version that a tag or digest identifies.
 
     Raises:
-        GitopsError: If it is not a model.
+        GitopsError: If the version does not exist or is not a model.
     """
     digest = repository.resolve(version)
     location = repository.reference.at(digest)

@@ -1,4 +1,7 @@
-"""Client for artifacts in an OCI registry. Content read by digest is verified against it."""
+"""Client for artifacts in an OCI registry.
+
+Content that is read by digest is verified against the digest.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Member:
         """Return the stack's description of the platform.
 
         Raises:
-            GitopsError: If it cannot be read or does not exist.
+            GitopsError: If the description cannot be read or does not exist.
         """
         done = self._run("get", "configmap", NAME, "--output=json", "--ignore-not-found")
         if done.returncode != 0:

@@ -29,7 +29,7 @@ from policies.views import View
 
 
 class Description(BaseModel):
-    """Description of a platform, which its stack writes to the namespace of the workloads."""
+    """Description of a platform, which the platform's stack writes to the workloads' namespace."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -225,7 +225,7 @@ class Controller:
         return float(sum(ledger[trial.run]["seconds"] for trial in trials if trial.run in ledger))
 
     def _winner(self) -> str | None:
-        """Create a link to the winner, and return its run, or None if no trial has finished.
+        """Create a link to the winner, and return its run; return None if no trial has finished.
 
         The winner is the best finished trial, or the target of an existing link, which is not
         changed. The model server follows the link.

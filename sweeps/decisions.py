@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Phase = Literal["asked", "waiting", "placed", "pausing", "paused", "succeeded", "failed"]
-"""`asked`: the sampler suggested the trial, but its job has not been created yet.
+"""Phase of a trial.
 
-`waiting`: queued. `placed`: scheduled; its GPUs may already be allocated. `asked` and the action
-`ask` are named after Optuna's ask-and-tell interface.
+In the phase `asked`, the sampler has suggested the trial, but its job has not been created yet. A
+`waiting` trial is queued. A `placed` trial is scheduled, and its GPUs may already be allocated.
+`asked` and the action `ask` are named after Optuna's ask-and-tell interface.
 """
 
 OVER: Final = ("succeeded", "failed")
@@ -93,9 +94,9 @@ def decide(
 ) -> list[Action]:
     """Return the actions in execution order.
 
-    `spent`: the budget is used up. `exhausted`: the sampler has no more trials to suggest. If
-    the controller stops before it has executed all actions, the next call returns the remaining
-    ones.
+    `spent` is True if the budget is used up, and `exhausted` is True if the sampler has no more
+    trials to suggest. If the controller stops before it has executed all actions, the next call
+    returns the remaining ones.
     """
     active = [trial for trial in trials if trial.phase in ("waiting", "placed")]
     if spent:
@@ -175,8 +176,8 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
     """If no trial has succeeded, return the best of those paused at the highest rung.
 
-    A rung with fewer than `factor` trials promotes no trial, so the sweep would otherwise end
-    without a result.
+    No trial is promoted at a rung that fewer than `factor` trials have reached, so the sweep would
+    otherwise end without a result.
     """
     if any(trial.phase == "succeeded" for trial in trials):
         return []

@@ -125,7 +125,7 @@ class Study:
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
-        """Choose hyperparameters, `add` a trial with them, and return the result of `add`."""
+        """Choose hyperparameters, call `add` with them, and return its result."""
         before = self._study.get_trials(deepcopy=False)
         # Unfinished trials with values count as pruned, with their last value. Those without values
         # make the sampler avoid their hyperparameters (constant liar).

@@ -1,4 +1,4 @@
-"""Summary of a sweep, which the controller writes to an annotation of its template."""
+"""Summary of a sweep, which the controller writes to an annotation of the JobTemplate."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -47,7 +47,7 @@ def parser() -> Parser:
     flags.add_argument("--steps", type=positive, default=200, help="optimizer steps")
     flags.add_argument("--batch-size", type=positive, default=8, help="images per process")
     flags.add_argument(
-        "--learning-rate", type=float, default=2e-3, help="at the peak of the cosine schedule"
+        "--learning-rate", type=float, default=2e-3, help="peak of the cosine schedule"
     )
     flags.add_argument("--checkpoint-every", type=positive, default=50, help="interval in steps")
     flags.add_argument("--log-every", type=positive, default=10, help="interval in steps")

@@ -1,4 +1,4 @@
-"""A team's custom rule: every workload names its owner."""
+"""A team's custom rule: every workload has a label with the name of its owner."""
 
 from collections.abc import Iterator
 

@@ -107,8 +107,8 @@ def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
     train, _ = digits()
     # Channels last, because convolutions on the CPU support nothing else.
     images = np.moveaxis(train.scaled(), 1, -1)
-    # All workers take the same number of steps. A worker with more steps would wait forever for the
-    # others.
+    # All workers must run the same number of steps: a worker with more steps would wait forever for
+    # the others.
     steps = len(images) // (config.batch_size * strategy.num_replicas_in_sync)
     if steps == 0:
         raise ConfigurationError(

@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         f"{variable_of('batch_size')}. An interrupted run resumes from its last checkpoint when it "
         "is started again with the same run_dir. Exit codes: 0 done, 64 invalid configuration or "
         "data (do not retry), 69 slow node (retry elsewhere), 75 interrupted after saving (retry), "
-        "76 hung (retry); others are failures.",
+        "76 hung (retry); any other code is a failure.",
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -119,8 +119,7 @@ class TrainingSettings(BaseModel):
     download: bool = False
     """Download mnist, fashion-mnist, cifar10 or cifar100 to data_dir first."""
     loader_workers: int = Field(default=0, ge=0, le=256)
-    """Data loader processes per training process. 0 reads data in the training
-    process."""
+    """Data loader processes per training process. 0 reads data in the training process."""
     run_dir: PurePosixPath = PurePosixPath("/checkpoints/run")
     """Directory of this run on storage that all processes share. checkpoints/ and export/ are
     written there, and the run resumes from it."""

@@ -269,7 +269,9 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         help="height and width to which images of --folder are scaled after a square crop "
         "(default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--grey", action="store_true", help="one channel instead of three")
+    parser.add_argument(
+        "--grey", action="store_true", help="convert images of --folder to one channel"
+    )
     parser.add_argument(
         "--min-size", type=_positive, metavar="N",
         help="minimum height and width; smaller images are dropped (default: --size)",

@@ -126,7 +126,7 @@ def problems(
         for name in ("shape", "dtype", "classes"):
             found, before = getattr(report, name), getattr(last, name)
             if found != before:
-                yield f"{name} is {_text(found)}, but was {_text(before)} in the last data set"
+                yield f"{name} is {_text(found)}, but was {_text(before)} in the earlier data set"
     for split, part in report.parts.items():
         yield from _ranges(split, part)
         limit = min_class_share / max(len(report.classes), 1)
@@ -144,7 +144,7 @@ def problems(
         for name, (now, then) in distributions.items():
             if (drift := stability_index(now, then)) > max_drift:
                 yield (
-                    f"{split}: {name} differ from the last data set (population stability index "
+                    f"{split}: {name} differ from the earlier data set (population stability index "
                     f"{drift:.3f}, more than {max_drift:g})"
                 )
 

@@ -80,12 +80,12 @@ def test_the_same_data_have_no_drift(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"shift": 1.0}, "train: values differ from the last data set"),
-        ({"rare": 5}, "train: classes differ from the last data set"),
+        ({"shift": 1.0}, "train: values differ from the earlier data set"),
+        ({"rare": 5}, "train: classes differ from the earlier data set"),
         ({"rare": 100}, "class right has 1.00% of the samples, less than 5.00%"),
         ({"broken": np.nan}, "1 values are NaN or infinite"),
         ({"broken": np.inf}, "1 values are NaN or infinite"),
-        ({"wide": 6}, "shape is 1, 8, 6, but was 1, 8, 8 in the last data set"),
+        ({"wide": 6}, "shape is 1, 8, 6, but was 1, 8, 8 in the earlier data set"),
         ({"classes": ("right", "left")}, "classes is right, left, but was left"),
     ],
     ids=str,

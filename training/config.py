@@ -21,7 +21,8 @@ DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
     "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"),
     "gpt": TEXTS,
 }
-"""Maps a model to its possible data sets. The project's other models accept any of `IMAGES`."""
+"""Maps a model to its built-in data sets. The project's other models accept any of `IMAGES`. All
+models except gpt also accept custom data sets."""
 
 REPORTED: Final = ("accuracy", "loss", "held_out_loss", "seconds")
 """Values reported for an epoch; custom metrics must have other names."""

@@ -210,8 +210,8 @@ class TrainingSettings(BaseModel):
     files may take longer."""
     hang_timeout: float = Field(default=1800, ge=0, le=86_400)
     """Seconds without progress (a step, a batch of the evaluation, a checkpoint, …) after which a
-    process dumps all stacks and exits with code 76. 0 disables the watchdog. If it is not set, a
-    longer start_timeout or peer_timeout replaces the default."""
+    process dumps all stacks and exits with code 76. 0 disables the watchdog. Unless hang_timeout is
+    set, a longer start_timeout or peer_timeout replaces the default."""
     preflight: Literal["auto", "off", "report", "strict"] = "auto"
     """Measurements that find a slow node before the first step of a gang of three or more
     processes. report logs the node; strict also exits with code 69; off disables the measurements;

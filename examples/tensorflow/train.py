@@ -162,7 +162,7 @@ def _epoch(
 ) -> float:
     loss = 0.0
     for images, labels in _batches(strategy, config, number):
-        # All workers learn in the same step that one of them must stop, so all save after that
+        # All workers find out in the same step that one of them must stop, so all save after this
         # step.
         loss, stops = step(images, labels, tf.constant(int(stopping())))
         if int(stops) > 0:

@@ -38,10 +38,11 @@ CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 
 
 def fetch(name: str, folder: Path) -> None:
-    """Download a data set to `folder` unless it exists. Its directory appears only when complete.
+    """Download a data set to `folder` unless it exists.
 
-    torchvision verifies the digests. Of several processes on one machine, the first downloads and
-    the others wait. Raise DataError if the download fails.
+    The data set's directory appears only when it is complete. torchvision verifies the digests. Of
+    several processes on one machine, the first downloads and the others wait. Raise DataError if
+    the download fails.
     """
     if name not in FOLDERS:
         raise DataError(

@@ -71,7 +71,7 @@ def write_probe(folder: Path, size: int = 4096) -> None:
 
 
 def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
-    """Report a locked memory limit (RLIMIT_MEMLOCK) that is too low for RDMA.
+    """Log a warning if the locked memory limit (RLIMIT_MEMLOCK) is too low for RDMA.
 
     RDMA pins the buffers that adapters read and write. If the limit is too low, NCCL fails with
     "Cannot allocate memory" and does not report the cause. Containers inherit the limit of their

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
             default="auto",
             metavar="KIND",
             help="real, simulated, or auto (default): up and deploy select real if the host "
-            "supports it; the other commands include both kinds",
+            "supports it, env selects a running cluster, and the other commands cover both kinds",
         )
         if name in ("up", "deploy"):
             command.add_argument(

@@ -1,6 +1,6 @@
-"""Environment in which pulumi, kubectl and docker use the embedded cluster.
+"""Environment variables with which pulumi, kubectl and docker use the embedded cluster.
 
-It hides ~/.kube, ~/.pulumi and, with real nodes, the user's Docker from these programs.
+They hide ~/.kube, ~/.pulumi and, with real nodes, the user's Docker from these programs.
 """
 
 import os
@@ -23,7 +23,7 @@ could adopt the platform's objects.
 
 
 def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str]:
-    """Return the variables to set. All other variables are kept."""
+    """Return the variables to set. All other variables remain unchanged."""
     layout.pulumi_backend.mkdir(parents=True, exist_ok=True)
     links = layout.state / "bin"
     directories = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]

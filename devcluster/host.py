@@ -1,4 +1,4 @@
-"""Checks of the host before the cluster starts: packages, disk space, addresses."""
+"""Host checks before the cluster starts: packages, disk space and addresses."""
 
 import os
 import shutil
@@ -150,7 +150,7 @@ def _check_disk(spec: ClusterSpec, layout: Layout, extras: Collection[Extra]) ->
     builds = bool(missing(group, layout.cache, extras))
     needed = (building if builds else later) * GIB
     free = shutil.disk_usage(layout.cache).free
-    # A build that was interrupted resumes with the caches that it has filled.
+    # An interrupted build resumes with the caches that it has filled.
     if free < needed and (not builds or free + _size(go_caches(layout.cache)) < needed):
         raise DevclusterError(
             f"{layout.cache} has {free / GIB:.1f} GiB of free disk space, but about "

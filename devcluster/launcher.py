@@ -1,6 +1,7 @@
 """Functions that start, find and stop the cluster's process and all its children.
 
-Only one command at a time may start or stop a cluster. A second command fails and names the first.
+Only one command at a time may start or stop a cluster. A second command fails with an error that
+names the first one.
 """
 
 import contextlib
@@ -57,7 +58,7 @@ def start_ticks(pid: int) -> int:
 
 
 def boot_id() -> str:
-    """Return an ID that changes with every boot."""
+    """Return the kernel's boot ID, which changes with every boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

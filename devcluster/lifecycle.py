@@ -1,4 +1,4 @@
-"""Start and stop of the embedded cluster."""
+"""Startup and shutdown of the embedded cluster."""
 
 import random
 import shutil
@@ -23,7 +23,7 @@ from simulation.configuration import PORTS
 from simulation.supervisor import API_ANSWERS, EventLog
 
 START_TIMEOUT = 300.0
-"""Timeout (s) of a start, which takes 15 s on an idle machine, and more than 120 s on two cores
+"""Timeout (s) for a start, which takes 15 s on an idle machine, and more than 120 s on two cores
 with a load of 15."""
 
 PORT_RANGE = (20_000, 32_768)

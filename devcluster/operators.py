@@ -76,7 +76,7 @@ def install(
     directories: Mapping[str, Sequence[Path]],
     report: Report,
 ) -> None:
-    """Apply the manifests of each operator and wait until its pods are available.
+    """Apply the manifests of each operator and wait until its Deployments are available.
 
     Raise DevclusterError with kubectl's message if a command fails.
     """

@@ -105,7 +105,7 @@ def reasons(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def with_defaults(properties: Properties) -> Properties:
-    """Return the inputs for the state, with defaults and the context's digest.
+    """Return the inputs to store in the state, with defaults and the context's digest.
 
     Raise ImageError if the Dockerfile or the context cannot be read.
     """

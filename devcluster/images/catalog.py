@@ -19,7 +19,7 @@ class ToolImage:
     reference: str
     tool: str
     program: str
-    """Path of the entrypoint in the image, which the manifests require."""
+    """Path of the entrypoint in the image, as the manifests expect it."""
     user: str = ""
     files: tuple[tuple[str, str], ...] = ()
     """Additional files, as pairs of a path and a tool. Images with the same files share a layer."""

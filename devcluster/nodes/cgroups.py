@@ -1,6 +1,6 @@
 """Control groups of the cluster, on hosts that use cgroup v1 (alone or with v2) or only v2.
 
-In each controller's mount, `gpu-platform-<kind>/` contains `supervisor` and a group per node. With
+In each mounted hierarchy, `gpu-platform-<kind>/` contains `supervisor` and a group per node. With
 v2, a group that contains processes cannot delegate controllers to its children. A node therefore
 moves its first process into a leaf group before it enables the controllers.
 """

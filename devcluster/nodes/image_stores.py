@@ -98,7 +98,7 @@ class _Containerd:
     def fill(self, key: str, parent: str, layer: Path, tree: Path | None) -> None:
         """Create a layer's snapshot from hard links to `tree` or, if it is None, from `layer`."""
         draft = f"{key}-draft"
-        _run([*self.command, "remove", draft], check=False)  # left by an interrupted start
+        _run([*self.command, "remove", draft], check=False)  # left over from an interrupted start
         directories = self._directories("prepare", draft, parent)
         _copy(tree, next(directories)) if tree else _unpack(layer, next(directories))
         _run([*self.command, "commit", key, draft])

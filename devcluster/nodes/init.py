@@ -1,7 +1,7 @@
-"""PID 1 of a real node: it sets up mounts and the network, and supervises all services.
+"""PID 1 of a real node, which sets up mounts and the network, and supervises all services.
 
-`cluster_init` starts this process in separate namespaces. Killing the process is like a power
-failure of the node.
+`cluster_init` starts this process in separate namespaces. Killing it has the same effect on
+the node as a power failure.
 """
 
 import json
@@ -74,7 +74,7 @@ class Node:
         self.events.add(self.node.name, API_ANSWERS)
 
     def _delete_lost_pods(self) -> None:
-        """Delete the pods of an earlier start and the devices that their nodes reported.
+        """Delete the pods of an earlier start, and the devices that the nodes reported then.
 
         The containers of these pods were killed with the nodes, and the kubelet rejects pods with
         GPUs until the device plugin has started. If all pods of a gang failed before Volcano's
@@ -94,7 +94,7 @@ class Node:
             self._kubectl("delete", "pods", *selected, *immediately)
 
     def _await_control_plane(self) -> None:
-        # The kubeconfig may be a leftover of an earlier start, so query the API server.
+        # The kubeconfig may be left over from an earlier start, so query the API server.
         deadline = time.monotonic() + READY_TIMEOUT
         while time.monotonic() < deadline:
             config = self.layout.kubeconfig
@@ -118,7 +118,7 @@ class Node:
         deadline = time.monotonic() + READY_TIMEOUT
         wait = ("wait", f"--for={condition}", f"node/{self.node.name}", "--timeout=5s")
         while not self._kubectl(*wait, check=False):
-            # `run_forever`, which restarts services that exit, is called only after this.
+            # `run_forever`, which restarts services that exit, is called only after the boot.
             self.supervisor.restart_exited()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the node was not {state} within {READY_TIMEOUT:.0f} s")

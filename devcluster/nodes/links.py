@@ -1,6 +1,6 @@
-"""Network of the cluster: a switch in its network namespace, linked to every node and the host.
+"""Network of the cluster: a switch in a network namespace, linked to every node and the host.
 
-The host has one interface with routes to the cluster, which disappear with that namespace.
+The host has one interface with routes to the cluster. Both disappear with the namespace.
 """
 
 import json
@@ -62,7 +62,7 @@ def create_switch(spec: ClusterSpec, host_namespace: int) -> None:
 
 
 def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
-    """Connect a node, whose namespace is the current one, to the switch and other nodes' pods."""
+    """Connect the node of the current namespace to the switch and to the pods of other nodes."""
     network = spec.network
     _ip("link", "set", "lo", "up")
     _drop_stale_link(node.name, switch_namespace)

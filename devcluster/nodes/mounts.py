@@ -21,7 +21,7 @@ def _mount(*arguments: str) -> None:
 
 
 def prepare(layout: Layout, node: str, hierarchies: cgroups.Hierarchies) -> None:
-    """Set up all mounts of a node. Call this once, as PID 1 of the namespaces."""
+    """Set up all mounts of a node. Call this once, as PID 1 of the node's namespaces."""
     home, store = layout.node(node), layout.node_store(node)
     _mount("--make-rshared", "/")
     _mount("-t", "tmpfs", "-o", "mode=755", "run", "/run")

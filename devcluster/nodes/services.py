@@ -48,7 +48,7 @@ class NodeServices:
         return path
 
     def containerd(self) -> Service:
-        """Return containerd 1.6, configured for CNI's bridge plugin and the cluster's registry."""
+        """Return the service of containerd 1.6, configured for CNI and the cluster's registry."""
         # restrict_oom_score_adj is set because runc cannot lower the score without
         # CAP_SYS_RESOURCE.
         config = self._write(
@@ -100,7 +100,7 @@ class NodeServices:
         CNI_CHAIN.write_text(json.dumps(chain))
 
     def kubelet(self) -> Service:
-        """Return the kubelet, which sets the labels of GPU feature discovery on its node."""
+        """Return the service of the kubelet, which sets the labels of GPU feature discovery."""
         config = self._write("kubelet.json", self._kubelet_configuration())
         labels = {
             "nvidia.com/gpu.present": "true",
@@ -120,7 +120,7 @@ class NodeServices:
         return Service("kubelet", command)
 
     def gpus(self) -> Service:
-        """Return the simulated GPU driver, and write the file that the device plugin reads."""
+        """Return the service of the simulated GPU driver, and write the device plugin's file."""
         hardware = Hardware(
             product=self.spec.gpu_product,
             memory_mib=self.spec.gpu_memory_mib,
@@ -163,7 +163,7 @@ class NodeServices:
         }
 
     def kube_proxy(self) -> Service:
-        """Return kube-proxy, which does not change the host's connection tracking limits."""
+        """Return the service of kube-proxy, which keeps the host's connection tracking limits."""
         config = self._write(
             "kube-proxy.json",
             {
@@ -184,7 +184,7 @@ class NodeServices:
         return Service("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={config}"])
 
     def coredns(self) -> Service:
-        """Return CoreDNS, which runs as a process of the node instead of in a pod."""
+        """Return the service of CoreDNS, which runs as a process of the node, not in a pod."""
         config = self._write(
             "Corefile",
             f""".:53 {{
@@ -232,7 +232,7 @@ class NodeServices:
         return {"apiVersion": "v1", "kind": "List", "items": [service, endpoints]}
 
     def registry(self) -> Service:
-        """Return Debian's docker-registry, whose storage is in the cache directory."""
+        """Return the service of the registry, which stores its data in the cache directory."""
         config = self._write(
             "registry.json",
             {
@@ -248,13 +248,13 @@ class NodeServices:
         return Service("registry", ["docker-registry", "serve", str(config)])
 
     def chart_repository(self, charts: Path) -> Service:
-        """Return the Helm repository: a directory with an index.yaml, served over HTTP."""
+        """Return the service of the Helm repository, a directory with an index.yaml."""
         port = str(self.spec.network.chart_port)
         options = ["--bind", self.node.address, "--directory", str(charts)]
         return Service("charts", [sys.executable, "-m", "http.server", port, *options])
 
     def docker(self) -> Service:
-        """Return the Docker engine that builds images. Its socket is in the state directory."""
+        """Return the service of the Docker engine. Its socket is in the state directory."""
         command = [
             "dockerd",
             f"--host=unix://{self.layout.docker_socket}",

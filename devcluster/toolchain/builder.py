@@ -43,8 +43,8 @@ class Store:
     def scratch_directory(self, report: Callable[[str], None]) -> Iterator[Path]:
         """Lock the store and yield a scratch directory on the same file system.
 
-        If another process holds the lock, report this and wait. Files left behind by a killed
-        process are removed.
+        If another process holds the lock, report this and wait. Remove files that a killed process
+        left behind.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.root / ".lock")

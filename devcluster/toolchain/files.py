@@ -28,7 +28,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def put(executable: Path, target: Path, *, built: bool) -> None:
     """Create a link to an executable: a hard link if this project built it, else a symbolic link.
 
-    Installed programs may look for companion files in the directory of their resolved path.
+    An installed program keeps its resolved path, because it may look for companion files there.
     """
     if target.exists() and target.samefile(executable) and target.is_symlink() != built:
         return

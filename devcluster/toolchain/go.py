@@ -238,7 +238,7 @@ class Go:
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.caches / "tmp"
-        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
+        shutil.rmtree(temporary, ignore_errors=True)  # left behind by a killed process
         temporary.mkdir(parents=True)
         answers = answers or log.with_suffix(f".{arguments[0]}.out")
         with log.open("a") as messages, answers.open("w") as answer:

@@ -108,7 +108,7 @@ class Program(_Pin):
     answer: str | None = None
     """Text that an installed program prints if it has the pinned version."""
     beside: str | None = None
-    """Main program in whose directory this program is installed, if it prints no version itself."""
+    """Main program whose directory contains this program, if this program prints no version."""
     plugin: str | None = None
     """Directory of this program in Pulumi's plugin directory, if the program prints no version."""
 

@@ -1,4 +1,4 @@
-"""Progress line for a build: completed work, elapsed time and estimated time left."""
+"""Progress line of a build: completed work, elapsed time and estimated remaining time."""
 
 import os
 import time

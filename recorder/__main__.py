@@ -5,7 +5,7 @@
     python3 -m recorder rollback PLAN              roll back a canary that exceeds its limits
     python3 -m recorder attempt PLAN               start a scheduled run and wait until it finishes
 
-The logs of all runs are streamed while the pods exist, because the log of a deleted pod is gone.
+The logs of all runs are streamed while the pods exist, because logs of deleted pods cannot be read.
 When a container fails or its pod is deleted, the container's last log lines and exit code, and the
 events of the pod and of the run, are written to <claim>/<run>/failures/<time>/.
 """

@@ -2,7 +2,7 @@
 
     python3 -m recorder attempt '{"run": …, "steps": {…}}'     in a pod of a CronJob
 
-The run is named after the pod's Job, so that the program finds its run after a restart.
+The run is named after the pod's Job, so that the program finds the run again after a restart.
 The Job owns the run: when the CronJob deletes the Job, the run is deleted as well.
 """
 

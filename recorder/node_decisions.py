@@ -83,7 +83,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Maps each node to its health (True: healthy, None: unknown), and the time of the last change."""
+"""Maps each node to its health (True: healthy, None: unknown) and the time of its last change."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:

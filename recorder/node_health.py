@@ -3,10 +3,11 @@
 The program runs in a pod: `python3 -m recorder.node_health --namespace ml` (docs/node-health.md).
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus reports
-an Xid error that was passed as `--xid`, or if it was reported as slow in enough run starts. An
-unhealthy node is cordoned and gets the condition `GpuUnhealthy`, and the pods of its runs are
-evicted. From a slow node, only the pods of runs that reported it are evicted. Nodes whose health is
-unknown and nodes that someone else has cordoned are neither cordoned nor uncordoned.
+an Xid error that was passed as `--xid`, or if at least `--slow-reports` starts of runs reported the
+node as slow. An unhealthy node is cordoned and gets the condition `GpuUnhealthy`, and the pods of
+its runs are evicted. From a slow node, only the pods of runs that reported it are evicted. Nodes
+whose health is unknown and nodes that someone else has cordoned are neither cordoned nor
+uncordoned.
 """
 
 import argparse
@@ -63,7 +64,7 @@ class SlowReports:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
         """Maps (node, run, pod's host name, pod's UID, restart count) to the time of the report."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
-        """Maps runs to nodes, and each node to the time when a pod of the run was last on it."""
+        """Maps runs to nodes, and each node to the time when a pod of the run last ran there."""
 
     def add(self, pod: Pod, now: float) -> bool:
         """Record the node and the reports of a pod. Return whether any report is new."""

@@ -88,7 +88,7 @@ def unobserved_terminations(pod: Pod, now: datetime) -> Iterator[Termination]:
 async def events_of(client: AsyncClient, pod: Pod) -> list[dict[str, Any]]:
     """Return the last events of a pod, its run and its gang, oldest first.
 
-    The cluster deletes events after an hour.
+    By default, the API server deletes events after an hour.
 
     Raises:
         httpx2.HTTPError: If the request fails.

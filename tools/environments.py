@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def environment(name: str, *, inherits: bool = False) -> Path:
-    """Return the interpreter of an environment with requirements/NAME.txt, built if necessary.
+    """Install requirements/NAME.txt in an environment if necessary, and return its interpreter.
 
     With `inherits`, the interpreter can also import the packages of the tests, such as torch, and
     dependencies that the file does not list are not installed.

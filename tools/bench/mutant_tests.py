@@ -73,7 +73,10 @@ class Recording:
         ]
 
     def executes(self, file: str, lines: Iterable[int]) -> bool:
-        """Return whether a test or an import executes one of the lines; True if unrecorded."""
+        """Return whether a test or an import executes one of the lines of a file.
+
+        If the lines of the file were not recorded, return True.
+        """
         return file in self.modules or any(self.tests.get(file, {}).get(line) for line in lines)
 
     def fastest_first(self, tests: Iterable[str]) -> list[str]:

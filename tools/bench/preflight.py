@@ -2,9 +2,9 @@
 
 Four processes, each in a separate network namespace, simulate the pods of a gang on three nodes;
 two of the pods are on node a. A node is a network namespace with a bridge, connected to a switch by
-a veth pair. Faults: tc limits the link of one node to 100 Mbit/s in both directions, or a CPU quota
-limits the processes of one node to a twentieth of a core. Starts without a fault must not report a
-node.
+a veth pair. The benchmark injects two faults: tc limits the link of one node to 100 Mbit/s in both
+directions, or a CPU quota limits the processes of one node to a twentieth of a core. Starts without
+a fault must not report a node.
 
 The processes import PyTorch once. Every start creates a new process group, and its duration
 includes the rendezvous. The gang is not isolated from other programs on the host.

@@ -1,4 +1,4 @@
-"""The benchmark's simulated cluster, which exists only during the measurement."""
+"""Simulated cluster of `make bench-scale`, which exists only during the measurement."""
 
 from __future__ import annotations
 

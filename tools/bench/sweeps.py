@@ -6,9 +6,9 @@ target. Only these other searches can be compared fairly, because the first sear
 best accuracy by definition.
 
 The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
-trial resumes from its checkpoint. The cluster is simulated, with a simulated clock: an epoch, the
-start and the end of a pod take the same time in all searches. Two durations of an epoch are
-compared.
+trial resumes from its checkpoint. The cluster and its clock are simulated: epochs, pod starts and
+pod terminations take the same time in all searches. All searches are run with two different
+durations of an epoch.
 """
 
 import contextlib

@@ -4,9 +4,9 @@ First, the code paths for GPUs are checked: training with each precision and kin
 compared with the CPU; interruption and resumption; GPU failures; the model server's backends and
 precisions. Then the benchmark measures tokens per second, MFU and memory of a large language model,
 images per second, the training pause for a checkpoint compared with dcp.async_save, the server's
-requests per second, and the effect of each optimization that the server applies to a network. The
-benchmark continues after a failed check, and writes .bench/gpu.json. Communication between GPUs is
-not measured.
+requests per second, and the effect of each optimization that the server applies to a neural
+network. The benchmark continues after a failed check, and writes .bench/gpu.json. Communication
+between GPUs is not measured.
 """
 
 import argparse
@@ -73,7 +73,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", action="append", choices=PARTS, help="default: all parts")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="part to run, repeatable; default: all parts"
+    )
     parser.add_argument("--turns", type=int, default=5, help="turns of each comparison; default: 5")
     options = parser.parse_args()
     if not torch.cuda.is_available():

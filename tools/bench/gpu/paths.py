@@ -1,4 +1,4 @@
-"""Training runs on the GPU that cover code that never runs on the CPU."""
+"""Training runs that check the code paths for GPUs, which never run on the CPU."""
 
 import gzip
 import json

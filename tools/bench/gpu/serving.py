@@ -67,7 +67,7 @@ class Request:
 
 @contextlib.contextmanager
 def served(export: Path, log: Path, **settings: object) -> Iterator[int]:
-    """Serve an export during a block, and yield the port. Raise CheckError if that fails."""
+    """Serve an export during a block; yield the port. Raise CheckError if it does not start."""
     port, admin = free_port(), free_port()
     values = {"model_name": "bench", "model_path": export, "host": "127.0.0.1", "port": port}
     values |= {"admin_port": admin, "poll_seconds": 0.2, "notice_seconds": 0, **settings}
@@ -203,7 +203,7 @@ def _load(port: int, images: Images, clients: int, seconds: float) -> list[float
 
 @torch.inference_mode()
 def stages(export: Path, directory: Path) -> dict[str, dict[str, Any]]:
-    """Return the time (ms) that the network alone takes for a batch, after each optimization."""
+    """Return the time (ms) of a forward pass without the server, for each set of optimizations."""
     device, largest = torch.device("cuda"), max(BATCHES)
     manifest = read_manifest(export)
     choice = Choice("eager", export, manifest, device, "", directory, max_batch=largest)

@@ -1,4 +1,4 @@
-"""Comparison of the model server with others: `make bench-inference`.
+"""Comparison with other model servers: `make bench-inference`.
 
 Our server, mosec, LitServe, BentoML, MLServer and plain FastAPI serve the same weights. Each is
 configured as its documentation recommends and pinned to one core; the load generator runs on

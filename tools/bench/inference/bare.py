@@ -1,7 +1,7 @@
 """Upper bound on throughput: a PyTorch loop that turns raw bytes into responses, without a server.
 
-As a program, this module reads JSON lines, {"seconds": s}. For each line, the program runs the loop
-for `s` seconds and prints the number of samples per second.
+When run as a program, this module reads lines of the form {"seconds": s}. For each line, it runs
+the loop for `s` seconds and prints the number of samples per second.
 """
 
 import contextlib

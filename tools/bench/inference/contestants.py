@@ -49,7 +49,7 @@ class Contestant:
 
     name: str
     environment: str
-    """`<environment>` in requirements/bench-<environment>.txt; empty for ours."""
+    """`<environment>` in requirements/bench-<environment>.txt; empty for our server."""
     path: str
     start: Callable[[Task], Start]
     encode: Mapping[Form, Encode]

@@ -21,8 +21,9 @@ from workload.models import build
 def export(workload: Workload, directory: Path) -> None:
     """Export seeded random weights and their static int8 version.
 
-    Untrained weights are as fast as trained ones. The normalization layers use the statistics of
-    the requests, and the last layer is scaled, so that outputs are neither equal nor saturated.
+    Inference is equally fast with trained and untrained weights. The normalization layers use the
+    statistics of the requests, and the last layer is scaled, so that outputs are neither equal nor
+    saturated.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if not workload.computes:

@@ -216,7 +216,7 @@ def _loaded(bench: Bench, server: Running, load: Load) -> tuple[Records, float]:
 def at_loads_of_peers(
     bench: Bench, server: Running, workload: Workload, series: dict[str, Series]
 ) -> None:
-    """Measure our server at `SAME_LOAD` of each peer's capacity, unless this would overload it."""
+    """Measure our server at `SAME_LOAD` of each peer's capacity, if it can handle that rate."""
     base = bench.seconds * workload.duration_factor
     seconds = base * DURATION_FACTORS.get(SAME_LOAD, 1)
     warm_up(bench, server.target, base / 2)

@@ -56,7 +56,7 @@ class Running:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Resume the server for a block, and then pause it, because an idle server may poll."""
+        """Resume the server during a block, then pause it: an idle server may use CPU time."""
         self.signal(signal.SIGCONT)
         try:
             yield

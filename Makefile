@@ -42,7 +42,7 @@ logs: $(VENV)/devcluster.stamp
 test: $(VENV)/dev.stamp
 	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)
 
-## test-attacks [ATTACK=text] [LISTENER=name]: attack the model server while others call it
+## test-attacks [ATTACK=text] [LISTENER=name]: attack the model server while other clients use it
 .PHONY: test-attacks
 test-attacks: $(VENV)/dev.stamp
 	@ATTACK="$(ATTACK)" LISTENER="$(LISTENER)" python -m tests.attacks
@@ -62,7 +62,7 @@ test-faults: $(VENV)/dev.stamp
 test-soak: $(VENV)/dev.stamp
 	@python -m tests.soak
 
-## check: check lint, format, strict types, import contracts and generated files
+## check: lint, and check format, strict types, import contracts and generated files
 .PHONY: check
 check: $(VENV)/dev.stamp
 	@ruff check . && ruff format --check . && mypy && lint-imports --no-cache && \
@@ -125,7 +125,7 @@ bench-training: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
 	@python -m tools.bench.training
 
-## bench-gpu [BENCH_ARGS="--part paths"]: run all code for GPUs, measure MFU; writes .bench/gpu.json
+## bench-gpu [BENCH_ARGS="--part paths"]: run all GPU code paths, measure MFU; writes .bench/gpu.json
 .PHONY: bench-gpu
 bench-gpu: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
@@ -156,7 +156,7 @@ bench-simulation: $(VENV)/dev.stamp
 bench-sweeps: $(VENV)/dev.stamp
 	@python -m tools.bench.sweeps
 
-## bench-mutants [BENCH_ARGS="--target training"]: share of mutants that tests kill; writes .bench/
+## bench-mutants [BENCH_ARGS="--target training"]: measure how many mutants tests kill; writes .bench/
 .PHONY: bench-mutants
 bench-mutants: $(VENV)/dev.stamp
 	@python -m tools.bench.mutants $(BENCH_ARGS)

@@ -92,6 +92,7 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
     admission = _Admission(kubectl, run)
     last_response = time.monotonic()
     while True:
+        started = time.monotonic()
         try:
             snapshot = cluster.snapshot()
             admission.repeat_if_missed(snapshot)
@@ -100,7 +101,7 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
             if time.monotonic() - last_response > OUTAGE_SECONDS:
                 raise
             report(str(error))
-            time.sleep(POLL_SECONDS)
+            _pause(started)
             continue
         last_response = time.monotonic()
         if status is None:
@@ -119,7 +120,7 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
             case State.SUSPENDED:
                 resume = "; ".join(status.reasons)
                 raise DevclusterError(f"the run {run.name} is suspended: {resume}")
-        time.sleep(POLL_SECONDS)
+        _pause(started)
 
 
 def wait_scheduled(
@@ -133,7 +134,7 @@ def wait_scheduled(
     cluster = Cluster(kubectl)
     admission = _Admission(kubectl, run)
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
+    while (started := time.monotonic()) < deadline:
         snapshot = cluster.snapshot()
         admission.repeat_if_missed(snapshot)
         pods = _pods(snapshot, run)
@@ -141,7 +142,7 @@ def wait_scheduled(
         report(f"{len(scheduled)} of {run.nodes} pods are scheduled")
         if len(scheduled) >= run.nodes:
             return len(scheduled)
-        time.sleep(POLL_SECONDS)
+        _pause(started)
     status = _status(cluster, cluster.snapshot(), run)
     reasons = "; ".join(status.reasons) if status else "its job does not exist"
     raise DevclusterError(
@@ -159,6 +160,7 @@ def wait_for_sweep(
     """
     member = Member(kubectl, namespace)
     while True:
+        started = time.monotonic()
         summary = member.sweeps().get(key, {})
         report(next(sweep_lines({key: summary})))
         if summary.get("winner") is not None:
@@ -166,7 +168,15 @@ def wait_for_sweep(
         phases = {trial["phase"] for trial in summary.get("trials", ())}
         if summary and summary["state"] != "running" and phases <= _IDLE:
             raise DevclusterError(f"the sweep {key} is over, but none of its trials has finished")
-        time.sleep(POLL_SECONDS)
+        _pause(started)
+
+
+def _pause(started: float) -> None:
+    """Sleep between two polls, of which the last one started at `started`.
+
+    Polls take at most a third of the time, so they do not slow down what a busy host computes.
+    """
+    time.sleep(max(POLL_SECONDS, 2 * (time.monotonic() - started)))
 
 
 def describe(status: RunStatus) -> str:

@@ -1,6 +1,7 @@
 """Worker process that loads a model and computes batches until the server closes the socket."""
 
 import contextlib
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -41,6 +42,7 @@ from workload.report import emit
 
 MAX_ERROR_CHARACTERS: Final = 2000
 MAX_TRACE_CHARACTERS: Final = 20_000
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
@@ -52,6 +54,7 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     gc.freeze()
     keep_freed_memory()
     _exit_with_server()
+    exit_with_fork_server()
     end.setblocking(True)
     try:
         handler = load(spec)
@@ -113,6 +116,14 @@ def _exit_with_server() -> None:
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def exit_with_fork_server() -> None:
+    """Let the kernel kill this process, even during a computation, if the fork server is killed.
+
+    The server then learns that the worker has exited, and replaces it.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _described(tensor: TensorSpec) -> tuple[str, str, tuple[int, ...]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,9 +222,12 @@ def kill_all(process: "subprocess.Popen[str]") -> None:
 def await_(condition: Callable[[], bool], what: str) -> None:
     """Wait for a condition. After `HANG_SECONDS`, fail with its description."""
     deadline = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {HANG_SECONDS} s: {what}"
-        time.sleep(0.5)
+    while (started := time.monotonic()) < deadline:
+        if condition():
+            return
+        # On a busy machine, commands take seconds, and polls take at most half of the time.
+        time.sleep(max(0.5, time.monotonic() - started))
+    pytest.fail(f"not within {HANG_SECONDS} s: {what}")
 
 
 def created(output: str) -> int:

@@ -1,11 +1,14 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from unittest.mock import MagicMock, call
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -16,6 +19,7 @@ from inference.engine.handlers import Handler
 from inference.engine.interface import InputError
 from inference.engine.process import INITIAL_BYTES, Arena, WorkerSpec
 from inference.engine.worker import Pinning, load
+from tests.training.programs import until
 from training.data import held_out_digits
 from workload.files import sha256_of
 from workload.manifest import ExportError, read_manifest
@@ -261,3 +265,34 @@ def test_the_documented_custom_handler_works(
     for rejected in (dark, np.concatenate([dark, dark + 200])):
         with pytest.raises(InputError, match="too dark"):
             own.compute({"images": rejected})
+
+
+KILLED_FORK_SERVER = """
+import multiprocessing, os, signal, time
+from multiprocessing import forkserver
+from inference.engine.worker import exit_with_fork_server
+
+def hang(end):
+    exit_with_fork_server()
+    end.send("hangs")
+    time.sleep(600)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=hang, args=(theirs,))
+    process.start()
+    ours.recv()
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+    process.join()
+    print(process.pid)
+"""
+
+
+def test_a_hung_worker_does_not_outlive_its_fork_server(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED_FORK_SERVER)
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    pid = int(done.stdout)
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")

@@ -9,8 +9,9 @@ from typing import Any
 from tests.cluster.platform import COLD_SECONDS, Platform, await_
 
 PROGRAM = {"model": "digits-net", "dataset": "digits", "batch_size": 32, "learning_rate": 0.005}
-# Epochs of two seconds; enough of them follow the first one, so that a pod can be killed.
-TRAINED = {**PROGRAM, "epochs": 10, "step_delay": 0.08, "peer_timeout": 120}
+# Epochs of two seconds. Enough of them follow the first one, so that a pod can be killed and the
+# resumed run be observed, even if the commands for it take several seconds.
+TRAINED = {**PROGRAM, "epochs": 20, "step_delay": 0.08, "peer_timeout": 120}
 
 
 @dataclass
@@ -27,8 +28,8 @@ class KilledPods:
     older: frozenset[str] = frozenset()
     """Names of pods that belong to earlier runs."""
 
-    def watch(self, process: "subprocess.Popen[str]") -> None:
-        """Kill a pod of each job once it has checkpoints; wait until `make up` succeeds."""
+    def kill(self, process: "subprocess.Popen[str]") -> None:
+        """Kill a pod of each job once it has checkpoints, while `make up` is running."""
 
         def all_killed() -> bool:
             self._kill_pods_of_runs_with_a_checkpoint()
@@ -36,6 +37,9 @@ class KilledPods:
             return len(self.before) == len(self.jobs) or process.poll() is not None
 
         await_(all_killed, f"a killed pod of each of {self.jobs}")
+
+    def finish(self, process: "subprocess.Popen[str]") -> None:
+        """Wait until `make up` succeeds."""
         self.output, _ = process.communicate(timeout=COLD_SECONDS)
         assert process.returncode == 0, self.output
         assert self.before.keys() == set(self.jobs), self.output

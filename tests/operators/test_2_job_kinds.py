@@ -60,7 +60,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledPods]:
             exported = folder / "state" / "real" / "kubeconfig"
             await_(lambda: exported.exists() or process.poll() is not None, "a cluster")
             made = KilledPods(platform, KINDS)
-            made.watch(process)
+            made.kill(process)
+            made.finish(process)
         yield made
     finally:
         platform.make("down", "PURGE=1")

@@ -161,8 +161,9 @@ def update(real: Platform) -> Iterator[Update]:
     with Load(f"{_model_url(real)}/infer", question(), 2, 0.5) as load:
         load.during(lambda: None, at_least=10)
         with real.started("up") as process:
+            killed.kill(process)
             status = _status_of_a_running_gang(real, lambda: process.poll() is not None)
-            killed.watch(process)
+            killed.finish(process)
         real.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=600s")
         second = real.run_name()
         version = _version(real, second)

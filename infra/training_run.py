@@ -246,7 +246,7 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
         shm=default_shm(max(step.gpus, 1), step.memory),
         disk=None,
         gpus=step.gpus,
-        labels=_labels(args.key, run, "training" if step.gpus else "step"),
+        labels={**job.labels, **_labels(args.key, run, "training" if step.gpus else "step")},
         env={**_run_variables(job, run), **variables_from(job.env_from), **job.env, **step.env},
         mounts=mounts,
         rdma=None,

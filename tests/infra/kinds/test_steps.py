@@ -79,6 +79,16 @@ def test_only_a_step_with_writes_datasets_may_write_datasets() -> None:
     assert reads_only("0123abcd-evaluate")
 
 
+def test_the_pods_of_a_step_have_the_labels_of_the_job() -> None:
+    """They need, for example, the label for Azure's workload identity."""
+    identity = {"azure.workload.identity/use": "true"}
+    for template in objects(job("volcano", labels=identity, steps=STEPS, after=["prepare"]))[:-1]:
+        for made in (template, template["spec"]["tasks"][0]["template"]):
+            labels = made["metadata"]["labels"]
+            assert labels.items() >= identity.items()
+            assert labels["gpu-platform.dev/run"] == "job-0123abcd"
+
+
 def test_the_pack_sees_the_pods_of_every_step() -> None:
     for manifest in built().values():
         resource = Resource(f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}", manifest)

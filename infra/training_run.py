@@ -176,8 +176,8 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
     job = args.job
     labels = _labels(args.key, run, "training" if job.notebook is None else "interactive")
     selector = {RUN_LABEL: run}
-    if KINDS[job.kind].has_launcher:
-        # The launcher must not affect how the workers are spread.
+    if KINDS[job.kind].has_launcher or job.steps:
+        # The launcher and the steps must not affect where the workers are placed.
         labels |= WORKER_LABEL
         selector |= WORKER_LABEL
     spread = job.spread and job.nodes > 1
@@ -203,7 +203,7 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
         disk=job.ephemeral_storage,
         node_selector=job.node_labels,
         spread=even_spread(selector, strict=job.strict_spread) if spread else (),
-        affinity=_affinity(job, run),
+        affinity=_affinity(job, selector),
         host_network=job.host_network,
         deadline_seconds=job.attempt_deadline_seconds,
     )
@@ -377,12 +377,10 @@ def _mounts(job: TrainingJobSettings, claims: Mapping[str, Any]) -> list[Mount]:
     return mounts
 
 
-def _affinity(job: TrainingJobSettings, run: str) -> Manifest:
+def _affinity(job: TrainingJobSettings, gang: Mapping[str, str]) -> Manifest:
     affinity: Manifest = {}
     if job.pack is not None:
-        affinity |= shared_label_affinity(
-            {RUN_LABEL: run}, job.pack.label, required=job.pack.required
-        )
+        affinity |= shared_label_affinity(gang, job.pack.label, required=job.pack.required)
     if job.whole_node:
         affinity |= exclusive_node_affinity(WORKLOAD_LABEL, LAUNCHER_LABEL)
     return affinity

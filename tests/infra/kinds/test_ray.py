@@ -95,3 +95,13 @@ def test_only_the_operator_and_the_workers_may_connect_to_the_head() -> None:
     for each in pods().values():
         assert peer["podSelector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
     assert "ports" not in within
+
+
+def test_the_head_does_not_count_when_workers_are_placed() -> None:
+    made = pods(pack={"label": "topology.kubernetes.io/zone", "required": True})
+    affinity = made["workers"]["spec"]["affinity"]["podAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    counted = term["labelSelector"]["matchLabels"].items()
+    assert counted <= made["workers"]["metadata"]["labels"].items()
+    assert not counted <= made["head"]["metadata"]["labels"].items()
+    assert "affinity" not in made["head"]["spec"]

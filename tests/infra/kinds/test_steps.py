@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from infra.manifests import Manifest
+from kube.names import ROLE_LABEL
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from tests.infra.examples import TRAINING_IMAGE
@@ -49,8 +50,32 @@ def test_the_templates_precede_the_flow_that_names_them() -> None:
 
 
 def test_the_training_is_the_same_job_as_without_steps() -> None:
-    (alone,) = objects(job("volcano"))
-    assert built()["0123abcd-train"]["spec"] == alone["spec"]
+    placed = {"nodes": 1}
+    (alone,) = objects(job("volcano", **placed))
+    train, *_ = objects(job("volcano", **placed, steps=STEPS, after=["prepare"]))
+    role = train["spec"]["tasks"][0]["template"]["metadata"]["labels"].pop(ROLE_LABEL)
+    assert role == "worker"
+    assert train["spec"] == alone["spec"]
+
+
+@pytest.mark.parametrize("kind", ["volcano", "mpi"])
+def test_only_pods_of_the_gang_count_when_it_is_placed(kind: str) -> None:
+    """A launcher or a step must not determine the zone of the gang."""
+    pack = {"label": "topology.kubernetes.io/zone", "required": True}
+    gang, *others = (
+        task["template"]
+        for template in objects(job(kind, steps=STEPS, pack=pack))
+        for task in reversed(template["spec"].get("tasks", ()))
+        if task["name"] != "master"
+    )
+    affinity = gang["spec"]["affinity"]["podAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    (spread,) = gang["spec"]["topologySpreadConstraints"]
+    assert len(others) == len(STEPS) + (kind == "mpi")
+    for selector in (term["labelSelector"], spread["labelSelector"]):
+        counted = selector["matchLabels"].items()
+        assert counted <= gang["metadata"]["labels"].items()
+        assert not any(counted <= other["metadata"]["labels"].items() for other in others)
 
 
 def test_a_step_is_one_pod_with_a_command_in_the_jobs_image() -> None:

@@ -9,26 +9,30 @@ from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, DNS_PORTS, PULL_SECRET, Manifest, compact, standard_labels
 from infra.settings import StackSettings
+from infra.settings.inference import InferenceServiceSettings
 from infra.settings.tenancy import IdentitySettings, TenancySettings
 from infra.team_access import team_access
 from kube.names import ROLE_LABEL, WORKLOAD_LABEL
 
 SERVICE_ACCOUNTS: Final = ("training", "inference")
+_SERVER_PORT: Final[int] = InferenceServiceSettings.model_fields["port"].default
 
 
 @dataclass(frozen=True, kw_only=True)
 class TenancyArgs:
     """Namespace settings, and the name of the GPU resource that the quota counts.
 
-    With `retain`, the namespace and its retained objects survive the stack's destruction.
+    The default ports suit inference services with the default port, whose replicas may have several
+    pods. With `retain`, the namespace and its retained objects survive the stack's destruction.
     No admission policy applies in `system_namespaces`, which admit privileged pods.
     """
 
     tenancy: TenancySettings
     gpu_resource: str
-    inference_ports: tuple[int, ...] = ()
-    inference_groups: bool = False
-    """True if a replica of any service has several pods."""
+    inference_ports: tuple[int, ...] = (_SERVER_PORT,)
+    """Ports of inference services, in addition to `tenancy.network.inference_ports`."""
+    inference_groups: bool = True
+    """True if a replica of any service may have several pods."""
     login: RegistryLogin | None = None
     retain: bool = False
     system_namespaces: tuple[str, ...] = ()
@@ -228,14 +232,15 @@ def network_policies(
         },
         "allow-training-gangs": _within(training),
     }
-    if inference_ports:
-        ports = [{"port": port, "protocol": "TCP"} for port in sorted(set(inference_ports))]
+    others = tenancy.network.inference_ports
+    if every_port := {*inference_ports, *others}:
+        ports = [{"port": port, "protocol": "TCP"} for port in sorted(every_port)]
         policies["allow-inference"] = {
             "podSelector": inference,
             "policyTypes": ["Ingress"],
             "ingress": [{"from": callers, "ports": ports}],
         }
-    if inference_groups:
+    if inference_groups or others:
         policies["allow-inference-groups"] = _within(
             {**inference, "matchExpressions": [{"key": ROLE_LABEL, "operator": "Exists"}]}
         )

@@ -11,6 +11,7 @@ from infra.settings.types import (
     DnsLabel,
     Labels,
     MemoryQuantity,
+    Port,
     PositiveInt,
     QualifiedName,
     Settings,
@@ -92,6 +93,12 @@ class NetworkSettings(Settings):
         description="Address ranges outside the pod network that may also call inference services, "
         "such as the range of a cloud load balancer or, with service_type NodePort, the range of "
         "the nodes.",
+    )
+    inference_ports: list[Port] = Field(
+        default=[],
+        description="Additional ports on which inference services accept requests, such as 8080 "
+        "for services of other stacks. The ports of the stack's services are always allowed; the "
+        "component Tenancy of other programs always allows 8080.",
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],

@@ -1,9 +1,12 @@
 from typing import Any
 
 from infra.manifests import Manifest
+from infra.settings.inference import InferenceServiceSettings
 from infra.settings.tenancy import TenancySettings
 from infra.tenancy import (
+    TenancyArgs,
     limit_range,
+    manifests,
     namespace,
     network_policies,
     quotas,
@@ -104,6 +107,23 @@ def test_inference_answers_the_whole_cluster_or_chosen_namespaces() -> None:
 
 def test_without_services_nothing_is_open_for_them() -> None:
     assert "allow-inference" not in policies(tenancy(), ports=())
+
+
+def test_services_of_other_stacks_are_admitted_on_the_chosen_ports() -> None:
+    found = policies(tenancy(network={"inference_ports": [8000, 9000]}), ports=(8080, 8000))
+    (rule,) = found["allow-inference"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [8000, 8080, 9000]
+    alone = policies(tenancy(network={"inference_ports": [8000]}), ports=())
+    assert alone.keys() == found.keys() >= {"allow-inference", "allow-inference-groups"}
+
+
+def test_a_namespace_of_another_stack_admits_requests_to_its_services() -> None:
+    service = InferenceServiceSettings(cpu="1", memory="2Gi", run="digits-0123abcd")
+    built = manifests(TenancyArgs(tenancy=tenancy(), gpu_resource="nvidia.com/gpu"))
+    found = {each["metadata"]["name"]: each.get("spec", {}) for each in built}
+    (rule,) = found["allow-inference"]["ingress"]
+    assert {port["port"] for port in rule["ports"]} == {service.port}
+    assert "allow-inference-groups" in found
 
 
 def test_chosen_addresses_can_be_reached() -> None:

@@ -131,6 +131,7 @@ MESSAGES_OF_OTHERS = {
     "failed to load checkpoint: EOF": "Pulumi",
     "spec is immutable after creation": "Kubernetes",
     "spec.template: … field is immutable": "Kubernetes",
+    "Apply failed with 1 conflict": "Kubernetes",
     "job updates may not change fields other than": "Volcano",
     "timed out waiting for the condition": "Pulumi",
     "'QUEUE' timed out waiting to be Ready": "Pulumi",

@@ -19,6 +19,10 @@ from kube.kinds.volcano import with_ancestors
 
 _BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
 
+_WITHOUT_SERVICE: Final = frozenset({"pytorch", "ray"})
+"""Kinds whose operator creates Services with longer names than the run's."""
+_WITHOUT_SERVICE_FOR_ONE_POD: Final = frozenset({"volcano", "indexed", "tensorflow"})
+
 _Reference = tuple[str, str | None, str, str, Collection[str]]
 """A setting, the name that it refers to, the section and table that must declare this name, and
 the names that are declared there."""
@@ -196,14 +200,53 @@ def _export_problems(
         )
 
 
-def canary_names_differ(inference: InferenceSettings) -> Iterator[str]:
-    """Check that no service has the name of another service's canary."""
+def names_of_objects_differ(
+    training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
+) -> Iterator[str]:
+    """Check that no two sections create a Deployment or a Service with the same name."""
+    owners: dict[tuple[str, str], str] = {}
+    for path, name, kinds, remedy in _created_objects(training, inference, logs):
+        for kind in kinds:
+            owner = owners.setdefault((kind, name), path)
+            if owner != path:
+                yield (
+                    f"{path} would create the {kind} {name!r}, which {owner} also creates: "
+                    f"{remedy}."
+                )
+                break
+
+
+def _created_objects(
+    training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
+) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    """Yield the keys that create objects, the objects' names and kinds, and how to rename them."""
+    version = ("Deployment", "Service")
+    for key in inference.services:
+        yield service_key(key), key, version, "use another key"
     for key, service in inference.services.items():
-        if service.canary is not None and f"{key}-canary" in inference.services:
-            yield (
-                f"{service_key(key, 'canary')} would have the same name as the service "
-                f"{f'{key}-canary'!r}: give that service another key."
-            )
+        if service.canary is not None:
+            remedy = "use another key for one of the services"
+            yield service_key(key, "canary"), f"{key}-canary", version, remedy
+    remedy = "use another key for the service"
+    for key in inference.rollbacks:
+        path = service_key(key, "canary", "rollback")
+        yield path, f"{key}-rollback", ("Deployment",), remedy
+    if logs.recorder is not None:
+        yield full_key("logs", "recorder"), "failure-recorder", ("Deployment",), remedy
+    if training.sweeps:
+        yield full_key("training", "sweeps"), "sweep-controller", ("Deployment",), remedy
+    for key, job in training.jobs.items():
+        if job.run is not None and _has_service(job):
+            yield job_key(key, "run"), job.run, ("Service",), "use another `run`"
+
+
+def _has_service(job: TrainingJobSettings) -> bool:
+    """Return True if a Service has the name of the job's run."""
+    if job.starts_in_flow or job.kind in _WITHOUT_SERVICE:
+        return False
+    if job.notebook is not None:
+        return job.notebook.route is not None
+    return job.nodes > 1 or job.kind not in _WITHOUT_SERVICE_FOR_ONE_POD
 
 
 def _undeclared(path: str, name: str | None, table: str, known: Collection[str]) -> Iterator[str]:
@@ -238,7 +281,10 @@ def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
 
 
 def namespaces_differ(
-    gpu: GpuSettings, volcano: VolcanoSettings, tenancy: TenancySettings
+    gpu: GpuSettings,
+    volcano: VolcanoSettings,
+    tenancy: TenancySettings,
+    monitoring: MonitoringSettings,
 ) -> Iterator[str]:
     """Check that no two sections create the same namespace.
 
@@ -246,11 +292,15 @@ def namespaces_differ(
     """
     owners: dict[str, str] = {}
     health = gpu.node_health
+    chart, exporter = monitoring.kube_prometheus_stack, monitoring.dcgm_exporter
+    has_exporter = monitoring.prometheus != "none" and exporter.install
     gpu_key = "gpu" if gpu.provider == "device-plugin" else "gpu.operator"
     for section, name in (
         (gpu_key, gpu.system_namespace),
         ("gpu.node_health", None if health is None else health.namespace),
         ("volcano", volcano.namespace if volcano.install else None),
+        ("monitoring.kube_prometheus_stack", chart.namespace if chart.install else None),
+        ("monitoring.dcgm_exporter", exporter.namespace if has_exporter else None),
         ("tenancy", tenancy.namespace),
     ):
         if name in owners:

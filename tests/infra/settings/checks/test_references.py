@@ -37,3 +37,145 @@ def test_a_service_of_a_job_without_one_export_is_told_why(
     [sentence] = [each for each in found if each.startswith(f"gpu-platform:{SERVICE}.job ")]
     assert f"is 'digits', {reason}" in sentence
     assert "run" in sentence
+
+
+@pytest.mark.parametrize(
+    ("other", "monitoring", "key", "owner"),
+    [
+        (
+            ("gpu.namespace", "gpu-metrics"),
+            {"prometheus": "plain"},
+            "monitoring.dcgm_exporter",
+            "gpu",
+        ),
+        (
+            ("tenancy.namespace", "gpu-metrics"),
+            {"prometheus": "operator"},
+            "tenancy",
+            "monitoring.dcgm_exporter",
+        ),
+        (
+            ("tenancy.namespace", "monitoring"),
+            {"prometheus": "operator", "kube_prometheus_stack": {"install": True}},
+            "tenancy",
+            "monitoring.kube_prometheus_stack",
+        ),
+        (
+            ("volcano.namespace", "monitoring"),
+            {"prometheus": "operator", "kube_prometheus_stack": {"install": True}},
+            "monitoring.kube_prometheus_stack",
+            "volcano",
+        ),
+    ],
+)
+def test_namespaces_of_monitoring_are_used_by_no_other_section(
+    other: tuple[str, str], monitoring: dict[str, Any], key: str, owner: str
+) -> None:
+    values = changed(*other)
+    assert problems(values) == []
+    values["monitoring"] = monitoring
+    assert problems(values) == [
+        f"gpu-platform:{key}.namespace is {other[1]!r}, which is also "
+        f"gpu-platform:{owner}.namespace: use different names."
+    ]
+
+
+@pytest.mark.parametrize(
+    "monitoring",
+    [
+        {"prometheus": "none"},
+        {"prometheus": "operator", "dcgm_exporter": {"install": False}},
+    ],
+)
+def test_the_namespace_of_an_exporter_that_is_not_installed_is_free(
+    monitoring: dict[str, Any],
+) -> None:
+    values = changed("tenancy.namespace", "gpu-metrics")
+    values["monitoring"] = monitoring
+    assert problems(values) == []
+
+
+CANARY = {"weight": 10, "run": "digits-01234567"}
+ROLLBACK = {"rollback": {"prometheus": "http://prometheus:9090"}}
+
+
+def with_program(values: dict[str, Any]) -> dict[str, Any]:
+    """Add the image of the stack's own programs."""
+    images = values["images"]["workloads"]
+    images |= {"recorder": images["training"], "sweeps": images["training"]}
+    return values
+
+
+def with_canary(canary: dict[str, Any]) -> dict[str, Any]:
+    """Return a stack whose service has a canary."""
+    values = with_program(good())
+    values["inference"]["services"]["digits"] |= {
+        "route": {"gateway": {"name": "public"}},
+        "canary": canary,
+    }
+    return values
+
+
+@pytest.mark.parametrize(
+    ("values", "other", "reason"),
+    [
+        (
+            with_canary(CANARY),
+            "digits-canary",
+            f"{SERVICE}.canary would create the Deployment 'digits-canary', which ",
+        ),
+        (
+            with_canary(CANARY | ROLLBACK),
+            "digits-rollback",
+            f"{SERVICE}.canary.rollback would create the Deployment 'digits-rollback', which ",
+        ),
+        (
+            with_program(changed("logs", {"recorder": {}})),
+            "failure-recorder",
+            "logs.recorder would create the Deployment 'failure-recorder', which ",
+        ),
+    ],
+    ids=["canary", "rollback", "recorder"],
+)
+def test_a_service_cannot_have_the_name_of_another_deployment(
+    values: dict[str, Any], other: str, reason: str
+) -> None:
+    assert problems(values) == []
+    services = values["inference"]["services"]
+    services[other] = {"job": "digits", "cpu": "1", "memory": "2Gi"}
+    [sentence] = problems(values)
+    assert sentence.startswith(f"gpu-platform:{reason}gpu-platform:inference.services.{other} ")
+    assert "use another key" in sentence
+
+
+COMMAND = {"command": ["python3", "program.py"], "hyperparameters": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "collides"),
+    [
+        ({"kind": "volcano"}, True),
+        ({"kind": "volcano", "nodes": 1}, False),
+        ({"kind": "volcano", "steps": {"prepare": {"command": ["x"]}}}, False),
+        ({"kind": "indexed"}, True),
+        ({"kind": "indexed", "nodes": 1}, False),
+        ({"kind": "jobset", "nodes": 1}, True),
+        ({"kind": "plain", "nodes": 1, **COMMAND}, True),
+        ({"kind": "pytorch"}, False),
+    ],
+)
+def test_a_run_has_no_service_with_the_name_of_an_inference_service(
+    changes: dict[str, Any], collides: bool
+) -> None:
+    job = good()["training"]["jobs"]["digits"] | {"run": "digits"} | changes
+    values = changed(JOB, {key: value for key, value in job.items() if value is not None})
+    values["inference"]["services"]["digits"] = {
+        "run": "digits-01234567",
+        "cpu": "1",
+        "memory": "2Gi",
+    }
+    expected = (
+        f"gpu-platform:{JOB}.run would create the Service 'digits', which "
+        f"gpu-platform:{SERVICE} also creates: use another `run`."
+    )
+    assert problems(values) == ([expected] if collides else [])

@@ -1,12 +1,13 @@
 """Checks that claims match their volumes and can be mounted by their pods."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from infra.settings.inference import InferenceSettings
+from infra.settings.inference import InferenceServiceSettings, InferenceSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import TrainingSettings
+from infra.settings.volumes import VolumeSettings
 from kube.quantities import parse_quantity
 
 
@@ -58,32 +59,16 @@ def claims_can_be_mounted_by_their_pods(
     Also check that model caches are not larger than their claims.
     """
     for key, job in training.all_jobs.items():
-        claim = storage.claims.get(job.checkpoints)
-        if claim is None:
-            continue
-        multiple_pods = job.several_pods or key not in training.jobs
-        if multiple_pods and "ReadWriteMany" not in claim.access_modes:
-            yield (
-                f"{job_key(key, 'checkpoints')} is {job.checkpoints!r}, whose access_modes are "
-                f"{', '.join(claim.access_modes)}, but several pods mount it for checkpoints: it "
-                "needs ReadWriteMany."
-            )
-        yield from _additional_claims(key, job, storage)
+        if job.several_pods or key not in training.jobs:
+            for field, name, is_read in _job_claims(job):
+                yield from _mode_problems(job_key(key, *field), name, is_read, "several", storage)
     for key, service in inference.services.items():
+        for field, name, is_read in _service_claims(service):
+            pods = service.canary_pods if field == ("canary", "source") else service.max_pods
+            if pods > 1:
+                path = service_key(key, *field)
+                yield from _mode_problems(path, name, is_read, f"up to {pods}", storage)
         cache = service.fetch.cache
-        for name, fitting in (
-            (service.model_claim, ("ReadWriteMany", "ReadOnlyMany")),
-            (cache.claim if cache else None, ("ReadWriteMany",)),
-        ):
-            claim = storage.claims.get(name or "")
-            if claim is None or set(fitting) & set(claim.access_modes):
-                continue
-            if service.max_pods > 1:
-                yield (
-                    f"{service_key(key)} can have up to {service.max_pods} pods, but claim "
-                    f"{name!r} is {', '.join(claim.access_modes)}: several pods need "
-                    f"{' or '.join(fitting)}."
-                )
         claim = storage.claims.get(cache.claim) if cache else None
         if cache and claim and parse_quantity(cache.size) > parse_quantity(claim.size):
             yield (
@@ -92,17 +77,40 @@ def claims_can_be_mounted_by_their_pods(
             )
 
 
-def _additional_claims(
-    key: str, job: TrainingJobSettings, storage: StorageSettings
+def _mode_problems(
+    path: str, name: str, is_read: bool, pods: str, storage: StorageSettings
 ) -> Iterator[str]:
-    for name, volume in job.volumes.items():
-        claim = storage.claims.get(volume.claim or "")
-        if claim is None or not job.several_pods:
-            continue
-        fitting = {"ReadWriteMany", "ReadOnlyMany"} if volume.read_only else {"ReadWriteMany"}
-        if not fitting & set(claim.access_modes):
-            yield (
-                f"{job_key(key, 'volumes', name, 'claim')} is {volume.claim!r}, whose access_modes "
-                f"are {', '.join(claim.access_modes)}, but several pods mount it: it needs "
-                f"{' or '.join(sorted(fitting))}."
-            )
+    claim = storage.claims.get(name)
+    fitting = ("ReadWriteMany", "ReadOnlyMany") if is_read else ("ReadWriteMany",)
+    if claim is not None and not set(fitting) & set(claim.access_modes):
+        yield (
+            f"{path} is {name!r}, whose access_modes are {', '.join(claim.access_modes)}, but "
+            f"{pods} pods mount it: it needs {' or '.join(fitting)}."
+        )
+
+
+_MountedClaim = tuple[tuple[str, ...], str, bool]
+"""A setting, the claim that it names, and True if all pods mount the claim read-only."""
+
+
+def _job_claims(job: TrainingJobSettings) -> Iterator[_MountedClaim]:
+    yield ("checkpoints",), job.checkpoints, False
+    if job.datasets is not None:
+        is_read = not any(step.writes_datasets for step in job.steps.values())
+        yield ("datasets",), job.datasets, is_read
+    yield from _volume_claims(job.volumes)
+
+
+def _service_claims(service: InferenceServiceSettings) -> Iterator[_MountedClaim]:
+    canary = service.canary
+    sources = {"source": service.source, "canary.source": canary.source if canary else None}
+    caches = {key for key, source in sources.items() if source is not None and source.hub}
+    for key, name in service.claims.items():
+        yield tuple(key.split(".")), name, key not in {*caches, "fetch.cache.claim"}
+    yield from _volume_claims(service.volumes)
+
+
+def _volume_claims(volumes: Mapping[str, VolumeSettings]) -> Iterator[_MountedClaim]:
+    for name, volume in volumes.items():
+        if volume.claim is not None:
+            yield ("volumes", name, "claim"), volume.claim, volume.read_only

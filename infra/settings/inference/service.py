@@ -263,10 +263,14 @@ class InferenceServiceSettings(Settings):
     @property
     def max_pods(self) -> int:
         """Maximum number of pods of the service with its canary."""
-        pods = self.max_replicas * self.runtime_of({}).nodes
+        return self.max_replicas * self.runtime_of({}).nodes + self.canary_pods
+
+    @property
+    def canary_pods(self) -> int:
+        """Number of pods of the canary; 0 if there is none."""
         if self.canary is None:
-            return pods
-        return pods + self.canary.replicas * self.runtime_of(self.canary.server).nodes
+            return 0
+        return self.canary.replicas * self.runtime_of(self.canary.server).nodes
 
     @property
     def max_nodes(self) -> int:

@@ -161,7 +161,7 @@ def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:
     assert inference.has_groups
     once = changed("storage.claims.checkpoints.access_modes", ["ReadWriteOnce"])
     once["inference"]["services"]["digits"] = given | {"replicas": 1}
-    assert "can have up to 3 pods" in "\n".join(problems(once))
+    assert "but up to 3 pods mount it" in "\n".join(problems(once))
 
 
 @pytest.mark.parametrize(

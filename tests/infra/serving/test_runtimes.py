@@ -190,7 +190,11 @@ def test_a_claim_that_the_server_mounts_as_well_is_one_volume() -> None:
 @pytest.mark.parametrize(
     ("service", "claim", "reason"),
     [
-        ({"replicas": 2}, {"access_modes": ["ReadWriteOnce"]}, "several pods need ReadWriteMany."),
+        (
+            {"replicas": 2},
+            {"access_modes": ["ReadWriteOnce"]},
+            "up to 2 pods mount it: it needs ReadWriteMany.",
+        ),
         ({}, {"size": "1Mi"}, "fetch.cache.size is 1Gi, more than the 1Mi of claim 'copies'"),
         (
             {"runtime": "triton", "url": "s3://models/all"},

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
+    HttpUrl,
     Labels,
     MemoryQuantity,
     PortNumber,
@@ -48,9 +49,8 @@ class NodeHealthSettings(Settings):
         "(termination message `slow node NODE: …`) before it is cordoned. null ignores these "
         "reports.",
     )
-    prometheus: str | None = Field(
+    prometheus: HttpUrl | None = Field(
         default=None,
-        pattern=r"^https?://[^/\s:]+(:\d+)?(/\S*)?$",
         description="URL of a Prometheus server that scrapes the DCGM exporter, the source of Xid "
         "errors. null uses only the health reports of the device plugin.",
     )

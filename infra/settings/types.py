@@ -2,6 +2,7 @@
 
 import re
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -29,6 +30,7 @@ _IMAGE: Final = re.compile(
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST: Final = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?\.?")
 
 
 class Settings(BaseModel):
@@ -127,6 +129,25 @@ def _annotations(annotations: dict[str, str]) -> dict[str, str]:
             "annotations from all tools together: shorten them"
         )
     return annotations
+
+
+def _http_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        host, port = url.hostname or "", url.port
+    except ValueError:
+        host, port = "", None
+    if (
+        re.search(r"\s", text)
+        or not text.startswith(("http://", "https://"))
+        or not (_HOST.fullmatch(host) or ":" in host)
+        or port == 0
+    ):
+        raise ValueError(
+            "must be an HTTP or HTTPS URL with a host and an optional port from 1 to 65535, such "
+            "as http://prometheus.monitoring:9090"
+        )
+    return text
 
 
 _text = BeforeValidator(_as_text)
@@ -230,6 +251,9 @@ AbsolutePath = Annotated[
     _matcher(re.compile(r"/(?!(?:.*/)?\.\.(?:/|$)).*"), 4096, "an absolute path without '..'"),
     _format("absolute-path"),
 ]
+
+HttpUrl = Annotated[str, AfterValidator(_http_url), _format("HTTP-URL")]
+"""URL of a server, such as Prometheus, whose host and port are valid."""
 
 VersionedImage = Annotated[str, AfterValidator(_versioned_image), _format("image")]
 """An image reference with a tag other than latest, or a digest."""

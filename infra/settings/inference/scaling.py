@@ -9,6 +9,7 @@ from infra.settings.inference.models import Digest, ExportUrl, RunName, SourceSe
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
+    HttpUrl,
     MemoryQuantity,
     PortNumber,
     PositiveInt,
@@ -41,9 +42,8 @@ DEFAULT_CPU_PERCENT: Final = 70
 class KedaSettings(Settings):
     """Autoscaling with KEDA, which queries Prometheus and can scale to zero."""
 
-    prometheus: str = Field(
-        pattern=r"^https?://[^\s]+$",
-        description="URL of Prometheus, such as http://prometheus.monitoring:9090.",
+    prometheus: HttpUrl = Field(
+        description="URL of Prometheus, such as http://prometheus.monitoring:9090."
     )
     cooldown_seconds: PositiveInt = Field(
         default=300, description="Time (s) without requests after which the last pod is removed."
@@ -112,9 +112,8 @@ class RollbackSettings(Settings):
     or its limits resets the rollback: the canary receives its configured weight again.
     """
 
-    prometheus: str = Field(
-        pattern=r"^https?://[^\s/]+(/[^\s]*)?$",
-        description="URL of Prometheus, such as http://prometheus.monitoring:9090.",
+    prometheus: HttpUrl = Field(
+        description="URL of Prometheus, such as http://prometheus.monitoring:9090."
     )
     error_share: float = Field(
         default=0.05,

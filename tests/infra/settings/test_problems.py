@@ -353,6 +353,24 @@ MISTAKES = {
         f"{SERVICE}.autoscaling",
         "sets keda, but not requests_in_flight",
     ),
+    "a port of Prometheus that does not exist": (
+        "gpu.node_health",
+        {"prometheus": "http://prometheus:90900"},
+        "gpu.node_health.prometheus",
+        "optional port from 1 to 65535",
+    ),
+    "a port of Prometheus that is not a number": (
+        f"{SERVICE}.canary",
+        {"weight": 1, "rollback": {"prometheus": "http://prometheus:9090x"}},
+        f"{SERVICE}.canary.rollback.prometheus",
+        "optional port from 1 to 65535",
+    ),
+    "a host of Prometheus that is not complete": (
+        f"{SERVICE}.autoscaling",
+        {"max": 2, "requests_in_flight": 8, "keda": {"prometheus": "http://[x"}},
+        f"{SERVICE}.autoscaling.keda.prometheus",
+        "with a host",
+    ),
     "a volume over the model": (
         f"{SERVICE}.volumes",
         {"mine": {"path": "/models/mine", "scratch": "1Gi"}},

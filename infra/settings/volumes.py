@@ -1,5 +1,6 @@
 """Environment variables from Secrets and ConfigMaps, and additional volumes of pods."""
 
+from collections.abc import Mapping
 from typing import Final, Self
 
 from pydantic import Field, model_validator
@@ -80,3 +81,9 @@ class VolumeSettings(Settings):
                     f"sets path to {self.path}, which is reserved in every pod: choose another"
                 )
         return self
+
+
+def duplicate_paths(volumes: Mapping[str, VolumeSettings]) -> list[str]:
+    """Return the paths at which several volumes would be mounted, which the API server rejects."""
+    paths = [volume.path.rstrip("/") for volume in volumes.values()]
+    return sorted({path for path in paths if paths.count(path) > 1})

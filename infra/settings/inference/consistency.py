@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from infra.serving.runtimes import RUNTIMES, Runtime, Source
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
+from infra.settings.volumes import duplicate_paths
 from kube.names import (
     API_KEYS_VOLUME,
     CACHE_PATH,
@@ -65,6 +66,7 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     for path, server in service.versions.items():
         yield from _server(service, server, path)
     yield from _runtime(service)
+    yield from _progress(service)
     yield from _promotion(service)
     yield from _rollback(service)
 
@@ -164,6 +166,8 @@ def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
                 f"sets volumes.{name}.path to {volume.path}, which is reserved in every pod: "
                 "choose another"
             )
+    for path in duplicate_paths(service.volumes):
+        yield f"has two volumes at {path}: use a different path for each"
 
 
 def _server(
@@ -193,7 +197,7 @@ def _server(
 def _termination(service: InferenceServiceSettings, runtime: Runtime, path: str) -> Iterator[str]:
     stop = runtime.stop_seconds
     needed = service.pre_stop_seconds + sum(stop.values())
-    if stop and needed >= service.grace_seconds:
+    if needed >= service.grace_seconds:
         parts = "".join(f", {path}.{name} {seconds:g}" for name, seconds in stop.items())
         yield (
             f"takes up to {needed:g} seconds to terminate (pre_stop_seconds "
@@ -230,6 +234,17 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
         yield (
             f"sets shm to {service.shm} for {service.gpus} GPUs, which communicate over /dev/shm: "
             f"set at least {_MULTI_GPU_SHM}"
+        )
+
+
+def _progress(service: InferenceServiceSettings) -> Iterator[str]:
+    """Check the deadline of Deployments. LeaderWorkerSets have none."""
+    has_deployment = any(service.runtime_of(each).nodes == 1 for each in service.versions.values())
+    ready, deadline = service.min_ready_seconds, service.progress_deadline_seconds
+    if has_deployment and deadline <= ready:
+        yield (
+            f"sets min_ready_seconds to {ready}, but progress_deadline_seconds to {deadline}, "
+            f"which must be longer: set progress_deadline_seconds to at least {ready + 1}"
         )
 
 

@@ -164,7 +164,7 @@ class InferenceServiceSettings(Settings):
     progress_deadline_seconds: PositiveInt = Field(
         default=600,
         description="Time (s) without progress after which the Deployment reports a failed "
-        "rollout.",
+        "rollout. It must exceed min_ready_seconds.",
     )
     min_ready_seconds: int = Field(
         default=5,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from infra.settings.volumes import RESERVED_VOLUMES
+from infra.settings.volumes import RESERVED_VOLUMES, duplicate_paths
 from kube.names import DATASETS_PATH, HOMES_PATH, HOMES_VOLUME, SECRETS_PATH, TOKEN_VOLUME
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
     for name in job.volumes:
         if name in RESERVED_VOLUMES:
             yield f"has a volume {name!r}, which is a reserved name: choose another"
-    paths = [volume.path.rstrip("/") for volume in job.volumes.values()]
-    for path in sorted({path for path in paths if paths.count(path) > 1}):
+    for path in duplicate_paths(job.volumes):
         yield f"has two volumes at {path}: use a different path for each"
     yield from _download_problems(job)
     for name in job.annotations:

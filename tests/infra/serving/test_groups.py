@@ -218,3 +218,9 @@ def test_the_policies_treat_a_group_like_a_pod() -> None:
 )
 def test_sizes_that_do_not_fit_the_group_are_refused(change: dict[str, Any], message: str) -> None:
     assert message in refusals({**GROUP, **change})
+
+
+def test_a_group_has_no_deadline_that_its_ready_time_could_exceed() -> None:
+    service = good()["inference"]["services"]["digits"] | GROUP | {"min_ready_seconds": 900}
+    given = {name: value for name, value in service.items() if value is not None}
+    assert problems(changed("inference.services.digits", given)) == []

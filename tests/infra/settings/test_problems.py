@@ -298,6 +298,30 @@ MISTAKES = {
         SERVICE,
         "takes up to 30 seconds to terminate",
     ),
+    "a pause before the drain that is as long as the grace": (
+        SERVICE,
+        {
+            "runtime": "mlserver",
+            "source": {"claim": {"name": "datasets"}},
+            "cpu": 1,
+            "memory": "2Gi",
+            "pre_stop_seconds": 30,
+        },
+        SERVICE,
+        "takes up to 30 seconds to terminate (pre_stop_seconds 30), but",
+    ),
+    "ready pods later than the deadline": (
+        f"{SERVICE}.min_ready_seconds",
+        600,
+        SERVICE,
+        "set progress_deadline_seconds to at least 601",
+    ),
+    "two volumes at one path": (
+        f"{SERVICE}.volumes",
+        {"a": {"path": "/x", "scratch": "1Gi"}, "b": {"path": "/x/", "scratch": "1Gi"}},
+        SERVICE,
+        "has two volumes at /x: use a different path for each",
+    ),
     "a path of the server that the stack decides": (
         f"{SERVICE}.server",
         {"port": 9000},

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from infra.settings.types import (
     CpuQuantity,
@@ -319,6 +319,13 @@ class RecorderSettings(Settings):
         description="Ports of the API server. With network isolation, the pod may connect only "
         "to these.",
     )
+
+    @field_validator("claims")
+    @classmethod
+    def _claims_differ(cls, claims: list[str]) -> list[str]:
+        if len(set(claims)) < len(claims):
+            raise ValueError("contains a duplicate claim: list each claim only once")
+        return claims
 
 
 class LogsSettings(Settings):

@@ -1,9 +1,9 @@
 """Namespace of the workloads, with its limits."""
 
 import ipaddress
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from infra.settings.types import (
     Annotations,
@@ -16,6 +16,7 @@ from infra.settings.types import (
     QualifiedName,
     Settings,
 )
+from kube.quantities import parse_quantity
 
 _SYSTEM: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
@@ -69,8 +70,20 @@ class LimitSettings(Settings):
         default="256Mi", description="Memory request and limit of containers that set none."
     )
     max_memory: MemoryQuantity | None = Field(
-        default=None, description="Maximum memory limit of a container. null sets no maximum."
+        default=None,
+        description="Maximum memory limit of a container, at least default_memory. null sets no "
+        "maximum.",
     )
+
+    @model_validator(mode="after")
+    def _default_is_admitted(self) -> Self:
+        maximum = self.max_memory
+        if maximum is not None and parse_quantity(self.default_memory) > parse_quantity(maximum):
+            raise ValueError(
+                f"sets max_memory to {maximum}, less than default_memory ({self.default_memory}): "
+                "decrease default_memory or increase max_memory"
+            )
+        return self
 
 
 class NetworkSettings(Settings):

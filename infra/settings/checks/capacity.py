@@ -10,8 +10,10 @@ from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
+from infra.settings.training.job import LauncherSettings
 from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import FIRST_WITH_TOPOLOGY, VolcanoSettings
+from kube.kinds import KINDS
 from kube.kinds.volcano import with_ancestors
 from kube.quantities import parse_quantity
 
@@ -112,19 +114,34 @@ def claims_are_within_the_quota(
 
 
 def containers_are_admitted(
-    training: TrainingSettings, inference: InferenceSettings, tenancy: TenancySettings
+    training: TrainingSettings,
+    inference: InferenceSettings,
+    tenancy: TenancySettings,
+    logs: LogsSettings,
 ) -> Iterator[str]:
     """Check that no container exceeds the namespace's maximum memory per container."""
     maximum = tenancy.limits.max_memory
     workloads = {job_key(key, "memory"): job.memory for key, job in training.all_jobs.items()}
     for key, job in training.all_jobs.items():
-        if job.launcher is not None:
-            workloads[job_key(key, "launcher", "memory")] = job.launcher.memory
+        if KINDS[job.kind].has_launcher:
+            launcher = job.launcher or LauncherSettings()
+            workloads[job_key(key, "launcher", "memory")] = launcher.memory
+        if job.schedule is not None:
+            workloads[job_key(key, "schedule", "memory")] = job.schedule.memory
         for name, step in job.steps.items():
             workloads[job_key(key, "steps", name, "memory")] = step.memory
     workloads |= {
         service_key(key, "memory"): service.memory for key, service in inference.services.items()
     }
+    workloads |= {
+        service_key(key, "canary", "rollback", "memory"): rollback.memory
+        for key, rollback in inference.rollbacks.items()
+    }
+    if logs.recorder is not None:
+        workloads[full_key("logs", "recorder", "memory")] = logs.recorder.memory
+    if training.sweeps:
+        here = full_key("training", "sweep_controller", "memory")
+        workloads[here] = training.sweep_controller.memory
     for here, memory in workloads.items():
         if maximum is not None and parse_quantity(memory) > parse_quantity(maximum):
             yield (

@@ -124,6 +124,18 @@ MISTAKES = {
         "would never start",
     ),
     "pod above the limit": ("tenancy.limits", {"max_memory": "8Gi"}, f"{JOB}.memory", "more than"),
+    "default above the limit": (
+        "tenancy.limits",
+        {"default_memory": "96Gi", "max_memory": "64Gi"},
+        "tenancy.limits",
+        "sets max_memory to 64Gi, less than default_memory (96Gi)",
+    ),
+    "one claim of the recorder twice": (
+        "logs.recorder",
+        {"claims": ["checkpoints", "datasets", "checkpoints"]},
+        "logs.recorder.claims",
+        "contains a duplicate claim: list each claim only once",
+    ),
     "node port behind a network policy": (
         f"{SERVICE}.service_type",
         "NodePort",

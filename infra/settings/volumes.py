@@ -1,11 +1,19 @@
 """Environment variables from Secrets and ConfigMaps, and additional volumes of pods."""
 
+import math
 from collections.abc import Mapping
 from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.types import AbsolutePath, DnsLabel, DnsName, MemoryQuantity, Settings
+from infra.settings.types import (
+    TMP_SIZE,
+    AbsolutePath,
+    DnsLabel,
+    DnsName,
+    MemoryQuantity,
+    Settings,
+)
 from kube.names import (
     CHECKPOINTS_PATH,
     CHECKPOINTS_VOLUME,
@@ -18,6 +26,7 @@ from kube.names import (
     TMP_PATH,
     TMP_VOLUME,
 )
+from kube.quantities import MEBIBYTE, parse_quantity
 
 RESERVED_VOLUMES: Final = frozenset(
     {SHM_VOLUME, TMP_VOLUME, CHECKPOINTS_VOLUME, DATASETS_VOLUME, SSH_VOLUME}
@@ -87,3 +96,28 @@ def duplicate_paths(volumes: Mapping[str, VolumeSettings]) -> list[str]:
     """Return the paths at which several volumes would be mounted, which the API server rejects."""
     paths = [volume.path.rstrip("/") for volume in volumes.values()]
     return sorted({path for path in paths if paths.count(path) > 1})
+
+
+def disk_problem(
+    disk: str | None, volumes: Mapping[str, VolumeSettings], download: str | None = None
+) -> str | None:
+    """Return an error message if a pod's ephemeral storage is less than its volumes may use.
+
+    `download` is the size limit of the volume for a downloaded model, if there is one.
+    """
+    sizes = {
+        TMP_PATH: TMP_SIZE,
+        **{f"volumes.{name}": each.scratch for name, each in volumes.items()},
+        "fetch.size": download,
+    }
+    used = {name: size for name, size in sizes.items() if size is not None}
+    needed = sum(map(parse_quantity, used.values()))
+    if disk is None or parse_quantity(disk) >= needed:
+        return None
+    mebibytes = math.ceil(needed / MEBIBYTE)
+    total = f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi"
+    parts = ", ".join(f"{name} {size}" for name, size in used.items())
+    return (
+        f"sets ephemeral_storage to {disk}, less than the volumes of a pod may use ({parts}), so "
+        f"pods could be evicted: set at least {total}"
+    )

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from infra.serving.runtimes import RUNTIMES, Runtime, Source
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
-from infra.settings.volumes import duplicate_paths
+from infra.settings.volumes import disk_problem, duplicate_paths
 from kube.names import (
     API_KEYS_VOLUME,
     CACHE_PATH,
@@ -63,6 +63,9 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
         yield problem
     yield from _access(service)
     yield from _volumes(service)
+    download = service.fetch.size if _downloads_to_node(service) else None
+    if problem := disk_problem(service.ephemeral_storage, service.volumes, download):
+        yield problem
     for path, server in service.versions.items():
         yield from _server(service, server, path)
     yield from _runtime(service)
@@ -134,6 +137,15 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
 
 def _downloads(service: InferenceServiceSettings) -> bool:
     return any(source.hub is not None or source.download for source in _sources(service))
+
+
+def _downloads_to_node(service: InferenceServiceSettings) -> bool:
+    """Return True if pods of a version download the model to an `emptyDir`."""
+    urls = (service.url, service.canary.url if service.canary else None)
+    return (service.runtime == "torch" and any(urls)) or any(
+        source.download or (source.hub is not None and source.hub.cache is None)
+        for source in _sources(service)
+    )
 
 
 def _sources(service: InferenceServiceSettings) -> list[SourceSettings]:

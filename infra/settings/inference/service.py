@@ -114,7 +114,8 @@ class InferenceServiceSettings(Settings):
     )
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
-        description="Ephemeral storage request and limit of each pod: /tmp, logs and files that "
+        description="Ephemeral storage request and limit of each pod: /tmp (1Gi), `scratch` "
+        "volumes, `fetch.size` if the model is downloaded to the node, logs and files that "
         "containers write. null sets no request, so the pod is among the first to be evicted when "
         "the disk is full.",
     )

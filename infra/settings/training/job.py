@@ -252,9 +252,9 @@ class TrainingJobSettings(Settings):
     )
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
-        description="Ephemeral storage request and limit of each pod: /tmp, logs and files that "
-        "containers write. null sets no request, so the pod is among the first to be evicted when "
-        "the disk is full.",
+        description="Ephemeral storage request and limit of each pod: /tmp (1Gi), `scratch` "
+        "volumes, logs and files that containers write. null sets no request, so the pod is among "
+        "the first to be evicted when the disk is full.",
     )
     launcher: LauncherSettings | None = Field(
         default=None,

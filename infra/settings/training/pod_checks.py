@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from infra.settings.volumes import RESERVED_VOLUMES, duplicate_paths
+from infra.settings.volumes import RESERVED_VOLUMES, disk_problem, duplicate_paths
 from kube.names import DATASETS_PATH, HOMES_PATH, HOMES_VOLUME, SECRETS_PATH, TOKEN_VOLUME
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
             yield f"has a volume {name!r}, which is a reserved name: choose another"
     for path in duplicate_paths(job.volumes):
         yield f"has two volumes at {path}: use a different path for each"
+    if problem := disk_problem(job.ephemeral_storage, job.volumes):
+        yield problem
     yield from _download_problems(job)
     for name in job.annotations:
         if name.startswith(_RESERVED_ANNOTATIONS):

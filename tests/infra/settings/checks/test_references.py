@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.infra import sweeps
 from tests.infra.examples import changed, good, problems
 
 JOB = "training.jobs.digits"
@@ -134,20 +135,28 @@ def with_canary(canary: dict[str, Any]) -> dict[str, Any]:
             "failure-recorder",
             "logs.recorder would create the Deployment 'failure-recorder', which ",
         ),
+        (
+            sweeps.values(),
+            "sweep-controller",
+            "training.sweeps would create the Deployment 'sweep-controller', which ",
+        ),
     ],
-    ids=["canary", "rollback", "recorder"],
+    ids=["canary", "rollback", "recorder", "sweeps"],
 )
 def test_a_service_cannot_have_the_name_of_another_deployment(
     values: dict[str, Any], other: str, reason: str
 ) -> None:
     assert problems(values) == []
     services = values["inference"]["services"]
-    services[other] = {"job": "digits", "cpu": "1", "memory": "2Gi"}
+    services[other] = {"run": "digits-01234567", "cpu": "1", "memory": "2Gi"}
     [sentence] = problems(values)
     assert sentence.startswith(f"gpu-platform:{reason}gpu-platform:inference.services.{other} ")
     assert "use another key" in sentence
 
 
+HOME = {"home": "checkpoints", "token_secret": "token"}
+NOTEBOOK = {"hyperparameters": None, "nodes": 1, "notebook": HOME}
+ROUTE = {"gateway": {"name": "public"}, "path": "/digits"}
 COMMAND = {"command": ["python3", "program.py"], "hyperparameters": None}
 
 
@@ -162,6 +171,8 @@ COMMAND = {"command": ["python3", "program.py"], "hyperparameters": None}
         ({"kind": "jobset", "nodes": 1}, True),
         ({"kind": "plain", "nodes": 1, **COMMAND}, True),
         ({"kind": "pytorch"}, False),
+        ({"kind": "notebook", **NOTEBOOK}, False),
+        ({"kind": "notebook", **NOTEBOOK, "notebook": {**HOME, "route": ROUTE}}, True),
     ],
 )
 def test_a_run_has_no_service_with_the_name_of_an_inference_service(

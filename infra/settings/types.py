@@ -134,18 +134,19 @@ def _annotations(annotations: dict[str, str]) -> dict[str, str]:
 def _http_url(text: str) -> str:
     try:
         url = urlsplit(text)
-        host, port = url.hostname or "", url.port
+        host, port, network_location = url.hostname or "", url.port, url.netloc
     except ValueError:
-        host, port = "", None
+        host, port, network_location = "", None, ""
     if (
         re.search(r"\s", text)
         or not text.startswith(("http://", "https://"))
         or not (_HOST.fullmatch(host) or ":" in host)
         or port == 0
+        or "@" in network_location
     ):
         raise ValueError(
-            "must be an HTTP or HTTPS URL with a host and an optional port from 1 to 65535, such "
-            "as http://prometheus.monitoring:9090"
+            "must be an HTTP or HTTPS URL with a host, an optional port from 1 to 65535 and no "
+            "user name or password, such as http://prometheus.monitoring:9090"
         )
     return text
 
@@ -253,7 +254,7 @@ AbsolutePath = Annotated[
 ]
 
 HttpUrl = Annotated[str, AfterValidator(_http_url), _format("HTTP-URL")]
-"""URL of a server, such as Prometheus, whose host and port are valid."""
+"""URL of a server, such as Prometheus, whose host and port are valid, without credentials."""
 
 VersionedImage = Annotated[str, AfterValidator(_versioned_image), _format("image")]
 """An image reference with a tag other than latest, or a digest."""

@@ -46,6 +46,7 @@ def accepts(kind: object, value: object) -> bool:
             ],
             [
                 "http://prometheus:90900",
+                "http://user:password@prometheus:9090",
                 "http://prometheus:9090x",
                 "http://prometheus:0",
                 "http://prometheus:$(PORT)",

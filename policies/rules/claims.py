@@ -40,10 +40,14 @@ def _requests(resource: Resource) -> Node:
 
 
 def _alternatives(request: Node) -> list[Node]:
-    """Return the alternatives of a request; v1beta1 has no field `exactly`."""
-    if not request["firstAvailable"].absent:
-        return list(request["firstAvailable"].items())
-    return [request if request["exactly"].absent else request["exactly"]]
+    """Return the alternatives of a request; v1beta1 has no field `exactly`.
+
+    An empty `firstAvailable` counts as absent, as in the API.
+    """
+    alternatives = list(request["firstAvailable"].items())
+    if not request["exactly"].absent:
+        return [*alternatives, request["exactly"]]
+    return alternatives if request["firstAvailable"].value else [request]
 
 
 def _includes(device: Node, accelerators: Accelerators) -> bool:
@@ -69,7 +73,8 @@ def _count(device: Node) -> Decimal:
     admission=cel.Cel(
         "(request.resource.resource == 'resourceclaims' ? dyn(object).spec"
         " : dyn(object).spec.spec).?devices.?requests.orValue([]).filter(r,"
-        " (has(r.firstAvailable) ? r.firstAvailable : has(r.exactly) ? [r.exactly] : [r])"
+        " (r.?firstAvailable.orValue([]) + (has(r.exactly) ? [r.exactly]"
+        " : r.?firstAvailable.orValue([]).size() > 0 ? [] : [r]))"
         ".exists(d, d.?adminAccess.orValue(false)"
         " || d.?selectors.orValue([]).exists(s, s.?cel.?expression.orValue('').matches("
         f"{cel.literal(_ACCELERATOR_SELECTOR.pattern)})"

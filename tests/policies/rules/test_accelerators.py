@@ -134,8 +134,10 @@ def test_a_claim_configured_without_accelerators_is_not_a_gpu() -> None:
                 {"name": "small", "deviceClassName": "gpu.nvidia.com", "count": 8},
             ]
         },
+        {"firstAvailable": [], **exactly(count=8)},
+        {"firstAvailable": [], "deviceClassName": "gpu.nvidia.com", "count": 8},
     ],
-    ids=["v1", "v1beta1", "alternatives"],
+    ids=["v1", "v1beta1", "alternatives", "v1, no alternatives", "v1beta1, no alternatives"],
 )
 def test_the_budget_counts_the_devices_of_claims(request_: dict[str, Any]) -> None:
     stack = (template(**request_), claiming())
@@ -229,6 +231,9 @@ def test_the_template_of_a_compute_domain_is_declared() -> None:
         exactly(count=0),
         {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"},
         {"firstAvailable": [{"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"}]},
+        {"firstAvailable": [], **exactly(allocationMode="All")},
+        {"firstAvailable": [], "deviceClassName": "gpu.nvidia.com", "allocationMode": "All"},
+        {"firstAvailable": [{"deviceClassName": "dra.cpu"}], **exactly(allocationMode="All")},
         {"exactly": {"deviceClassName": "dra.cpu", "adminAccess": True}},
     ],
 )

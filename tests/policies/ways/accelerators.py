@@ -136,6 +136,13 @@ WAYS = [
         gpu_budget={"maxGpus": 3},
     ),
     way(
+        "every GPU of a node by DRA with no alternatives",
+        "dra_resource_claim",
+        "claim-devices-counted",
+        (f"{TEMPLATE}/firstAvailable", []),
+        (f"{TEMPLATE}/exactly/allocationMode", "All"),
+    ),
+    way(
         "eight GPUs by DRA in the shape of v1beta1",
         "dra_resource_claim",
         "gpu-budget",

@@ -71,7 +71,8 @@ def _paths(record: WorkloadKind) -> Iterator[str]:
         record.job.at,
     )
     for pods in record.pods:
-        yield from (pods.at, *pods.containers, *pods.images, *pods.defaults, pods.metadata)
+        yield from (pods.at, *pods.containers, *pods.images, *pods.defaults)
+        yield from (pods.metadata, *pods.copied)
         yield from pods.fields.values()
         for count in pods.count:
             yield from (*count.paths, *count.maxima, count.enabled, count.less_with, count.divisor)

@@ -57,6 +57,20 @@ class Pod:
         found = (holder if holder is not None else self.spec)["metadata"]
         return Node(found.value, found.parent, found.key, partial=True) if self.partial else found
 
+    def annotations(self) -> Iterator[tuple[str, Node]]:
+        """Yield the annotations of the pod, including those that its controller copies to it."""
+        return self._metadata_fields("annotations")
+
+    def labels(self) -> Iterator[tuple[str, Node]]:
+        """Yield the labels of the pod, including those that its controller copies to it."""
+        return self._metadata_fields("labels")
+
+    def _metadata_fields(self, key: str) -> Iterator[tuple[str, Node]]:
+        root, steps = self.resource.root, self.steps
+        copied = (value_near_pod(root, path, steps) for path in self.location.copied)
+        for metadata in (self.metadata, *copied):
+            yield from metadata[key].fields()
+
     @property
     def partial(self) -> bool:
         """True if the rest of the pod is defined elsewhere."""

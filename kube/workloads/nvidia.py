@@ -33,9 +33,9 @@ def _nim(spec: str) -> Pods:
     )
 
 
-def _images(at: str, *images: str) -> Pods:
-    """Return pods for which an object specifies only the images."""
-    return Pods(at=at, images=images, count=NOT_RUN, partial=True)
+def _images(at: str, *images: str, metadata: str = "", copied: tuple[str, ...] = ()) -> Pods:
+    """Return pods for which an object specifies only the images and the metadata."""
+    return Pods(at=at, images=images, metadata=metadata, copied=copied, count=NOT_RUN, partial=True)
 
 
 _NEMO: Final = ("NemoCustomizer", "NemoDatastore", "NemoEntitystore", "NemoEvaluator")
@@ -79,14 +79,15 @@ def _dynamo(component: str) -> Iterator[Pods]:
         ),
         Count(paths=(f"{component}.multinode.nodeCount",)),
     )
+    extra = f"{component}.extraPodMetadata"
     yield Pods(
         at=f"{component}.extraPodSpec",
         containers=("mainContainer",),
-        metadata=f"{component}.extraPodMetadata",
+        metadata=extra,
         count=replicas,
         partial=True,
     )
-    yield _images(component, "frontendSidecar")
+    yield _images(component, "frontendSidecar", metadata=component, copied=(extra, "spec"))
     yield Pods(
         at=component,
         metadata=component,
@@ -155,16 +156,20 @@ _OPERANDS: Final = (
 )
 
 GPU_OPERATOR: Final = [
-    WorkloadKind(group="nvidia.com", kind="ClusterPolicy", pods=(_images("spec", *_OPERANDS),)),
+    WorkloadKind(
+        group="nvidia.com",
+        kind="ClusterPolicy",
+        pods=(_images("spec", *_OPERANDS, metadata="spec.daemonsets"),),
+    ),
     WorkloadKind(
         group="nvidia.com",
         kind="GPUCluster",
-        pods=(_images("spec", "dcgm", "dcgmExporter", "draDriver"),),
+        pods=(_images("spec", "dcgm", "dcgmExporter", "draDriver", copied=("spec.daemonsets",)),),
     ),
     WorkloadKind(
         group="nvidia.com",
         kind="NVIDIADriver",
-        pods=(_images("spec", "", "gdrcopy", "gds", "manager"),),
+        pods=(_images("spec", "", "gdrcopy", "gds", "manager", metadata="spec"),),
     ),
 ]
 

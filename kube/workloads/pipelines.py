@@ -29,7 +29,12 @@ def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
             metadata=f"{at}.metadata",
             count=counts or (Count(paths=(f"{spec}.parallelism",), default=None),),
         )
-    for at, metadata in (("podMetadata", "podMetadata"), ("artifactGC", "artifactGC.podMetadata")):
+    for at, metadata in (
+        ("podMetadata", "podMetadata"),
+        ("artifactGC", "artifactGC.podMetadata"),
+        # Defaults without a container.
+        ("templateDefaults", "templateDefaults.metadata"),
+    ):
         yield Pods(at=f"{spec}.{at}", metadata=f"{spec}.{metadata}", count=NOT_RUN, partial=True)
 
 
@@ -90,7 +95,13 @@ _RESOURCES: Final = {"resources": "computeResources"}
 
 def _overrides(spec: str) -> Pods:
     """Return the fields of a task's containers that a run overrides."""
-    return Pods(at=spec, containers=("", "stepSpecs.*"), fields=_RESOURCES, partial=True)
+    return Pods(
+        at=spec,
+        containers=("", "stepSpecs.*"),
+        fields=_RESOURCES,
+        metadata="metadata" if spec == "spec" else f"{spec}.metadata",
+        partial=True,
+    )
 
 
 def _task(spec: str, pod: str, *counts: Count) -> Pods:
@@ -101,10 +112,15 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
         fields=_RESOURCES,
         defaults=(pod,) if pod else (),
         metadata=f"{spec}.metadata",
+        # Tekton copies the metadata of a Task to the pods, and that of a Pipeline (see `_RUN`).
+        copied=("metadata",) if spec == "spec" else (),
         count=counts,
         supplied=() if pod else ("tolerations",),
     )
 
+
+# The annotations of a pipeline, which Tekton copies to all its pods.
+_RUN: Final = Pods(at="spec", metadata="metadata", count=NOT_RUN, partial=True)
 
 _TASKS: Final = ("tasks.*", "finally.*")
 _NESTED: Final = tuple(f"{at}.pipelineSpec.{inner}" for at in _TASKS for inner in _TASKS)
@@ -147,6 +163,7 @@ TEKTON: Final = [
     _tekton(
         "Pipeline",
         *(_task(f"spec.{at}.taskSpec", "", *NOT_RUN) for at in _PIPELINES),
+        _RUN,
         shared=tuple(f"spec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
         opaque=tuple(f"spec.{at}.pipelineSpec" for at in _NESTED),
     ),
@@ -157,6 +174,7 @@ TEKTON: Final = [
             for at in _PIPELINES
         ),
         _overrides("spec.taskRunSpecs.*"),
+        _RUN,
         shared=(
             "spec.taskRunTemplate.podTemplate",
             "spec.taskRunSpecs.*.podTemplate",

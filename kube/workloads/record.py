@@ -102,6 +102,8 @@ class Pods:
     """The same mapping for the fields of the pod's security context."""
     metadata: str = ""
     """Path of the pod's metadata, if it is not next to the specification."""
+    copied: tuple[str, ...] = ()
+    """Paths of other objects whose annotations and labels the controller copies to the pod."""
     count: tuple[Count, ...] = ()
     """Numbers whose product is the number of pods."""
     devices: tuple[Devices, ...] = ()

@@ -57,6 +57,7 @@ def _components() -> Iterator[Pods]:
             at=at,
             containers=_MODELS,
             metadata=at,
+            copied=("metadata",),
             count=(replicas,),
             images=tuple(f"{model}.storageUri" for model in _MODELS),
             partial=True,
@@ -74,6 +75,7 @@ def _components() -> Iterator[Pods]:
             ),
             workers,
         ),
+        copied=("metadata", "spec.predictor"),
         partial=True,
     )
 
@@ -81,7 +83,12 @@ def _components() -> Iterator[Pods]:
 def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
     """Return pods to which KServe adds probes and a volume at /dev/shm from its configuration."""
     return Pods(
-        at=at, metadata=metadata, count=count, supplied=(*PROBES, "volumeMounts"), partial=True
+        at=at,
+        metadata=metadata,
+        copied=("metadata",),
+        count=count,
+        supplied=(*PROBES, "volumeMounts"),
+        partial=True,
     )
 
 
@@ -131,7 +138,9 @@ KSERVE: Final = [
     WorkloadKind(
         group="serving.kserve.io",
         kind="LLMInferenceServiceConfig",
-        pods=tuple(Pods(at=pods.at, count=NOT_RUN, partial=True) for pods in _llm()),
+        pods=tuple(
+            Pods(at=pods.at, metadata=pods.metadata, count=NOT_RUN, partial=True) for pods in _llm()
+        ),
         roles=SERVING,
         ends=False,
     ),
@@ -148,7 +157,13 @@ KSERVE: Final = [
         )
         for kind in ("ServingRuntime", "ClusterServingRuntime")
     ),
-    WorkloadKind(group="serving.kserve.io", kind="InferenceGraph"),
+    WorkloadKind(
+        group="serving.kserve.io",
+        kind="InferenceGraph",
+        pods=(Pods(at="spec", count=NOT_RUN, partial=True),),
+        roles=SERVING,
+        ends=False,
+    ),
     WorkloadKind(
         group="serving.kserve.io",
         kind="ClusterStorageContainer",

@@ -81,6 +81,14 @@ def _train_job(spec: str) -> tuple[Pods, ...]:
             partial=True,
         ),
         *(Pods(at=at, count=NOT_RUN, partial=True) for at in overrides),
+        *(
+            # Overrides of the metadata alone.
+            Pods(at=at, metadata=f"{at}.metadata", count=NOT_RUN, partial=True)
+            for at in (
+                f"{spec}.podTemplateOverrides.*",
+                f"{spec}.runtimePatches.*.{_PATCH_POD.removesuffix('.spec')}",
+            )
+        ),
     )
 
 
@@ -127,12 +135,20 @@ KUBEFLOW: Final = [
     WorkloadKind(
         group="kubeflow.org",
         kind="PodDefault",
-        pods=(Pods(at="spec", containers=("", "sidecars.*"), count=NOT_RUN, partial=True),),
+        pods=(
+            Pods(
+                at="spec",
+                containers=("", "sidecars.*"),
+                metadata="spec",
+                count=NOT_RUN,
+                partial=True,
+            ),
+        ),
     ),
     WorkloadKind(
         group="kubeflow.org",
         kind="Notebook",
-        pods=(Pods(at="spec.template.spec"),),
+        pods=(Pods(at="spec.template.spec", copied=("metadata",)),),
         roles=("interactive",),
         ends=False,
     ),

@@ -6,7 +6,7 @@ from typing import Final
 
 from kube.names import SWEEP_PARALLEL_ANNOTATION
 from kube.workloads.control import ClaimTemplates, Job
-from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY
+from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN
 from kube.workloads.record import Count, Pods, WorkloadKind
 
 
@@ -37,6 +37,7 @@ def _volcano_job(spec: str) -> Job:
 
 _PARALLEL: Final = Count(paths=(f"metadata.annotations[{SWEEP_PARALLEL_ANNOTATION}]",))
 _CRON: Final = "spec.jobTemplate.spec"
+_PATCH: Final = "spec.flows.*.patch.jobSpec"
 _HYPER_JOB: Final = "spec.replicatedJobs.*.templateSpec"
 
 KINDS: Final = [
@@ -83,11 +84,19 @@ KINDS: Final = [
     WorkloadKind(
         group="flow.volcano.sh",
         kind="JobFlow",
-        pods=(_tasks("spec.flows.*.patch.jobSpec", partial=True),),
+        pods=(
+            _tasks(_PATCH, partial=True),
+            Pods(
+                at=f"{_PATCH}.tasks.*.template",
+                metadata=f"{_PATCH}.tasks.*.template.metadata",
+                count=NOT_RUN,
+                partial=True,
+            ),
+        ),
         roles=BATCH_ROLES,
         ends=True,
         opaque=tuple(
-            f"spec.flows.*.patch.jobSpec.{field}"
+            f"{_PATCH}.{field}"
             for field in (
                 *("queue", "maxRetry", "minAvailable", "schedulerName"),
                 *("tasks.*.replicas", "tasks.*.minAvailable"),

@@ -67,11 +67,21 @@ UNSEEN: Final = [
 _CREATED: Final = tuple(f"spec.triggers.*.template.{name}" for name in ("k8s", "argoWorkflow"))
 
 # Argo Events: its pods, and the objects that it creates.
+_EVENT_PODS: Final = tuple(
+    Pods(
+        at="spec.template",
+        containers=containers,
+        metadata="spec.template.metadata",
+        partial=True,
+    )
+    # A template may omit the container.
+    for containers in (("container",), ())
+)
 EVENTS: Final = [
     WorkloadKind(
         group="argoproj.io",
         kind="Sensor",
-        pods=(Pods(at="spec.template", containers=("container",), partial=True),),
+        pods=_EVENT_PODS,
         objects=tuple(
             f"{at}.source.{field}" for at in _CREATED for field in ("resource", "inline")
         ),
@@ -88,7 +98,7 @@ EVENTS: Final = [
     WorkloadKind(
         group="argoproj.io",
         kind="EventSource",
-        pods=(Pods(at="spec.template", containers=("container",), partial=True),),
+        pods=_EVENT_PODS,
     ),
 ]
 
@@ -97,7 +107,7 @@ MONITORING: Final = [
     WorkloadKind(
         group="monitoring.coreos.com",
         kind=kind,
-        pods=(Pods(at="spec", images=("", "thanos"), partial=True),),
+        pods=(Pods(at="spec", images=("", "thanos"), metadata="spec.podMetadata", partial=True),),
     )
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
@@ -116,6 +126,8 @@ OPERATORS: Final = [
                     "runAsGroup": "postgresGID",
                     "seccompProfile": "seccompProfile",
                 },
+                # Annotations for AppArmor are in the object's own metadata.
+                copied=("spec.inheritedMetadata",),
                 partial=True,
             ),
         ),

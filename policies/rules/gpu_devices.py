@@ -153,8 +153,7 @@ def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Ite
     counted = completed or pod.gpu_containers(config.accelerators)
     if passes_devices and not counted:
         yield Violation(runtime, expected)
-    holders = (pod.metadata["annotations"], pod.metadata["labels"], pod.resource.annotations)
-    for name, value in (field for holder in holders for field in holder.fields()):
+    for name, value in (*pod.annotations(), *pod.labels(), *pod.resource.annotations.fields()):
         if any(fnmatchcase(name.lower(), pattern) for pattern in config.device_annotations):
             yield Violation(value, expected)
 

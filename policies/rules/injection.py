@@ -58,7 +58,7 @@ class AnnotationConfig(SystemConfig):
 )
 def annotations_bounded(pod: Pod, config: AnnotationConfig) -> Iterator[Violation]:
     """Changes through annotations are not in the pod's fields, so no other rule can check them."""
-    for name, value in pod.metadata["annotations"].fields():
+    for name, value in pod.annotations():
         if _matches(name, config.changing_annotations) and not _matches(
             name, config.allowed_annotations
         ):

@@ -136,7 +136,7 @@ def security_profiles_kept(pod: Pod, config: SystemConfig) -> Iterator[Violation
         for key in ("user", "role"):
             if selinux[key].present and selinux[key].value != "":
                 yield Violation(selinux[key], "nothing: the runtime chooses it")
-    for key, profile in pod.metadata["annotations"].fields():
+    for key, profile in pod.annotations():
         named = key.startswith(_APPARMOR_ANNOTATION) and profile.present
         if named and not re.match(r"runtime/default$|localhost/", str(profile.value)):
             yield Violation(profile, '"runtime/default", or leave it out')

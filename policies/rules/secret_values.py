@@ -103,7 +103,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
         for location, line in _command_lines(container):
             if contains_secret(line) or ARGUMENT.search(line):
                 yield Violation(location, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
-    for _, note in pod.metadata["annotations"].fields():
+    for _, note in pod.annotations():
         if note.text and contains_secret(note.text):
             yield Violation(note, "nothing: annotations are not secret", found=_HIDDEN)
 

@@ -11,6 +11,7 @@ import pytest
 from tests.policies.ways import (
     accelerators,
     additions,
+    annotations,
     changes,
     clusters,
     containers,
@@ -39,12 +40,12 @@ CLASSES = (
     *(roles, accelerators, demand, operators, containers, workflows, tokens, kinds),
     *(pods, secrets, jobs, networks, tenants),
     *(identities, fields, clusters, maxima, makers, lines),
-    *(changes, rights, disguises, additions),
+    *(changes, rights, disguises, additions, annotations),
 )
 WAYS = {way.what: way for module in CLASSES for way in module.WAYS}
 HARMLESS_CLASSES = (
     *(accelerators, tokens, kinds, makers, lines, changes, workflows),
-    *(rights, disguises, additions),
+    *(rights, disguises, additions, annotations),
 )
 HARMLESS = {way.what: way for module in HARMLESS_CLASSES for way in module.HARMLESS}
 NOT_YET = frozenset((Path(__file__).parent / "ways" / "not_yet.txt").read_text().splitlines())

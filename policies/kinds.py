@@ -72,7 +72,7 @@ def _paths(record: WorkloadKind) -> Iterator[str]:
     )
     for pods in record.pods:
         yield from (pods.at, *pods.containers, *pods.images, *pods.defaults)
-        yield from (pods.metadata, *pods.copied)
+        yield from (pods.metadata, *pods.copied, *pods.priority)
         yield from pods.fields.values()
         for count in pods.count:
             yield from (*count.paths, *count.maxima, count.enabled, count.less_with, count.divisor)

@@ -71,6 +71,20 @@ class Pod:
         for metadata in (self.metadata, *copied):
             yield from metadata[key].fields()
 
+    @cached_property
+    def priorities(self) -> list[Node]:
+        """The fields that set a priority, or its class: the pod's own, then those of the kind."""
+        root, steps = self.resource.root, self.steps
+        others = (value_near_pod(root, path, steps) for path in self.location.priority)
+        return [self.spec["priorityClassName"], self.spec["priority"], *others]
+
+    @property
+    def priority_classes(self) -> list[Node]:
+        """The fields with the name of a priority class, or the pod's own field if none is set."""
+        own, _, *others = self.priorities
+        stated = [field for field in (own, *others) if field.text or not field.known]
+        return stated or [own]
+
     @property
     def partial(self) -> bool:
         """True if the rest of the pod is defined elsewhere."""

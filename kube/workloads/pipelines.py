@@ -27,6 +27,7 @@ def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
             containers=_STEPS,
             defaults=(f"{spec}.templateDefaults", spec),
             metadata=f"{at}.metadata",
+            priority=(f"{spec}.podPriorityClassName", f"{spec}.podPriority"),
             count=counts or (Count(paths=(f"{spec}.parallelism",), default=None),),
         )
     for at, metadata in (
@@ -199,6 +200,7 @@ def _spark(spec: str, *outer: Count) -> Iterator[Pods]:
             defaults=(spec,),
             inherited=("image", "volumes", "nodeSelector", "imagePullSecrets"),
             metadata=at,
+            priority=(f"{spec}.batchSchedulerOptions.priorityClassName",),
             count=counts,
             devices=(Devices(each="gpu", name="name", count="quantity"),),
             partial=True,

@@ -104,6 +104,8 @@ class Pods:
     """Path of the pod's metadata, if it is not next to the specification."""
     copied: tuple[str, ...] = ()
     """Paths of other objects whose annotations and labels the controller copies to the pod."""
+    priority: tuple[str, ...] = ()
+    """Paths of other fields with the priority class, or the priority, of the pod or its gang."""
     count: tuple[Count, ...] = ()
     """Numbers whose product is the number of pods."""
     devices: tuple[Devices, ...] = ()

@@ -28,7 +28,12 @@ _TRAINING_OPERATOR: Final = {
 def _replica(specs: str, name: str, maximum: tuple[str, ...] = ()) -> Pods:
     at = f"spec.{specs}.{name}"
     count = Count(paths=(f"{at}.replicas",), maxima=maximum)
-    return Pods(at=f"{at}.{_POD}", count=(count,), restart=f"{at}.restartPolicy")
+    return Pods(
+        at=f"{at}.{_POD}",
+        priority=("spec.runPolicy.schedulingPolicy.priorityClass",),
+        count=(count,),
+        restart=f"{at}.restartPolicy",
+    )
 
 
 def _training_operator() -> Iterator[WorkloadKind]:
@@ -155,6 +160,9 @@ KUBEFLOW: Final = [
 ]
 
 
+_RAY_PRIORITY: Final = ("metadata.labels[ray.io/priority-class-name]",)
+
+
 def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
     """Return the pods of a Ray cluster, and the submitter pods that the same object declares."""
     group = f"{cluster}.workerGroupSpecs.*"
@@ -167,9 +175,9 @@ def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pod
         Count(paths=(f"{group}.numOfHosts",)),
     )
     return (
-        Pods(at=f"{cluster}.headGroupSpec.{_POD}", count=outer),
-        Pods(at=f"{group}.{_POD}", count=(*outer, *workers)),
-        *(Pods(at=other, count=outer) for other in others),
+        Pods(at=f"{cluster}.headGroupSpec.{_POD}", priority=_RAY_PRIORITY, count=outer),
+        Pods(at=f"{group}.{_POD}", priority=_RAY_PRIORITY, count=(*outer, *workers)),
+        *(Pods(at=other, priority=_RAY_PRIORITY, count=outer) for other in others),
         # Containers that the operator adds to the head pod.
         Pods(
             at=cluster,

@@ -14,6 +14,7 @@ def _tasks(spec: str, *outer: Count, partial: bool = False) -> Pods:
     """Return the pods of a Volcano Job's specification."""
     return Pods(
         at=f"{spec}.tasks.*.template.spec",
+        priority=(f"{spec}.priorityClassName",),
         count=(*outer, Count(paths=(f"{spec}.tasks.*.replicas",))),
         partial=partial,
     )

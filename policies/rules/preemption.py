@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from policies.controllers import Workload
@@ -10,6 +10,7 @@ from policies.rule import Level, Rule, Severity, Violation, stack_rule
 from policies.rules.notebooks import is_notebook
 from policies.rules.scheduling import SystemsConfig, training_pods
 from policies.rules.sweeps import is_sweep
+from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
 
@@ -70,28 +71,33 @@ def _not_below_others(
         if _is_sweep(workload) or is_notebook(workload):
             continue
         for pod in training_pods(workload, config):
-            value = classes.get(pod.spec["priorityClassName"].text or "", 0)
+            value = classes.get(pod.priority_classes[0].text or "", 0)
             queue = workload.queue(pod).text
             if queue and isinstance(value, int) and _job(pod) not in trials:
                 others[queue] = min(value, others.get(queue, value))
     for workload in filter(is_low, stack.workloads):
         for pod in workload.pods:
-            name, queue = pod.spec["priorityClassName"], workload.queue(pod).text
-            if not queue:
-                continue
-            value, lowest = classes.get(name.text or ""), others.get(queue)
-            above = isinstance(value, int) and lowest is not None and value >= lowest
-            if name.known and (not name.text or above):
+            queue = workload.queue(pod).text
+            lowest = others.get(queue) if queue else None
+            wrong = [name for name in pod.priority_classes if _is_wrong(name, classes, lowest)]
+            if queue and wrong:
                 limit = f" with a value below {lowest}" if lowest is not None else ""
                 expected = f"a priority class of this stack{limit}"
-                yield Violation(name, expected, resource=workload.resource)
+                yield Violation(wrong[0], expected, resource=workload.resource)
                 break
+
+
+def _is_wrong(name: Node, classes: Mapping[str, Any], lowest: int | None) -> bool:
+    """Return whether a priority class is missing, or not below the lowest value of training."""
+    value = classes.get(name.text or "")
+    above = isinstance(value, int) and lowest is not None and value >= lowest
+    return name.known and (not name.text or above)
 
 
 def _job(pod: Pod) -> tuple[str, str | None] | None:
     """Return a job's name label and priority class; a sweep and its trials share both."""
     key = pod.metadata["labels"][_KEY].text
-    return (key, pod.spec["priorityClassName"].text) if key else None
+    return (key, pod.priority_classes[0].text) if key else None
 
 
 RULES: list[Rule[Any]] = [sweep_preemptible, notebook_preemptible]

@@ -52,15 +52,13 @@ class PriorityConfig(SystemConfig):
 )
 def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violation]:
     """For a pod with a system priority, the scheduler evicts everything else, even inference."""
-    for spec in (pod.spec, pod.resource.root["spec"]):
-        name = spec["priorityClassName"]
-        if name.value in _SYSTEM_CLASSES:
-            yield Violation(name, "a PriorityClass of the platform")
-        if spec.steps == pod.spec.steps:
-            break
-    priority = pod.spec["priority"]
-    if isinstance(priority.value, int) and priority.value > config.max_priority:
-        yield Violation(priority, "nothing: the PriorityClass sets it")
+    outer = pod.resource.root["spec"]["priorityClassName"]
+    fields = {field.steps: field for field in (*pod.priorities, outer)}
+    for field in fields.values():
+        if field.value in _SYSTEM_CLASSES:
+            yield Violation(field, "a PriorityClass of the platform")
+        elif isinstance(field.value, int) and field.value > config.max_priority:
+            yield Violation(field, "nothing: the PriorityClass sets it")
 
 
 @resource_rule(

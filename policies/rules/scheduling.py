@@ -31,6 +31,7 @@ from policies.rule import (
 )
 from policies.rules.gpu_devices import is_cpu_task
 from policies.settings import NoConfig, QueueSystem, RoleConfig, TaskConfig
+from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
 
@@ -201,11 +202,18 @@ def priority_class_known(stack: Stack, config: PriorityConfig) -> Iterator[Viola
     """Pods with a priority class that does not exist are rejected one by one after the update."""
     for workload in stack.workloads:
         for pod in workload.pods:
-            name = pod.spec["priorityClassName"]
-            declared = stack.may_have("scheduling.k8s.io", "PriorityClass", None, name.text or "")
-            if name.text and not declared and name.text not in config.existing_priority_classes:
+            names = pod.priority_classes
+            name = next((name for name in names if not _is_declared(stack, name, config)), None)
+            if name is not None:
                 yield Violation(name, "a priority class of this stack", resource=workload.resource)
                 break
+
+
+def _is_declared(stack: Stack, name: Node, config: PriorityConfig) -> bool:
+    """Return whether a priority class exists, or the field names none."""
+    if not name.text or name.text in config.existing_priority_classes:
+        return True
+    return stack.may_have("scheduling.k8s.io", "PriorityClass", None, name.text)
 
 
 def _lacks_cluster_dns(pod: Pod) -> bool:

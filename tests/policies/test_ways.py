@@ -27,6 +27,7 @@ from tests.policies.ways import (
     networks,
     operators,
     pods,
+    priorities,
     rights,
     roles,
     secrets,
@@ -40,7 +41,7 @@ CLASSES = (
     *(roles, accelerators, demand, operators, containers, workflows, tokens, kinds),
     *(pods, secrets, jobs, networks, tenants),
     *(identities, fields, clusters, maxima, makers, lines),
-    *(changes, rights, disguises, additions, annotations),
+    *(changes, rights, disguises, additions, annotations, priorities),
 )
 WAYS = {way.what: way for module in CLASSES for way in module.WAYS}
 HARMLESS_CLASSES = (

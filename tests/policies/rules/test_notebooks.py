@@ -123,7 +123,28 @@ def test_a_notebook_has_a_lower_priority_than_training_in_its_queue(
         for name, value in {"training": 100, "notebooks": priority}.items()
     ]
     training = objects(job("volcano"), run="training-0123abcd")
-    assert (judge("notebook-preemptible", *notebook(), *training, *classes) == []) is fine
+    made = notebook()
+    assert (judge("notebook-preemptible", *made, *training, *classes) == []) is fine
+    spec = made[-1]["spec"]
+    for task in spec["tasks"]:
+        spec["priorityClassName"] = task["template"]["spec"].pop("priorityClassName")
+    assert (judge("notebook-preemptible", *made, *training, *classes) == []) is fine
+
+
+def test_the_priority_of_a_gang_is_that_of_a_notebook_too() -> None:
+    classes = [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+        }
+        for name, value in {"training": 100, "notebooks": 50}.items()
+    ]
+    training = objects(job("volcano"), run="training-0123abcd")
+    made = notebook()
+    made[-1]["spec"]["priorityClassName"] = "training"
+    assert judge("notebook-preemptible", *made, *training, *classes)
 
 
 def test_a_notebook_outside_of_a_queue_needs_no_priority() -> None:

@@ -201,3 +201,14 @@ def test_only_system_workloads_name_their_node() -> None:
     assert judge("node-not-chosen", manifest)
     config = {"systemWorkloads": ["training/Job.batch.volcano.sh/digits"]}
     assert judge("node-not-chosen", manifest, config=config) == []
+
+
+def test_the_priority_class_of_a_gang_is_known() -> None:
+    gang = ("spec/runPolicy/schedulingPolicy/priorityClass", "urgent")
+    manifest = changed(manifests.pytorch_job(), gang)
+    stack = (manifest, manifests.priority_class())
+    (message,) = judge("priority-class-known", *stack)
+    assert "schedulingPolicy.priorityClass" in message
+    assert (
+        judge("priority-class-known", *stack, config={"existingPriorityClasses": ["urgent"]}) == []
+    )

@@ -85,10 +85,12 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
                 for device, amount in limit[field].fields():
                     if config.accelerators.includes(device):
                         yield Violation(amount, "nothing: containers must request GPUs themselves")
-    elif resource.is_kind("", "ConfigMap"):
-        for key, value in root["data"].fields():
-            if key in VISIBLE_DEVICES:
-                yield Violation(value, "nothing, and write a GPU limit on the container")
+    elif resource.is_kind("", "ConfigMap", "Secret"):
+        for field in ("data", "stringData"):
+            for key, value in root[field].fields():
+                if key in VISIBLE_DEVICES:
+                    expected = "nothing, and write a GPU limit on the container"
+                    yield Violation(value, expected, found="a value that assigns devices")
 
 
 def _selects_other(selectors: Node, config: LimitConfig) -> bool:

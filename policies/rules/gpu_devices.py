@@ -62,6 +62,8 @@ class LimitConfig(TaskConfig, SystemConfig):
         "variables.containers.filter(c, c.?env.orValue([]).exists(e,"
         f" e.name in {cel.literal(sorted(VISIBLE_DEVICES))} && (has(e.valueFrom)"
         f" || !(e.?value.orValue('') in {cel.literal(_NO_DEVICES)})))"
+        " || c.?envFrom.orValue([]).exists(f, f.?prefix.orValue('') != ''"
+        f" && {cel.literal(sorted(VISIBLE_DEVICES))}.exists(n, n.startsWith(f.prefix)))"
         " || c.?volumeMounts.orValue([])"
         f".exists(m, m.mountPath.startsWith('{_MOUNTED_DEVICES}'))).map(c, 'container ' + c.name)"
         " + ([variables.template.?metadata.?annotations, variables.template.?metadata.?labels,"
@@ -145,6 +147,10 @@ def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Ite
                 for key in ("value", "valueFrom"):
                     if variable[key].present and variable[key].value not in _NO_DEVICES:
                         yield Violation(variable[key], expected)
+        for source in container.node["envFrom"].items():
+            prefix = source["prefix"].text
+            if prefix and any(name.startswith(prefix) for name in VISIBLE_DEVICES):
+                yield Violation(source["prefix"], expected)
         for mount in container.node["volumeMounts"].items():
             if (mount["mountPath"].text or "").startswith(_MOUNTED_DEVICES):
                 yield Violation(mount["mountPath"], expected)

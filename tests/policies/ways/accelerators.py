@@ -38,6 +38,15 @@ WAYS = [
     _visible({"value": "GPU-8c9a5b4e-0000-0000-0000-000000000000"}, "by UUID"),
     _visible({"value": "nvidia.com/gpu=all"}, "by CDI name"),
     _visible({"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}, "by reference"),
+    *(
+        way(
+            f"variables with the prefix {prefix}",
+            "ordinary_web_application",
+            "gpu-limit-present",
+            (f"{WEB_SERVER}/envFrom", [{"prefix": prefix, "configMapRef": {"name": "a"}}]),
+        )
+        for prefix in ("NVIDIA_", "NVIDIA_VISIBLE_DEV", "A")
+    ),
     way(
         "the NVIDIA runtime without a GPU",
         "ordinary_web_application",
@@ -242,6 +251,18 @@ OTHER_DEVICES = [
 """Extended and native resources that no accelerator has."""
 
 HARMLESS = [
+    way(
+        "variables with the prefix of an application",
+        "ordinary_web_application",
+        "",
+        (
+            f"{WEB_SERVER}/envFrom",
+            [
+                {"prefix": "NVIDIA_API_", "secretRef": {"name": "a"}},
+                {"prefix": "", "configMapRef": {"name": "a"}},
+            ],
+        ),
+    ),
     way(
         "NVIDIA_VISIBLE_DEVICES of none",
         "ordinary_web_application",

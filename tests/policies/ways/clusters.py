@@ -203,6 +203,16 @@ WAYS = [
         "ConfigMap",
         data={"NVIDIA_VISIBLE_DEVICES": "all"},
     ),
+    *(
+        added(
+            f"the devices of NVIDIA by the {field} of a Secret",
+            "v1",
+            "Secret",
+            "device-names-kept",
+            **{field: {"NVIDIA_VISIBLE_DEVICES": value}},
+        )
+        for field, value in (("data", "YWxs"), ("stringData", "all"))
+    ),
     added(
         "the runtime of Kata with GPUs",
         "v1",

@@ -6,6 +6,8 @@ that expand to too many values. Each error names the file and, if known, the doc
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,12 @@ from policies.violations import show
 _KUSTOMIZE = "kustomize.config.k8s.io/"
 _KUSTOMIZED = ("Kustomization", "Component")
 _MAX_VALUES = 2_000_000
+_SURROGATES = re.compile(
+    rb"(?<!\\)((?:\\\\)*)"
+    rb"(?:\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""Escaped surrogate pairs, and halves of pairs, after an even number of backslashes."""
 
 
 class DocumentError(ValueError):
@@ -85,7 +93,7 @@ def _documents(source: str, text: str | bytes) -> Iterator[tuple[str, Any, Any]]
     number = 1
     loader = None
     try:
-        loader = Loader(text)
+        loader = Loader(_without_surrogates(text))
         while loader.check_node():
             node = loader.get_node()
             location = f"{source}, document {number}"
@@ -102,6 +110,27 @@ def _documents(source: str, text: str | bytes) -> Iterator[tuple[str, Any, Any]]
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _without_surrogates(text: str | bytes) -> str | bytes:
+    """Return a text whose escaped surrogates are replaced if it is JSON, as kubectl reads it.
+
+    YAML has no surrogate pairs. Half of a pair becomes the replacement character.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    if not data.removeprefix(codecs.BOM_UTF8).lstrip().startswith((b"{", b"[")):
+        return text
+    replaced = _SURROGATES.sub(_replacement, data)
+    return text if replaced == data else replaced
+
+
+def _replacement(match: re.Match[bytes]) -> bytes:
+    backslashes, high, low = match.groups()
+    half = "\N{REPLACEMENT CHARACTER}".encode()
+    if not low:
+        return bytes(backslashes) + half
+    units = bytes.fromhex((high + low).decode())
+    return bytes(backslashes) + units.decode("utf-16-be").encode()
 
 
 def _skip_reason(value: Any) -> str | None:

@@ -1,5 +1,6 @@
 """YAML that is read, and YAML that is refused instead of guessed."""
 
+import json
 from typing import Any
 
 import pytest
@@ -34,6 +35,27 @@ def test_lists_of_objects_are_unfolded_wherever_they_are_nested():
 def test_json_is_yaml():
     (document,) = read("f.json", b'{"apiVersion": "v1", "kind": "Service", "n": 1.0}')
     assert document.manifest["kind"] == "Service"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["🚀", "a 🚀🚀", "\\🚀", "\\\\🚀", "\\ud83d\\ude00", "\n🚀", '"🚀"', "\U0010ffff", "é\u2028"],
+)
+@pytest.mark.parametrize("escaped", [True, False])
+def test_json_may_escape_any_character(text: str, escaped: bool):
+    manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": text}}
+    written = json.dumps(manifest, ensure_ascii=escaped)
+    for data in (written, written.encode(), f"\n  {written}", json.dumps([manifest])[1:-1]):
+        (document,) = read("f.json", data)
+        assert document.manifest["metadata"]["name"] == text
+
+
+def test_half_of_a_surrogate_pair_in_json_is_replaced():
+    (document,) = read(
+        "f.json", r'{"apiVersion": "v1", "kind": "a\ud83d", "b": "\uDE00\ud83d\ude80"}'
+    )
+    assert document.manifest["kind"] == "a\ufffd"
+    assert document.manifest["b"] == "\ufffd🚀"
 
 
 def value(text: str) -> Any:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from policies.catalogue import RULES
 from policies.configuration import configure
@@ -56,6 +57,13 @@ def test_keys_that_are_not_strings_are_read(text: str) -> None:
     found = messages(config_map(text))
     assert not any("itself failed" in message for message in found)
     assert bool(found) is ("privileged" in text)
+
+
+@pytest.mark.parametrize("note", ["🚀", "\ud83d"])
+def test_json_with_escaped_surrogates_is_read(note: str) -> None:
+    pod = yaml.safe_load(PRIVILEGED)
+    pod["metadata"]["annotations"] = {"note": note}
+    assert messages(config_map(json.dumps(pod)), "not-privileged")
 
 
 def test_a_text_is_read_as_kubectl_reads_it() -> None:

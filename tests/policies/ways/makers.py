@@ -1,5 +1,6 @@
 """Ways to run a pod or gain rights through an object that makes or changes another one."""
 
+import json
 from typing import Any
 
 import yaml
@@ -178,6 +179,13 @@ WAYS = [
         "ResourceGraphDefinition",
         "kind-known",
         resources=[{"id": "a", "template": BINDING}],
+    ),
+    instead(
+        "a binding in JSON with an escaped surrogate pair",
+        "v1",
+        "ConfigMap",
+        RBAC,
+        data={"a.json": json.dumps(BINDING | {"metadata": {"name": "a", "labels": {"a": "🚀"}}})},
     ),
     spec("a binding in an unknown kind", "a.com/v1", "A", "kind-known", items={"a": BINDING}),
     spec("a binding as text in an unknown kind", "a.com/v1", "A", "kind-known", manifest=TEXT),

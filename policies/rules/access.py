@@ -56,6 +56,7 @@ _READ_VERBS: Final = ("get", "list", "watch")
 _VIEW_AGGREGATION_LABEL: Final = "rbac.authorization.k8s.io/aggregate-to-view"
 _CONTROL_ROLES: Final = (
     *("cluster-admin", "admin", "edit", "system:node", "system:kube-controller-manager"),
+    "system:kubelet-api-admin",
     *("system:aggregate-to-admin", "system:aggregate-to-edit", "system:controller:*"),
 )
 """Roles that control the cluster if they are bound cluster-wide."""

@@ -14,6 +14,7 @@ _SIGNERS: Final = "kubernetes.io/"
 _MASTERS: Final = "system:masters"
 _SYSTEM: Final = "kube-system"
 _USERS: Final = "aws-auth"
+_NODE_CREDENTIALS: Final = "bootstrap.kubernetes.io/token"
 _EVERYBODY: Final = ("system:authenticated", "system:unauthenticated", "*")
 
 
@@ -35,6 +36,9 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
             yield Violation(signer, "a custom signer")
     elif resource.is_kind("flowcontrol.apiserver.k8s.io", "FlowSchema"):
         yield from _unlimited(root["spec"])
+    elif resource.is_kind("", "Secret"):
+        if root["type"].value == _NODE_CREDENTIALS:
+            yield Violation(root["type"], "nothing: with such a token, anyone can add a node")
     elif resource.namespace == _SYSTEM and resource.is_kind("coordination.k8s.io", "Lease"):
         if resource.name.startswith("kube-"):
             yield Violation(

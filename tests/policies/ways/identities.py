@@ -77,6 +77,7 @@ WAYS = [
         ACCOUNT,
     ),
     binding("the role of nodes", "ClusterRoleBinding", "system:node", ACCOUNT),
+    binding("the kubelets' role", "ClusterRoleBinding", "system:kubelet-api-admin", ACCOUNT),
     binding(
         "rights of every service account of the system",
         "ClusterRoleBinding",

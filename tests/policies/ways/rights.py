@@ -95,6 +95,14 @@ WAYS += [
         "aws-auth",
         data={"mapUsers": "- userarn: a\n  groups: [system:masters]\n"},
     ),
+    claim_of_control(
+        "a token that adds nodes",
+        "v1",
+        "Secret",
+        "bootstrap-token-abcdef",
+        type="bootstrap.kubernetes.io/token",
+        stringData={"usage-bootstrap-authentication": "true"},
+    ),
 ]
 
 

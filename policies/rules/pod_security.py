@@ -49,10 +49,11 @@ def pod_context(pod: Pod) -> Node:
     return own if own.present else pod.spec["securityContext"]
 
 
-def effective(pod: Pod, container: Container, key: str) -> Node:
+def effective(pod: Pod, container: Container, *path: str) -> Node:
     """Return a container's security setting, or the pod's if the container does not set it."""
-    own = container.node["securityContext"][key]
-    inherited = pod_context(pod)[key]
+    own, inherited = container.node["securityContext"], pod_context(pod)
+    for key in path:
+        own, inherited = own[key], inherited[key]
     unstated = own.absent or (container.node.partial and not own.present)
     return inherited if unstated and not inherited.absent else own
 
@@ -82,8 +83,8 @@ def contexts(pod: Pod) -> Iterator[Node]:
     ],
     admission=cel.containers(
         "c.?securityContext.?privileged.orValue(false)"
-        " || c.?securityContext.?windowsOptions.or(variables.context.?windowsOptions)"
-        ".?hostProcess.orValue(false)"
+        " || c.?securityContext.?windowsOptions.?hostProcess"
+        ".or(variables.context.?windowsOptions.?hostProcess).orValue(false)"
         " || c.?securityContext.?procMount.orValue('Default') != 'Default'"
     ),
 )
@@ -91,7 +92,7 @@ def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A privileged container controls the node and every job on it."""
     for container in pod.containers:
         context = container.node["securityContext"]
-        windows = effective(pod, container, "windowsOptions")["hostProcess"]
+        windows = effective(pod, container, "windowsOptions", "hostProcess")
         for flag in (context["privileged"], windows):
             if flag.present and flag.value is not False:
                 yield Violation(flag, "false, or leave it out")

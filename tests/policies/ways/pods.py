@@ -61,6 +61,13 @@ WAYS = [
         {"hostProcess": True},
         "not-privileged",
     ),
+    way(
+        "a container of the Windows host with options of its own",
+        WEB,
+        "not-privileged",
+        (f"{POD}/{CONTEXT}/windowsOptions", {"hostProcess": True}),
+        (f"{MAIN}/{CONTEXT}/windowsOptions", {"runAsUserName": "web"}),
+    ),
     pod("root's group", f"{CONTEXT}/runAsGroup", 0),
     pod("root's group of files", f"{CONTEXT}/fsGroup", 0),
     pod("root as another group", f"{CONTEXT}/supplementalGroups", [0]),

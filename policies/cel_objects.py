@@ -191,7 +191,8 @@ VARIABLES: Final = {
         " + variables.owners.map(o, variables.inNamespace + '/' + o.kind"
         " + (o.apiVersion.matches('^([^./]+/)?[^/]+$|[.]k8s[.]io/') ? ''"
         " : '.' + o.apiVersion.split('/')[0]) + '/' + o.name)"
-        " + variables.owners.filter(o, o.kind in ['ReplicaSet', 'Job'] && o.name.contains('-'))"
+        " + variables.owners.filter(o, (o.kind == 'ReplicaSet' && o.apiVersion.startsWith('apps/')"
+        " || o.kind == 'Job' && o.apiVersion.startsWith('batch/')) && o.name.contains('-'))"
         ".map(o, variables.inNamespace + (o.kind == 'Job' ? '/CronJob/' : '/Deployment/')"
         " + o.name.substring(0, o.name.lastIndexOf('-')))"
     ),

@@ -116,6 +116,12 @@ def test_an_exemption_is_valid_for_objects_that_are_created_until_its_last_day()
     assert f"timestamp('{LAST}T00:00:00Z') + duration('24h')" in exempt
 
 
+def test_only_jobs_and_replica_sets_of_kubernetes_belong_to_cron_jobs_and_deployments():
+    expression = variables({"exemptions": {"workloads": [EXEMPTION]}})["addresses"]
+    assert "o.kind == 'Job' && o.apiVersion.startsWith('batch/')" in expression
+    assert "o.kind == 'ReplicaSet' && o.apiVersion.startsWith('apps/')" in expression
+
+
 def test_excluded_namespaces_are_in_the_selector_of_the_binding():
     built = manifests(configure({}, RULES), "deny", Scope(excluded=("kube-system", "gpu")))
     (values,) = {

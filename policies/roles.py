@@ -60,6 +60,8 @@ class RoleSettings(Protocol):
 
 def role_of(pod: Pod, settings: RoleSettings) -> Role:
     """Return the role of a pod."""
+    if pod.location.additional:
+        return "system"
     record = pod.resource.record or _NO_RECORD
     accelerators, small = settings.accelerators, settings.small_gpus
     wants_gpu = bool(pod.gpu_containers(accelerators))

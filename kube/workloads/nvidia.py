@@ -87,7 +87,7 @@ def _dynamo(component: str) -> Iterator[Pods]:
         count=replicas,
         partial=True,
     )
-    yield _images(component, "frontendSidecar", metadata=component, copied=(extra, "spec"))
+    yield _images(component, "frontendSidecar", copied=(component, extra, "spec"))
     yield Pods(
         at=component,
         metadata=component,

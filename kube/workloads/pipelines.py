@@ -36,7 +36,13 @@ def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
         # Defaults without a container.
         ("templateDefaults", "templateDefaults.metadata"),
     ):
-        yield Pods(at=f"{spec}.{at}", metadata=f"{spec}.{metadata}", count=NOT_RUN, partial=True)
+        yield Pods(
+            at=f"{spec}.{at}",
+            metadata=f"{spec}.{metadata}",
+            count=NOT_RUN,
+            partial=True,
+            additional=at == "templateDefaults",
+        )
 
 
 def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
@@ -100,7 +106,7 @@ def _overrides(spec: str) -> Pods:
         at=spec,
         containers=("", "stepSpecs.*"),
         fields=_RESOURCES,
-        metadata="metadata" if spec == "spec" else f"{spec}.metadata",
+        copied=() if spec == "spec" else (f"{spec}.metadata",),
         partial=True,
     )
 
@@ -121,7 +127,7 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
 
 
 # The annotations of a pipeline, which Tekton copies to all its pods.
-_RUN: Final = Pods(at="spec", metadata="metadata", count=NOT_RUN, partial=True)
+_RUN: Final = Pods(at="spec", metadata="metadata", count=NOT_RUN, partial=True, additional=True)
 
 _TASKS: Final = ("tasks.*", "finally.*")
 _NESTED: Final = tuple(f"{at}.pipelineSpec.{inner}" for at in _TASKS for inner in _TASKS)

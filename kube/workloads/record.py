@@ -103,7 +103,10 @@ class Pods:
     metadata: str = ""
     """Path of the pod's metadata, if it is not next to the specification."""
     copied: tuple[str, ...] = ()
-    """Paths of other objects whose annotations and labels the controller copies to the pod."""
+    """Paths of other objects whose annotations and labels the controller copies to the pod.
+
+    These labels do not give the pod a role.
+    """
     priority: tuple[str, ...] = ()
     """Paths of other fields with the priority class, or the priority, of the pod or its gang."""
     count: tuple[Count, ...] = ()
@@ -118,6 +121,8 @@ class Pods:
     """Fields that the controller sets if the manifest does not."""
     partial: bool = False
     """True if the specification is incomplete, unless it contains the field `containers`."""
+    additional: bool = False
+    """True if the object only adds metadata to other pods, so that labels do not give it a role."""
     machine: bool = False
     """True if the object is not a pod but requests devices, as a virtual machine does."""
 

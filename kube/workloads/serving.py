@@ -139,7 +139,13 @@ KSERVE: Final = [
         group="serving.kserve.io",
         kind="LLMInferenceServiceConfig",
         pods=tuple(
-            Pods(at=pods.at, metadata=pods.metadata, count=NOT_RUN, partial=True) for pods in _llm()
+            Pods(
+                at=pods.at,
+                copied=(pods.metadata,) if pods.metadata else (),
+                count=NOT_RUN,
+                partial=True,
+            )
+            for pods in _llm()
         ),
         roles=SERVING,
         ends=False,
@@ -160,7 +166,7 @@ KSERVE: Final = [
     WorkloadKind(
         group="serving.kserve.io",
         kind="InferenceGraph",
-        pods=(Pods(at="spec", count=NOT_RUN, partial=True),),
+        pods=(Pods(at="spec", count=NOT_RUN, partial=True, additional=True),),
         roles=SERVING,
         ends=False,
     ),

@@ -88,7 +88,7 @@ def _train_job(spec: str) -> tuple[Pods, ...]:
         *(Pods(at=at, count=NOT_RUN, partial=True) for at in overrides),
         *(
             # Overrides of the metadata alone.
-            Pods(at=at, metadata=f"{at}.metadata", count=NOT_RUN, partial=True)
+            Pods(at=at, metadata=f"{at}.metadata", count=NOT_RUN, partial=True, additional=True)
             for at in (
                 f"{spec}.podTemplateOverrides.*",
                 f"{spec}.runtimePatches.*.{_PATCH_POD.removesuffix('.spec')}",
@@ -144,7 +144,7 @@ KUBEFLOW: Final = [
             Pods(
                 at="spec",
                 containers=("", "sidecars.*"),
-                metadata="spec",
+                copied=("spec",),
                 count=NOT_RUN,
                 partial=True,
             ),

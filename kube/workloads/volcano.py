@@ -92,6 +92,7 @@ KINDS: Final = [
                 metadata=f"{_PATCH}.tasks.*.template.metadata",
                 count=NOT_RUN,
                 partial=True,
+                additional=True,
             ),
         ),
         roles=BATCH_ROLES,

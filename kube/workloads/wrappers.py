@@ -73,6 +73,7 @@ _EVENT_PODS: Final = tuple(
         containers=containers,
         metadata="spec.template.metadata",
         partial=True,
+        additional=not containers,
     )
     # A template may omit the container.
     for containers in (("container",), ())

@@ -114,24 +114,41 @@ WAYS = [
     for rule, annotation in ANNOTATIONS.items()
 ]
 
+LABELS = {"app.kubernetes.io/component": "training"}
+LABELLED: list[tuple[str, str, Any, str]] = [
+    ("tekton.dev/v1", "PipelineRun", {"pipelineRef": {"name": "a"}}, "metadata/labels"),
+    ("argoproj.io/v1alpha1", "EventSource", {}, "spec/template/metadata/labels"),
+    ("kubeflow.org/v1alpha1", "PodDefault", {"selector": {}}, "spec/labels"),
+    (
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+        {"runtimeRef": {"name": "a"}, "podTemplateOverrides": [{"targetJobs": [{"name": "node"}]}]},
+        "spec/podTemplateOverrides/0/metadata/labels",
+    ),
+]
+
+
+def _labelled(version: str, kind: str, spec: Any, place: str) -> Way:
+    manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, "spec": spec}
+    edit = ("1", changed(manifest, (place, LABELS)))
+    return way(f"{place} of a {kind} that name a role", WEB, "", edit)
+
+
+ANNOTATED = {"metadata": {**METADATA, "annotations": {"sidecar.istio.io/proxyImage": "a:1"}}}
+UNCOPIED = [
+    *(("monitoring.coreos.com/v1", kind) for kind in MONITORS),
+    ("nvidia.com/v1", "ClusterPolicy"),
+]
+
 HARMLESS = [
-    way(
-        f"an annotation of a {kind} that does not reach its pods",
-        WEB,
-        "",
-        (
-            "1",
-            {
-                "apiVersion": version,
-                "kind": kind,
-                "metadata": {**METADATA, "annotations": {"sidecar.istio.io/proxyImage": "a:1"}},
-                "spec": {},
-            },
-        ),
-    )
-    for version, kind in (
-        *(("monitoring.coreos.com/v1", kind) for kind in MONITORS),
-        ("kubeflow.org/v1alpha1", "PodDefault"),
-        ("nvidia.com/v1", "ClusterPolicy"),
-    )
+    *(_labelled(*each) for each in LABELLED),
+    *(
+        way(
+            f"an annotation of a {kind} that does not reach its pods",
+            WEB,
+            "",
+            ("1", {"apiVersion": version, "kind": kind, "spec": {}, **ANNOTATED}),
+        )
+        for version, kind in UNCOPIED
+    ),
 ]

@@ -43,7 +43,8 @@ class Request:
     pending: int = 0
     """Number of pieces without outputs."""
     retried: bool = False
-    """True if a worker died while processing the request, which must then be computed alone."""
+    """True if the request must be computed alone: a worker died while processing it, or its outputs
+    did not fit those of other requests."""
     outputs: dict[int, Tensors] = field(default_factory=dict)
     """Outputs of computed pieces, by the index of the piece's first sample."""
     queue_seconds: float = 0.0
@@ -68,7 +69,10 @@ class Request:
             self.fail(DeadlineError(f"the deadline passed after {seconds:.3f} s in the queue"))
 
     def add_outputs(self, begin: int, outputs: Tensors, served: Served) -> None:
-        """Add the outputs of the piece that starts at `begin`; answer if no piece is pending."""
+        """Add the outputs of the piece that starts at `begin`; answer if no piece is pending.
+
+        Answer with InputError if the outputs of the pieces do not fit together.
+        """
         self.pending -= 1
         if self.future.done():
             return
@@ -79,6 +83,16 @@ class Request:
             if self.pending:
                 return
             parts = [self.outputs[key] for key in sorted(self.outputs)]
+            for name in outputs:
+                if len({part[name].shape[1:] for part in parts}) > 1:
+                    largest = max(len(part[name]) for part in parts)
+                    self.fail(
+                        InputError(
+                            f"the output {name} has different shapes in the batches of this "
+                            f"request: send at most {largest} samples at once"
+                        )
+                    )
+                    return
             outputs = {name: np.concatenate([part[name] for part in parts]) for name in outputs}
         self.future.set_result(
             Answer(outputs, served, self.queue_seconds, self.compute_seconds, self.batch)
@@ -260,7 +274,7 @@ class Queue:
             self._lanes[peer] = lane
 
     def put_back(self, batch: Batch) -> None:
-        """Put a batch that was not computed back at the front of the queue."""
+        """Put pieces that were not computed back at the front of the queue."""
         for piece in reversed(batch.pieces):
             if not piece.request.future.done():
                 lane = self._lanes.setdefault(piece.request.peer, Lane())

@@ -10,7 +10,7 @@ from typing import Final
 
 from inference.config import InferenceConfig
 from inference.engine.backoff import Backoff
-from inference.engine.batching import Queue, Request
+from inference.engine.batching import Batch, Queue, Request
 from inference.engine.interface import (
     InputError,
     Observer,
@@ -272,10 +272,15 @@ class Pool:
         self._sample_seconds += (pace - self._sample_seconds) * weight
         self._observer.batch(batch.samples, seconds)
         row = 0
+        separate = Batch()
         for index, piece in enumerate(batch.pieces):
             request = piece.request
             if str(index) in errors:
                 kind, text = errors[str(index)]
+                if kind == "separate":
+                    request.retried = True
+                    separate.pieces.append(piece)
+                    continue
                 request.fail(UnavailableError(text) if kind == "memory" else InputError(text))
                 self._queue.drop(request)
                 continue
@@ -283,8 +288,16 @@ class Pool:
             request.compute_seconds += seconds
             request.batch = max(request.batch, batch.samples)
             rows = {name: array[row:end] for name, array in outputs.items()}
-            request.add_outputs(piece.begin, rows, self.served)
+            try:
+                request.add_outputs(piece.begin, rows, self.served)
+            except Exception as error:
+                # The remaining requests of the batch must still be answered.
+                request.fail(error)
+                self._queue.drop(request)
             row = end
+        if separate.pieces:
+            self._queue.put_back(separate)
+            self._dispatch()
 
     async def _start(self, spec: WorkerSpec) -> Message:
         """Start a worker and return its `ready` message. Raise ExportError on failure."""

@@ -48,7 +48,11 @@ ERRORS: Final = "\0errors"
 Message = dict[str, Any]
 
 Errors = dict[str, tuple[str, str]]
-"""Kind (`input` or `memory`) and text of errors, by index of the piece."""
+"""Kind (`input` or `memory`) and text of errors, by index of the piece.
+
+The kind `separate` is not an error of the request: the outputs do not fit those of the other
+pieces, so the piece must be computed in a separate batch.
+"""
 
 Parts = Sequence[NDArray[Any]]
 """Arrays to concatenate along the first dimension."""

@@ -210,16 +210,38 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
     if errors and len(sizes) > 1:
         # Compute each request separately, so that only invalid ones fail.
         parts, errors = _compute(handler, inputs, sizes)
+    described: Errors = {str(index): _describe(error) for index, error in errors.items()}
+    if len(parts) > 1:
+        parts = _fitting(parts, sizes, described)
     arrays: dict[str, Parts] = {}
     if parts:
         names = parts[0] if request["wanted"] is None else request["wanted"]
         arrays = {name: [part[name] for part in parts] for name in names}
-    if errors:
-        described: Errors = {str(index): _describe(error) for index, error in errors.items()}
-        arrays[ERRORS] = [np.frombuffer(orjson.dumps(described), np.uint8)]
+    if described:
+        arrays[ERRORS] = _packed(described)
     placed = slot.outputs.put(arrays)
     seconds = time.perf_counter() - started
     return {"slot": request["slot"], "tensors": placed, "seconds": seconds}
+
+
+def _packed(errors: Errors) -> Parts:
+    return [np.frombuffer(orjson.dumps(errors), np.uint8)]
+
+
+def _fitting(parts: list[Tensors], sizes: list[int], errors: Errors) -> list[Tensors]:
+    """Return the parts whose outputs have the shapes of the first part's, except for the samples.
+
+    Add the other parts, whose dynamic dimensions differ, to `errors`.
+    """
+    computed = [index for index in range(len(sizes)) if str(index) not in errors]
+    shapes = [{name: array.shape[1:] for name, array in part.items()} for part in parts]
+    fitting = []
+    for index, part, found in zip(computed, parts, shapes, strict=True):
+        if found == shapes[0]:
+            fitting.append(part)
+        else:
+            errors[str(index)] = "separate", ""
+    return fitting
 
 
 def _compute(

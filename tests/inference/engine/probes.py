@@ -97,6 +97,18 @@ class Liar(Probe):
         return {"value": decoded["inputs"]}
 
 
+class Padded(Probe):
+    """Handler whose output is as wide as the largest third number in the batch."""
+
+    def load(self, source: Source) -> None:
+        super().load(source)
+        self.outputs = (TensorSpec("padded", "INT64", (-1, -1)),)
+
+    def predict(self, decoded: Tensors) -> Tensors:
+        values = super().predict(decoded)["value"].astype(np.int64)
+        return {"padded": np.tile(values[:, None], (1, max(1, values.max())))}
+
+
 class NoHandler:
     """A class that is not a handler."""
 

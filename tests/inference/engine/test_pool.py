@@ -7,7 +7,7 @@ import pytest
 
 from inference.engine.batching import Batch, Piece, Request
 from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError
-from tests.inference.engine.exports import Serve, infer, outcome, sample, until
+from tests.inference.engine.exports import Serve, infer, outcome, sample, until, worker_pids
 from tests.inference.engine.probes import FAIL, FINE, LONG, REFUSE, REFUSE_AT_LENGTH, SLEEP
 
 A_MOMENT = 0.2
@@ -139,6 +139,51 @@ async def test_a_request_larger_than_a_batch_is_split(probe: Path, serve: Serve)
         inputs["inputs"][13, 0] = REFUSE
         with pytest.raises(InputError, match=r"inputs has 13\.0"):
             await infer(engine.pool, inputs)
+
+
+PADDED = {"handler": "tests.inference.engine.probes:Padded"}
+
+
+async def test_pieces_with_outputs_of_different_widths_fail_only_their_request(
+    probe: Path, serve: Serve
+) -> None:
+    inputs = sample(FINE, value=2, count=9)
+    inputs["inputs"][8, 2] = 5
+    async with serve(probe, max_batch=8, **PADDED) as engine, asyncio.timeout(60):
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        await until(lambda: not engine.pool.idle)
+        # The small request shares the second batch of the large one.
+        large, small = await asyncio.gather(
+            outcome(infer(engine.pool, inputs)), infer(engine.pool, sample(FINE, value=3))
+        )
+        await busy
+        assert engine.pool.idle
+    assert isinstance(large, InputError)
+    assert str(large) == (
+        "the output padded has different shapes in the batches of this request: send at most 8 "
+        "samples at once"
+    )
+    assert (small.batch, small.outputs["padded"].tolist()) == (2, [[3] * 5])
+
+
+async def test_requests_computed_separately_may_have_outputs_of_different_widths(
+    probe: Path, serve: Serve
+) -> None:
+    async with serve(probe, **PADDED) as engine:
+        pids = worker_pids(engine)
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        await until(lambda: not engine.pool.idle)
+        values = [1, 3, 1, 2]
+        *answers, refused = await asyncio.gather(
+            *(infer(engine.pool, sample(FINE, value=value)) for value in values),
+            outcome(infer(engine.pool, sample(REFUSE))),
+        )
+        await busy
+        assert worker_pids(engine) == pids
+    assert isinstance(refused, InputError)
+    for value, answer in zip(values, answers, strict=True):
+        assert isinstance(answer, Answer)
+        assert answer.outputs["padded"].tolist() == [[value] * value]
 
 
 async def test_a_full_queue_refuses_with_a_retry_time(probe: Path, serve: Serve) -> None:

@@ -219,7 +219,14 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
         arrays = {name: [part[name] for part in parts] for name in names}
     if described:
         arrays[ERRORS] = _packed(described)
-    placed = slot.outputs.put(arrays)
+    try:
+        placed = slot.outputs.put(arrays)
+    except Exception as error:
+        # The values have a type that cannot be sent, or they need too much memory.
+        failed = _describe(error)
+        placed = slot.outputs.put(
+            {ERRORS: _packed({str(index): failed for index in range(len(sizes))} | described)}
+        )
     seconds = time.perf_counter() - started
     return {"slot": request["slot"], "tensors": placed, "seconds": seconds}
 
@@ -259,11 +266,7 @@ def _compute(
         begin += size
         try:
             outputs = handler.compute(rows)
-            for name, array in outputs.items():
-                if len(array) != size:
-                    raise ValueError(
-                        f"the handler returned {len(array)} rows of {name} for {size} samples"
-                    )
+            check_outputs(outputs, handler.outputs, size)
             parts.append(outputs)
         except Exception as error:
             errors[index] = error

@@ -109,6 +109,23 @@ class Padded(Probe):
         return {"padded": np.tile(values[:, None], (1, max(1, values.max())))}
 
 
+class Changing(Probe):
+    """Handler whose outputs differ from its declaration, depending on the third number."""
+
+    def predict(self, decoded: Tensors) -> Tensors:
+        outputs = dict(super().predict(decoded))
+        match decoded["inputs"][:, 2].max():
+            case 1:
+                outputs["text"] = np.array(["a text of NumPy"] * len(decoded["inputs"]))
+            case 2:
+                outputs["text"] = np.array(["not bytes"] * len(decoded["inputs"]), np.object_)
+            case 3:
+                del outputs["before"]
+            case 4:
+                outputs["value"] = outputs["value"][:, None]
+        return outputs
+
+
 class NoHandler:
     """A class that is not a handler."""
 

@@ -186,6 +186,20 @@ async def test_requests_computed_separately_may_have_outputs_of_different_widths
         assert answer.outputs["padded"].tolist() == [[value] * value]
 
 
+@pytest.mark.parametrize("value", [1, 2, 3, 4])
+async def test_outputs_that_differ_from_the_declaration_fail_their_request(
+    value: int, probe: Path, serve: Serve
+) -> None:
+    handler = "tests.inference.engine.probes:Changing"
+    async with serve(probe, handler=handler) as engine:
+        pids = worker_pids(engine)
+        failed = await outcome(infer(engine.pool, sample(FINE, value=value)))
+        assert isinstance(failed, InputError)
+        assert "see compute_failed in the server log" in str(failed)
+        assert (await infer(engine.pool, sample(FINE))).outputs["text"].tolist() == [b"0"]
+        assert worker_pids(engine) == pids
+
+
 async def test_a_full_queue_refuses_with_a_retry_time(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_queue=4, max_batch=2) as engine:
         await infer(engine.pool, sample(SLEEP, 0.05))

@@ -308,7 +308,8 @@ class Connection(asyncio.Protocol):
 
     def reserve(self, request: Request, size: int) -> bool:
         """Count bytes until the response is sent; return False if a limit would be exceeded."""
-        if not self._limits.charge(self, size):
+        # Bytes that are counted after `connection_lost` would never be released.
+        if self._lost or not self._limits.charge(self, size):
             return False
         request.charged += size
         return True

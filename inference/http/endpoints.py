@@ -41,11 +41,7 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     # other client.
     most = min(limits.max_output_bytes, limits.max_bytes_per_peer - request.charged)
     size = v2_json.check_output_size(parsed, most, limits.max_json_bytes)
-    if not reserve(size):
-        raise OverloadedError(
-            "the responses of this client or of all clients exceed the memory reserved for them: "
-            "try again"
-        )
+    _reserve(reserve, size)
     queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.plan.needed)
 
     def finish(future: "asyncio.Future[Answer]") -> Response:
@@ -55,6 +51,9 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         service.metrics.answered(answer, queued.samples)
         if request.span is not None and service.tracing is not None:
             service.tracing.answered(request.span, answer)
+        actual = v2_json.check_answer_size(parsed, answer, most, limits.max_json_bytes)
+        if actual > size:
+            _reserve(reserve, actual - size)
         content, json_length = v2_json.write_answer(parsed, answer)
         if json_length is None:
             return Response(content)
@@ -65,6 +64,14 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         )
 
     return Pending(queued.future, finish)
+
+
+def _reserve(reserve: Reserve, size: int) -> None:
+    if not reserve(size):
+        raise OverloadedError(
+            "the responses of this client or of all clients exceed the memory reserved for them: "
+            "try again"
+        )
 
 
 def _requested_seconds(service: Service, request: Request) -> float:

@@ -53,6 +53,9 @@ OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
 BYTES_SIZE: Final = 64
 """Size (bytes) that is assumed for each string in an output before the output is computed."""
 
+LENGTH_SIZE: Final = 4
+"""Size (bytes) of the length that precedes each string in binary form."""
+
 MAX_HEADS: Final = 16
 """Maximum number of cached JSON documents of responses per plan. String outputs need one for each
 size."""
@@ -82,6 +85,10 @@ class Plan:
     """Inputs whose values follow the JSON, in the order of these values."""
     output_sizes: tuple[int, int] = (0, 0)
     """Expected size (bytes) of all values in the response, and of the values in its JSON."""
+    variable: tuple[RequestedOutput, ...] = ()
+    """Outputs whose size may differ from the expected one: strings and dynamic dimensions."""
+    fixed_sizes: tuple[int, int] = (0, 0)
+    """`output_sizes` without the outputs in `variable`."""
     heads: dict[Head, bytes] = field(default_factory=dict, repr=False)
     """Cached JSON of responses in which all values are binary."""
 
@@ -147,8 +154,14 @@ def read_request(
     if len(samples) > 1 and len(set(samples.values())) > 1:
         raise InputError(f"inputs have different numbers of samples: {samples}")
     outputs = _outputs(document, served, _flag(parameters, "binary_data_output", "parameters"))
-    sizes = _output_sizes(outputs, [array.shape for array in inputs.values()])
-    plan = Plan(identity, _timeout(parameters), outputs, served, tuple(tensors), sizes)
+    shapes = [array.shape for array in inputs.values()]
+    sizes = _output_sizes(outputs, shapes)
+    variable, fixed = _variable(outputs), sizes
+    if variable:
+        fixed = _output_sizes([one for one in outputs if one not in variable], shapes)
+    plan = Plan(
+        identity, _timeout(parameters), outputs, served, tuple(tensors), sizes, variable, fixed
+    )
     if len(tensors) == len(inputs):
         keep_plan(head, plan)
     return InferRequest(plan, inputs)
@@ -178,6 +191,31 @@ def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> i
     Raise InputError if the outputs are too large to be sent.
     """
     total, json = request.plan.output_sizes
+    _check_sizes(total, json, max_bytes, max_json)
+    return total
+
+
+def check_answer_size(request: InferRequest, answer: Answer, max_bytes: int, max_json: int) -> int:
+    """Return the actual size of the response's values in bytes.
+
+    It differs from the expected size if the outputs have strings or dynamic dimensions. Raise
+    InputError if the outputs are too large to be sent.
+    """
+    plan = request.plan
+    total, json = plan.fixed_sizes
+    for spec, binary in plan.variable:
+        values = answer.outputs[spec.name]
+        size = values.nbytes
+        if spec.datatype == "BYTES":
+            size = values.size * LENGTH_SIZE + sum(map(len, values.ravel().tolist()))
+        total += size
+        json += 0 if binary else size
+    if total > max_bytes or json > max_json:
+        _check_sizes(total, json, max_bytes, max_json)
+    return total
+
+
+def _check_sizes(total: int, json: int, max_bytes: int, max_json: int) -> None:
     if total > max_bytes:
         raise InputError(
             f"the outputs would have {total} bytes, more than {max_bytes}: send fewer samples, or "
@@ -188,7 +226,6 @@ def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> i
             f"the outputs would have {json} bytes before they are written as JSON, more than "
             f"{max_json}: request them with binary_data, or send fewer samples"
         )
-    return total
 
 
 def model_metadata(served: Served) -> dict[str, Any]:
@@ -361,6 +398,15 @@ def _flag(parameters: Object | None, name: str, field: str, default: bool = Fals
     if not isinstance(value, bool):
         raise InputError(f"{field}.{name} is {show(value)}: it must be true or false")
     return value
+
+
+def _variable(outputs: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
+    """Return the outputs whose size is only known after they are computed."""
+    return tuple(
+        output
+        for output in outputs
+        if output.spec.datatype == "BYTES" or -1 in output.spec.shape[1:]
+    )
 
 
 def _output_sizes(

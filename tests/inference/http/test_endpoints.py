@@ -1,13 +1,19 @@
 """Inference requests without a server."""
 
+import asyncio
+import dataclasses
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
 from inference.config import InferenceConfig
-from inference.engine.interface import InputError, OverloadedError
+from inference.engine.interface import Answer, InputError, OverloadedError, TensorSpec
+from inference.http.application import Pending
 from inference.http.endpoints import _infer
 from inference.http.messages import Request
 from inference.service import Service
@@ -43,3 +49,33 @@ def test_outputs_that_can_never_be_reserved_are_invalid(samples: int, body_bytes
 def test_outputs_that_may_be_reserved_later_are_refused(samples: int, body_bytes: int) -> None:
     with pytest.raises(OverloadedError, match="try again"):
         infer(samples, body_bytes)
+
+
+@pytest.mark.parametrize(
+    ("most", "left", "error"),
+    [(10_000, 10_000, None), (2000, 10_000, InputError), (10_000, 1000, OverloadedError)],
+)
+async def test_outputs_larger_than_expected_are_reserved_before_they_are_written(
+    most: int, left: int, error: type[Exception] | None
+) -> None:
+    config = InferenceConfig(model_name="digits", model_path="/none", max_output_bytes=most)
+    served = dataclasses.replace(SERVED, outputs=(TensorSpec("text", "BYTES", (-1,)),))
+    future = asyncio.get_running_loop().create_future()
+    queued = SimpleNamespace(future=future, samples=1)
+    pool = MagicMock(served=served, **{"submit.return_value": queued})
+    service = MagicMock(config=config, tracing=None, **{"pool.return_value": pool})
+    sizes: list[int] = []
+
+    def reserve(size: int) -> bool:
+        sizes.append(size)
+        return sum(sizes) <= left
+
+    tensor = {"name": "images", "shape": [1, 1, 2, 2], "datatype": "FP32", "data": [0] * 4}
+    request = Request(body=json.dumps({"inputs": [tensor]}).encode())
+    pending = _infer(service, request, reserve)
+    assert isinstance(pending, Pending)
+    text = np.array([b"x" * 5000], np.object_)
+    future.set_result(Answer({"text": text}, served, 0.0, 0.0, 1))
+    with nullcontext() if error is None else pytest.raises(error):
+        assert len(pending.finish(future).body) > 5000
+    assert sum(sizes) == (64 if error is InputError else 5004)

@@ -11,7 +11,9 @@ from inference.engine.interface import Answer, InputError, TensorSpec
 from inference.protocol.v2_json import (
     MAX_PLAN_BYTES,
     MAX_PLANS,
+    InferRequest,
     Plan,
+    check_answer_size,
     check_output_size,
     keep_plan,
     model_metadata,
@@ -355,6 +357,27 @@ def test_outputs_are_bounded_before_they_are_computed() -> None:
         check_output_size(request, 10_000, 100)
     binary = read_request(body(parameters={"binary_data_output": True}), SERVED)
     assert check_output_size(binary, 10_000, 100) == size
+
+
+def of_any_width(binary: bool, *texts: bytes) -> tuple[InferRequest, Answer]:
+    """Return a request for outputs with and without a known size, and an answer."""
+    outputs = (TensorSpec("ids", "INT64", (-1, -1)), TensorSpec("texts", "BYTES", (-1,)))
+    served = dataclasses.replace(SERVED, outputs=outputs)
+    request = read_request(body(parameters={"binary_data_output": binary}), served)
+    values = {"ids": np.zeros((2, 100), np.int64), "texts": np.array(texts, np.object_)}
+    return request, Answer(values, served, 0.0, 0.0, 2)
+
+
+def test_outputs_of_any_size_are_bounded_before_they_are_written() -> None:
+    request, computed = of_any_width(False, b"a", b"b" * 299)
+    size = 2 * 100 * 8 + 2 * 4 + 300
+    assert check_output_size(request, 10_000, 10_000) < size
+    assert check_answer_size(request, computed, 10_000, 10_000) == size
+    with pytest.raises(InputError, match=f"the outputs would have {size} bytes, more than 1907"):
+        check_answer_size(request, computed, size - 1, 10_000)
+    with pytest.raises(InputError, match="request them with binary_data"):
+        check_answer_size(request, computed, 10_000, size - 1)
+    assert check_answer_size(*of_any_width(True, b"a", b"b" * 299), 10_000, 100) == size
 
 
 def test_more_json_than_the_limit_is_refused_before_it_is_parsed() -> None:

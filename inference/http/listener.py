@@ -44,13 +44,15 @@ TLS_CLOSE_SECONDS: Final = 1.0
 class Certificate:
     """The TLS certificate. `refresh` reads its files again if they have changed."""
 
+    context: ssl.SSLContext
+    """Context for new connections, which `refresh` replaces."""
+
     def __init__(self, config: InferenceConfig) -> None:
         """Raise ConfigurationError if the certificate and key cannot be used."""
         self._chain, self._key = Path(config.tls_certificate), Path(config.tls_key)
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.context.minimum_version = _TLS[config.tls_minimum]
+        self._minimum = _TLS[config.tls_minimum]
         try:
-            self._read()
+            self.context = self._read()
         except (OSError, ValueError) as error:
             raise ConfigurationError(
                 f"INFERENCE_TLS_CERTIFICATE and INFERENCE_TLS_KEY: {self._chain} with "
@@ -62,7 +64,7 @@ class Certificate:
         try:
             if self._stamps() == self._read_stamps:
                 return
-            self._read()
+            self.context = self._read()
             emit("certificate", file=str(self._chain))
         except (OSError, ValueError) as error:
             emit("certificate kept", file=str(self._chain), reason=str(error))
@@ -70,12 +72,14 @@ class Certificate:
     def _stamps(self) -> tuple[object, object]:
         return stamp_of(self._chain), stamp_of(self._key)
 
-    def _read(self) -> None:
+    def _read(self) -> ssl.SSLContext:
         self._read_stamps = self._stamps()
-        # Try the pair in a new context first, because an error would make the context in use
-        # unusable.
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self._chain, self._key)
-        self.context.load_cert_chain(self._chain, self._key)
+        # A context keeps one certificate for each type of key, so the one in use would keep an old
+        # certificate with another type of key. An error would make it unusable.
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = self._minimum
+        context.load_cert_chain(self._chain, self._key)
+        return context
 
 
 class Handshakes:
@@ -133,14 +137,14 @@ class Listener:
         loop = asyncio.get_running_loop()
         if certificate is not None:
             listening.setblocking(False)
-            self._listening = loop.create_task(self._accept(listening, certificate.context))
+            self._listening = loop.create_task(self._accept(listening, certificate))
         else:
             self._listening = await loop.create_server(
                 lambda: Connection(self._application), sock=listening, backlog=BACKLOG
             )
         self.limits.start(*watching)
 
-    async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+    async def _accept(self, listening: socket.socket, certificate: Certificate) -> None:
         """Accept TLS connections and limit their handshakes, which asyncio's server cannot do."""
         with listening:
             while True:
@@ -149,7 +153,7 @@ class Listener:
                 except OSError:
                     await asyncio.sleep(ACCEPT_SECONDS)
                 else:
-                    self._handshakes.begin(address[0], self._secure(client, context))
+                    self._handshakes.begin(address[0], self._secure(client, certificate.context))
 
     async def _secure(self, client: socket.socket, context: ssl.SSLContext) -> None:
         """Perform a TLS handshake, and then pass the connection to a `Connection`."""

@@ -1,11 +1,16 @@
-"""The limit on connections."""
+"""The limit on connections, and the certificate."""
 
+import hashlib
 import resource
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import trustme
 
-from inference.http.listener import OTHER_FILES, allow_connections
+from inference.config import InferenceConfig
+from inference.http.listener import OTHER_FILES, Certificate, allow_connections
 
 
 @pytest.fixture
@@ -35,3 +40,54 @@ def test_connections_are_limited_by_open_files(soft: int) -> None:
 def test_few_open_files_leave_half_of_them_to_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     assert allow_connections(4096) == 128
+
+
+def presented(context: ssl.SSLContext) -> str:
+    """Return the digest of the certificate that a server with this context presents."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(there, back, server_side=True)
+    client = trusting.wrap_bio(back, there)
+    for end in (client, server, client):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    found = client.getpeercert(binary_form=True)
+    assert found is not None
+    return hashlib.sha256(found).hexdigest()
+
+
+@pytest.mark.parametrize("order", [["RSA", "ECDSA", "RSA"], ["ECDSA", "RSA", "ECDSA"]])
+def test_a_renewed_certificate_may_have_another_type_of_key(
+    order: list[str], tmp_path: Path
+) -> None:
+    authority, chain, key = trustme.CA(), tmp_path / "chain", tmp_path / "key"
+
+    def renew(kind: str) -> str:
+        issued = authority.issue_cert("127.0.0.1", key_type=trustme.KeyType[kind])
+        issued.private_key_pem.write_to_path(key)
+        issued.cert_chain_pems[0].write_to_path(chain)
+        der = ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
+        return hashlib.sha256(der).hexdigest()
+
+    issued = renew(order[0])
+    certificate = Certificate(
+        InferenceConfig(
+            model_name="digits",
+            model_path="/none",
+            tls_certificate=str(chain),
+            tls_key=str(key),
+            tls_minimum="1.3",
+        )
+    )
+    assert presented(certificate.context) == issued
+    for kind in order[1:]:
+        issued = renew(kind)
+        certificate.refresh()
+        assert presented(certificate.context) == issued
+        assert certificate.context.minimum_version == ssl.TLSVersion.TLSv1_3
+    key.write_text("not a key")
+    certificate.refresh()
+    assert presented(certificate.context) == issued

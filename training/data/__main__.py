@@ -12,6 +12,7 @@ from training.data.progress import report_stderr
 from training.data.samples import DataError
 from training.settings import IMAGES
 from workload import exit_codes
+from workload.configuration import ConfigurationError
 
 FIELD = "text"
 """Default name of the field or column that contains the text."""
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         summary: str = options.run(options)
-    except DataError as error:
+    except (DataError, ConfigurationError) as error:
         return _failed(str(error), exit_codes.BAD_INPUT)
     except OSError as error:
         return _failed(f"{options.target} cannot be written: {error}", exit_codes.FAILED)

@@ -77,6 +77,16 @@ def test_errors_are_one_line(
     assert said.count("\n") == 1
 
 
+def test_an_error_of_a_custom_data_set_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["validate", "--dataset=absent_module:Halves", str(tmp_path / "report")]
+    assert main(command) == 64
+    said = capsys.readouterr().err
+    assert "dataset absent_module:Halves" in said
+    assert said.count("\n") == 1
+
+
 def test_an_intact_data_set_is_reported(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["check", str(made / "shards")]) == 0

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.data.__main__ import main
-from training.data.prepare.documents import texts
+from training.data.prepare.documents import find, texts
 from training.data.samples import DataError
 
 
@@ -16,6 +16,12 @@ def write(path: Path, **columns: object) -> Path:
     path.parent.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), path, row_group_size=100)
     return path
+
+
+def test_a_file_without_a_suffix_is_not_a_text(tmp_path: Path) -> None:
+    for name in (".txt", "a.txt", ".b.txt"):
+        (tmp_path / name).write_text("a text")
+    assert find(tmp_path) == [tmp_path / ".b.txt", tmp_path / "a.txt"]
 
 
 def test_every_row_is_a_text_of_the_column(tmp_path: Path) -> None:

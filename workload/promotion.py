@@ -61,11 +61,16 @@ def parse_condition(text: str) -> Condition:
 def parse_named(arguments: Sequence[str]) -> dict[str, Condition]:
     """Parse conditions such as "accuracy >= 0.95", and map metrics to their conditions.
 
-    Raise ValueError if a condition is invalid.
+    Raise ValueError if a condition is invalid, or if a metric has several conditions.
     """
-    found = {}
+    found: dict[str, Condition] = {}
     for argument in arguments:
         metric, _, condition = argument.partition(" ")
+        if metric in found:
+            raise ValueError(
+                f"{metric} has two conditions, {found[metric].text!r} and {condition!r}: write one "
+                "condition per metric"
+            )
         found[metric] = parse_condition(condition)
     return found
 

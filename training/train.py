@@ -30,6 +30,7 @@ from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs
 from training.warm_start import Report, load_initial_weights
 from workload import exit_codes
+from workload.catalog import equal_options
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
 from workload.manifest import Manifest
@@ -317,11 +318,14 @@ def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
     """Return the settings that differ between a finished run and the configuration."""
     before, now = manifest.settings, config.result_settings()
     known = [name for name in before if name in type(config).model_fields]
-    return {
+    found = {
         name: f"{name}: {before.get(name, 'none')}, now {now.get(name, 'none')}"
         for name in dict.fromkeys([*now, *known])
         if before.get(name) != now.get(name)
     }
+    if equal_options(config.model, manifest.options, config.model_options):
+        found.pop("model_options", None)
+    return found
 
 
 def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:

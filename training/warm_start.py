@@ -17,6 +17,7 @@ from training.export.huggingface import CONFIG_FILE, read_huggingface
 from training.lora import Lora, load_adapter, merge
 from training.optimizer import Average
 from training.run import Run
+from workload.catalog import equal_options
 from workload.configuration import ConfigurationError
 from workload.export import read_weights, tensors_of
 from workload.manifest import MANIFEST_FILE, ExportError, read_manifest
@@ -137,10 +138,12 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
     # The path is an export, or the run that wrote one.
     folder = path if (path / MANIFEST_FILE).exists() else path / "export"
     manifest = read_manifest(folder)
-    pairs = {
-        "model": (manifest.model, run.config.model),
-        "model_options": (manifest.options, run.config.model_options),
+    config = run.config
+    pairs: dict[str, tuple[object, object]] = {
+        "model": (manifest.model, config.model),
         "input shape": (manifest.input_shape, run.data.shape),
     }
+    if not equal_options(config.model, manifest.options, config.model_options):
+        pairs["model_options"] = manifest.options, config.model_options
     differences = [f"{name} {old}, not {new}" for name, (old, new) in pairs.items() if old != new]
     return manifest.weights.sha256, read_weights(folder, manifest), differences

@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from workload import custom
 
@@ -112,6 +119,17 @@ def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:
     """
     known = MODELS.get(model)
     return dict(options) if known is None else known.options.model_validate(options).model_dump()
+
+
+def equal_options(model: str, one: dict[str, Option], other: dict[str, Option]) -> bool:
+    """Return whether the options describe the same model, with defaults written out or not.
+
+    Options that are not valid, such as those of an earlier version, are compared as written.
+    """
+    try:
+        return checked_options(model, one) == checked_options(model, other)
+    except ValidationError:
+        return one == other
 
 
 def input_shape(model: str, options: dict[str, Option]) -> tuple[int, ...] | None:

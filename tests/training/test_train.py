@@ -20,6 +20,7 @@ from training.data import DataError
 from training.run import DivergedError, Run
 from training.telemetry.progress import ProgressOutputs
 from workload import exit_codes, files
+from workload.catalog import checked_options
 from workload.configuration import ConfigurationError
 from workload.exit_codes import FatalError
 from workload.manifest import checked_file, read_manifest
@@ -323,6 +324,31 @@ def test_a_checkpoint_of_another_seed_or_of_other_data_is_rejected(
     seed, message = (1, "seed: 0, now 1") if change == "seed" else (0, "data_sha256")
     with pytest.raises(ConfigurationError, match=message):
         train(epochs=2, seed=seed, **settings)
+
+
+def test_options_with_their_defaults_are_those_of_the_same_model(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/counting.txt").write_text("one two three four five six seven " * 200)
+    options: dict[str, Any] = {"context": 32, "layers": 1, "heads": 1, "width": 8}
+    settings: dict[str, Any] = {"model": "gpt", "dataset": "text", "data_dir": str(tmp_path)}
+    settings |= {"epochs": 1}
+    train(model_options=options, **settings)
+    settings["model_options"] = checked_options("gpt", options)
+    assert settings["model_options"] != options
+    capsys.readouterr()
+    assert train(**settings) == exit_codes.DONE
+    assert events(capsys)[-1]["already"] is True
+    assert train("second", init_from=str(tmp_path / "run"), **settings) == exit_codes.DONE
+    (tmp_path / "run/export/manifest.json").unlink()
+    capsys.readouterr()
+    assert train(**settings) == exit_codes.DONE
+    assert events(capsys)[0]["event"] == "resume"
+    (tmp_path / "run/export/manifest.json").unlink()
+    settings["model_options"] |= {"context": 16}
+    with pytest.raises(ConfigurationError, match="model_options: "):
+        train(**settings)
 
 
 def test_ctrl_c_under_torchrun_which_passes_it_on_saves_the_run(

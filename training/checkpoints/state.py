@@ -17,7 +17,7 @@ from training.data.loader import scale
 from training.gang.distributed import await_rank0, gather
 from training.run import DivergedError, Run, diverged_error, mean_loss
 from workload import files
-from workload.catalog import Option
+from workload.catalog import Option, equal_options
 from workload.configuration import ConfigurationError
 from workload.progress import Checkpointed, Message
 from workload.report import emit
@@ -129,8 +129,11 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     differences = [
         f"{name}: {getattr(seal, name)}, now {value}"
         for name, value in _identity(run).items()
-        if getattr(seal, name) not in (value, None)
+        if getattr(seal, name) not in (value, None) and name != "model_options"
     ]
+    options = run.config.model_options
+    if not equal_options(run.config.model, seal.model_options, options):
+        differences.append(f"model_options: {seal.model_options}, now {options}")
     if differences:
         raise ConfigurationError(
             f"{path} belongs to a run with other settings ({'; '.join(differences)}): choose "

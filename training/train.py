@@ -16,7 +16,7 @@ from training.checkpoints.state import resume, save, save_evaluation
 from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loaded, Loader
 from training.evaluation import evaluate_held_out
-from training.export import finished_export, write_export
+from training.export import finished_export, missing_results, write_export
 from training.gang.distributed import await_rank0, gather, joined
 from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_of_locked_memory
@@ -57,7 +57,7 @@ def run(config: TrainingConfig, world: World) -> int:
         Metrics(device) as metrics,
     ):
         done = on_rank0(lambda: finished_export(export_folder(config)))
-        if done is not None and not is_extended(config, done):
+        if done is not None and not is_continued(config, done):
             if (mirror := open_mirror(config)) is not None:
                 # The previous process may have exited after it wrote the export and before it
                 # copied the export to the object store.
@@ -72,8 +72,9 @@ def run(config: TrainingConfig, world: World) -> int:
         # `gather` is also a barrier: all processes listen for signals before the start is reported.
         resumed = all(gather(resume(run)))
         if done is not None and not resumed:
+            lacks = "".join(f"without {each}, and " for each in missing_results(config, done))
             raise ConfigurationError(
-                f"{config.run_dir} contains a finished run without a checkpoint to continue "
+                f"{config.run_dir} contains a finished run {lacks}without a checkpoint to continue "
                 "from: choose another run_dir, and set init_from to this one"
             )
         run.length.check(run.position, config)
@@ -332,6 +333,17 @@ def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
     """Return whether the configuration differs from a finished run only by a greater length."""
     name, value = config.length
     return [*differences(config, manifest)] == [name] and value > int(manifest.settings[name])
+
+
+def is_continued(config: TrainingConfig, manifest: Manifest) -> bool:
+    """Return whether a finished run continues.
+
+    It is trained to a greater length, or only evaluated and exported again because the export lacks
+    requested artifacts or metrics.
+    """
+    if is_extended(config, manifest):
+        return True
+    return not differences(config, manifest) and bool(missing_results(config, manifest))
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:

@@ -125,6 +125,10 @@ class Manifest(BaseModel):
     artifacts: tuple[Artifact, ...] = Field(
         default=(), description="Files with variants of the same model."
     )
+    skipped: tuple[str, ...] = Field(
+        default=(),
+        description="Settings whose artifacts could not be exported, such as quantize static.",
+    )
     run: str = Field(default="", description="Name of the training run.")
     settings: dict[str, str | int | float] = Field(
         default_factory=dict, description="Settings of TrainingConfig that affect the result."

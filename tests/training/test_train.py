@@ -12,11 +12,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tests.training import custom_models
 from tests.training.custom_models import Dropping
 from tests.training.programs import all_events, events
 from training.checkpoints import storage
 from training.config import TrainingConfig
 from training.data import DataError
+from training.export import artifacts
 from training.run import DivergedError, Run
 from training.telemetry.progress import ProgressOutputs
 from workload import exit_codes, files
@@ -232,6 +234,49 @@ def test_a_finished_run_whose_weights_are_damaged_is_exported_again(
     weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     assert train() == exit_codes.DONE
     assert weights.read_bytes() == good
+
+
+def test_a_finished_run_writes_artifacts_and_metrics_that_are_requested_later(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run/export"
+    train()
+    before = read_manifest(folder)
+    requested: dict[str, Any] = {
+        "metrics": [f"{custom_models.__name__}:confidence"],
+        "export_formats": ["pt2"],
+        "prune": 0.5,
+    }
+    capsys.readouterr()
+    assert train(**requested) == exit_codes.DONE
+    assert [line["event"] for line in events(capsys)] == ["resume", "finished"]
+    after = read_manifest(folder)
+    assert [artifact.kind for artifact in after.artifacts] == ["pt2", "pruned"]
+    assert after.weights == before.weights
+    assert after.metrics["accuracy"] == before.metrics["accuracy"]
+    assert 0 < after.metrics["confidence"] <= 1
+    for settings in (requested, {}):
+        assert train(**settings) == exit_codes.DONE
+        assert events(capsys)[-1]["already"] is True
+    with pytest.raises(ConfigurationError, match="finished run with other settings"):
+        train(seed=1, quantize="dynamic")
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    with pytest.raises(
+        ConfigurationError, match="finished run without quantize dynamic, and without a checkpoint"
+    ):
+        train(quantize="dynamic")
+
+
+def test_a_finished_run_does_not_repeat_a_skipped_artifact(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("not supported")
+
+    monkeypatch.setattr(artifacts, "write_program", fail)
+    assert train(export_formats=["pt2"]) == exit_codes.DONE
+    assert train(export_formats=["pt2"]) == exit_codes.DONE
+    assert events(capsys)[-1]["already"] is True
 
 
 def test_a_directory_of_another_run_is_rejected(train: Train, tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from typing import Final
 import torch
 from torch import nn
 
-from training.config import TrainingConfig
+from training.config import TrainingConfig, metric_name
 from training.data import Dataset
 from training.export.artifacts import (
     Source,
     make_artifacts,
+    requested_artifacts,
     spread_samples,
     write_weights,
 )
@@ -88,11 +89,12 @@ def write_export(
             emit(Message(event="warning", message=message))
         beat()
     artifacts: tuple[Artifact, ...] = ()
+    skipped: tuple[str, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
         inputs, _ = spread_samples(data.train, CALIBRATION)
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         source = Source(folder, frozen, weights, inputs, data.held_out)
-        artifacts = make_artifacts(source, config, beat)
+        artifacts, skipped = make_artifacts(source, config, beat)
     example, _ = spread_samples(data.train, 1)
     manifest = Manifest(
         model=config.model,
@@ -104,6 +106,7 @@ def write_export(
         metrics=metrics,
         weights=weights,
         artifacts=artifacts,
+        skipped=skipped,
         run=config.run_dir.name,
         settings=config.result_settings(),
         data_sha256=data.identity,
@@ -112,6 +115,23 @@ def write_export(
     )
     write_manifest(folder, manifest)
     return manifest
+
+
+def missing_results(config: TrainingConfig, manifest: Manifest) -> list[str]:
+    """Return the settings whose artifacts or metrics an export lacks.
+
+    Artifacts that could not be exported are not missing.
+    """
+    written = {(artifact.kind, artifact.method) for artifact in manifest.artifacts}
+    artifacts = [
+        setting
+        for setting, form in requested_artifacts(config).items()
+        if form not in written and setting not in manifest.skipped
+    ]
+    metrics = [
+        f"metrics {each}" for each in config.metrics if metric_name(each) not in manifest.metrics
+    ]
+    return artifacts + metrics
 
 
 def finished_export(folder: Path) -> Manifest | None:

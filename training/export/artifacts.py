@@ -131,16 +131,8 @@ class Source:
     held_out: Samples
 
 
-def make_artifacts(
-    source: Source, config: TrainingConfig, heartbeat: Callable[[], object]
-) -> tuple[Artifact, ...]:
-    """Write the configured artifacts, calling `heartbeat` regularly.
-
-    An artifact that cannot be exported is skipped with a warning.
-    """
-    for file in FILES.values():
-        (source.folder / file).unlink(missing_ok=True)
-    # Maps each setting that requests an artifact to the kind and the method of the artifact.
+def requested_artifacts(config: TrainingConfig) -> dict[str, tuple[str, str]]:
+    """Map each setting that requests an artifact to the kind and the method of the artifact."""
     forms: dict[str, tuple[str, str]] = {
         f"export_formats {kind}": (kind, "") for kind in config.export_formats
     }
@@ -148,9 +140,22 @@ def make_artifacts(
         forms[f"prune {config.prune:g}"] = ("pruned", "l1-unstructured")
     if config.quantize != "none":
         forms[f"quantize {config.quantize}"] = ("int8", config.quantize)
+    return forms
+
+
+def make_artifacts(
+    source: Source, config: TrainingConfig, heartbeat: Callable[[], object]
+) -> tuple[tuple[Artifact, ...], tuple[str, ...]]:
+    """Write the configured artifacts, calling `heartbeat` regularly.
+
+    An artifact that cannot be exported is skipped with a warning. Return the artifacts, and the
+    settings of the skipped ones.
+    """
+    for file in FILES.values():
+        (source.folder / file).unlink(missing_ok=True)
     before: dict[str, float] = {}
-    artifacts = []
-    for setting, (kind, method) in forms.items():
+    artifacts, skipped = [], []
+    for setting, (kind, method) in requested_artifacts(config).items():
         heartbeat()
         path = source.folder / FILES[kind]
         try:
@@ -160,10 +165,11 @@ def make_artifacts(
             artifacts.append(_check(source, kind, method, path, before, heartbeat))
         except Exception as error:
             path.unlink(missing_ok=True)
+            skipped.append(setting)
             message = f"{setting}: {path.name} is not exported: {_one_line(error)}"
             emit(Message(event="warning", message=message))
     heartbeat()
-    return tuple(artifacts)
+    return tuple(artifacts), tuple(skipped)
 
 
 def _write(source: Source, config: TrainingConfig, kind: str, path: Path) -> None:

@@ -172,6 +172,13 @@ async def test_large_json_that_waits_for_its_turn_is_dropped_to_free_memory() ->
     assert len(application.asked) == 1
 
 
+async def test_nothing_is_charged_to_a_lost_connection() -> None:
+    connection, _, application = connected()
+    connection.connection_lost(None)
+    assert not connection.reserve(Request(), 1000)
+    assert (connection.charged, application.limits.buffered) == (0, 0)
+
+
 async def test_requests_that_wait_for_an_earlier_one_are_charged() -> None:
     connection, transport, _ = connected()
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 40)

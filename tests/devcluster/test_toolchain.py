@@ -401,7 +401,7 @@ def test_a_second_process_waits_and_says_so(world: World):
 
     second = threading.Thread(target=ensure, args=("engine", world.cache, report))
     second.start()
-    assert waiting.wait(120)
+    assert waiting.wait(500)
     assert world.said == ["another process is building the tools: waiting for it"]
     assert world.calls("build") == []
     lock.release()

@@ -39,14 +39,14 @@ def prepared(layout: Layout, binaries: Path) -> Settings:
 def test_the_version_is_available_without_a_cluster(layout: Layout, binaries: Path, notes: Path):
     settings = prepared(layout, binaries)
     write_kwok_start(settings)
-    subprocess.run([settings.kwok, "--version"], check=True, timeout=120)
+    subprocess.run([settings.kwok, "--version"], check=True, timeout=500)
     assert notes.read_text() == "kwok --version\n"
 
 
 def test_kwok_starts_after_earlier_leases_have_expired(layout: Layout, binaries: Path, notes: Path):
     settings = prepared(layout, binaries)
     write_kwok_start(settings)
-    subprocess.run([settings.kwok, "--node-port=1", "a b"], check=True, timeout=120)
+    subprocess.run([settings.kwok, "--node-port=1", "a b"], check=True, timeout=500)
     *asked, started = notes.read_text().splitlines()
     assert len(asked) == 3  # the API server does not answer at once
     kubeconfig = layout.pki.parent / "kubeconfig.yaml"

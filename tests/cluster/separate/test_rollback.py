@@ -115,7 +115,7 @@ def started(command: list[str], log: Path, **environment: str) -> Iterator[None]
         assert process.poll() is None, log.read_text()
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(500)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_an_error_in_the_background_is_raised_by_wait(layout: Layout, install: I
     images = BaseImages(layout, install("uv", "exit 2"))
     images.start()
     with pytest.raises(DevclusterError, match=r"building the base image pytorch-cpu:\S+ failed"):
-        images.wait(120)
+        images.wait(500)
 
 
 def test_existing_base_images_are_not_built_again(layout: Layout, binaries: Path):

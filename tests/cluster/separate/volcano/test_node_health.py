@@ -65,7 +65,7 @@ def controller(volcano: Scheduling, tmp_path: Path) -> Iterator[Scheduling]:
         assert process.poll() is None, log.seek(0) or log.read()
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=500)
         log.seek(0)
         sys.stdout.write(log.read())
         log.close()

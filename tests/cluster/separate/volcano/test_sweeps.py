@@ -190,7 +190,7 @@ class Programs(Training):
         for run in self.processes.keys() - self.running:
             process = self.processes.pop(run)
             process.terminate()
-            self.codes.append(process.wait(60))
+            self.codes.append(process.wait(500))
 
 
 def program(command: list[str], claim: Path) -> list[str]:
@@ -389,7 +389,7 @@ def test_the_winner_among_real_training_runs_equals_an_undisturbed_run(
     assert resumed, "no trial was paused and promoted"
     for run in resumed:
         command = ran[run]["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["command"]
-        assert started(program(command, tmp_path)).wait(120) == exit_codes.DONE
+        assert started(program(command, tmp_path)).wait(500) == exit_codes.DONE
         for folder in (tmp_path / run, sweep.claim / run):
             assert (folder / PROGRESS_FILE).exists()
         undisturbed, found = (

@@ -24,7 +24,7 @@ Mode = Literal["audit", "warn", "deny"]
 PREFIX: Final = "gpu-platform-"
 """Prefix of the names of all policies and bindings."""
 EXCLUDED: Final = ("kube-system",)
-"""Namespaces that the policies exclude: a control plane that cannot restart pods cannot recover."""
+"""Excluded namespaces. A control plane whose pods cannot be restarted would not recover."""
 CONTROLLERS: Final = (
     "system:kube-controller-manager",
     *(
@@ -59,7 +59,7 @@ To remove all policies:
     --selector app.kubernetes.io/part-of=gpu-platform
 
 The policies require Kubernetes 1.30 or later, but no webhook. Rules that need more than
-one object, such as those about queues, claims and budgets, are not included.
+one object, such as those about queues, quotas and budgets, are not included.
 """
 
 
@@ -100,7 +100,7 @@ def manifests(
 
 
 def _parameters() -> list[Manifest]:
-    """Return the Namespace and ConfigMap of the promoted models, and a Role to change the latter.
+    """Return the Namespace and ConfigMap of the promoted models, and a Role to edit the ConfigMap.
 
     The ConfigMap is empty. Without it, the API server would deny all pods.
     """

@@ -27,7 +27,7 @@ def selects(selector: Node, labels: Node) -> bool:
 
 
 def matches_everything(selector: Node) -> bool:
-    """Return whether a label selector matches all objects, or all without certain labels."""
+    """Return whether a selector matches all objects, or all except those with certain labels."""
     if not isinstance(selector.value, dict) or selector["matchLabels"].value:
         return False
     expressions = list(selector["matchExpressions"].items())

@@ -57,7 +57,7 @@ class _ExemptedViolation:
 
 
 class _ResourceState(threading.local):
-    """State of the resource that a thread checks; the engine may check several concurrently."""
+    """Thread-local state of a resource check. The engine may check several resources at once."""
 
     def __init__(self) -> None:
         self.properties: Any = None

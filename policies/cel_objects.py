@@ -135,7 +135,7 @@ def path(text: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a setting as a CEL literal, whose syntax is that of JSON."""
+    """Return a value as a CEL literal; CEL accepts JSON strings, numbers, booleans and lists."""
     return json.dumps(value)
 
 

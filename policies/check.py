@@ -62,7 +62,7 @@ file is the same as for Pulumi's --policy-pack-config:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
-    # Such a short run creates little garbage, but collecting it would take a third of the time.
+    # A short run creates little garbage, but garbage collection would take a third of its time.
     with _without_collection():
         return _check(options)
 

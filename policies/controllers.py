@@ -68,7 +68,10 @@ class Workload:
 
     @property
     def completed(self) -> bool:
-        """True if an object of another kind completes the pod specifications and runs the pods."""
+        """True if an object of another kind, such as a TrainJob, completes the specification.
+
+        The other object also runs the pods.
+        """
         return (self.resource.record or _NO_RECORD).completed
 
     @property
@@ -78,12 +81,12 @@ class Workload:
 
     @property
     def least_retries(self) -> int:
-        """The smallest retry limit that the controller applies unchanged."""
+        """Smallest retry limit that the controller does not replace (Volcano replaces 0 with 3)."""
         return self._record.least
 
     @property
     def additional_retries(self) -> int:
-        """The retry limit minus the number of retries that it allows."""
+        """1 if a job fails as soon as its retries reach the limit, otherwise 0."""
         return self._record.extra
 
     @property
@@ -126,7 +129,9 @@ class Workload:
         return present or self.local_queue(pod) or locations[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
-        """Return the label with Kueue's queue, set on the pod, its object or a template in between.
+        """Return the label that names a Kueue queue.
+
+        It may be on the pod, on the pod's object or on a template in between.
 
         Kueue does not manage Volcano Jobs and ignores an empty label. If the label is on a pod
         template, Kueue admits each pod separately.

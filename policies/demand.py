@@ -1,4 +1,4 @@
-"""Maximum numbers of pods and accelerators that a stack can use at the same time."""
+"""Maximum numbers of pods and accelerators of a stack at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Demand:
     maximum: Decimal
     """The maximum number of accelerators; infinite if nothing limits it."""
     usual: Decimal
-    """The number of accelerators without autoscaling and the surge of updates."""
+    """The number of accelerators without autoscaling and without the surge of rolling updates."""
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:

@@ -26,7 +26,7 @@ _SURROGATES = re.compile(
     rb"(?:\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-"""Escaped surrogate pairs, and halves of pairs, after an even number of backslashes."""
+"""Escaped surrogate pairs and unpaired surrogates after an even number of backslashes."""
 
 
 class DocumentError(ValueError):
@@ -80,7 +80,7 @@ def read(
 
 
 def embedded_values(text: str) -> Iterator[Any]:
-    """Yield the YAML documents of a text in an object as plain data, with strings as keys.
+    """Yield the YAML documents of a text that an object contains, as plain data with string keys.
 
     Raise `DocumentError` at the first invalid document. The same limits apply as to files.
     """
@@ -106,16 +106,17 @@ def _documents(source: str, text: str | bytes) -> Iterator[tuple[str, Any, Any]]
             f"{source}, document {number}: it refers to itself or is nested too deeply"
         ) from None
     except UnicodeEncodeError:
-        raise DocumentError(f"{source}: it contains half of a surrogate pair") from None
+        raise DocumentError(f"{source}: it contains an unpaired surrogate") from None
     finally:
         if loader is not None:
             loader.dispose()
 
 
 def _without_surrogates(text: str | bytes) -> str | bytes:
-    """Return a text whose escaped surrogates are replaced if it is JSON, as kubectl reads it.
+    """Return a JSON text with its escaped surrogates decoded, and any other text unchanged.
 
-    YAML has no surrogate pairs. Half of a pair becomes the replacement character.
+    YAML has no surrogate pairs, but kubectl accepts them in JSON. An unpaired surrogate becomes the
+    replacement character.
     """
     data = text.encode() if isinstance(text, str) else text
     if not data.removeprefix(codecs.BOM_UTF8).lstrip().startswith((b"{", b"[")):

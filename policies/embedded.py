@@ -47,7 +47,7 @@ def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
 def unreadable_manifests(resource: Resource) -> Iterator[Node]:
     """Yield each text that should contain only manifests, but cannot be read completely.
 
-    A ConfigMap may contain any text, such as the template of a manifest.
+    The texts of ConfigMaps are skipped, because they may be anything, such as manifest templates.
     """
     record = resource.record
     if record is None:

@@ -18,7 +18,7 @@ from policies.views import Stack, View
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a report. `document` is None if the finding concerns no particular object."""
+    """One entry of a report. `document` is None if the finding concerns no particular object."""
 
     rule: str
     mandatory: bool

@@ -1,7 +1,7 @@
-"""Containers, images and devices of pods, read from the paths that the registry lists for a kind.
+"""Containers, images and devices of pods.
 
-Any object with a list of containers is treated as a pod specification, even if its kind is not in
-the registry.
+The registry of workload kinds contains the paths at which a kind specifies them. Any object with
+a list of containers is treated as a pod specification, even if its kind is not in the registry.
 """
 
 from __future__ import annotations

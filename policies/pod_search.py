@@ -1,4 +1,4 @@
-"""Search for the pods of a resource, by the paths in the registry and by structure."""
+"""Search for the pods of a resource, by structure and by the paths in the registry of kinds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def find_all_pods(resource: Resource) -> list[Pod]:
 
 
 def _is_recorded(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
-    """Return whether all containers of an apparent pod belong to pods of the kind's record."""
+    """Return whether the kind's record already covers all containers of an apparent pod."""
     containers = [node for node, _ in containers_at(spec, ANYWHERE)]
     return bool(containers) and all(node.steps in listed for node in containers)
 
@@ -53,7 +53,7 @@ def _pods_from_record(resource: Resource, record: WorkloadKind) -> Iterator[Pod]
 
 
 def _pod_at(resource: Resource, node: Node, location: Pods) -> Pod | None:
-    """Return the pod at a path, or None if the value there is not a pod of the kind."""
+    """Return the pod at a path, or None if the value there does not specify a pod."""
     if not isinstance(node.value, dict):
         return (
             Pod(resource, node, location) if resource.is_patch and not location.containers else None

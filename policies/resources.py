@@ -153,7 +153,7 @@ class Resource:
 
     @cached_property
     def unseen(self) -> str:
-        """Reason why rules cannot see all that the resource deploys; empty for most resources."""
+        """Reason why rules cannot see everything that the resource deploys; usually empty."""
         if self.pulumi_type == _RELEASE:
             return "it deploys a chart"
         return self.record.unseen if self.record is not None else ""

@@ -56,7 +56,7 @@ _MIN_ENCODED_LENGTH: Final = 24
 
 
 def is_secret(name: str, text: str) -> bool:
-    """Return whether a named value is a secret, not a reference, a path or a harmless value."""
+    """Return whether a named value is a secret rather than a reference, path or harmless value."""
     if not text or REFERENCE.search(text):
         return False
     if name.upper().endswith(("_FILE", "_PATH")) and text.startswith("/"):

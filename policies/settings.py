@@ -43,7 +43,7 @@ def _not_all_claims(devices: dict[str, int]) -> dict[str, int]:
 
 
 SystemNames = Annotated[list[str], AfterValidator(_not_all_objects)]
-"""Patterns for the addresses of exempt objects. No pattern may match the objects of every team."""
+"""Patterns for the addresses of exempt objects. Each must contain a namespace or a name."""
 
 
 Quantity = Annotated[str, AfterValidator(_quantity)]

@@ -60,7 +60,7 @@ class Node:
         return Node(value, self, key, self._partial)
 
     def at(self, path: str) -> Node:
-        """Return the value at a path from the registry, which must not contain `*`."""
+        """Return the value at a path in the syntax of `kube.workloads.record`, without `*`."""
         node = self
         for step in steps(path):
             node = node[step]

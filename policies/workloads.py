@@ -1,4 +1,4 @@
-"""The pods of a resource: their containers and volumes, how many can run, and the GPUs of each."""
+"""The pods of a resource: containers, volumes, GPUs, and the number of pods that can run."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ANYWHERE: Final = Pods(at="")
 class Pod:
     """A pod specification and its context.
 
-    `location` is the registry's record of the specification's path, and `siblings` are all pods of
-    the resource, including this one.
+    `location` is the entry for the specification's path in the registry of workload kinds, and
+    `siblings` are all pods of the resource, including this one.
     """
 
     def __init__(self, resource: Resource, spec: Node, location: Pods = ANYWHERE) -> None:
@@ -73,7 +73,7 @@ class Pod:
 
     @cached_property
     def priorities(self) -> list[Node]:
-        """The fields that set a priority, or its class: the pod's own, then those of the kind."""
+        """The fields that set a priority or a priority class: the pod's, then those of the kind."""
         root, steps = self.resource.root, self.steps
         others = (value_near_pod(root, path, steps) for path in self.location.priority)
         return [self.spec["priorityClassName"], self.spec["priority"], *others]
@@ -115,7 +115,7 @@ class Pod:
 
     @cached_property
     def replicas(self) -> Decimal | None:
-        """Number of the specification's pods that the resource requests; None if unknown."""
+        """Number of pods that the resource requests for this specification; None if unknown."""
         if self.location is ANYWHERE:
             return self._structural_replicas()
         root, steps = self.resource.root, self.steps
@@ -131,7 +131,7 @@ class Pod:
         )
 
     def replicas_within(self, job: str) -> Decimal | None:
-        """Return the number of the specification's pods that one job requests; None if unknown.
+        """Return the number of pods that one job requests for this specification; None if unknown.
 
         `job` is the path of the job, or of each job, in the object, such as
         `spec.replicatedJobs.*.templateSpec`.
@@ -147,7 +147,7 @@ class Pod:
         return product(requested(root, count, steps) for count in counts)
 
     def max_replicas(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
-        """Return the maximum number of the specification's pods at one time; None if unknown.
+        """Return the maximum number of pods that can run at the same time; None if unknown.
 
         `scaled` is the maximum number of replicas that an autoscaler sets. With `surge`, the
         additional pods of a rolling update are included.

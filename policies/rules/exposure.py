@@ -81,7 +81,7 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
     elif path := _TLS.get((resource.group, resource.kind.lower())):
         tls = resource.root["spec"].at(path)
         if tls.absent:
-            yield Violation(tls, "the certificate")
+            yield Violation(tls, "TLS settings with a certificate or the Secret that contains it")
     elif resource.group not in _OWN_GROUPS and any_field(resource.properties, _may_expose):
         yield from _nested(resource.root["spec"], in_service=False)
 
@@ -131,13 +131,13 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
     for key, schemes in _PUBLIC_SCHEMES.items():
         scheme = resource.annotations[key]
         if scheme.text in schemes:
-            yield Violation(scheme, "an internal load balancer")
+            yield Violation(scheme, "the value for an internal load balancer")
     for key, text in resource.annotations.fields():
         if fnmatchcase(key, _SNIPPETS):
             yield Violation(text, "nothing: it would run in the proxy of all tenants")
     tls = resource.root["spec"]["tls"]
     if tls.known and not tls.value and resource.annotations[_CERTIFICATE].absent:
-        yield Violation(tls, "hosts, and the Secret with their certificate")
+        yield Violation(tls, "the hosts and the Secret that contains their certificate")
 
 
 def _gateway(spec: Node) -> Iterator[Violation]:

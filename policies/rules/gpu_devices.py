@@ -1,4 +1,4 @@
-"""The rule that only limits and claims assign GPUs."""
+"""The rule that pods get GPUs only through limits and claims."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def _workers_without_gpus(
 ) -> list[Pod]:
     """Return the pods that lack GPUs and are not launchers.
 
-    Launchers have a name in `cpu_tasks`, or are fewer than the pods with GPUs.
+    Pods count as launchers if a pattern in `cpu_tasks` matches their names, or if they are fewer
+    than the pods with GPUs.
     """
     workers = [pod for pod in without_limit if not is_cpu_task(pod, config)]
     computing = [pod.replicas for pod in pods if pod not in without_limit]
@@ -139,7 +140,7 @@ def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
 
 
 def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Iterator[Violation]:
-    """Yield a violation for each field that assigns devices without the scheduler."""
+    """Yield a violation for each field that assigns devices without a request to the scheduler."""
     expected = "nothing, and write a GPU limit: the device plugin assigns the devices"
     for container in pod.containers:
         for variable in container.node["env"].items():

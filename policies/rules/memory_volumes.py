@@ -81,7 +81,7 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
 
 
 def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterator[Violation]:
-    """Yield violations for volumes without a size, and for a total size too large for a limit."""
+    """Yield violations for volumes without a size, and for a total size above the allowed share."""
     memory = quantity_or_none(limit.value)
     if memory is None or not volumes:
         return

@@ -1,4 +1,4 @@
-"""Rules about models: inference serves only promoted models."""
+"""Rules about models: inference serves only promoted models, whose origin is recorded."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ModelConfig(RoleConfig):
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether any label gives the pod the role `serving`, even if another differs."""
+    """Return whether any label assigns the role `serving`, even if others assign another role."""
     labels = pod.metadata["labels"]
     components = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in components)

@@ -1,6 +1,6 @@
 """The rule that namespaces with non-system workloads deny ingress by default.
 
-No network policy may admit everybody to these namespaces.
+No network policy may allow ingress from all sources to these namespaces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from policies.views import Stack
 
 _HALF_PREFIX: Final = 1
 _LARGE_BLOCK_PREFIX: Final = 16
-"""Prefix lengths: /1 is half of all addresses, and /16 a large part of the private ones."""
+"""Prefix lengths: /1 is half of all addresses, and /16 a large range of private ones."""
 _CALICO_ALL: Final = "all()"
 _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
@@ -50,7 +50,7 @@ def _denies_by_default(policy: Resource) -> bool:
 
 
 def _open_peers(policy: Resource) -> Iterator[Node]:
-    """Yield the peers or ingress rules of a NetworkPolicy that admit everybody to every pod."""
+    """Yield the peers or rules of a NetworkPolicy that allow all sources to reach every pod."""
     spec = policy.root["spec"]
     if not spec["podSelector"].absent and not matches_everything(spec["podSelector"]):
         return
@@ -66,7 +66,7 @@ def _open_peers(policy: Resource) -> Iterator[Node]:
 
 
 def _is_everywhere(block: Node) -> bool:
-    """Return whether a block has at least half of all addresses and excludes no large part."""
+    """Return whether a block has at least half of all addresses and excludes no large range."""
     if _prefix(block["cidr"]) > _HALF_PREFIX:
         return False
     return not any(_prefix(excluded) <= _LARGE_BLOCK_PREFIX for excluded in block["except"].items())
@@ -89,7 +89,7 @@ def _open_cluster_peers(policy: Resource) -> Iterator[Node]:
 
 
 def _open_cilium_rules(policy: Resource) -> Iterator[Node]:
-    """Yield the rules of a Cilium policy that admit everybody to every pod."""
+    """Yield the rules of a Cilium policy that allow all sources to reach every pod."""
     for spec in (policy.root["spec"], *policy.root["specs"].items()):
         if not matches_everything(spec["endpointSelector"]):
             continue
@@ -104,7 +104,7 @@ def _open_cilium_rules(policy: Resource) -> Iterator[Node]:
 
 
 def _open_calico_rules(policy: Resource) -> Iterator[Node]:
-    """Yield the rules of a Calico policy that admit everybody to every pod."""
+    """Yield the rules of a Calico policy that allow all sources to reach every pod."""
     spec = policy.root["spec"]
     if spec["selector"].value not in (None, "", _CALICO_ALL):
         return
@@ -136,7 +136,7 @@ _OPEN_PEER_FINDERS: Final[
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
 ]
-"""API group, kinds, and the function that finds peers or rules that bypass the default deny."""
+"""API group, kinds, and the function that finds peers or rules that override the default deny."""
 
 
 @stack_rule(

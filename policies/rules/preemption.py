@@ -19,7 +19,7 @@ _KEY: Final = "app.kubernetes.io/name"
 
 @stack_rule(
     name="sweep-preemptible",
-    description="The trials of a sweep have a lower priority than other runs of their queue.",
+    description="The trials of a sweep have a lower priority than other runs in their queue.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Set the priority_class of the sweep's job to a class with a smaller value than "
@@ -29,7 +29,7 @@ _KEY: Final = "app.kubernetes.io/name"
 def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
     """A sweep may use its queue for days. Other runs should not wait behind its trials.
 
-    A trial that is copied to a job may keep the priority of the sweep.
+    A job that is created from a trial may keep the priority class of the sweep.
     """
     yield from _not_below_others(stack, config, _is_sweep)
 
@@ -58,7 +58,7 @@ def _not_below_others(
     """Yield a violation for each workload whose priority class is missing or too high.
 
     Only workloads for which `is_low` is true are checked. Their priority must be below that of all
-    training in the same queue. Trials that are copied to jobs do not count as training.
+    training in the same queue. Jobs that are created from trials do not count as training.
     """
     classes = {
         priority_class.name: priority_class.root["value"].value
@@ -95,7 +95,7 @@ def _is_wrong(name: Node, classes: Mapping[str, Any], lowest: int | None) -> boo
 
 
 def _job(pod: Pod) -> tuple[str, str | None] | None:
-    """Return a job's name label and priority class; a sweep and its trials share both."""
+    """Return a pod's name label and priority class, which a sweep and its trials share."""
     key = pod.metadata["labels"][_KEY].text
     return (key, pod.priority_classes[0].text) if key else None
 

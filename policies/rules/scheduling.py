@@ -179,7 +179,10 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
 
 
 def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal | None:
-    """Return the number of pods in a gang. For a Kubeflow runtime, its TrainJobs set it."""
+    """Return the number of pods in a gang; None if it is unknown or may vary.
+
+    The TrainJobs that refer to a Kubeflow runtime set its number of nodes.
+    """
     runtime = workload.resource
     if runtime.is_named(config.elastic_workloads):
         return None
@@ -210,7 +213,7 @@ def priority_class_known(stack: Stack, config: PriorityConfig) -> Iterator[Viola
 
 
 def _is_declared(stack: Stack, name: Node, config: PriorityConfig) -> bool:
-    """Return whether a priority class exists, or the field names none."""
+    """Return whether the priority class in a field exists or the field is empty."""
     if not name.text or name.text in config.existing_priority_classes:
         return True
     return stack.may_have("scheduling.k8s.io", "PriorityClass", None, name.text)

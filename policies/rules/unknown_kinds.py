@@ -1,4 +1,4 @@
-"""The rule that every kind that runs pods is in the registry."""
+"""The rule that the registry of workload kinds contains every kind that runs pods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POD_FIELDS = frozenset(
 )
 _IMAGE = "image"
 _RUNNING = ("a pod", "a container", "a manifest")
-"""Evidence that also counts in an object of a known kind."""
+"""Types of evidence that are also searched for in objects of known kinds."""
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
 _LABELS = "/metadata/labels"
@@ -93,8 +93,8 @@ def _names_image(key: str, node: Node) -> bool:
 
 @resource_rule(
     name="kind-known",
-    description="The registry knows the kind of each object that runs pods, and rules can read the "
-    "object.",
+    description="The registry of workload kinds contains the kind of each object that runs pods, "
+    "and rules can read the object.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Add a record of the kind to `kinds` in the configuration, or set fields that the "
@@ -106,7 +106,7 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
     if resource.record is not None:
         yield from _opaque(resource, resource.record.opaque)
         for node in unreadable_manifests(resource):
-            expected = "a complete manifest: rules cannot read templates and invalid YAML"
+            expected = "a complete manifest: rules cannot read templates or invalid YAML"
             yield Violation(node, expected, found="an unreadable manifest")
         for path in resource.record.json_patches:
             for node in nodes_at(resource.root, steps(path)):
@@ -115,7 +115,11 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
         for path in resource.record.destinations:
             for node in nodes_at(resource.root, steps(path)):
                 if node.present and not _BOUND.fullmatch(node.text or ""):
-                    yield Violation(node, "spec.arguments.parameters.0.value, or a name or label")
+                    expected = (
+                        "a path that cannot change pods, such as "
+                        "spec.arguments.parameters.0.value, metadata.name or a label"
+                    )
+                    yield Violation(node, expected)
         yield from _unrecorded(resource, resource.record, config)
     elif not resource.listed:
         for node, looks in _evidence(resource.root, config):

@@ -166,11 +166,11 @@ setting, add it to the top-level `systemWorkloads` of the configuration file:
 
 ## Cluster
 
-`cluster` describes the cluster once for all rules: resources that are not accelerators
+`cluster` describes the cluster once for all rules: devices that are not accelerators
 (`otherDevices`), the number of accelerators in claims that the stack does not declare
-(`claimDevices`), and the systems that queue training (`queueSystems`). Settings with the same name
-in a rule extend these settings. Without `queueSystems`, Kueue's label is accepted even if Kueue is
-not installed. For example:
+(`claimDevices`), and the systems that queue training workloads (`queueSystems`). Settings with the
+same name in a rule extend these settings. Without `queueSystems`, Kueue's label is accepted even if
+Kueue is not installed. For example:
 
 ```json
 {
@@ -226,11 +226,11 @@ the limit instead.
 
 ## What the rules do not cover
 
-- Objects that are deployed or changed from elsewhere: by charts of Helm releases, by repositories
-  that Argo CD, Flux and Config Sync read, by Stacks of the Pulumi operator, by profiles of Dynamo,
-  and by mutating admission policies. [helm-release-judged](#helm-release-judged) reports the
-  objects in the stack that cause this. Check the rendered manifests with
-  `helm template … | python -m policies.check -` (see
+- Objects that other programs create or change: Helm (from a chart), Argo CD, Flux and Config Sync
+  (from a repository), the Pulumi operator (from a program), Dynamo (from a profile), and the API
+  server (through mutating admission policies). [helm-release-judged](#helm-release-judged) reports
+  the objects of the stack that trigger this, such as a HelmRelease. Check the rendered manifests
+  with `helm template … | python -m policies.check -` (see
   [Check manifests without Pulumi](policies-without-pulumi.md)).
 - Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
   of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.
@@ -281,7 +281,7 @@ def page() -> str:
 
 
 def _coverage() -> Iterator[str]:
-    """For each framework, yield a table that maps the framework's controls to the rules."""
+    """Yield a table for each framework that maps the framework's controls to rules."""
     for framework in FRAMEWORKS.values():
         yield f"\n### {framework.name}\n\n[Version {framework.version}]({framework.url})\n"
         yield "| control | rules |\n| --- | --- |"

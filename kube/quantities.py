@@ -70,7 +70,7 @@ def _exponent(value: int) -> int:
     """Return an exponent as the API reads it, reduced to a range that suffices for `LARGEST`."""
     if not -(2**63) <= value < 2**63:
         raise QuantityError("must have a smaller exponent")
-    # The API converts exponents to 32 bits, without a check.
+    # The API truncates exponents to 32 bits without an overflow check.
     wrapped = (value + 2**31) % 2**32 - 2**31
     return max(-_MAX_EXPONENT, min(wrapped, _MAX_EXPONENT))
 

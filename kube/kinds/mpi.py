@@ -1,4 +1,4 @@
-"""Kind `mpi`: a Volcano Job with plugins `mpi` and `ssh`."""
+"""Kind `mpi`: a Volcano Job with the plugins `mpi` and `ssh`."""
 
 from typing import Final
 

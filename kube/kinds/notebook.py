@@ -1,4 +1,4 @@
-"""Kind `notebook`: a Volcano Job of one pod with JupyterLab."""
+"""Kind `notebook`: a Volcano Job with one pod that runs JupyterLab."""
 
 from typing import Final
 

@@ -58,7 +58,7 @@ class Resource:
     """An API resource, and the rules for reading the state of its objects.
 
     `phase` is the path of the phase in the status, empty if conditions report the state. `states`
-    maps phases or types of conditions to states. If several conditions have the status True, the
+    maps phases or condition types to states. If several conditions have the status True, the
     first one in `states` applies. If none applies, the pods determine whether the run is waiting or
     running. `restarts` is the path of the number of past restarts in the status.
     """

@@ -1,4 +1,4 @@
-"""Kind `tensorflow`: a Volcano Job with plugin `tensorflow`."""
+"""Kind `tensorflow`: a Volcano Job with the plugin `tensorflow`."""
 
 from typing import Final
 

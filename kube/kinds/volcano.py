@@ -1,4 +1,4 @@
-"""Kind `volcano`: a Volcano Job with plugin `pytorch`."""
+"""Kind `volcano`: a Volcano Job with the plugin `pytorch`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

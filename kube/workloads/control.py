@@ -34,10 +34,9 @@ class Job:
     retries_default: bool = True
     """True if the retry limit may be omitted."""
     least: int = 0
-    """Smallest retry limit that the controller applies as is; Volcano, for example, treats 0 as
-    3."""
+    """Smallest retry limit that the controller does not replace; Volcano replaces 0 with 3."""
     extra: int = 0
-    """Retry limit minus the number of allowed retries; 1 if the job fails at the limit itself."""
+    """1 if the job fails as soon as its retries reach the limit; 0 if it fails above the limit."""
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True

@@ -47,7 +47,7 @@ class Count:
     paths: tuple[str, ...]
     """Paths of the number. The first path with a value determines the requested number."""
     maxima: tuple[str, ...] = ()
-    """Paths of autoscaling limits. The largest value of these and `paths` is the maximum."""
+    """Paths of autoscaling limits. The largest value at these and at `paths` is the maximum."""
     enabled: str = ""
     """Path of a boolean that enables `maxima`. If empty, they always apply."""
     default: int | None = 1
@@ -156,7 +156,7 @@ class WorkloadKind:
     runs: RuntimeReference | None = None
     """Reference to another object that defines the pods of this object."""
     completed: bool = False
-    """True if another kind's object completes the specification and runs the pods (see `runs`)."""
+    """True if another object, such as a TrainJob, completes the specification and runs the pods."""
     claims: tuple[ClaimTemplates, ...] = ()
     proxy: Proxy | None = None
     awaited: bool = False

@@ -87,7 +87,7 @@ def _train_job(spec: str) -> tuple[Pods, ...]:
         ),
         *(Pods(at=at, count=NOT_RUN, partial=True) for at in overrides),
         *(
-            # Overrides of the metadata alone.
+            # Overrides that change only metadata.
             Pods(at=at, metadata=f"{at}.metadata", count=NOT_RUN, partial=True, additional=True)
             for at in (
                 f"{spec}.podTemplateOverrides.*",

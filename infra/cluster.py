@@ -1,6 +1,6 @@
 """The stack's Kubernetes provider, and the identity of its cluster.
 
-A cluster is identified by the UID of its namespace `kube-system`. Context names, addresses and
+A cluster is identified by the UID of its `kube-system` namespace. Context names, addresses and
 certificates may change while the cluster stays the same.
 """
 

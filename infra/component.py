@@ -19,7 +19,7 @@ _SDK: Final = version("pulumi-kubernetes")
 
 
 class KubernetesObject(pulumi.CustomResource):
-    """A Kubernetes object, created exactly as its manifest states."""
+    """A Kubernetes object, created from its manifest without changes."""
 
     def __init__(
         self, resource_name: str, manifest: Manifest, opts: pulumi.ResourceOptions | None = None
@@ -136,10 +136,11 @@ def chart_release(
 ) -> list[pulumi.Resource]:
     """Create a Helm release in a namespace for system pods.
 
-    `prefix` is prepended to the logical names. `release` is the name in the cluster. If manifests
-    are only rendered, the release is skipped with a warning, because it needs a cluster. If `login`
-    is given, the namespace gets the registry's pull secret. Return the resources that must exist
-    before objects of the chart's custom kinds can be created.
+    `prefix` is prepended to the logical names of the resources. `release` is the name of the Helm
+    release. If manifests are only rendered, the release is skipped with a warning, because
+    installing it needs a cluster. If `login` is given, the namespace gets the registry's pull
+    secret. Return the resources that must exist before objects of the chart's custom kinds can be
+    created.
     """
     space, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", space)

@@ -169,8 +169,8 @@ def _daemon_set(gpu: GpuSettings, config: str, *, use_pull_secret: bool) -> Mani
             "template": {
                 "metadata": {
                     "labels": standard_labels(PLUGIN, PLUGIN),
-                    # The plugin reads its configuration only at startup, and a new checksum
-                    # restarts it.
+                    # The plugin reads its configuration only at startup. A new checksum changes the
+                    # pod template, which restarts the plugin.
                     "annotations": {"gpu-platform.dev/config": checksum},
                 },
                 "spec": compact(
@@ -212,7 +212,7 @@ def _container(gpu: GpuSettings) -> Manifest:
         "capabilities": {"drop": ["ALL"]},
     }
     if gpu.mig_strategy != "none":
-        # The plugin needs the variable and SYS_ADMIN to read the layout of MIG devices.
+        # The plugin needs this variable and SYS_ADMIN to read the layout of MIG devices.
         env.append({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"})
         security = {
             "readOnlyRootFilesystem": True,

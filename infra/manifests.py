@@ -95,7 +95,7 @@ def network_policy(namespace: str, app: str, ingress: list[Manifest]) -> Manifes
 
 
 def from_namespaces(names: Iterable[str], ports: Iterable[int]) -> Manifest:
-    """Return the NetworkPolicy rule that admits pods of these namespaces to TCP ports."""
+    """Return the NetworkPolicy rule that allows TCP ingress from pods of these namespaces."""
     selector = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(names)}
     return {
         "from": [{"namespaceSelector": {"matchExpressions": [selector]}}],

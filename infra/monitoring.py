@@ -25,9 +25,9 @@ from kube.names import WORKLOAD_LABEL
 class MonitoringArgs:
     """Monitoring settings and the namespaces to scrape.
 
-    `ports` are the metrics ports of workloads. `servers` maps the services that do not use this
-    project's server to their runtimes. `rollback_seconds` are the intervals (s) at which canaries
-    are evaluated. `rendering` is True if manifests are rendered without a cluster.
+    `ports` are the metrics ports of workloads. `servers` maps the services and canaries that do
+    not use this project's server to their runtimes. `rollback_seconds` are the intervals (s) at
+    which canaries are evaluated. `rendering` is True if manifests are rendered without a cluster.
     """
 
     monitoring: MonitoringSettings
@@ -145,7 +145,7 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the services' scrape interval (s), not longer than a canary's evaluation interval."""
+    """Return the services' scrape interval (s), at most the evaluation interval of any canary."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 
@@ -170,7 +170,7 @@ def _config_map(args: MonitoringArgs) -> Manifest:
 
 
 def _allow_prometheus(args: MonitoringArgs) -> Manifest:
-    """Return the NetworkPolicy that admits Prometheus to the workloads' metrics ports."""
+    """Return the NetworkPolicy that lets Prometheus connect to the workloads' metrics ports."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

@@ -76,10 +76,11 @@ class Rdma:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """A pod with one container. `image` is a string or a Pulumi output.
+    """A pod with one container and, optionally, init containers.
 
-    Sizes are Kubernetes quantities. If `command` is empty, the image's command runs. Values of
-    `env` are strings, or objects in the API's format, such as {"valueFrom": …}.
+    `image` is a string or a Pulumi output. Sizes are Kubernetes quantities. If `command` is empty,
+    the image's command runs. Values of `env` are strings, or objects in the API's format, such as
+    {"valueFrom": …}.
     """
 
     container: str
@@ -242,7 +243,7 @@ def _environment(
 ) -> list[Manifest]:
     variables: dict[str, Any] = {"HOME": TMP_PATH, "PYTHONUNBUFFERED": "1"}
     if gpus == 0:
-        # CUDA images set this to `all`, and NVIDIA's runtime then exposes GPUs that were not
+        # CUDA images set this variable to `all`. NVIDIA's runtime then exposes GPUs that were not
         # requested.
         variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     variables |= {**rdma_variables(rdma), **env}

@@ -29,7 +29,7 @@ from infra.settings.volcano import (
 class VolcanoArgs:
     """Volcano settings. `rendering` is True if manifests are rendered without a cluster.
 
-    If `isolated`, a NetworkPolicy admits only connections to Volcano's webhooks, and scrape
+    If `isolated`, a NetworkPolicy allows only connections to Volcano's webhooks, and scrape
     requests from the namespaces `scraped_from`.
     """
 
@@ -125,7 +125,7 @@ _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
 
 
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
-    """Pause and return True if a failed operation on a queue is to be retried, else return False.
+    """Pause and return True if a failed operation on a queue should be retried; else return False.
 
     Helm's installation finishes as soon as the webhook's pod is running, although the pod may not
     be listening yet.

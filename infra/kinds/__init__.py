@@ -12,7 +12,7 @@ def builder(kind: JobKind) -> Callable[[Gang], list[Manifest]]:
     """Return a kind's function `build`.
 
     The last manifest that `build` returns is the job, the JobFlow that starts it, or, for a stopped
-    run, a Command for the job.
+    run, the Command that terminates it.
     """
     build: Callable[[Gang], list[Manifest]] = import_module(f"{__name__}.{kind}").build
     return build

@@ -17,8 +17,8 @@ RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
 
 LAUNCHER_LABEL: Final = {ROLE_LABEL: "leader"}
 WORKER_LABEL: Final = {ROLE_LABEL: "worker"}
-"""Role labels of the pods, in kinds with a launcher. In jobs with steps, the gang has the role
-`worker` in every kind."""
+"""Role labels of the pods, in kinds with a launcher. In jobs with steps, the pods of the gang have
+the role `worker` in every kind."""
 
 
 @dataclass(frozen=True, kw_only=True)

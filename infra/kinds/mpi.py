@@ -1,4 +1,4 @@
-"""Kind `mpi`: a Volcano Job with plugins `mpi` and `ssh`; Open MPI starts one process per GPU.
+"""Kind `mpi`: a Volcano Job with the plugins `mpi` and `ssh`; Open MPI starts one process per GPU.
 
 The launcher has no GPU. It connects to the workers' sshd, which does not run as root and therefore
 needs an unprivileged port. The plugin `ssh` generates the keys, which never leave the cluster.
@@ -47,7 +47,7 @@ _RANK: Final = (
     "LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
     'GROUP_RANK=$(($OMPI_COMM_WORLD_RANK/$SLOTS)); exec "$@"'
 )
-"""Script that sets the variables of torchrun from the corresponding variables of Open MPI."""
+"""Script that sets torchrun's variables from the corresponding variables of Open MPI."""
 
 
 def build(gang: Gang) -> list[Manifest]:
@@ -90,7 +90,7 @@ _MPI_SETTINGS: Final = {
 
 def _launch(gang: Gang, env: dict[str, object]) -> list[str]:
     # An SSH session has none of the container's environment variables, so the launcher sends its
-    # own variables, except the one with the name of its node.
+    # own variables, except NODE_NAME, which differs between pods.
     sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
     flags = [f"-np {gang.size * gang.processes}", "--bind-to none"]
     flags += [f"-x {name}" for name in dict.fromkeys(sent) if name not in NODE_NAME]

@@ -99,7 +99,7 @@ def _template(gang: Gang, pod: Pod, container: str) -> Manifest:
 
 
 def _head_access(gang: Gang) -> Manifest:
-    """Return the NetworkPolicy that admits only KubeRay and the run's pods to the head."""
+    """Return the NetworkPolicy that lets only KubeRay and the run's pods connect to the head."""
     # KubeRay's chart uses the first name, its plain manifests the second.
     name = {
         "key": "app.kubernetes.io/name",

@@ -40,9 +40,9 @@ COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
 complete the job when any task succeeds."""
 
 _TASK_RETRIES: Final = 3
-"""Volcano's default, set explicitly. Otherwise, the mutating webhook adds it when the job is
-created. Applying the same manifest again would then remove it, and the validating webhook rejects
-changes of tasks."""
+"""Volcano's default for a task's `maxRetry`, set explicitly. Otherwise, the mutating webhook adds
+the field when the job is created. Applying the same manifest again would then remove the field, and
+the validating webhook rejects changes to tasks."""
 
 _PLUGINS: Final = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],

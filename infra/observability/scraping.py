@@ -1,4 +1,4 @@
-"""Scrape targets, their labels, and the values for the chart kube-prometheus-stack."""
+"""Scrape targets, their labels, and the values for the kube-prometheus-stack chart."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -37,14 +37,14 @@ def _target(args: InferenceServiceArgs) -> Manifest:
 
 
 def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
-    """Return the metrics. The autoscaler follows the one that requires the most replicas."""
+    """Return the metrics. The autoscaler follows the metric that requires the most replicas."""
     metrics: list[Manifest] = []
     if scaling.cpu_target is not None:
         target = {"type": "Utilization", "averageUtilization": scaling.cpu_target}
         metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
     if scaling.requests_in_flight is not None:
         target = {"type": "AverageValue", "averageValue": str(scaling.requests_in_flight)}
-        # The runtime torch exports this series. For others, recording rules create it.
+        # The runtime torch exports this series. Recording rules create it for the other runtimes.
         metrics.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
     return metrics
 

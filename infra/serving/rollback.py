@@ -29,8 +29,8 @@ def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
 def identity(args: InferenceServiceArgs) -> dict[str, Any]:
     """Return the annotations of a route that identify its canary.
 
-    There are none if the service has no canary, or if the canary has no limits. A canary with the
-    same annotations as one that was rolled back gets no requests.
+    Return {} if the service has no canary, or if the canary has no limits. A canary with the same
+    annotations as a canary that was rolled back gets no requests.
     """
     limits, canary = limits_of(args), args.canary
     if limits is None or canary is None:
@@ -47,9 +47,9 @@ def identity(args: InferenceServiceArgs) -> dict[str, Any]:
 def rollback_objects(
     args: InferenceServiceArgs, stable: Mapping[str, list[Manifest]]
 ) -> list[Manifest]:
-    """Return the Deployment of the program and the objects that grant its permissions.
+    """Return the Deployment of the rollback program and the objects that grant its permissions.
 
-    With `isolated`, these include a NetworkPolicy. Return [] if the canary has no limits. `stable`
+    With `isolated`, a NetworkPolicy is included. Return [] if the canary has no limits. `stable`
     maps each kind of route to its backends without the canary.
     """
     limits = limits_of(args)

@@ -121,7 +121,7 @@ def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[I
 def _fetched_url(version: Version) -> str | None:
     """Return the URL from which an init container downloads the export, or None.
 
-    Servers other than this project's read URLs themselves.
+    Servers other than this project's download the model from the URL themselves.
     """
     if not isinstance(version.runtime, Torch):
         return None

@@ -129,7 +129,7 @@ def _ingress(
 
 
 def _without_prefix(path: str) -> list[Manifest] | None:
-    """Return the filter that removes the prefix, which servers do not know; None for the path /."""
+    """Return the filter that removes the prefix, which servers do not expect; None for path /."""
     if path == "/":
         return None
     rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}

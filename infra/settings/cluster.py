@@ -231,8 +231,8 @@ class GpuSettings(Settings):
     )
     pass_device_specs: bool = Field(
         default=False,
-        description="Also report device files to the kubelet. Required by its static CPU manager "
-        "policy if device_lists is envvar. Makes the device plugin privileged.",
+        description="Also report device files to the kubelet. Required by the kubelet's static CPU "
+        "manager policy if device_lists is envvar. Makes the device plugin privileged.",
     )
     driver_root: AbsolutePath | None = Field(
         default=None,

@@ -220,7 +220,7 @@ class MonitoringSettings(Settings):
     scraped_from: tuple[DnsLabel, ...] = Field(
         default=("monitoring",),
         strict=False,
-        description="Namespaces of Prometheus; network policies admit scrapes from them.",
+        description="Namespaces of Prometheus; network policies allow scrapes from them.",
     )
     interval_seconds: PositiveInt = Field(
         default=30,

@@ -110,8 +110,8 @@ class NetworkSettings(Settings):
     inference_ports: list[Port] = Field(
         default=[],
         description="Additional ports on which inference services accept requests, such as 8080 "
-        "for services of other stacks. The ports of the stack's services are always allowed; the "
-        "component Tenancy of other programs always allows 8080.",
+        "for services of other stacks. The ports of the stack's services are always allowed. In "
+        "other programs, the component Tenancy allows 8080 by default.",
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],

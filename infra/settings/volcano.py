@@ -49,12 +49,13 @@ class SchedulerSettings(Settings):
     share: Literal["proportion", "capacity"] = Field(
         default="proportion",
         description="Queue shares: proportion divides the cluster by the queues' "
-        "`weight`; capacity gives each queue its `deserved` and supports parent queues.",
+        "`weight`; capacity gives each queue the resources in `deserved`, and supports parent "
+        "queues.",
     )
     placement: Literal["binpack", "spread"] = Field(
         default="binpack",
-        description="binpack fills one node after the other and so keeps whole nodes free for "
-        "gangs. spread prefers the nodes with the most free CPU and memory.",
+        description="binpack fills one node before it uses the next, which keeps whole nodes free "
+        "for gangs. spread prefers the nodes with the most free CPU and memory.",
     )
     pack_by: dict[QualifiedName, PositiveInt] = Field(
         default={"nvidia.com/gpu": 10, "cpu": 1, "memory": 1},
@@ -143,8 +144,8 @@ class ControllersSettings(Settings):
 
     requests_per_second: PositiveInt = Field(
         default=1000,
-        description="Maximum requests per second to the API server, which also protects itself "
-        "against overload.",
+        description="Maximum number of requests per second to the API server. The API server's "
+        "own rate limits still apply.",
     )
     burst: PositiveInt = Field(default=2000, description="Maximum number of requests in a burst.")
     workers: PositiveInt = Field(
@@ -221,7 +222,7 @@ class PriorityClassSettings(Settings):
     """A priority class of pods."""
 
     value: int = Field(
-        ge=-(10**9), le=10**9, description="Priority. Higher values are scheduled first."
+        ge=-(10**9), le=10**9, description="Priority. Pods with higher values are scheduled first."
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",

@@ -91,7 +91,7 @@ class Runtime(BaseModel, ABC):
 
     @property
     def nodes(self) -> int:
-        """Number of pods of a replica. The first one answers requests."""
+        """Number of pods of a replica. The first pod answers requests."""
         return 1
 
     @property

@@ -42,7 +42,7 @@ class Torch(InferenceConfig, Runtime):
             "model_path": launch.path,
             "port": launch.port,
         }
-        # By default, the server would use all cores that its container sees: those of the node.
+        # By default, the server would use all cores of the node, because its container sees them.
         values.setdefault("threads", max(1, launch.cpus // self.workers))
         if launch.digest is not None:
             values["model_sha256"] = launch.digest

@@ -227,8 +227,8 @@ class Vllm(ProgramArguments):
         if self.nnodes > 1 and (gpus == 0 or data > 1):
             return (
                 f"sets nnodes to {self.nnodes} with gpus {gpus} and data_parallel_size {data}: a "
-                "replica of several pods needs GPUs and one copy of the model; set gpus, and use "
-                "replicas for more copies"
+                "replica of several pods needs GPUs and holds one copy of the model; set gpus, and "
+                "use replicas for more copies"
             )
         if gpus == 0:
             return None

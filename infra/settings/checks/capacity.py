@@ -206,8 +206,9 @@ def node_ports_are_reachable(
         if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:
             yield (
                 f"{service_key(key, 'service_type')} is 'NodePort', but "
-                f"{full_key('tenancy', 'network', 'isolate')} admits only pods: list the callers' "
-                f"address ranges in {full_key('tenancy', 'network', 'inference_cidrs')}."
+                f"{full_key('tenancy', 'network', 'isolate')} allows requests only from pods: list "
+                f"the callers' address ranges in "
+                f"{full_key('tenancy', 'network', 'inference_cidrs')}."
             )
 
 

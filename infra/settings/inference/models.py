@@ -48,7 +48,7 @@ class CacheSettings(Settings):
         "local directory of each node, only the pods on that node do."
     )
     size: MemoryQuantity = Field(
-        description="Maximum size of all copies. The least recently used ones are deleted."
+        description="Maximum size of all copies. The least recently used copies are deleted."
     )
 
 
@@ -72,7 +72,8 @@ class FetchSettings(Settings):
     )
     cache: CacheSettings | None = Field(
         default=None,
-        description="Cache that pods share (torch). null downloads the export for each pod.",
+        description="Cache that pods share (runtime torch). null downloads the export for each "
+        "pod.",
     )
 
 
@@ -116,7 +117,7 @@ class SourceSettings(Settings):
 
     claim: ClaimSourceSettings | None = Field(default=None, description="A directory in a claim.")
     hub: HubSourceSettings | None = Field(
-        default=None, description="A model on the Hugging Face Hub (vllm and custom)."
+        default=None, description="A model on the Hugging Face Hub (runtimes vllm and custom)."
     )
     artifact: PinnedImage | None = Field(
         default=None,
@@ -125,8 +126,8 @@ class SourceSettings(Settings):
     )
     download: bool = Field(
         default=False,
-        description="Download the artifact to the node in an init container (torch), for clusters "
-        "and container runtimes that cannot mount artifacts.",
+        description="Download the artifact to the node in an init container (runtime torch), for "
+        "clusters and container runtimes that cannot mount artifacts.",
     )
     image: bool = Field(
         default=False, description="The model is part of the image (runtime custom)."

@@ -199,7 +199,7 @@ class CanarySettings(Settings):
     )
     promote_if: dict[MetricName, Comparison] = Field(
         default={},
-        description="Conditions on metrics of the run's manifest, such as accuracy: "
+        description="Conditions on metrics in the run's manifest, such as accuracy: "
         '">= incumbent - 0.002", where incumbent is the metric of the stable version. If one does '
         "not hold, the canary does not start.",
     )

@@ -156,7 +156,7 @@ class InferenceServiceSettings(Settings):
     )
     volumes: dict[DnsLabel, VolumeSettings] = Field(
         default={},
-        description="Additional volumes of every pod, for example with a custom handler.",
+        description="Additional volumes of every pod, for example one with a custom handler.",
     )
     startup_seconds: PositiveInt = Field(
         default=120,

@@ -225,7 +225,7 @@ class TrainingJobSettings(Settings):
     min_nodes: PositiveInt | None = Field(
         default=None,
         description="Minimum number of pods of an elastic job, which starts with this number and "
-        "grows to `nodes`. null: the job is not elastic.",
+        "grows to `nodes`. If null, the job is not elastic.",
     )
     gpus_per_node: PositiveInt = Field(
         default=1, le=64, description="Number of GPUs, and of processes, per pod."

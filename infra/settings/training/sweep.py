@@ -315,7 +315,7 @@ class SweepSettings(Settings):
 
     @property
     def expected_share(self) -> float:
-        """Fraction of the trials' epochs or steps that is run if 1/`factor` pass each rung."""
+        """Fraction of all epochs or steps that run if 1/`factor` of the trials pass each rung."""
         if self.early_stopping is None or self.length is None:
             return 1.0
         trained, share, before = 0.0, 1.0, 0
@@ -331,7 +331,8 @@ class SweepSettings(Settings):
     def extremes(self) -> Iterator[dict[str, Value]]:
         """Yield all combinations of the parameters' extremes.
 
-        If there are too many, only yield one and those that differ from it in one parameter.
+        If there are too many, yield one combination and those that differ from it in one
+        parameter.
         """
         ends = {name: parameter.extremes for name, parameter in self.space.items()}
         if math.prod(map(len, ends.values())) <= _MAX_COMBINATIONS:

@@ -28,7 +28,7 @@ _DEGREES: Final = (
 
 @lru_cache
 def released() -> dict[str, Any]:
-    """Return the modules, configurations and options of the pinned torchtitan."""
+    """Return the modules, configurations and options of the pinned torchtitan version."""
     content: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
     return content
 

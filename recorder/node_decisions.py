@@ -51,7 +51,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """State of a node: its GPUs, those that its device plugin offers, and signs of faults."""
+    """State of a node: number of GPUs, number that the device plugin offers, signs of faults."""
 
     name: str
     ready: bool
@@ -83,7 +83,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Maps each node to its health (True: healthy, None: unknown) and the time of its last change."""
+"""Maps each node to its health (None: unknown) and the time when the health last changed."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:

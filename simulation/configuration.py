@@ -10,7 +10,7 @@ NODE_GRACE_SECONDS = 16
 # Time (s) for which pods stay on a node that is not Ready, before they are evicted.
 EVICTION_SECONDS = 10
 # With Kubernetes' default limits (20 to 50 requests per second), the controllers would need a
-# minute to admit a thousand nodes, and the scheduler another minute to bind a thousand pods.
+# minute to process a thousand new nodes, and the scheduler another minute to bind a thousand pods.
 REQUESTS_PER_SECOND = 1000
 OTHER_PORTS = [
     "etcdPort",
@@ -148,7 +148,7 @@ def _api_server(settings: Settings) -> dict[str, object]:
     # Kubernetes 1.35 and later enable this gate by default. It stays disabled for real nodes,
     # because Debian's containerd cannot mount images.
     flags.append(_flag("feature-gates", "ImageVolume=true"))
-    # With Go's default, a busy API server spends an eighth of its time on garbage collection.
+    # With Go's default (100), a busy API server spends an eighth of its time on garbage collection.
     environment = [{"name": "GOGC", "value": "300"}]
     return {"name": "kube-apiserver", "extraArgs": flags, "extraEnvs": environment}
 

@@ -76,7 +76,10 @@ MISTAKES: Final = (
     TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError,
     NotImplementedError,
 )  # fmt: skip
-"""Exceptions of programming errors, for example in a custom model. A restart would repeat them."""
+"""Exceptions that indicate an error in the code, for example of a custom model.
+
+A restart would repeat the error.
+"""
 
 DEVICE_ASSERTION: Final = "device-side assert"
 """Part of CUDA's error message for an index out of range. On the CPU, PyTorch raises a

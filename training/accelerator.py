@@ -23,7 +23,7 @@ PEAK_FLOPS: Final = {
     "A10": 125e12,
     "T4": 65e12,
 }
-"""Dense half-precision FLOP/s, keyed by a part of the device name. The first match is used."""
+"""Dense half-precision FLOP/s, keyed by a substring of the device name. The first match is used."""
 
 NCCL_DEFAULTS: Final = {
     # When a collective times out, each rank writes its last collectives to a file.
@@ -40,7 +40,7 @@ def precision_of(config: TrainingConfig, device: torch.device) -> Precision:
 
 
 def use(device: torch.device) -> None:
-    """Configure a device before the first tensor and the process group are created."""
+    """Configure a device. Call this before creating the first tensor and the process group."""
     if device.type != "cuda":
         return
     for name, value in NCCL_DEFAULTS.items():

@@ -14,7 +14,7 @@ from workload.configuration import ConfigurationError, problem_sentences
 
 ENVIRONMENT_PREFIX: Final = "TRAINING_"
 FILE: Final = "config"
-"""Name of the setting for the settings file: `--config` and `TRAINING_CONFIG`."""
+"""Name of the setting that selects the settings file: `--config` or `TRAINING_CONFIG`."""
 
 
 def variable_of(field: str) -> str:

@@ -1,7 +1,7 @@
-"""Configuration of a training run: checks across its settings, and values derived from them.
+"""Configuration of a training run: validation across settings, and values derived from them.
 
-This module does not import torch, because previews of the stack use the module to validate the
-hyperparameters of jobs.
+This module does not import torch, because stack previews use it to validate the hyperparameters of
+jobs.
 """
 
 import json

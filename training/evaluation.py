@@ -57,7 +57,8 @@ def evaluate(run: Run, count: int) -> Evaluation | None:
     sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=run.device)
     for loaded in Loader(samples, batches, run.device, workers=0):
         real = loaded.batch.real
-        # With FSDP, all processes must compute the same number of batches, so some are padding.
+        # With FSDP, all processes must compute the same number of batches, so some batches contain
+        # only padding.
         logits, targets = run.model(loaded.inputs)[:real], loaded.targets[:real]
         if real:
             values = [function(logits, targets).double().sum() for function in functions]

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.pop(NEW_STORE, None)
     if parsed.standalone or parsed.rdzv_backend != "static":
         # Agents whose processes did not fail do not count a restart. The restart count may thus
-        # differ between agents, so it cannot serve as the prefix of a shared store.
+        # differ between agents, so it cannot be the key prefix in a shared store.
         os.environ[NEW_STORE] = "1"
     return run_launcher(lambda: run(parsed))  # type: ignore[no-untyped-call]
 
@@ -66,8 +66,8 @@ def run_launcher(launch: Callable[[], object]) -> int:
             # A retry would find the port in use again.
             return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
         except (SignalException, UnboundLocalError) as error:
-            # If a signal arrives in the first line of torchrun's metrics wrapper, the wrapper fails
-            # with an UnboundLocalError whose context is the SignalException.
+            # If a signal arrives during the first line of torchrun's metrics wrapper, the wrapper
+            # fails with an UnboundLocalError whose context is the SignalException.
             signalled = error if isinstance(error, SignalException) else error.__context__
             if not isinstance(signalled, SignalException):
                 raise

@@ -48,7 +48,7 @@ class Length:
         return self.done(position) / self.samples
 
     def end(self, position: Position) -> int:
-        """Return the number of the epoch's samples after which the epoch or the run ends."""
+        """Return the position (in samples) within the epoch at which the epoch or the run ends."""
         return min(self.epoch, position.seen + self._left(position))
 
     def is_reached(self, position: Position) -> bool:

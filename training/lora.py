@@ -1,6 +1,6 @@
 """LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the file format of PEFT.
 
-The peft package itself is not used: it needs transformers, and cannot adapt only a part of a layer.
+The peft package itself is not used: it needs transformers, and cannot adapt only part of a layer.
 `gpt` computes queries, keys and values with one layer, whose parts are separate layers in Llama.
 """
 
@@ -51,7 +51,7 @@ each option is written to new files."""
 
 @dataclass(frozen=True)
 class Lora:
-    """Settings of all adapters of a model. `targets` are the Llama names of the adapted layers."""
+    """Settings of a model's adapters. `targets` are the Llama names of the adapted layers."""
 
     rank: int
     alpha: float

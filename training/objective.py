@@ -25,7 +25,7 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def accuracies(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return N values, the share of correct predictions in each sample."""
+    """Return N values, the fraction of correct predictions in each sample."""
     return (logits.argmax(-1) == targets).double().view(len(targets), -1).mean(1)
 
 
@@ -46,7 +46,7 @@ class Objective:
         return cls(loss, metrics)
 
     def check(self, logits: Tensor, targets: Tensor) -> None:
-        """Evaluate all functions once.
+        """Call the loss and all metrics once.
 
         Raise ConfigurationError for errors that every restart would repeat: an exception, a result
         of the wrong shape, or a loss that does not depend on the logits.

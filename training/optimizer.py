@@ -12,14 +12,14 @@ from training.config import TrainingConfig
 from training.parallel import Parallel
 
 INITIAL_SHARE: Final = 0.1
-"""Share of the peak learning rate at the start of the warm-up."""
+"""Learning rate at the start of the warm-up, as a fraction of the peak."""
 
 FINAL_SHARE: Final = 0.001
-"""Share of the peak learning rate at the end of the run, unless the schedule is constant."""
+"""Learning rate at the end of the run, as a fraction of the peak, unless it is constant."""
 
 
 def learning_rate(config: TrainingConfig, progress: float) -> float:
-    """Return the learning rate at `progress`, the completed share of the run (0 to 1).
+    """Return the learning rate at `progress`, the completed fraction of the run (0 to 1).
 
     The rate rises linearly to the peak. Then it falls along a cosine (one-cycle, after Smith and
     Topin, arXiv:1708.07120), falls linearly, or stays constant. The schedule has no state, so it is
@@ -38,7 +38,7 @@ def learning_rate(config: TrainingConfig, progress: float) -> float:
 
 
 def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
-    """Return the bytes of one checkpoint: weights, their average, buffers and optimizer state."""
+    """Return the size of a checkpoint in bytes: weights, average, buffers and optimizer state."""
     kept = {"adamw": 2, "sgd": 1}[config.optimizer] + (config.ema_decay > 0)
     trained = [each for each in network.parameters() if each.requires_grad]
     stored = sum(each.nbytes for each in (*network.parameters(), *network.buffers()))

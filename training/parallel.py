@@ -75,7 +75,7 @@ class Parallel:
             cast(FSDPModule, self._wrapped).set_requires_gradient_sync(enabled)
 
     def clip(self, max_norm: float) -> Tensor:
-        """Clip the gradients to a total norm of `max_norm` unless it is 0.
+        """Clip the gradients to a total norm of `max_norm`, unless `max_norm` is 0.
 
         Return the norm before clipping.
         """

@@ -110,7 +110,7 @@ def open_mirror(config: TrainingConfig) -> Mirror | None:
 
 
 VERIFIED: Final = "verified.json"
-"""File in the run's directory that records the data files with verified digests."""
+"""File in the run's directory that records which data files have been verified."""
 
 
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:

@@ -73,7 +73,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Return the total training time, excluding lost steps and the time between attempts."""
+        """Return the total training time (s), without lost steps and the time between attempts."""
         return time.monotonic() - self.started
 
     def should_stop(self) -> bool:
@@ -121,7 +121,7 @@ def require_finite(loss: float, run: Run, name: str = "loss") -> float:
 
 
 def require_finite_metrics(metrics: Mapping[str, float], run: Run) -> None:
-    """Raise DivergedError if a custom metric is infinite or NaN, which an export cannot contain."""
+    """Raise DivergedError if a custom metric is infinite or NaN; exports cannot contain either."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise DivergedError(

@@ -75,7 +75,7 @@ class TrainingSettings(BaseModel):
     model_options: dict[str, Option] = Field(default_factory=dict)
     """Options of the model, such as '{"layers": 6, "context": 512}' for gpt, which also has heads,
     width and dropout. ResNets have image_size; a custom model may have any option. On the command
-    line, they are a JSON object."""
+    line, write the options as a JSON object."""
     init_from: PurePosixPath | None = None
     """Directory with the initial weights of a new run: a finished run, an export, or the Hugging
     Face directory of a Llama model (model gpt). A run that resumes ignores it."""

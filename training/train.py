@@ -336,10 +336,10 @@ def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
 
 
 def is_continued(config: TrainingConfig, manifest: Manifest) -> bool:
-    """Return whether a finished run continues.
+    """Return whether there is more to do for a finished run.
 
-    It is trained to a greater length, or only evaluated and exported again because the export lacks
-    requested artifacts or metrics.
+    The run is trained further if its configured length has increased. If only requested artifacts
+    or metrics are missing from its export, it is evaluated and exported again.
     """
     if is_extended(config, manifest):
         return True

@@ -135,7 +135,7 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
         if not isinstance(model, Gpt):
             raise ExportError(f"it contains a {CONFIG_FILE}, but only gpt can load Llama weights")
         return read_huggingface(path, model, run.watchdog.beat)
-    # The path is an export, or the run that wrote one.
+    # The path is the directory of an export or of the run that wrote it.
     folder = path if (path / MANIFEST_FILE).exists() else path / "export"
     manifest = read_manifest(folder)
     config = run.config

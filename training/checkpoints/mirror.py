@@ -1,8 +1,8 @@
 """Copy of a run's checkpoints and export in an object store, written by rank 0.
 
 The seal of a checkpoint (checkpoint.json) and the manifest of an export are written last and
-removed first, so a directory that contains one of them is complete. A checkpoint stays on the disk
-while it is being copied.
+removed first, so a directory that contains one of them is complete. A checkpoint is not deleted
+from disk while it is being copied.
 """
 
 from collections.abc import Callable
@@ -143,7 +143,7 @@ class Mirror:
         return {step: seal for step, seal in seals.items() if seal is not None}
 
     def _objects(self) -> dict[int, list[str]]:
-        """Map the step of each checkpoint, even if incomplete, to the names of its objects."""
+        """Map the step of each checkpoint to the names of its objects, even if it is incomplete."""
         found: dict[int, list[str]] = {}
         for name in self._store.list_sizes(CHECKPOINTS):
             match = files.CHECKPOINT.fullmatch(name.split("/")[1])

@@ -129,7 +129,7 @@ def read_seal(path: Path) -> Seal | str:
 
 
 def parse_seal(text: bytes) -> Seal | str:
-    """Return a seal, or a description of what is wrong with its text."""
+    """Parse a seal. Return the seal, or a description of what is wrong with the text."""
     try:
         return Seal.model_validate_json(text)
     except ValidationError as error:

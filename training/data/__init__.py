@@ -43,7 +43,7 @@ __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_
 
 
 ALWAYS: Final = Verification()
-"""Verification of all files at every start."""
+"""Verifies all files at every start."""
 
 
 def load(
@@ -61,8 +61,8 @@ def load(
     If `shape` is None, samples keep their original shape. With `download`, published files are
     downloaded first; all processes may set it, but only one per machine downloads. If
     `verification` is set, shards and tokens are compared with their digests; one process per
-    machine should do this. `report` is called with a progress line at most
-    once every two seconds. Raise DataError if a file is missing or damaged; the message names it.
+    machine should do this. `report` is called with a progress line at most once every two seconds.
+    Raise DataError if a file is missing or damaged; the message names it.
     """
     if download:
         fetch(name, folder)

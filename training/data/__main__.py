@@ -60,7 +60,7 @@ def _summary(target: Path, manifest: Manifest) -> str:
 
 
 def _images(options: argparse.Namespace) -> str:
-    # Imported in the functions of the commands, so that --help and usage errors appear immediately.
+    # Imported inside the command functions, so that --help and usage errors appear immediately.
     from training.data.prepare.images import from_dataset, from_folder, prepare_images
     from training.data.prepare.output import check_apart
 
@@ -176,9 +176,9 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="clean, split and pack images or text",
         description="Clean, split and pack images or text. Images and texts that are unreadable, "
-        "too small or duplicates are dropped and counted. The manifest, with the digests of all "
-        "files, is written last. Until then, nothing in the target changes, and an interrupted "
-        "command can be run again.",
+        "too small or duplicates are dropped and counted. Files are moved to the target only when "
+        "all are complete. The manifest, which contains their digests, is moved last. An "
+        "interrupted command can be run again.",
         allow_abbrev=False,
     )
     kinds = prepare.add_subparsers(required=True, metavar="KIND")

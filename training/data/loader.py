@@ -102,7 +102,7 @@ class Loaded:
 
 
 class Loader:
-    """Reader of a sampler's batches, in order. It has no state that a checkpoint would need."""
+    """Reader of a sampler's batches, in order. It has no state to save in a checkpoint."""
 
     def __init__(
         self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int

@@ -55,7 +55,7 @@ def pruned(model: nn.Module, share: float) -> nn.Module:
 
 
 def share_of_zeros(model: nn.Module) -> float:
-    """Return the share of zeros among the prunable weights."""
+    """Return the fraction of zeros among the prunable weights."""
     tensors = [getattr(module, name) for module, name in _prunable_weights(model)]
     zeros = sum(int((tensor == 0).sum()) for tensor in tensors)
     return zeros / sum(int(tensor.numel()) for tensor in tensors)

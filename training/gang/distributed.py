@@ -48,13 +48,13 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout),
-            # If it knows the device, NCCL connects immediately and runs barriers on the right GPU.
+            # With a device ID, NCCL connects immediately and runs barriers on the right GPU.
             device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
         raise port_taken(world, error) or error from None
     yield
-    # This is skipped after an error: it may block if a peer is dead, and the process exits anyway.
+    # Not called after an error: it may block if a peer is dead, and the process exits anyway.
     dist.destroy_process_group()
 
 

@@ -39,7 +39,7 @@ ATTEMPTS: Final = 3
 
 
 class SlowNodeError(Exception):
-    """A node of the gang is slow. Restarting the gang on other nodes solves this."""
+    """A node of the gang is slow. Restarting the gang on other nodes fixes this."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,10 @@ ROUNDS: Final = 4
 """Maximum number of other nodes with which a node exchanges data."""
 
 ROUND_TRIPS: Final = 20
-"""Number of round trips of a latency measurement; the fastest counts."""
+"""Number of round trips of a latency measurement, whose result is the fastest."""
 
 CHUNKS: Final = 33
-"""Maximum number of chunks of a bandwidth measurement; the median counts."""
+"""Maximum number of chunks of a bandwidth measurement, whose result is the median."""
 
 CLOCK_READINGS: Final = 3
 DISK_BYTES: Final = 2**20

@@ -22,7 +22,8 @@ from workload.report import emit
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - standard mount point on Linux
 
 POLL_SECONDS: Final = 2.0
-"""Seconds between two checks of a full volume; far below the default start_timeout."""
+"""Seconds between two checks of a full volume. Processes may join the gang this far apart, which is
+far less than the default start_timeout."""
 
 LOCKED_BYTES: Final = 2**30
 """Locked memory limit (bytes) below which RDMA is expected to fail. NCCL pins several buffers of 4

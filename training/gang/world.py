@@ -155,7 +155,7 @@ def read_world(environment: Mapping[str, str]) -> World:
 
 
 def port_taken(world: World, error: Exception) -> ConfigurationError | None:
-    """Return an error that names the master port if rank 0 could not listen there, else None.
+    """Return an error that names the master port if rank 0 could not listen on it, else None.
 
     PyTorch reports the cause only as text in a DistNetworkError.
     """

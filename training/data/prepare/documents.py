@@ -25,10 +25,10 @@ def find(folder: Path) -> list[Path]:
 
 
 def texts(path: Path, field: str) -> Iterator[bytes | None]:
-    """Yield the texts of a file in UTF-8, and None for each that cannot be read.
+    """Yield the texts of a file as UTF-8 bytes, and None for each text that cannot be read.
 
-    A text is a complete *.txt file, `field` of a *.jsonl line, or the column `field` of a *.parquet
-    row. Raise DataError if the package that reads Parquet is not installed.
+    A text is a complete *.txt file, the field `field` of a *.jsonl line, or the column `field` of a
+    *.parquet row. Raise DataError if the package that reads Parquet is not installed.
     """
     try:
         yield from _READERS[path.suffix](path, field)

@@ -98,7 +98,7 @@ MODELS: Final = {
 """Maps names to models.
 
 To fit a model, images are enlarged by an integer factor, padded with black, and converted from
-grey to colour. They are never reduced.
+grey to colour. They are never shrunk.
 """
 
 

@@ -1,4 +1,4 @@
-"""Results of steps: typed parameters and artifacts, in a directory shared by all runs on a claim.
+"""Results of steps: typed parameters and artifacts, shared by all runs on a PersistentVolumeClaim.
 
 A result's name is the hash of everything that determines the result. Its manifest is written last,
 and its directory is renamed atomically, so a result that exists is complete.
@@ -32,7 +32,8 @@ from workload.files import sha256_of, sync_files, sync_folder, write_atomically
 from workload.manifest import MANIFEST_FILE, ExportError, File, checked_file, read_manifest
 
 RESULTS_FOLDER: Final = ".steps"
-"""Directory on the claim, next to the directories of the runs. No run can have this name."""
+"""Directory on the PersistentVolumeClaim, next to the directories of the runs. No run can have this
+name."""
 
 STEPS_FOLDER: Final = "steps"
 """Subdirectory of a run with a file for each step that was skipped or has a result."""

@@ -25,7 +25,7 @@ class DigitsNet(nn.Module):
 
 
 class MnistNet(nn.Module):
-    """Two convolutions, one pool and dropout for 28x28 digits."""
+    """Two convolutions, a pooling layer and dropout for 28x28 digits."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class MnistNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map N x 1x28x28 pixels to logits.
 
-        The size is 26 and 24 after the convolutions, 12 after the pool.
+        The height and width are 26 and 24 after the convolutions, and 12 after pooling.
         """
         x = functional.relu(self.conv1(images))
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
@@ -50,7 +50,7 @@ class MnistNet(nn.Module):
 
 
 class SimpleCNN(nn.Module):
-    """Two convolutions, each with a pool, for 32x32 colour images such as CIFAR-10."""
+    """Two convolutions, each followed by pooling, for 32x32 colour images such as CIFAR-10."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class SimpleCNN(nn.Module):
         self.fc2 = nn.Linear(128, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map N x 3x32x32 pixels to logits; the size is 15 and 6 after the pools."""
+        """Map N x 3x32x32 pixels to logits; pooling reduces height and width to 15, then to 6."""
         x = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         x = functional.relu(self.fc1(torch.flatten(x, 1)))

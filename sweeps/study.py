@@ -36,7 +36,8 @@ _RUN: Final = "run"
 _CREATED: Final = "created"
 _GRANTED: Final = "granted"
 _DUPLICATES_PER_TRIAL: Final = 5
-"""Number of repeated proposals per trial after which the search space counts as exhausted."""
+"""Number of repeated proposals per allowed trial after which the search space counts as
+exhausted."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -96,7 +97,7 @@ class Study:
 
     @property
     def started(self) -> float | None:
-        """Time of the first trial."""
+        """Unix time at which the first trial was chosen; None if there is no trial yet."""
         value = self._study.user_attrs.get("started")
         return None if value is None else float(value)
 

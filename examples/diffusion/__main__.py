@@ -49,8 +49,12 @@ def parser() -> Parser:
     flags.add_argument(
         "--learning-rate", type=float, default=2e-3, help="peak of the cosine schedule"
     )
-    flags.add_argument("--checkpoint-every", type=positive, default=50, help="interval in steps")
-    flags.add_argument("--log-every", type=positive, default=10, help="interval in steps")
+    flags.add_argument(
+        "--checkpoint-every", type=positive, default=50, help="steps between checkpoints"
+    )
+    flags.add_argument(
+        "--log-every", type=positive, default=10, help="steps between progress lines"
+    )
     flags.add_argument("--seed", type=int, default=0, help="seed for images, weights and noise")
     return flags
 

@@ -24,7 +24,7 @@ class Trainer:
             return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
 
     def train(self, rank: int, size: int, master: tuple[str, int], arguments: list[str]) -> int:
-        """Run the process until it exits, and return its exit code."""
+        """Run the training process until it exits, and return its exit code."""
         # An actor sees only its own GPU, so each process is configured as the only one of its node.
         world = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         address = {"MASTER_ADDR": master[0], "MASTER_PORT": master[1]}

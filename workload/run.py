@@ -220,7 +220,7 @@ class Run:
                 emit("step", loss=value, **self._progress(step))
 
     def should_stop(self) -> bool:
-        """Return whether a process received SIGTERM or a non-finite loss by the previous step."""
+        """Return whether a process got SIGTERM or logged a non-finite loss by the previous step."""
         return self._vote.cast(self._diverged)
 
     def save(self, step: int, write: Action) -> None:

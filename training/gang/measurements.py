@@ -184,10 +184,10 @@ ROUNDS: Final = 4
 """Maximum number of other nodes with which a node exchanges data."""
 
 ROUND_TRIPS: Final = 20
-"""Number of round trips of a latency measurement, whose result is the fastest."""
+"""Number of round trips in a latency measurement. The time of the fastest one is used."""
 
 CHUNKS: Final = 33
-"""Maximum number of chunks of a bandwidth measurement, whose result is the median."""
+"""Maximum number of chunks in a bandwidth measurement. Their median time is used."""
 
 CLOCK_READINGS: Final = 3
 DISK_BYTES: Final = 2**20

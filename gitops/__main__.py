@@ -29,7 +29,7 @@ _COMMANDS: dict[str, Any] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that exits with status 64 on invalid arguments, because status 2 means changes."""
+    """Parser that exits with status 64 for invalid arguments, because status 2 reports changes."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -41,7 +41,7 @@ def sweep_prices(
     The price includes the trials' CPUs and memory if the price table charges for them.
 
     Raises:
-        SettingsError: If a price is unknown, or a money budget is too small or limits nothing.
+        SettingsError: If a price is unknown, or a money budget is too small or has no effect.
         GitopsError: If the table cannot be read.
     """
     if not settings.training.has_money_budget:

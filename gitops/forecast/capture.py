@@ -120,7 +120,7 @@ def _groups(
     pods: dict[tuple[str, str] | None, list[Object]] = defaultdict(list)
     known = {node["metadata"]["name"] for node in snapshot.all("Node")}
     for pod in snapshot.active():
-        # Omit the pods of deleted nodes. Kubernetes deletes these pods only some time later.
+        # Omit pods of deleted nodes, because Kubernetes deletes these pods only after a delay.
         if not is_scheduled(pod) or pod["spec"]["nodeName"] in known:
             pods[group_of(pod)].append(pod)
     for group in snapshot.all("PodGroup"):

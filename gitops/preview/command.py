@@ -146,7 +146,7 @@ def _mode(options: argparse.Namespace) -> "Mode":
 
 def _run(options: argparse.Namespace) -> int:
     if options.refresh and options.rendered:
-        raise UsageError("--refresh requires a cluster and --rendered has none: omit one of them")
+        raise UsageError("--refresh requires a cluster, but --rendered uses none: omit one of them")
     if options.save_plan and (options.refresh or options.rendered):
         raise UsageError("--save-plan applies to updates: omit --refresh and --rendered")
     if options.simulate is not None and (options.refresh or options.rendered):

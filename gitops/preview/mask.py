@@ -15,7 +15,7 @@ class Mask:
     """Mask for known secrets in text, including their base64, URL-encoded and JSON forms.
 
     The engine hides values that it knows to be secret, but not parts of them. Values of one or two
-    characters are not masked, because they occur in every text.
+    characters are not masked, because they occur in almost every text.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:

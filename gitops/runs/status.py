@@ -45,10 +45,10 @@ class RunStatus:
     queue: str
     state: State
     pods: int
-    """Number of scheduled pods. Until the run has finished, its finished pods do not count."""
+    """Number of scheduled pods, without finished pods unless the run itself has finished."""
     wanted: int
-    """Number of existing pods, counted in the same way, or number of pods that must start together,
-    whichever is larger."""
+    """Number of existing pods, counted as in `pods`, or minimum number of pods that must start
+    together, whichever is larger."""
     gpus: Counter[str]
     """Number of devices of the running pods for each resource name."""
     restarts: int

@@ -65,7 +65,7 @@ class Deferred(Component):
         return built
 
     def register_after(self, built: pulumi.Output[None]) -> None:
-        """Register this component, which has no output properties; Pulumi waits for `built`."""
+        """Register this component, whose schema has no outputs, once `built` is known."""
         self.register_outputs({"made": built})
 
 

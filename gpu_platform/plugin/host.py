@@ -62,7 +62,7 @@ class Provider(ComponentProvider):
         def map_known(values: Any) -> Any:
             if contains_unknowns(values):
                 _warn_unknown(component_def.name, values)
-                return output  # with unknown values
+                return output  # still contains the unknown values
             return mapped(values, component_def)
 
         secret: pulumi.Output[bool] = pulumi.Output.from_input(

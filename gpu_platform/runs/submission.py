@@ -29,7 +29,7 @@ from policies.views import View
 
 
 class Description(BaseModel):
-    """Description of a platform, which the platform's stack writes to the workloads' namespace."""
+    """Platform description that the platform's stack writes to the namespace of the workloads."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

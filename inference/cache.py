@@ -31,7 +31,7 @@ _COPIED_BYTES: Final = 2**30
 
 @dataclass(frozen=True)
 class Cache:
-    """A directory with at most `capacity` bytes; the least recently used files are deleted.
+    """A directory whose files have at most `capacity` bytes. The least recently used are deleted.
 
     Failures of the cache are reported, but never prevent a download.
     """

@@ -123,8 +123,8 @@ class RegistryFiles:
         try:
             return self._opener.open(self._request(url), timeout=READ_SECONDS)
         except urllib.error.HTTPError as error:
-            # A token may also have expired since the last request. A blob store must not choose the
-            # server that receives the credentials.
+            # Respond to every 401, because the token of earlier requests may have expired. Ignore
+            # a blob store's challenges: it must not choose the server that gets the credentials.
             challenged = error.code == 401 and _origin(error.url) == _origin(url)
             if not challenged or not url.startswith("https:"):
                 raise

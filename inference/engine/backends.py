@@ -24,8 +24,8 @@ TRIAL_SAMPLES: Final = 4
 """Number of samples used to compare variants of a network."""
 
 TOLERANCE: Final = 1e-4
-"""Maximum output difference due to folding and layout, relative to the largest output or to 1,
-whichever is larger."""
+"""Maximum difference that folding and the layout may cause in the outputs, relative to the largest
+output or to 1, whichever is larger."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _fast(network: nn.Module, choice: Choice) -> nn.Module:
 def _if_equal(
     network: nn.Module, change: Callable[[nn.Module], nn.Module], inputs: Tensor
 ) -> nn.Module:
-    """Return a changed copy of the network if its outputs are the same, else the network."""
+    """Return a changed copy of the network if its outputs are the same, otherwise the original."""
     with contextlib.suppress(Exception):
         changed = change(copy.deepcopy(network))
         expected = network(inputs)

@@ -186,7 +186,7 @@ class Queue:
 
     @property
     def has_full_batch(self) -> bool:
-        """True if the next batch could not become larger by waiting."""
+        """True if enough samples for a full batch are queued."""
         return self.samples >= self._max_batch
 
     def has_capacity(self, request: Request) -> bool:
@@ -211,8 +211,8 @@ class Queue:
         samples = request.samples
         if samples > self._max_samples or request.size > self._max_bytes:
             raise InputError(
-                f"the request has {samples} samples of {request.size} bytes: send at most "
-                f"{self._max_samples} samples of {self._max_bytes} bytes at once"
+                f"the request has {samples} samples and {request.size} bytes: send at most "
+                f"{self._max_samples} samples and {self._max_bytes} bytes at once"
             )
         while not self.has_capacity(request):
             if not self._displace(request, retry_after):

@@ -77,7 +77,7 @@ class Pool:
 
     @property
     def max_in_flight(self) -> int:
-        """Maximum number of samples in the queue and at workers."""
+        """Maximum number of samples that are queued or have been sent to workers."""
         at_workers = SLOTS * self._config.max_batch * max(1, len(self._workers))
         return self._config.max_queue + at_workers
 
@@ -187,7 +187,7 @@ class Pool:
         peer: str = "",
         outputs: frozenset[str] | None = None,
     ) -> Request:
-        """Queue a request of a client; the future of the request receives the answer.
+        """Queue a client's request and return it. The answer is set on its `future`.
 
         `inputs` must have been checked against `served.inputs`. `deadline` is a timestamp of
         `time.monotonic`. The answer contains only the named `outputs`; None stands for all outputs.

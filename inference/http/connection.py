@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
             request.headers[key] = text if known is None else f"{known}, {text}"
 
     def on_headers_complete(self) -> None:
-        """Decide whether the request is accepted, before its body arrives."""
+        """Accept or reject the request before its body arrives."""
         request = self._reading
         if request is None or self._input_ended:
             return

@@ -74,8 +74,8 @@ class Certificate:
 
     def _read(self) -> ssl.SSLContext:
         self._read_stamps = self._stamps()
-        # A context keeps one certificate for each type of key, so the one in use would keep an old
-        # certificate with another type of key. An error would make it unusable.
+        # Create a new context for each read. A context keeps one certificate per key type, so
+        # reusing it could keep an old certificate, and a failed load would make it unusable.
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = self._minimum
         context.load_cert_chain(self._chain, self._key)

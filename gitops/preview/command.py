@@ -47,7 +47,8 @@ runs the program nor checks policies. To list changes that are not applied yet, 
 exit status:
   {UNCHANGED}   nothing changes
   {CHANGES}   an update would change something, or the cluster has drifted
-  {BLOCKED}   a mandatory policy, a protected resource or a change of cluster prevents the update
+  {BLOCKED}   an update is blocked by a mandatory policy, a protected resource or a move to
+      another cluster
   {FAILED}   the preview failed; the report contains the reason
   64  invalid arguments
 """

@@ -150,7 +150,7 @@ def _check_disk(spec: ClusterSpec, layout: Layout, extras: Collection[Extra]) ->
     builds = bool(missing(group, layout.cache, extras))
     needed = (building if builds else later) * GIB
     free = shutil.disk_usage(layout.cache).free
-    # An interrupted build resumes with the caches that it has filled.
+    # An interrupted build reuses its caches when it resumes, so their size counts as free space.
     if free < needed and (not builds or free + _size(go_caches(layout.cache)) < needed):
         raise DevclusterError(
             f"{layout.cache} has {free / GIB:.1f} GiB of free disk space, but about "

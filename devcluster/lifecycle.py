@@ -50,7 +50,7 @@ class Early(Protocol):
     """Work that can be done while the cluster is starting."""
 
     def prepare(self, cluster: Cluster) -> object:
-        """Start the work that needs no API server, in the background."""
+        """Start, in the background, the work that does not need the API server."""
 
     def begin(self, cluster: Cluster) -> object:
         """Start the work that needs the API server. Nodes and images may not exist yet."""
@@ -137,12 +137,12 @@ def _start(cluster: Cluster, step: Step, early: Early | None) -> None:
 
 
 def _create_volumes(layout: Layout) -> None:
-    """Create world-writable directories for the volumes, in a state directory that is private."""
+    """Create world-writable directories for the volumes. Their parent directory is private."""
     for name in ("checkpoints", "datasets"):
         directory = layout.volumes / name
         directory.mkdir(parents=True, exist_ok=True)
         # fsGroup is not sufficient: the kubelet applies it to a local volume only for the first pod
-        # on a node, which may be a server without write access.
+        # on a node, which may be a model server without write access.
         directory.chmod(0o777)
 
 

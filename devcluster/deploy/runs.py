@@ -174,7 +174,7 @@ def wait_for_sweep(
 def _pause(started: float) -> None:
     """Sleep between two polls, of which the last one started at `started`.
 
-    Polls take at most a third of the time, so they do not slow down what a busy host computes.
+    Polls take at most a third of the time, so that they do not slow down other work on a busy host.
     """
     time.sleep(max(POLL_SECONDS, 2 * (time.monotonic() - started)))
 

@@ -36,7 +36,7 @@ def install(pulumi_home: Path, python: Path, path: str | None = None) -> Plugin:
 
     `pulumi_home` is the project's PULUMI_HOME, `python` an interpreter with the project's
     requirements, and `path` the PATH for `pulumi`. A download is not attempted while the stand-in
-    is installed, because a change of the plugin would rebuild all images.
+    is installed, because changing the plugin would rebuild all images.
     """
     plugin = pulumi_home / "plugins" / _DIRECTORY / _FILE
     if plugin.exists() and not _is_stand_in(plugin):

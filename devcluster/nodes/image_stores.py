@@ -1,4 +1,4 @@
-"""Image stores of the real nodes, in which the base image is unpacked only once.
+"""Image stores of the real nodes. The base image is unpacked only once for all of them.
 
 The containerd of each node and the Docker engine each have a store. Layers are read-only, so the
 files of the base image can be hard links to a single copy.

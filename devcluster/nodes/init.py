@@ -74,7 +74,7 @@ class Node:
         self.events.add(self.node.name, API_ANSWERS)
 
     def _delete_lost_pods(self) -> None:
-        """Delete the pods of an earlier start, and the devices that the nodes reported then.
+        """Delete the pods of an earlier start, and its devices in the status of the nodes.
 
         The containers of these pods were killed with the nodes, and the kubelet rejects pods with
         GPUs until the device plugin has started. If all pods of a gang failed before Volcano's

@@ -100,7 +100,7 @@ class NodeServices:
         CNI_CHAIN.write_text(json.dumps(chain))
 
     def kubelet(self) -> Service:
-        """Return the service of the kubelet, which sets the labels of GPU feature discovery."""
+        """Return the service of the kubelet, which sets GPU feature discovery's node labels."""
         config = self._write("kubelet.json", self._kubelet_configuration())
         labels = {
             "nvidia.com/gpu.present": "true",
@@ -163,7 +163,7 @@ class NodeServices:
         }
 
     def kube_proxy(self) -> Service:
-        """Return the service of kube-proxy, which keeps the host's connection tracking limits."""
+        """Return the service of kube-proxy, which does not change the host's conntrack limits."""
         config = self._write(
             "kube-proxy.json",
             {

@@ -31,7 +31,7 @@ _POLICY_DELAY = 5
 
 
 def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
-    """Return the median duration of a pod creation in each turn, without and with policies.
+    """Return the median duration of a pod creation per round, without and with policies.
 
     Pods are created one after another in a separate cluster without nodes. Durations are in
     seconds.

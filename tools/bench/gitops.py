@@ -142,7 +142,7 @@ def _timed(run: Callable[[], Any]) -> float:
 
 
 def _ratio(samples: Samples, other: str, unit: str = "clock") -> dict[str, float]:
-    """Return the median, minimum and maximum ratio of REPORT to `other` in the same turn."""
+    """Return the median, minimum and maximum ratio of REPORT to `other`, paired by round."""
     pairs = zip(samples[REPORT][unit], samples[other][unit], strict=True)
     ratios = [first / second for first, second in pairs]
     return {"median": statistics.median(ratios), "minimum": min(ratios), "maximum": max(ratios)}

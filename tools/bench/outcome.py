@@ -53,7 +53,7 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 
 def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Return the pairwise ratios of two series of samples, taken in the same turns."""
+    """Return the ratios of two series of samples, paired by benchmark round."""
     return [one / other for one, other in zip(first, second, strict=True)]
 
 

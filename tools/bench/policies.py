@@ -172,7 +172,7 @@ def _timed(run: Callable[[], None]) -> float:
 
 
 def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the median, minimum and maximum ratios of runs in the same turn."""
+    """Return the median, minimum and maximum ratios of measurements, paired by round."""
 
     def compare(first: str, second: str) -> dict[str, float]:
         return spread(ratios(samples[first], samples[second]))

@@ -37,7 +37,7 @@ SCHEDULERS: Final = [
 def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> State:
     """Return the snapshot of a cluster in which gangs that fit are running and others are waiting.
 
-    On average, the gangs request 1.5 times the existing GPUs.
+    On average, the gangs request 1.5 times as many GPUs as the nodes have.
     """
     scale = 1.5 * nodes * _PER_NODE / (gangs * _MEAN_GPUS)
     pool = random.randrange(10**6)

@@ -76,7 +76,7 @@ Samples = dict[int, dict[str, list[dict[str, float]]]]
 
 
 def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any]:
-    """Measure the methods alternately for each number of jobs.
+    """Measure `pulumi up` and `kubectl apply` alternately for each number of jobs.
 
     The largest number is measured only once. The jobs are in stacks of `per_stack` jobs, updated
     concurrently with one update per core. Up to `LARGEST_STACK` jobs are also measured in a single

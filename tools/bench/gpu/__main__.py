@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument(
         "--part", action="append", choices=PARTS, help="part to run, repeatable; default: all parts"
     )
-    parser.add_argument("--turns", type=int, default=5, help="turns of each comparison; default: 5")
+    parser.add_argument("--turns", type=int, default=5, help="rounds per comparison; default: 5")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: PyTorch found no GPU: run this benchmark on a machine that has one")

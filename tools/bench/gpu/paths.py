@@ -300,7 +300,7 @@ def adapted(runs: Runs) -> dict[str, Any]:
 
 
 def expandable(runs: Runs) -> dict[str, Any]:
-    """Check that expandable segments are used, although they are enabled after PyTorch's import."""
+    """Check that expandable segments are used even if they are enabled after importing PyTorch."""
     program = (
         "import torch; from training import accelerator; device = torch.device('cuda', 0); "
         "accelerator.use(device); kept = torch.ones(2**20, device=device); "

@@ -2,12 +2,13 @@
 
 Our server, mosec, LitServe, BentoML, MLServer and plain FastAPI serve the same weights. Each is
 configured as its documentation recommends and pinned to one core; the load generator runs on
-another core. Before the measurement, every response is compared with PyTorch's result. Servers are
-measured in turns while all others are paused: a closed loop of 1, 4, 16 and 64 clients, then an
-open loop (a Poisson process) at 50, 80 and 120 percent of the server's capacity. Latency in the
-open loop is measured from the scheduled time of a request. The benchmark also measures the bare
-PyTorch loop, JSON instead of bytes, the backends of our server, and HTTP servers alone. It writes
-.bench/inference.json, .bench/inference.md and .bench/inference-load.svg.
+another core. Before the measurement, every response is compared with PyTorch's result. In every
+round, each server is measured while all others are paused: first in a closed loop of 1, 4, 16 and
+64 clients, then in an open loop (a Poisson process) at 50, 80 and 120 percent of the server's
+capacity. Latency in the open loop is measured from the scheduled time of a request. The benchmark
+also measures a PyTorch loop without a server, JSON instead of bytes, the backends of our server,
+and HTTP servers without a model. It writes .bench/inference.json, .bench/inference.md and
+.bench/inference-load.svg.
 """
 
 import argparse

@@ -57,7 +57,7 @@ class Window:
     end: float
 
     def due(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the requests that were due in the window, or all requests if there are none."""
+        """Return the requests that were due in the window, or all requests if none were."""
         inside = rows[(rows[:, 0] >= self.begin) & (rows[:, 0] <= self.end)]
         return inside if len(inside) else rows
 
@@ -104,9 +104,9 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
 
 
 def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, Any]:
-    """Return latency percentiles and the share of responses within the deadline, over all turns.
+    """Return latency percentiles and the share of responses within the deadline, over all rounds.
 
-    One turn has too few requests for tail latencies.
+    A single round has too few requests for tail latencies.
     """
     due = [Records(window.due(records.rows)).answered for records, window in turns]
     rows = np.concatenate(due)
@@ -116,7 +116,7 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
 
 
 def _last(ends: NDArray[np.float64], edge: float, slack: float) -> float:
-    """Return the end of the last response shortly before the edge; without one, the edge."""
+    """Return the end of the last response shortly before the edge, or the edge if there is none."""
     near = ends[(ends <= edge) & (ends >= edge - slack)]
     return float(near.max()) if len(near) else edge
 

@@ -48,7 +48,7 @@ def _commands(port: int) -> Mapping[str, list[str]]:
 def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
     """Return requests/s with 64 clients and CPU time (µs) per request, by server and size.
 
-    Each list contains one value per turn.
+    Each list contains one value per round.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(bench.turns):

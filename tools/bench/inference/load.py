@@ -40,7 +40,7 @@ def generator() -> Path:
 
 @dataclass(frozen=True)
 class Target:
-    """Target of the load: a URL, and the requests to send in turn."""
+    """Target of the load: a URL, and the requests to send in rotation."""
 
     url: str
     requests: tuple[Request, ...]

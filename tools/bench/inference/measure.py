@@ -19,7 +19,7 @@ from tools.bench.outcome import say
 
 CLIENTS: Final = (1, 4, 16, 64)
 SHARES: Final = (0.5, 0.8, 1.2)
-"""Shares of a server's capacity. The capacity is its rate with 64 clients in the same turn."""
+"""Shares of a server's capacity. The capacity is its rate with 64 clients in the same round."""
 
 SAME_LOAD: Final = 0.8
 """Share of each peer's capacity at which our server is also measured."""
@@ -67,7 +67,7 @@ def at_load_of(peer: str) -> str:
 
 @dataclass
 class Series:
-    """Measurements of one server, one sample per turn."""
+    """Measurements of one server, one sample per round."""
 
     levels: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     pools: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -87,14 +87,14 @@ class Series:
         return found.throughput
 
     def finish(self, deadline: float) -> None:
-        """Compute the percentiles over all turns."""
+        """Compute the percentiles over all rounds."""
         for level, turns in self.records.items():
             self.pools[level] = pooled(turns, deadline)
         for peer, turns in self.at_peer_load.items():
             self.pools[at_load_of(peer)] = pooled(turns, deadline)
 
     def median(self, level: str, figure: str) -> float:
-        """Return the median of a figure over all turns."""
+        """Return the median of a figure over all rounds."""
         return float(statistics.median(turn[figure] for turn in self.levels[level]))
 
     def to_json(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bench:
-    """Parameters of all measurements."""
+    """Parameters of all measurements. `turns` is the number of rounds."""
 
     generator: Generator
     server_core: int
@@ -157,9 +157,9 @@ def in_turns(
     shares: Sequence[float] = SHARES,
     each_turn: Callable[[], None] = lambda: None,
 ) -> dict[str, Series]:
-    """Measure each server at every level, turn by turn. `each_turn` is called before each turn.
+    """Measure each server at every level in each round. `each_turn` is called before each round.
 
-    At the end of a turn, our server is measured at `SAME_LOAD` of each peer's capacity.
+    At the end of a round, our server is measured at `SAME_LOAD` of each peer's capacity.
     """
     series = {name: Series(difference=difference) for name, (_, difference) in servers.items()}
     for turn in range(bench.turns):
@@ -186,7 +186,7 @@ def measure(
     clients: Sequence[int],
     shares: Sequence[float],
 ) -> None:
-    """Measure one turn of a server: increasing numbers of clients, then shares of its capacity."""
+    """Measure one round of a server: increasing numbers of clients, then shares of its capacity."""
     base = bench.seconds * workload.duration_factor
     warm_up(bench, server.target, base / 2)
     capacity = 0.0
@@ -232,7 +232,7 @@ def at_loads_of_peers(
 
 
 def capacity_of(series: Series) -> float:
-    """Return the capacity in the last turn."""
+    """Return the capacity in the last round."""
     return float(series.levels[closed_loop(CLIENTS[-1])][-1]["throughput"])
 
 

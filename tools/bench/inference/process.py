@@ -88,7 +88,7 @@ class Running:
         return total
 
     def check(self, expected: Array) -> float:
-        """Request every sample four times concurrently, and return the largest difference.
+        """Request every sample four times concurrently; return the largest output difference.
 
         Raise ServerError if a request fails, or if a response differs from `expected` by more than
         the tolerance, for example because it belongs to another request.

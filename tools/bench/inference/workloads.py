@@ -13,7 +13,7 @@ Compute = Callable[[Array], Array]
 """Function that computes the probabilities of a batch; the no-op model returns its input."""
 
 SAMPLES: Final = 16
-"""Number of different requests, sent in turn."""
+"""Number of different requests, which are sent in rotation."""
 
 MAX_BATCH: Final = 16
 MAX_DELAY_MS: Final = 2

@@ -27,7 +27,7 @@ _INTRODUCTION: Final = f"""\
 
 <!-- Written by `make generate` from infra/settings/; edit it there. -->
 
-This page is for everyone who edits a stack file. Every environment is a file `Pulumi.<stack>.yaml`
+This page is for everyone who edits a stack file. Each environment has a file `Pulumi.<stack>.yaml`
 with one structured key per topic. All values are validated before a preview; errors state the key,
 the value found and the allowed values. Unknown keys are errors. A key in bold has no default and is
 required if its section is used.
@@ -70,8 +70,9 @@ engine uses the value from the previous update, so set `on_change` at least one 
 edit. Delete runs that are no longer needed with `kubectl delete`. If you restore an earlier
 specification, the update adopts its run if it still exists, and re-creates it otherwise.
 
-The identity of an image is known before it is built. With `reference`, it is the reference; with
-`build`, it is a hash of the Dockerfile, `sources`, base image, arguments, platform and target.
+The identity of an image is known before the image is built. With `reference`, the identity is the
+reference; with `build`, a hash of the Dockerfile, `sources`, base image, arguments, platform and
+target.
 Files in this project's own directories, such as `training/`, do not count: changing your own
 sources starts a new run, and upgrading this project does not. If an image is rebuilt from the same
 sources, its digest may change; existing runs keep their image.

@@ -29,7 +29,7 @@ from devcluster.spec import Kind
 
 @dataclass(frozen=True)
 class Record:
-    """Record of a started cluster. A process ID is unique only with its start time and boot ID."""
+    """Record of a started cluster. The start time and the boot ID make the process ID unique."""
 
     pid: int
     started: int

@@ -4,7 +4,7 @@ The benchmark has two parts, each on separate simulated clusters (real API serve
 nodes that run no processes):
 
 - Placement: jobs fill a thousand nodes with eight GPUs each, alternately as gangs with Volcano and
-  as plain pods with kube-scheduler. A watch records each binding and thus every gang of which only
+  as plain pods with kube-scheduler. A watch records each binding, which reveals gangs of which only
   some pods are bound.
 - Updates: `pulumi up` of 10, 100 and 1,000 jobs, in stacks of 50 that are updated concurrently as
   docs/scale.md recommends. Duration, CPU time and memory are compared with those of a single stack

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done: int = _ACTIONS[options.command](options)
     except GitopsError as error:
         sys.stderr.write(f"error: {error}\n")
-        return FAILED
+        return error.status
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; objects that were created remain\n")
         return 130

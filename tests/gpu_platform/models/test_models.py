@@ -152,7 +152,7 @@ def test_a_worse_model_is_not_promoted(
     reference = f"{shelf.name}@{second}"
     arguments = ["models", "promote", reference, "production", "--key", str(shelf.public)]
     if status == 64:
-        assert main([*arguments, "--if", condition]) == 1
+        assert main([*arguments, "--if", condition]) == 64
         assert "must compare" in capsys.readouterr().err
         return
     assert main([*arguments, "--if", condition]) == status

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -293,6 +294,7 @@ def test_a_hung_worker_does_not_outlive_its_fork_server(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED_FORK_SERVER)
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     pid = int(done.stdout)
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")

@@ -199,13 +199,12 @@ def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[s
     if rule is simulated.FITS:
         for gang in new:
             if waiting := gang.verdicts.get("waits", 0):
-                count = _count(answer, waiting)
-                yield f"{gang.title} does not start within {_horizon(answer)}{count}. {gang.reason}"
+                yield f"{gang.title} does not start in {_horizon(answer, waiting)}. {gang.reason}"
     elif isinstance(config, simulated.WaitsConfig):
         limit = config.minutes * _MINUTE
         for gang in new:
             if wait := _wait(answer, gang, limit):
-                yield f"{gang.title} waits {wait}, and the limit is {duration(limit)}."
+                yield f"{gang.title} {wait} the limit of {duration(limit)}."
     elif isinstance(config, simulated.PreemptsConfig):
         queues = {gang.title: gang.queue for gang in answer.gangs}
         for victim in answer.victims:
@@ -225,13 +224,14 @@ def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[s
 
 
 def _wait(answer: Answer, gang: GangAnswer, limit: float) -> str:
-    """Return the longest wait if it is unknown or above the limit, otherwise an empty string."""
+    """Return the start of a message if the longest wait is unknown or above the limit, or ""."""
     if waiting := gang.verdicts.get("waits", 0):
-        return f"longer than {_horizon(answer)}{_count(answer, waiting)}"
+        return f"does not start in {_horizon(answer, waiting)}, so its wait may exceed"
     start = gang.start_range
     if start is None or start.most <= limit:
         return ""
-    return duration(start.most) if start.least == start.most else f"up to {duration(start.most)}"
+    waits = "waits" if start.least == start.most else "may wait up to"
+    return f"{waits} {duration(start.most)}, which exceeds"
 
 
 def _count(answer: Answer, simulations: int) -> str:
@@ -240,5 +240,10 @@ def _count(answer: Answer, simulations: int) -> str:
     return f" in {simulations} of {answer.simulations} simulations"
 
 
-def _horizon(answer: Answer) -> str:
-    return f"{duration(answer.horizon_seconds)} (gangs that finish by then: {answer.ends})"
+def _horizon(answer: Answer, simulations: int) -> str:
+    """Return in how many simulations a gang waits to the end, and what a simulation covers."""
+    gangs = "1 gang finishes" if answer.ends == 1 else f"{answer.ends} gangs finish"
+    covered = f"{duration(answer.horizon_seconds)}, in which {gangs}"
+    if answer.simulations == 1:
+        return f"the simulation ({covered})"
+    return f"{simulations} of {answer.simulations} simulations (typically {covered})"

@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
         known = request.headers.get(key)
         self._header_lines += 1
         if known is not None and key in ("host", "content-length", "transfer-encoding"):
-            self._refuse(HttpError(400, f"{key} must be sent once"))
+            self._refuse(HttpError(400, f"the header {key} was sent more than once"))
         elif self._header_lines > MAX_HEADERS:
             self._refuse(HttpError(431, f"more than {MAX_HEADERS} headers"))
         else:
@@ -307,7 +307,7 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def reserve(self, request: Request, size: int) -> bool:
-        """Count bytes until the response is sent; return False if a limit would be exceeded."""
+        """Count a request's bytes until it is answered; return False if they exceed a limit."""
         # Bytes that are counted after `connection_lost` would never be released.
         if self._lost or not self._limits.charge(self, size):
             return False

@@ -54,10 +54,12 @@ def _remote(client: Node) -> Iterator[Violation]:
 
 @resource_rule(
     name="device-names-kept",
-    description="No object offers accelerators under a different name, or without a GPU limit.",
+    description="No object exposes accelerators under a non-standard name, or to containers "
+    "without a GPU limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Use the usual names: rules, quotas and queues count devices by name.",
+    remediation="Use the standard resource and class names, because rules, quotas and queues count "
+    "devices by name.",
     config=LimitConfig,
 )
 def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Violation]:

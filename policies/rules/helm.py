@@ -1,4 +1,4 @@
-"""The rule about objects that deploy other objects that no rule can see."""
+"""Rule about objects that deploy or change other objects, which no rule can check."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Vi
     if not chart.text:
         yield Violation(
             resource.root["spec"],
-            "its rendered manifests to the input of the check: … | python -m policies.check -",
-            found=f"kind {resource.kind}: {resource.unseen}, and no rule has checked its objects",
+            "the resulting manifests to the standard input of the check: … | python -m "
+            "policies.check -",
+            found=f"kind {resource.kind}: {resource.unseen}, and no rule has checked the result",
         )
         return
     yield Violation(
         chart,
-        f"the rendered chart to the input of the check: {_command(resource)}",
-        found=f"{show(chart.text)}, of which only the values are visible, so that no rule has "
-        "checked its objects",
+        f"the rendered manifests to the standard input of the check: {_command(resource)}",
+        found=f"{show(chart.text)}, a chart whose objects no rule has checked",
     )
 
 

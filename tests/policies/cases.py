@@ -517,7 +517,7 @@ CASES = [
         "helm-release-judged",
         manifests.helm_release,
         says=(
-            'spec.chart.spec.chart: found "volcano", of which only the values are visible',
+            'spec.chart.spec.chart: found "volcano", a chart whose objects no rule has checked',
             "helm template volcano volcano --repo https://charts.example.com --version 1.15.1",
             "| python -m policies.check -",
         ),

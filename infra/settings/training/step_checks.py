@@ -37,14 +37,14 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
         for index, _ in enumerate(step.for_each):
             if f"{name}-{index}" in job.steps:
                 yield (
-                    f"has steps.{name}.for_each, which creates the steps {name}-0 and so on, and a "
-                    f"step {name}-{index}: rename one of them"
+                    f"has two steps named {name}-{index} (steps.{name}.for_each creates one, and "
+                    f"steps.{name}-{index} is the other): rename one of the keys"
                 )
     if problem is None:
         for name, step in job.steps.items():
             if step.when and TRAINING_STEP not in preceding_steps(job, name):
                 yield (
-                    f"sets steps.{name}.when, but the step does not follow the training, whose "
+                    f"sets steps.{name}.when, but the step does not run after the training, whose "
                     f"export contains the metrics: set after: [{TRAINING_STEP}]"
                 )
         yield from _value_problems(job)

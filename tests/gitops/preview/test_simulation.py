@@ -172,8 +172,8 @@ def test_rules_are_advisory_by_default(simulated: Path) -> None:
         (
             "plan-fits",
             False,
-            "ml/urgent does not start within 1h00m (gangs that finish by then: 1). 0/3 nodes are "
-            "available",
+            "ml/urgent does not start in the simulation (1h00m, in which 1 gang finishes). 0/3 "
+            "nodes are available",
         ),
         (
             "plan-preempts-nothing-of",
@@ -183,8 +183,8 @@ def test_rules_are_advisory_by_default(simulated: Path) -> None:
         (
             "plan-waits-at-most",
             False,
-            "ml/urgent waits longer than 1h00m (gangs that finish by then: 1), and the limit is "
-            "24h00m.",
+            "ml/urgent does not start in the simulation (1h00m, in which 1 gang finishes), so its "
+            "wait may exceed the limit of 24h00m.",
         ),
     ]
 
@@ -203,7 +203,7 @@ def test_rules_have_settings_for_each_environment(simulated: Path) -> None:
         ("plan-waits-at-most", True),
         ("plan-waits-at-most", True),
     ]
-    assert messages[1][2] == "ml/late waits 1h00m, and the limit is 45m."
+    assert messages[1][2] == "ml/late waits 1h00m, which exceeds the limit of 45m."
 
 
 def test_losses_below_the_limit_are_accepted(simulated: Path) -> None:
@@ -225,16 +225,13 @@ def test_the_worst_of_several_simulations_counts(
         message for *_, message in found(simulated, {"plan-waits-at-most": {"minutes": 45}})[1]
     ]
     assert messages == [
-        "ml/urgent does not start within 1h00m (gangs that finish by then: 1) in 1 of 3 "
-        "simulations. "
-        "0/3 nodes are available",
+        "ml/urgent does not start in 1 of 3 simulations (typically 1h00m, in which 1 gang "
+        "finishes). 0/3 nodes are available",
         "ml/a in queue vision is preempted after 0m in 1 of 3 simulations and loses at most 48.0 "
         "GPU-hours.",
-        "ml/urgent waits longer than 1h00m (gangs that finish by then: 1) in 1 of 3 "
-        "simulations, and the "
-        "limit "
-        "is 45m.",
-        "ml/late waits up to 1h00m, and the limit is 45m.",
+        "ml/urgent does not start in 1 of 3 simulations (typically 1h00m, in which 1 gang "
+        "finishes), so its wait may exceed the limit of 45m.",
+        "ml/late may wait up to 1h00m, which exceeds the limit of 45m.",
     ]
 
 

@@ -172,7 +172,7 @@ def test_a_step_may_have_its_own_number_of_retries() -> None:
 @pytest.mark.parametrize(
     ("step", "text"),
     [
-        ({"when": {"accuracy": ">= 0.97"}}, "does not follow the training"),
+        ({"when": {"accuracy": ">= 0.97"}}, "does not run after the training"),
         ({"after": ["train"], "when": {"accuracy": ">= incumbent"}}, "compare with a number"),
         ({"after": ["train"], "when": {"accuracy": "0.97"}}, "must compare"),
         ({"after": ["train"], "when": {"a b": ">= 1"}}, "name of a metric"),
@@ -239,7 +239,7 @@ def test_each_value_is_a_variable_of_its_step() -> None:
     [
         (
             {"a": {"command": ["x"], "for_each": ["1"]}, "a-0": {"command": ["x"]}},
-            "and a step a-0: rename one of them",
+            "has two steps named a-0 (steps.a.for_each creates one",
         ),
         (
             {"a": {"command": ["x"], "for_each": ["1"], "env": {"ITEM": "2"}}},

@@ -28,7 +28,7 @@ def texts(pulumi_type: str, properties: Any) -> list[str]:
 
 def test_a_release_is_named_with_the_command_that_renders_it():
     (text,) = texts("kubernetes:helm.sh/v3:Release", RELEASE)
-    assert 'chart: found "volcano", of which only the values are visible' in text
+    assert 'chart: found "volcano", a chart whose objects no rule has checked' in text
     command = "helm template batch volcano --repo https://charts.example.com --version 1.15.1"
     assert f"{command} --values FILE | python -m policies.check -" in text
 

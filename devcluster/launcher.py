@@ -33,7 +33,7 @@ class Record:
 
     pid: int
     started: int
-    """Start time in clock ticks since the boot, unaffected by clock changes (proc_pid_stat(5))."""
+    """Start time in clock ticks since boot, unaffected by clock changes (proc_pid_stat(5))."""
     boot: str
     kind: str
     cgroups: list[str]
@@ -50,7 +50,7 @@ class Record:
 
 
 def start_ticks(pid: int) -> int:
-    """Return the start time of a process in clock ticks since the boot.
+    """Return the start time of a process in clock ticks since boot.
 
     Raise OSError if the process has exited.
     """

@@ -3,11 +3,11 @@
 The program runs in a pod: `python3 -m recorder.node_health --namespace ml` (docs/node-health.md).
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus reports
-an Xid error that was passed as `--xid`, or if at least `--slow-reports` starts of runs reported the
-node as slow. An unhealthy node is cordoned and gets the condition `GpuUnhealthy`, and the pods of
-its runs are evicted. From a slow node, only the pods of runs that reported it are evicted. Nodes
-whose health is unknown and nodes that someone else has cordoned are neither cordoned nor
-uncordoned.
+one of the Xid errors in `--xid`, or if pods reported the node as slow during at least
+`--slow-reports` starts of runs. An unhealthy node is cordoned and gets the condition
+`GpuUnhealthy`, and the pods of its runs are evicted. From a slow node, only the pods of runs that
+reported it are evicted. Nodes whose health is unknown and nodes that someone else has cordoned are
+neither cordoned nor uncordoned.
 """
 
 import argparse
@@ -93,11 +93,12 @@ class SlowReports:
         self._reports = dict(kept)
 
     def count(self, now: float) -> Counter[str]:
-        """Count, per node, the run starts in the last `REPORT_HOURS` that reported it as slow.
+        """Count, for each node, the recent starts of runs during which pods reported it as slow.
 
-        A pod reports a node at most once per start of its run. Therefore, the number of starts in
-        which a run reported a node is the largest number of reports from one of its pods. Reports
-        about nodes on which no pod of the run was observed are ignored.
+        Reports count for `REPORT_HOURS`. A pod reports a node at most once per start of its run.
+        Therefore, the number of starts during which a run's pods reported a node is the maximum
+        number of reports from pods with the same host name. Reports about nodes on which no pod of
+        the run was observed are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}

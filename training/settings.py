@@ -68,9 +68,9 @@ class TrainingSettings(BaseModel):
 
     model: ModelName = Field(
         default="simple-cnn",
-        description="Model to train and its input (smaller images are enlarged): "
-        + "; ".join(f"{name} {known.takes}" for name, known in MODELS.items())
-        + "; or a custom model as package.module:factory.",
+        description="Model to train, with its input in parentheses: "
+        + "; ".join(f"{name} ({known.takes})" for name, known in MODELS.items())
+        + "; or a custom model, written as package.module:factory. Smaller images are enlarged.",
     )
     model_options: dict[str, Option] = Field(default_factory=dict)
     """Options of the model, such as '{"layers": 6, "context": 512}' for gpt, which also has heads,
@@ -228,8 +228,9 @@ class TrainingSettings(BaseModel):
     export_formats: tuple[ExportFormat, ...] = ()
     """Formats in which to export the model in addition to the weights: pt2 (torch.export)."""
     prune: float = Field(default=0, ge=0, lt=1)
-    """Fraction of the weights of linear layers and convolutions (the smallest ones) to set to 0 in
-    an additional artifact of the export. 0 disables this artifact."""
+    """Fraction of the weights in linear layers and convolutions to set to 0 (pruning) in an
+    additional artifact of the export. The weights with the smallest magnitude are pruned. 0
+    disables this artifact."""
     quantize: Literal["none", "static", "dynamic", "weight-only"] = "none"
     """Also export an int8-quantized model: static for CNNs, dynamic or weight-only for linear
     layers."""

@@ -91,7 +91,9 @@ MODELS: Final = {
         options=ResNetOptions,
     ),
     "resnet50": KnownModel(
-        "workload.models.resnet:resnet50", "the same as resnet18", options=ResNetOptions
+        "workload.models.resnet:resnet50",
+        "3x224x224 or another image_size",
+        options=ResNetOptions,
     ),
     "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }

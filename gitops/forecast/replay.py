@@ -289,7 +289,7 @@ class Replay:
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
         """Return the work (s) of a running gang that an eviction would lose; None if it is unknown.
 
-        For a gang that started in the simulation, this is the maximum.
+        For a gang that started in the simulation, this is an upper bound.
         """
         if run.started_before:
             return run.gang.unsaved_seconds(self.state.taken, self.now)

@@ -22,8 +22,8 @@ from workload.files import stamp_of
 from workload.report import emit
 
 OTHER_FILES: Final = 1024
-"""Number of open files reserved for uses other than client connections: sockets and memory of the
-workers, TLS handshakes, and connections to the administration port."""
+"""Number of file descriptors reserved for uses other than client connections: the workers' sockets
+and shared memory, TLS handshakes, and connections to the administration port."""
 
 ADMIN_CONNECTIONS: Final = 128
 BACKLOG: Final = 4096
@@ -90,7 +90,10 @@ class Handshakes:
         self._peers: dict[asyncio.Task[None], str] = {}
 
     def begin(self, peer: str, handshake: Coroutine[None, None, None]) -> None:
-        """Run a handshake. At the limit, cancel the oldest one of the peer that has the most."""
+        """Run a handshake. At the limit, first cancel another one.
+
+        The cancelled handshake is the oldest of the peer with the most handshakes.
+        """
         if len(self._peers) >= self._maximum:
             ((most, _),) = Counter(self._peers.values()).most_common(1)
             oldest = next(task for task, owner in self._peers.items() if owner == most)
@@ -211,8 +214,8 @@ class AdminListener:
 def allow_connections(wanted: int) -> int:
     """Raise the limit on open files as needed; return the number of client connections it allows.
 
-    At most half of the files are reserved for other uses. If no file is free, new connections are
-    closed immediately, including connections to the administration port.
+    At most half of the file descriptors are reserved for other uses. If no descriptor is free, new
+    connections are closed immediately, including connections to the administration port.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES

@@ -28,7 +28,7 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Thresholds(Settings):
-    """Alert thresholds, and the times for which conditions must last before alerts fire."""
+    """Thresholds of alerts, and the time for which a condition must hold before its alert fires."""
 
     gpu_idle_share: Share = Field(
         default=0.05, description="Utilization below which an allocated GPU counts as idle."
@@ -308,7 +308,8 @@ class RecorderSettings(Settings):
     pods: PositiveInt = Field(
         default=16,
         le=1000,
-        description="Maximum number of containers per failure; the first to terminate are kept.",
+        description="Maximum number of containers that are archived per failure, because many "
+        "containers of a gang may fail together; the first to terminate are kept.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")
     memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")

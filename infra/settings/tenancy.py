@@ -109,9 +109,9 @@ class NetworkSettings(Settings):
     )
     inference_ports: list[Port] = Field(
         default=[],
-        description="Additional ports on which inference services accept requests, such as 8080 "
-        "for services of other stacks. The ports of the stack's services are always allowed. In "
-        "other programs, the component Tenancy allows 8080 by default.",
+        description="Ports on which inference services may receive requests, in addition to the "
+        "ports of the stack's services, such as 8080 for services of other stacks. In your own "
+        "Pulumi programs, the component Tenancy also allows 8080 by default.",
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],
@@ -167,13 +167,14 @@ class GroupsSettings(Settings):
 
     members: list[GroupName] = Field(
         default=[],
-        description="Groups that submit, suspend, change and delete runs, and read what viewers "
-        "read. The pods of their runs can mount every Secret of the namespace.",
+        description="Groups whose users may submit, suspend, change and delete runs, and read "
+        "everything that viewers may read. The pods of their runs can mount every Secret of the "
+        "namespace.",
     )
     viewers: list[GroupName] = Field(
         default=[],
-        description="Groups that read runs and services, with their pods, logs and events, but no "
-        "Secrets.",
+        description="Groups whose users may read runs and services, including their pods, logs and "
+        "events, but not Secrets.",
     )
 
 

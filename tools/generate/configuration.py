@@ -57,7 +57,7 @@ and the runs of these jobs. The next `pulumi up` adopts all of these objects. To
 `kubectl delete namespace`; the reclaim policy of the volumes then applies to their data. If the
 stack installs Volcano, however, `pulumi destroy` deletes all Volcano Jobs, including such runs.
 
-## How a run is named
+## Run names
 
 The run of a training job is named `<key>-<8 hex digits>`. The digits are a hash of the
 specification: the job's settings, as written in the file, and the identity of its image. If the

@@ -34,7 +34,7 @@ RunName = Annotated[str, AfterValidator(_run_name)]
 """Full name of a run, including its eight hex digits."""
 
 ExportUrl = Annotated[str, AfterValidator(_export_url)]
-"""URL of an export in an object store or behind a web server."""
+"""URL of an export in an object store or on a web server."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of an export's weights, as in its manifest and in the server's metadata."""

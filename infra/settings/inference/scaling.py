@@ -215,7 +215,7 @@ class CanarySettings(Settings):
 
 
 class RolloutSettings(Settings):
-    """Update strategy: additional replicas, or removal of all pods first."""
+    """Update strategy: a rolling update, with or without surge replicas, or re-creation of pods."""
 
     surge: int = Field(
         default=1,

@@ -54,7 +54,7 @@ class InferenceServiceSettings(Settings):
     )
     url: ExportUrl | None = Field(
         default=None,
-        description="URL of an export in an object store or behind a web server, such as "
+        description="URL of an export in an object store or on a web server, such as "
         "s3://bucket/digits-1a2b3c4d/export.",
     )
     source: SourceSettings | None = Field(
@@ -96,7 +96,8 @@ class InferenceServiceSettings(Settings):
     )
     rollout: RolloutSettings = Field(
         default=RolloutSettings(),
-        description="Update strategy: additional pods, or removal of all pods first.",
+        description="Update strategy: a rolling update, with or without surge replicas, or "
+        "re-creation of all pods.",
     )
     max_unavailable: PositiveInt = Field(
         default=1,

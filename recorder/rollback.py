@@ -293,7 +293,7 @@ def _is_managed(route: GenericNamespacedResource) -> bool:
 
 
 def _identity(route: GenericNamespacedResource) -> str:
-    """Return the digest of the canary's settings and its image, both from annotations."""
+    """Return a canary's image and the digest of its pods and limits, as annotated on its route."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
     return "@".join(annotations.get(name, "") for name in _IDENTITY)
 

@@ -204,15 +204,23 @@ def test_pods_of_a_custom_resource_are_exempt_if_its_controller_is_trusted(
     assert "no-host-namespaces" in admission.api.as_user("alice").create(owned, SPACE).denied
 
 
-@pytest.mark.parametrize(("kind", "name"), [("ReplicaSet", "web-5d4f8c"), ("Job", "web-29384756")])
+@pytest.mark.parametrize(
+    ("kind", "version", "name"),
+    [("ReplicaSet", "apps/v1", "web-5d4f8c"), ("Job", "batch/v1", "web-29384756")],
+)
 def test_pods_of_exempt_deployments_and_cron_jobs_are_exempt(
-    admission: Cluster, kind: str, name: str
+    admission: Cluster, kind: str, version: str, name: str
 ) -> None:
     maker = {"ReplicaSet": "Deployment", "Job": "CronJob"}[kind]
     exempt = {"systemWorkloads": [f"{SPACE}/{maker}/web"]}
     admission.install("deny", {**SETTINGS, "no-host-namespaces": exempt})
-    owned = bad(f"{name}-x7k2p", ownerReferences=[{**OWNER, "kind": kind, "name": name}])
+    owner = {**OWNER, "apiVersion": version, "kind": kind, "name": name}
+    owned = bad(f"{name}-x7k2p", ownerReferences=[owner])
     assert admission.api.create(owned, SPACE).status == 201
+    # Kinds of other groups have the same name, such as Volcano's Job.
+    owner["apiVersion"] = "example.com/v1"
+    owned = bad(f"{name}-x7k2p", ownerReferences=[owner])
+    assert "no-host-namespaces" in admission.api.create(owned, SPACE).denied
 
 
 def test_an_exemption_holds_until_the_end_of_its_last_day(admission: Cluster) -> None:

@@ -11,10 +11,9 @@ from infra.component import Component
 from infra.manifests import Manifest
 from infra.pods import GpuNodes, Mount, Pod
 from infra.settings import StackSettings
-from infra.settings.monitoring import RecorderSettings
+from infra.settings.monitoring import RECORDER, RecorderSettings
 from infra.shared import SharedResources
 
-RECORDER: Final = "failure-recorder"
 CLAIMS_PATH: Final = "/claims"
 # The old pod runs until the new one is ready, because a gap would leave failures unrecorded.
 # Meanwhile, both write the same files, which is harmless.

@@ -9,7 +9,12 @@ from typing import Any, Final
 from infra.api_client import ApiClient
 from infra.manifests import Manifest, with_metadata
 from infra.pods import GpuNodes, Mount, Pod, Volume
-from infra.settings.training.sweep import Parameters, SweepControllerSettings, SweepSettings
+from infra.settings.training.sweep import (
+    CONTROLLER,
+    Parameters,
+    SweepControllerSettings,
+    SweepSettings,
+)
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE
 from kube.names import (
@@ -20,7 +25,6 @@ from kube.names import (
     SWEEP_TRIALS_ANNOTATION,
 )
 
-CONTROLLER: Final = "sweep-controller"
 PLAN: Final = "plan.json"
 PLAN_PATH: Final = "/plan"
 CLAIMS_PATH: Final = "/claims"

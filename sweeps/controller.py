@@ -20,7 +20,8 @@ from lightkube.generic_resource import create_namespaced_resource
 from lightkube.types import PatchType
 from optuna.trial import FrozenTrial, TrialState
 
-from infra.sweep import CONTROLLER, Sweep, template_name, winner_path
+from infra.settings.training.sweep import CONTROLLER
+from infra.sweep import Sweep, template_name, winner_path
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE, command
 from kube.names import SWEEP_SUMMARY_ANNOTATION
 from sweeps.decisions import (

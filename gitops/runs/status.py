@@ -24,7 +24,7 @@ from gitops.runs.snapshot import (
 from gitops.runs.states import causes, is_controlled, stage, state_of, steps
 from gitops.runs.waiting import Waiting, positions, waiting
 from infra.api_client import ApiClient
-from infra.failure_recorder import RECORDER
+from infra.settings.monitoring import RECORDER
 from kube.accelerators import Accelerators
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import Resource, State

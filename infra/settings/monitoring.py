@@ -20,6 +20,8 @@ from infra.settings.types import (
 
 RELEASE: Final = "kube-prometheus-stack"
 """Name of the chart's release. Its Prometheus selects objects by this name."""
+RECORDER: Final = "failure-recorder"
+"""Name of the Deployment that archives log lines and events of failed pods."""
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

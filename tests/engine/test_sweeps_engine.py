@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from devcluster.paths import CHECKOUT
-from infra.sweep import CONTROLLER, PLAN, parse_plan
+from infra.settings.training.sweep import CONTROLLER
+from infra.sweep import PLAN, parse_plan
 from tests.engine.conftest import MakeStack
 from tests.infra.examples import DIGEST
 

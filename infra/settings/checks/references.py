@@ -6,12 +6,13 @@ from typing import Final
 from infra.settings.cluster import GpuSettings
 from infra.settings.images import PROJECT_ROOT, ImagesSettings
 from infra.settings.inference import InferenceServiceSettings, InferenceSettings
-from infra.settings.monitoring import LogsSettings, MonitoringSettings
+from infra.settings.monitoring import RECORDER, LogsSettings, MonitoringSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import TrainingSettings
+from infra.settings.training.sweep import CONTROLLER
 from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
@@ -232,9 +233,9 @@ def _created_objects(
         path = service_key(key, "canary", "rollback")
         yield path, f"{key}-rollback", ("Deployment",), remedy
     if logs.recorder is not None:
-        yield full_key("logs", "recorder"), "failure-recorder", ("Deployment",), remedy
+        yield full_key("logs", "recorder"), RECORDER, ("Deployment",), remedy
     if training.sweeps:
-        yield full_key("training", "sweeps"), "sweep-controller", ("Deployment",), remedy
+        yield full_key("training", "sweeps"), CONTROLLER, ("Deployment",), remedy
     for key, job in training.jobs.items():
         if job.run is not None and _has_service(job):
             yield job_key(key, "run"), job.run, ("Service",), "use another `run`"

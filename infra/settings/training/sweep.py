@@ -29,6 +29,8 @@ from training.config import (
     metric_name,
 )
 
+CONTROLLER: Final = "sweep-controller"
+"""Name of the Deployment that controls the sweeps."""
 SEARCHED: Final = tuple(
     name
     for name in (*ALWAYS_LISTED, *LISTED_IF_SET)

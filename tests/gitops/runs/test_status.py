@@ -14,8 +14,8 @@ from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import RunStatus, read_runs
 from gitops.runs.waiting import waiting
-from infra.failure_recorder import RECORDER
 from infra.manifests import standard_labels
+from infra.settings.monitoring import RECORDER
 from kube.kinds.record import State
 from tests.gitops.runs.kubectl import forbid, install
 from tests.gitops.runs.objects import (

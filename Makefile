@@ -37,7 +37,7 @@ env: $(VENV)/devcluster.stamp
 logs: $(VENV)/devcluster.stamp
 	@python -m devcluster logs --nodes $(NODES)
 
-## test [TIER=unit|engine|cluster|operators] [PYTEST_ARGS=...]: run one tier, or all but operators
+## test [TIER=unit|engine|cluster|slow|operators] [PYTEST_ARGS=...]: run one tier, or the first three
 .PHONY: test
 test: $(VENV)/dev.stamp
 	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)

@@ -17,7 +17,8 @@ from tests.durations import TIERS, VARIABLE, Durations, tier_of
 from tests.platforms import checkpoints, real, simulated, untouched  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
-LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faults": 3600}
+LONGEST = {"unit": 600, "engine": 900}
+LONGEST |= dict.fromkeys(("cluster", "slow", "operators", "faults"), 3600)
 """Seconds after which a test counts as hanging. Cluster tests may include builds from scratch."""
 LAST = HERE / "cluster" / "real" / "test_9_down.py"
 """File that takes down the cluster with real nodes, which fault tests share."""
@@ -35,6 +36,7 @@ ONE_AFTER_ANOTHER = {
     "faults": "real nodes",
     "operators": "real nodes",
     "engine": "engine",
+    "engine/gitops": "gitops",
     "cluster/separate/volcano": "a cluster for gangs",
     "engine/policies": "policies",
     "cluster/simulated/tenants": "simulated nodes with tenants",
@@ -99,10 +101,9 @@ def _of_other_tier(path: Path) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        tier = tier_of(item.path.relative_to(HERE))
+        slow = item.get_closest_marker("slow")
+        tier = "slow" if slow else tier_of(item.path.relative_to(HERE))
         item.add_marker(tier)
-        if item.get_closest_marker("short"):
-            item.add_marker("cluster")
         item.add_marker(pytest.mark.timeout(LONGEST[tier]))
     items.sort(key=lambda item: _order(item.path))
 

@@ -29,7 +29,7 @@ tools() {
 
 shared=--no-loadscope-reorder
 # Every process collects all of these; unit tests would take it longer than some tests.
-others="testpaths=tests/cluster tests/engine tests/faults tests/operators"
+others="testpaths=tests/cluster tests/engine tests/operators"
 tier=$1
 shift
 case "$tier $* " in

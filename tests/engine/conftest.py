@@ -47,6 +47,7 @@ class Stack:
         self._folder = folder
         self._name = stack
         self._file = folder / f"Pulumi.{stack}.yaml"
+        self._selected = False
         (folder / "backend").mkdir()
         shutil.copy(CHECKOUT / "Pulumi.yaml", folder)
         document = yaml.safe_load((CHECKOUT / f"Pulumi.{stack}.yaml").read_text())
@@ -113,8 +114,10 @@ class Stack:
         return [yaml.safe_load(file.read_text()) for file in files]
 
     def _pulumi(self, command: str, *arguments: str) -> Outcome:
-        # The CLI writes the salt of a stack without one next to the project.
-        self._command("stack", "select", "--create", self._name, cwd=self._folder)
+        if not self._selected:
+            # The CLI writes the salt of a stack without one next to the project.
+            self._command("stack", "select", "--create", self._name, cwd=self._folder)
+            self._selected = True
         options = ("--stack", self._name, "--config-file", str(self._file))
         return self._command(*command.split(), *options, *arguments)
 

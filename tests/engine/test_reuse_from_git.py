@@ -18,9 +18,9 @@ from gpu_platform.plugin.host import VERSION
 from tests import packaged
 from tests.cluster.platform import copy_checkout
 from tests.engine.git_server import git_server
+from tests.engine.gitops.test_steps import git
 from tests.engine.languages import language_hosts
 from tests.engine.programs import Program
-from tests.engine.test_gitops_steps import git
 from tests.engine.test_reuse import PAGE, documented_program, platform
 
 DOCUMENTED = "https://github.com/OWNER/REPOSITORY"
@@ -102,6 +102,7 @@ def test_a_python_program_uses_the_package(
     assert ("Job", team.outputs()["run"]["name"]) in team.manifests()
 
 
+@pytest.mark.slow
 def test_a_yaml_program_uses_the_plugin(remote: Remote, tools: Toolchain, tmp_path: Path) -> None:
     block = documented_program("yaml").replace(DOCUMENTED, f"{HOST}/{REPOSITORY}")
     document = yaml.safe_load(block)

@@ -44,7 +44,6 @@ FAULTS = {
     "Volcano's controllers": pods("volcano-system", "app=volcano-controller"),
     "device plugin on both nodes": pods("gpu-system", "app.kubernetes.io/name"),
 }
-SHORT = {"etcd"}
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +54,7 @@ def gang(arena: Arena, request: pytest.FixtureRequest) -> Iterator[Gang]:
         yield made
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(name, marks=[pytest.mark.short] if name in SHORT else []) for name in FAULTS],
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_killed_cluster_component_does_not_disturb_training(
     arena: Arena, gang: Gang, fault: str
 ) -> None:
@@ -72,7 +68,6 @@ def test_a_killed_cluster_component_does_not_disturb_training(
     arena.bystanders(f"{name} killed on {nodes}" if nodes else f"{name} killed", gang, kill)
 
 
-@pytest.mark.short
 def test_the_gang_has_the_losses_of_an_undisturbed_run(arena: Arena, gang: Gang) -> None:
     gang.await_end()
     assert not gang.timeline.events("resume")

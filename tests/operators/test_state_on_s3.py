@@ -8,8 +8,8 @@ import pytest
 
 from devcluster.toolchain import Toolchain
 from tests.engine.conftest import tools
-from tests.engine.test_gitops_steps import a_merge_is_planned_and_applied, origin
-from tests.engine.workflow_steps import Runner
+from tests.engine.gitops.test_steps import a_merge_is_planned_and_applied, origin
+from tests.engine.gitops.workflow_steps import Runner
 from tests.operators.object_store import bucket, versitygw
 from tests.stores import ACCESS
 

@@ -46,6 +46,14 @@ subjects:
 """A kind that no registry knows, and the rights of its controller."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _tasks(admission: Cluster) -> None:
+    file = admission.platform.checkout / "definition.yaml"
+    file.write_text(DEFINITION)
+    admission.apply(file)
+    admission.platform.shell("kubectl wait --for=condition=established crd/tasks.example.com")
+
+
 def pod(name: str, **spec: Any) -> Manifest:
     """A pod that violates no mandatory rule, with some fields changed."""
     good = pod_spec()
@@ -69,11 +77,8 @@ def reconcile(api: ApiServer) -> dict[str, str]:
     return denials
 
 
+@pytest.mark.slow
 def test_a_controller_cannot_create_any_bad_pod_of_the_fixtures(admission: Cluster) -> None:
-    file = admission.platform.checkout / "tasks.yaml"
-    file.write_text(DEFINITION)
-    admission.apply(file)
-    admission.platform.shell("kubectl wait --for=condition=established crd/tasks.example.com")
     configuration = admission.install("deny")
     mandatory = {rule.name for rule, is_mandatory, _ in configuration.rules if is_mandatory}
     expected: dict[str, set[str]] = {}
@@ -89,6 +94,7 @@ def test_a_controller_cannot_create_any_bad_pod_of_the_fixtures(admission: Clust
             metadata = {"name": name}
             tasks.append({"apiVersion": "example.com/v1", "kind": "Task", "metadata": metadata})
             tasks[-1]["run"] = {**manifest, "metadata": {**manifest["metadata"], "name": name}}
+    file = admission.platform.checkout / "tasks.yaml"
     file.write_text(yaml.safe_dump_all(tasks))
     admission.apply(file)
     denials = reconcile(admission.api.as_user(CONTROLLER))

@@ -36,6 +36,7 @@ def destination(tmp_path: Path) -> Iterator[Platform]:
         yield platform
 
 
+@pytest.mark.slow
 def test_a_stack_moves_to_another_cluster(
     control_plane: Platform, destination: Platform, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def weight(platform: Platform) -> int:
     return int(platform.kubectl("get", "queues.scheduling.volcano.sh", NAME)["spec"]["weight"])
 
 
+@pytest.mark.slow
 def test_objects_are_adopted_and_a_lost_state_is_rebuilt(stack: Platform) -> None:
     page = blocks(stack.checkout / "docs" / "recovery.md")
     adopt, lost = (block.script.replace("prod", NAME) for block in page)

@@ -16,6 +16,8 @@ import torch._dynamo
 
 from tools.bench.mutant_tests import copy_checkout
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 TESTS = "tests/training/test_mathematics.py"
 AGREES = f"{TESTS}::test_weights_and_losses_are_those_of_the_reference"

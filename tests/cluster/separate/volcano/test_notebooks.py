@@ -58,6 +58,7 @@ def test_an_idle_notebook_frees_its_gpus_and_is_resumed_by_one_command(
     assert again["spec"]["containers"][0]["command"] == pod["spec"]["containers"][0]["command"]
 
 
+@pytest.mark.slow
 def test_a_notebook_can_be_suspended_more_often_than_a_run_is_retried(
     volcano: Scheduling, jobs: StackSettings
 ) -> None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from infra.pods import GpuNodes
 from infra.settings.training.sweep import SweepControllerSettings, SweepSettings
 from infra.sweep import (
@@ -359,6 +361,7 @@ def test_a_spent_budget_pauses_every_trial_and_is_not_exceeded(
     assert 0 < sweep.gpu_hours() <= budget["gpu_hours"]
 
 
+@pytest.mark.slow
 def test_the_winner_among_real_training_runs_equals_an_undisturbed_run(
     volcano: Scheduling, tmp_path: Path
 ) -> None:

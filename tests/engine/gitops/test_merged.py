@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.platform import copy_checkout
 from tests.engine.conftest import MakeStack, Stack
-from tests.engine.test_gitops_preview import Previewed, gitops
+from tests.engine.gitops.test_preview import Previewed, gitops
 
 CLAIM = "PersistentVolumeClaim checkpoints"
 
@@ -76,4 +76,4 @@ def test_another_checkout_of_the_same_commit_sees_no_change(applied: Stack, tmp_
     found = Previewed(done.returncode, done.stderr, tmp_path / "out")
     assert found.status == 0, found.comment
     state = applied._command("stack", "export", "--stack", "simulated").text
-    assert os.fspath(Path(__file__).parents[2]) not in state
+    assert os.fspath(Path(__file__).parents[3]) not in state

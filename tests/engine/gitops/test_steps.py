@@ -12,7 +12,7 @@ import yaml
 from devcluster.toolchain import Toolchain
 from tests.cluster.platform import copy_checkout
 from tests.engine.git_server import git_server
-from tests.engine.workflow_steps import Runner
+from tests.engine.gitops.workflow_steps import Runner
 
 
 def git(folder: Path, *arguments: str) -> str:

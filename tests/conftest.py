@@ -17,11 +17,10 @@ from tests.durations import TIERS, VARIABLE, Durations, tier_of
 from tests.platforms import checkpoints, real, simulated, untouched  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
-LONGEST = {"unit": 600, "engine": 900}
-LONGEST |= dict.fromkeys(("cluster", "slow", "operators", "faults"), 3600)
+LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faults": 3600}
 """Seconds after which a test counts as hanging. Cluster tests may include builds from scratch."""
 LAST = HERE / "cluster" / "real" / "test_9_down.py"
-"""File that takes down the cluster with real nodes, which fault tests share."""
+"""File that takes down the cluster with real nodes, which tests of other tiers share."""
 
 LONG = (HERE / "training", HERE / "inference", HERE / "gpu_platform" / "models")
 """Directories whose files take longest."""
@@ -101,9 +100,9 @@ def _of_other_tier(path: Path) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        slow = item.get_closest_marker("slow")
-        tier = "slow" if slow else tier_of(item.path.relative_to(HERE))
-        item.add_marker(tier)
+        tier = tier_of(item.path.relative_to(HERE))
+        if not item.get_closest_marker("slow"):
+            item.add_marker(tier)
         item.add_marker(pytest.mark.timeout(LONGEST[tier]))
     items.sort(key=lambda item: _order(item.path))
 

@@ -1,6 +1,6 @@
 """The embedded cluster for tests: a copy of the checkout, and a separate state directory.
 
-The cluster tier and the faults after it share these session fixtures (tests/conftest.py).
+The tiers cluster, operators and faults use these session fixtures (tests/conftest.py).
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The life of a stack on real nodes, in the order in which a user would see it.
 
-The cluster is taken down in `test_9_down.py`, after the faults that share it.
+The cluster is taken down in `test_9_down.py`.
 """
 
 import json

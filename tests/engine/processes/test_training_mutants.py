@@ -137,7 +137,7 @@ def status(checkout: Path, tests: Iterable[str], output: Path) -> int:
         descriptor = os.open(output, os.O_CREAT | os.O_WRONLY)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        # Not pytest's, which are no descriptors that a gang could redirect.
+        # Pytest's replacements have no file descriptors, which a gang redirects.
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         # Modules of earlier tests are deleted below. Collecting what they hold, such as sockets,
         # would fail a test in which it happens.

@@ -93,7 +93,13 @@ class Platform:
     def make(self, *targets: str, status: int = 0) -> str:
         """Run `make` and return its output. Fail if its exit status differs from `status`."""
         with self.started(*targets) as process:
-            output, _ = process.communicate(timeout=COLD_SECONDS)
+            try:
+                output, _ = process.communicate(timeout=COLD_SECONDS)
+            except subprocess.TimeoutExpired:
+                state = self._workloads()
+                kill_all(process)
+                output, _ = process.communicate()
+                pytest.fail(f"make {targets} hangs:\n{output}\n{state}")
         assert process.returncode == status, (
             f"make {targets} ended with {process.returncode}:\n{output}"
         )
@@ -125,6 +131,21 @@ class Platform:
     def kubectl(self, *arguments: str) -> Any:
         """Return kubectl's answer as JSON."""
         return json.loads(self.shell(shlex.join(["kubectl", *arguments, "--output=json"])))
+
+    def _workloads(self) -> str:
+        """Describe the workloads of the stack's namespace, for the report of a hang."""
+        setup = f'eval "$(make --no-print-directory env NODES={self.nodes})"'
+        kinds = "jobs.batch.volcano.sh,podgroups.scheduling.volcano.sh,deployments,pods,events"
+        commands = [f"kubectl get {kinds} --all-namespaces --output=wide"]
+        commands += [f"kubectl describe jobs.batch.volcano.sh,pods --namespace {self.namespace}"]
+        done = subprocess.run(
+            ["bash", "-c", "; ".join([setup, *commands])],
+            cwd=self.checkout,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout + done.stderr
 
     def refusal(self, manifest: dict[str, Any]) -> str:
         """Return the reason why the API server rejects an object. Fail if it accepts it."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import isfunction, signature
 from typing import Any, Final
 
-from infra.settings.checks import capacity, queues, references, storage
+from infra.settings.checks import capacity, queues, references, routes, storage
 
 CHECKS: Final[tuple[Callable[..., Iterator[str]], ...]] = tuple(
     function
-    for module in (capacity, queues, references, storage)
+    for module in (capacity, queues, references, routes, storage)
     for name, function in vars(module).items()
     if isfunction(function) and function.__module__ == module.__name__ and name[0] != "_"
 )

@@ -54,20 +54,20 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
 def claims_can_be_mounted_by_their_pods(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:
-    """Check that each claim that several pods mount has an access mode for several nodes.
+    """Check that the access modes of each claim suit the pods that mount it.
 
-    Also check that model caches are not larger than their claims.
+    Several pods need a mode for several nodes, and pods that write need one that allows it. Also
+    check that model caches are not larger than their claims.
     """
     for key, job in training.all_jobs.items():
-        if job.several_pods or key not in training.jobs:
-            for field, name, is_read in _job_claims(job):
-                yield from _mode_problems(job_key(key, *field), name, is_read, "several", storage)
+        pods = "several pods" if job.several_pods or key not in training.jobs else "one pod"
+        for field, name, is_read in _job_claims(job):
+            yield from _mode_problems(job_key(key, *field), name, is_read, pods, storage)
     for key, service in inference.services.items():
         for field, name, is_read in _service_claims(service):
-            pods = service.canary_pods if field == ("canary", "source") else service.max_pods
-            if pods > 1:
-                path = service_key(key, *field)
-                yield from _mode_problems(path, name, is_read, f"up to {pods}", storage)
+            most = service.canary_pods if field == ("canary", "source") else service.max_pods
+            pods = f"up to {most} pods" if most > 1 else "one pod"
+            yield from _mode_problems(service_key(key, *field), name, is_read, pods, storage)
         cache = service.fetch.cache
         claim = storage.claims.get(cache.claim) if cache else None
         if cache and claim and parse_quantity(cache.size) > parse_quantity(claim.size):
@@ -80,12 +80,16 @@ def claims_can_be_mounted_by_their_pods(
 def _mode_problems(
     path: str, name: str, is_read: bool, pods: str, storage: StorageSettings
 ) -> Iterator[str]:
+    fitting = ["ReadWriteMany", *(["ReadOnlyMany"] if is_read else [])]
+    if pods == "one pod":
+        fitting += ["ReadWriteOnce", "ReadWriteOncePod"]
     claim = storage.claims.get(name)
-    fitting = ("ReadWriteMany", "ReadOnlyMany") if is_read else ("ReadWriteMany",)
-    if claim is not None and not set(fitting) & set(claim.access_modes):
+    if claim is not None and not {*fitting} & {*claim.access_modes}:
+        verb = "mounts" if pods == "one pod" else "mount"
         yield (
             f"{path} is {name!r}, whose access_modes are {', '.join(claim.access_modes)}, but "
-            f"{pods} pods mount it: it needs {' or '.join(fitting)}."
+            f"{pods} {verb} it{'' if is_read else ' and may write to it'}: it needs "
+            f"{' or '.join(fitting)}."
         )
 
 

@@ -45,6 +45,16 @@ def test_datasets_of_several_pods_can_be_mounted_on_several_nodes(
     assert fitting(configuration(job("volcano", **changes)), "datasets") == modes
 
 
+def test_checkpoints_of_a_single_pod_can_be_written() -> None:
+    values = configuration(job("volcano", nodes=1))
+    assert fitting(values, "checkpoints") == [ONCE, MANY]
+    assert found_for(values, "checkpoints", READ)[-1] == (
+        "gpu-platform:training.jobs.job.checkpoints is 'checkpoints', whose access_modes are "
+        "ReadOnlyMany, but one pod mounts it and may write to it: it needs ReadWriteMany or "
+        "ReadWriteOnce or ReadWriteOncePod."
+    )
+
+
 def test_the_error_names_the_datasets_and_the_access_modes() -> None:
     assert found_for(configuration(job("volcano")), "datasets", ONCE) == [
         "gpu-platform:training.jobs.job.datasets is 'datasets', whose access_modes are "
@@ -88,7 +98,7 @@ def canary(replicas: int, source: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "modes"),
     [
-        ({"volumes": {"x": {"path": "/x", "claim": "extra"}}}, [ONCE, READ, MANY]),
+        ({"volumes": {"x": {"path": "/x", "claim": "extra"}}}, [ONCE, MANY]),
         ({"replicas": 4, "volumes": {"x": {"path": "/x", "claim": "extra"}}}, [MANY]),
         (
             {"replicas": 4, "volumes": {"x": {"path": "/x", "claim": "extra", "read_only": True}}},

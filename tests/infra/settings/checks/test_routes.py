@@ -1,0 +1,113 @@
+"""Routes that would receive the same requests."""
+
+from typing import Any
+
+import pytest
+
+from tests.infra.examples import good, problems
+from tests.infra.jobs import configuration, job
+
+GATEWAY = {"gateway": {"name": "public"}}
+INGRESS = {"ingress": {"class_name": "nginx"}}
+MODELS = {"size": "1Gi", "storage_class": "shared", "access_modes": ["ReadOnlyMany"]}
+FIRST = "gpu-platform:inference.services.a.route"
+SECOND = "gpu-platform:inference.services.b.route"
+
+
+def found(first: dict[str, Any], second: dict[str, Any], runtime: str = "torch") -> list[str]:
+    """Return the problems of two services with these routes."""
+    values = good()
+    service = {
+        "cpu": "500m",
+        "memory": "2Gi",
+        "source": {"claim": {"name": "models"}},
+        "runtime": runtime,
+    }
+    values["inference"]["services"] = {
+        key: {**service, "route": route} for key, route in {"a": first, "b": second}.items()
+    }
+    values["storage"]["claims"]["models"] = MODELS
+    return problems(values)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({**GATEWAY, "path": "/a"}, {**GATEWAY, "path": "/b"}),
+        ({**GATEWAY, "hostnames": ["a.example.com"]}, {**GATEWAY, "hostnames": ["b.example.com"]}),
+        ({**GATEWAY, "hostnames": ["a.example.com"]}, GATEWAY),
+        (GATEWAY, INGRESS),
+        (GATEWAY, {"gateway": {"name": "internal"}}),
+        (GATEWAY, {"gateway": {"name": "public", "namespace": "gateways"}}),
+        (
+            {"gateway": {"name": "public", "section": "http"}},
+            {"gateway": {"name": "public", "section": "https"}},
+        ),
+    ],
+    ids=["paths", "hosts", "one host", "kinds", "Gateways", "namespaces", "listeners"],
+)
+def test_routes_for_different_requests_are_accepted(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    assert found(first, second) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "requests"),
+    [
+        (GATEWAY, GATEWAY, "/ of every host name"),
+        (GATEWAY, {"gateway": {"name": "public", "section": "http"}}, "/ of every host name"),
+        (GATEWAY, {"gateway": {"name": "public", "namespace": "ml"}}, "/ of every host name"),
+        ({**GATEWAY, "path": "/a"}, {**GATEWAY, "path": "/a/"}, "/a of every host name"),
+        (
+            {**GATEWAY, "hostnames": ["a.example.com", "b.example.com"]},
+            {**GATEWAY, "hostnames": ["c.example.com", "b.example.com"]},
+            "/ of b.example.com",
+        ),
+    ],
+    ids=["equal", "all listeners", "namespace", "slash", "common host"],
+)
+def test_routes_for_the_same_requests_are_refused(
+    first: dict[str, Any], second: dict[str, Any], requests: str
+) -> None:
+    assert found(first, second) == [
+        f"{SECOND} receives the requests to path {requests} from Gateway ml/public, as does "
+        f"{FIRST}: use different hostnames or paths."
+    ]
+
+
+def test_two_services_cannot_have_the_same_ingress() -> None:
+    assert found(INGRESS, INGRESS) == [
+        f"{SECOND} receives the requests to path / of every host name from Ingress class nginx, as "
+        f"does {FIRST}: use different hostnames."
+    ]
+
+
+def test_a_host_name_is_for_http_or_for_grpc() -> None:
+    grpc = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
+    http = {**GATEWAY, "hostnames": ["a.example.com"], "path": "/a"}
+    assert found(http, grpc, "triton") == [
+        f"{SECOND}.grpc_hostnames receives the requests to a.example.com from Gateway "
+        f"ml/public, as does {FIRST}: use different hostnames."
+    ]
+    assert found({**GATEWAY, "path": "/a"}, grpc, "triton") == [
+        f"{SECOND}.grpc_hostnames receives the requests to every host name from Gateway "
+        f"ml/public, as does {FIRST}: use different hostnames."
+    ]
+
+
+def test_a_notebook_cannot_have_the_route_of_a_service() -> None:
+    values = configuration(job("notebook"))
+    route = values["training"]["jobs"]["job"]["notebook"]["route"]
+    values["storage"]["claims"]["models"] = MODELS
+    values["inference"]["services"] = {}
+    values["inference"]["services"]["digits"] = {
+        "cpu": "500m",
+        "memory": "2Gi",
+        "source": {"claim": {"name": "models"}},
+        "route": route,
+    }
+    (problem,) = problems(values)
+    assert problem.startswith(
+        "gpu-platform:training.jobs.job.notebook.route receives the requests to"
+    )

@@ -240,7 +240,10 @@ class Pool:
                     return
             batch = self._queue.take(now)
             if batch.pieces:
-                worker.compute(batch)
+                try:
+                    worker.compute(batch)
+                except (MemoryError, OSError) as error:
+                    self._fail(batch, error)
 
     def _batch_timeout(self) -> None:
         self._batch_timer = None
@@ -259,7 +262,13 @@ class Pool:
         started, worker.busy_since = worker.busy_since, time.monotonic()
         duration = worker.busy_since - started
         self._backoff.succeeded()
-        batch, outputs, errors = worker.finish(message)
+        batch = worker.batches[0]
+        try:
+            outputs, errors = worker.finish(message)
+        except (MemoryError, OSError) as error:
+            self._fail(batch, error)
+            self._dispatch()
+            return
         steady = self._queue or len(batch.pieces) > 1
         expected = min(batch.samples + self._queue.samples, self._config.max_batch)
         worker.expected_samples = expected if steady else 0
@@ -298,6 +307,13 @@ class Pool:
         if separate.pieces:
             self._queue.put_back(separate)
             self._dispatch()
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        """Answer the requests of a batch for whose inputs or outputs there is too little memory."""
+        refusal = UnavailableError(f"too little memory for a batch of requests: {error}")
+        for piece in batch.pieces:
+            piece.request.fail(refusal)
+            self._queue.drop(piece.request)
 
     async def _start(self, spec: WorkerSpec) -> Message:
         """Start a worker and return its `ready` message. Raise ExportError on failure."""

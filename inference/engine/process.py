@@ -157,9 +157,10 @@ class Arena:
 
     def _map(self) -> None:
         self._mapped(None)
-        self._size = os.fstat(self._descriptor).st_size
+        size = os.fstat(self._descriptor).st_size
         # Map again instead of resizing, so that views of the old mapping stay valid.
-        self._memory = mmap.mmap(self._descriptor, self._size)
+        self._memory = mmap.mmap(self._descriptor, size)
+        self._size = size
         self._mapped(np.frombuffer(self._memory, np.uint8))
 
 
@@ -271,10 +272,13 @@ class Worker:
             process.kill()
 
     def compute(self, batch: Batch) -> None:
-        """Send a batch. The worker must have fewer than `SLOTS` batches."""
-        slot = self._free.popleft()
-        batch.slot = slot
+        """Send a batch. The worker must have fewer than `SLOTS` batches.
+
+        Raise OSError or MemoryError if there is too little memory for its inputs.
+        """
+        slot = self._free[0]
         tensors = self._slots[slot].inputs.put(batch.arrays())
+        batch.slot = self._free.popleft()
         if not self.batches:
             self.busy_since = time.monotonic()
         self.batches.append(batch)
@@ -285,15 +289,19 @@ class Worker:
                 message = {"slot": slot, "sizes": batch.sizes, "wanted": batch.wanted}
                 send(self._end, {**message, "tensors": tensors})
 
-    def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]], Errors]:
-        """Return the batch that a result belongs to, with copies of its outputs, and its errors."""
+    def finish(self, message: Message) -> tuple[dict[str, NDArray[Any]], Errors]:
+        """Remove the first batch, and return copies of its outputs and its errors.
+
+        Raise OSError or MemoryError if there is too little memory for the outputs.
+        """
         batch = self.batches.popleft()
+        # Before anything can fail. The slot is reused only after the outputs were copied.
+        self._free.append(batch.slot)
         outputs = self._slots[batch.slot].outputs.get(message["tensors"])
         packed = outputs.pop(ERRORS, None)
         errors: Errors = {} if packed is None else orjson.loads(packed.data)
         copies = {name: array.copy() for name, array in outputs.items()}
-        self._free.append(batch.slot)
-        return batch, copies, errors
+        return copies, errors
 
     def kill(self, reason: str = STOPPED) -> None:
         """Kill the process; `reason` is reported as the reason for its exit."""

@@ -1,12 +1,20 @@
 """Real requests in a real worker."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
 from inference.engine.batching import Batch, Piece, Request
-from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError
+from inference.engine.interface import (
+    Answer,
+    DeadlineError,
+    InputError,
+    OverloadedError,
+    UnavailableError,
+)
+from inference.engine.process import SLOTS, Arena
 from tests.inference.engine.exports import Serve, infer, outcome, sample, until, worker_pids
 from tests.inference.engine.probes import FAIL, FINE, LONG, REFUSE, REFUSE_AT_LENGTH, SLEEP
 
@@ -198,6 +206,24 @@ async def test_outputs_that_differ_from_the_declaration_fail_their_request(
         assert "see compute_failed in the server log" in str(failed)
         assert (await infer(engine.pool, sample(FINE))).outputs["text"].tolist() == [b"0"]
         assert worker_pids(engine) == pids
+
+
+@pytest.mark.parametrize("failing", ["put", "get"])
+async def test_without_memory_for_a_batch_its_requests_fail(
+    probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    async with serve(probe, max_batch=2) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(Arena, failing, fail)
+            for _ in range(2 * SLOTS):
+                with pytest.raises(UnavailableError, match="too little memory"):
+                    await asyncio.wait_for(infer(engine.pool, sample(FINE, count=5)), 60)
+        assert engine.queued == 0
+        answer = await infer(engine.pool, sample(FINE, value=7, count=5))
+        assert answer.outputs["value"].tolist() == [7] * 5
 
 
 async def test_a_full_queue_refuses_with_a_retry_time(probe: Path, serve: Serve) -> None:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from devcluster.nodes import cgroups, links, mounts
+from devcluster.nodes.lost_pods import delete_lost_pods
 from devcluster.nodes.services import NodeServices
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
@@ -65,36 +66,36 @@ class Node:
         self.control_plane.start()
         self.supervisor.on_orphan = self.control_plane.on_exit
         server = f"https://{self.node.address}:{self.spec.network.api_port}"
-        self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
+        self.control_plane.write_kubeconfig(self.services.kubeconfig, server)
         if is_restart:
-            self._delete_lost_pods()
+            self._forget_devices()
+            delete_lost_pods(self._kubectl_output, self._names)
+        # The other nodes wait for this file. Before, their kubelets would reject the lost pods.
+        self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
         self._kubectl("apply", "--server-side", "-f", "-", text=objects)
         self.events.add(self.node.name, API_ANSWERS)
 
-    def _delete_lost_pods(self) -> None:
-        """Delete the pods of an earlier start, and its devices in the status of the nodes.
+    @property
+    def _names(self) -> list[str]:
+        return [node.name for node in self.spec.real_nodes]
 
-        The containers of these pods were killed with the nodes, and the kubelet rejects pods with
-        GPUs until the device plugin has started. If all pods of a gang failed before Volcano's
-        controllers were running, the gang would never be restarted.
+    def _forget_devices(self) -> None:
+        """Delete the devices of an earlier start from the status of the nodes.
+
+        Otherwise, pods with GPUs would be assigned to a node on which the device plugin has not
+        started yet, and the kubelet would reject them.
         """
-        names = [node.name for node in self.spec.real_nodes]
-        output = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")
+        output = self._kubectl_output("get", "nodes", *self._names, "--ignore-not-found", "-o=json")
         for node in json.loads(output or "{}").get("items", ()):
             name, resources = node["metadata"]["name"], node["status"].get("capacity", {})
             devices = dict.fromkeys(resource for resource in resources if "/" in resource)
             status = json.dumps({"status": {"capacity": devices, "allocatable": devices}})
             patch = ("--subresource=status", "--type=merge", f"--patch={status}")
             self._kubectl("patch", "node", name, *patch)
-            active = f"spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"
-            immediately = ("--force", "--grace-period=0", "--wait=false")
-            selected = ("--all-namespaces", f"--field-selector={active}")
-            self._kubectl("delete", "pods", *selected, *immediately)
 
     def _await_control_plane(self) -> None:
-        # The kubeconfig may be left over from an earlier start, so query the API server.
         deadline = time.monotonic() + READY_TIMEOUT
         while time.monotonic() < deadline:
             config = self.layout.kubeconfig
@@ -135,7 +136,7 @@ class Node:
 
     def _kubectl_output(self, *arguments: str, text: str = "", silent: bool = False) -> str:
         done = subprocess.run(
-            [self.kubectl, f"--kubeconfig={self.layout.kubeconfig}", *arguments],
+            [self.kubectl, f"--kubeconfig={self.services.kubeconfig}", *arguments],
             input=text,
             text=True,
             stdout=subprocess.PIPE,

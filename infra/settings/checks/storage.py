@@ -65,9 +65,8 @@ def claims_can_be_mounted_by_their_pods(
             yield from _mode_problems(job_key(key, *field), name, is_read, pods, storage)
     for key, service in inference.services.items():
         for field, name, is_read in _service_claims(service):
-            most = service.canary_pods if field == ("canary", "source") else service.max_pods
-            pods = f"up to {most} pods" if most > 1 else "one pod"
-            yield from _mode_problems(service_key(key, *field), name, is_read, pods, storage)
+            path = service_key(key, *field)
+            yield from _mode_problems(path, name, is_read, _pods(service, field), storage)
         cache = service.fetch.cache
         claim = storage.claims.get(cache.claim) if cache else None
         if cache and claim and parse_quantity(cache.size) > parse_quantity(claim.size):
@@ -75,6 +74,14 @@ def claims_can_be_mounted_by_their_pods(
                 f"{service_key(key, 'fetch.cache.size')} is {cache.size}, more than the "
                 f"{claim.size} of claim {cache.claim!r}."
             )
+
+
+def _pods(service: InferenceServiceSettings, field: tuple[str, ...]) -> str:
+    """Return how many pods mount a claim at the same time."""
+    most = service.canary_pods if field == ("canary", "source") else service.max_pods
+    if most > 1:
+        return f"up to {most} pods"
+    return "during an update, two pods" if service.rollout.additional_replicas else "one pod"
 
 
 def _mode_problems(
@@ -86,10 +93,11 @@ def _mode_problems(
     claim = storage.claims.get(name)
     if claim is not None and not {*fitting} & {*claim.access_modes}:
         verb = "mounts" if pods == "one pod" else "mount"
+        other = ", or set rollout.surge to 0" if pods.startswith("during") else ""
         yield (
             f"{path} is {name!r}, whose access_modes are {', '.join(claim.access_modes)}, but "
             f"{pods} {verb} it{'' if is_read else ' and may write to it'}: it needs "
-            f"{' or '.join(fitting)}."
+            f"{' or '.join(fitting)}{other}."
         )
 
 

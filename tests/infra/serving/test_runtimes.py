@@ -193,7 +193,7 @@ def test_a_claim_that_the_server_mounts_as_well_is_one_volume() -> None:
         (
             {"replicas": 2},
             {"access_modes": ["ReadWriteOnce"]},
-            "up to 2 pods mount it: it needs ReadWriteMany.",
+            "up to 2 pods mount it and may write to it: it needs ReadWriteMany.",
         ),
         ({}, {"size": "1Mi"}, "fetch.cache.size is 1Gi, more than the 1Mi of claim 'copies'"),
         (

@@ -1,5 +1,6 @@
 """Gangs after the failure of one of their pods."""
 
+from devcluster.nodes.lost_pods import delete_lost_pods
 from tests.cluster.gangs import VOLCANO, placed
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
@@ -40,3 +41,24 @@ def test_a_gang_that_fails_while_no_controllers_run_does_not_start_again(
     controllers.kill()
     await_(lambda: volcano.phase("unseen") == "Failed", "the end of the job")
     assert "retryCount" not in volcano.job("unseen")["status"]
+
+
+def test_a_gang_with_an_unseen_failure_starts_again_after_the_cluster(volcano: Scheduling) -> None:
+    """The nodes are killed after a pod has failed, and before Volcano has noted the failure."""
+    job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
+    volcano.submit(stack({"lost": job, "done": job}, **VOLCANO), "lost", "done")
+    placed(volcano, lost=2, done=2)
+    volcano.fail(volcano.pods("done")[0], 64)
+    await_(lambda: volcano.phase("done") == "Terminated", "the end of the other job")
+    await_(lambda: volcano.phase("lost") == "Running", "the start of the job")
+    done = [pod["metadata"]["uid"] for pod in volcano.pods("done")]
+    first = {pod["metadata"]["uid"] for pod in volcano.pods("lost")}
+    controllers = volcano.platform.process("vc-controller-manager")
+    controllers.suspend()
+    volcano.fail(volcano.pods("lost")[0], 1)
+    delete_lost_pods(volcano.kubectl, {*volcano.nodes("lost")})
+    controllers.kill()
+    placed(volcano, lost=2)
+    assert not first & {pod["metadata"]["uid"] for pod in volcano.pods("lost")}
+    assert "retryCount" not in volcano.job("lost")["status"]
+    assert [pod["metadata"]["uid"] for pod in volcano.pods("done")] == done

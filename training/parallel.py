@@ -152,11 +152,13 @@ def check_model(
     data: Dataset,
     device: torch.device,
 ) -> None:
-    """Compute the loss of two samples with an unwrapped model, without modifying the model.
+    """Compute the loss of a small batch with an unwrapped model, without modifying the model.
 
+    The batch has two samples, or one if all batches have one, which batch norm may not support.
     Raise ConfigurationError for errors in the user's code, which every restart would repeat.
     """
-    pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), 2))
+    count = min(config.batch_size, 2)
+    pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), count))
     inputs = scale(torch.from_numpy(pixels).to(device), data.train.divisor)
     dtype = PRECISIONS[precision_of(config, device)]
     with _restored(model, device):

@@ -80,6 +80,12 @@ def test_mistakes_of_a_model_are_reported_before_the_first_step(
         train(model=f"{MODELS}:{model}")
 
 
+def test_batch_norm_is_refused_with_batches_of_one_sample(train: Train) -> None:
+    message = r"cannot compute a batch of shape \[1, 1, 8, 8\]: ValueError: Expected more than 1"
+    with pytest.raises(ConfigurationError, match=message):
+        train(model=f"{MODELS}:Normalized", batch_size=1)
+
+
 def test_a_model_is_checked_in_the_precision_of_the_run(train: Train) -> None:
     model = f"{MODELS}:InFullPrecision"
     assert train(model=model, epochs=1) == exit_codes.DONE

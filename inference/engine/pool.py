@@ -309,8 +309,9 @@ class Pool:
             self._dispatch()
 
     def _fail(self, batch: Batch, error: Exception) -> None:
-        """Answer the requests of a batch for whose inputs or outputs there is too little memory."""
-        refusal = UnavailableError(f"too little memory for a batch of requests: {error}")
+        """Refuse the requests of a batch for whose inputs or outputs there is not enough memory."""
+        emit("batch_failed", reason=repr(error), samples=batch.samples)
+        refusal = UnavailableError("not enough memory for a batch: send fewer samples at once")
         for piece in batch.pieces:
             piece.request.fail(refusal)
             self._queue.drop(piece.request)

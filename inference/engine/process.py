@@ -116,8 +116,7 @@ class Arena:
                 written = [np.frombuffer(pack_texts(texts), np.uint8)]
             size = sum(part.nbytes for part in written)
             if offset + size > self._size:
-                os.ftruncate(self._descriptor, 1 << (offset + size - 1).bit_length())
-                self._map()
+                self._grow(1 << (offset + size - 1).bit_length())
             inside = (size,) if datatype == "BYTES" else shape
             np.concatenate(written, out=self._view(inside, written[0].dtype, offset))
             placed.append((name, datatype, shape, offset, size))
@@ -151,6 +150,16 @@ class Arena:
         """Release the memory. Existing views keep their mapping."""
         os.close(self._descriptor)
         del self._memory
+
+    def _grow(self, size: int) -> None:
+        before = self._size
+        os.ftruncate(self._descriptor, size)
+        try:
+            self._map()
+        except (MemoryError, OSError):
+            # The other process would map the larger size even for small batches.
+            os.ftruncate(self._descriptor, before)
+            raise
 
     def _view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> NDArray[Any]:
         return np.ndarray(shape, dtype, buffer=self._memory, offset=offset)
@@ -274,25 +283,25 @@ class Worker:
     def compute(self, batch: Batch) -> None:
         """Send a batch. The worker must have fewer than `SLOTS` batches.
 
-        Raise OSError or MemoryError if there is too little memory for its inputs.
+        Raise OSError or MemoryError if there is not enough memory for its inputs.
         """
         slot = self._free[0]
         tensors = self._slots[slot].inputs.put(batch.arrays())
-        batch.slot = self._free.popleft()
-        if not self.batches:
-            self.busy_since = time.monotonic()
-        self.batches.append(batch)
         if self._end is not None:
             # This never blocks, because the buffer has space for the messages of all slots. `_reap`
             # detects an exit.
             with contextlib.suppress(ConnectionError):
                 message = {"slot": slot, "sizes": batch.sizes, "wanted": batch.wanted}
                 send(self._end, {**message, "tensors": tensors})
+        if not self.batches:
+            self.busy_since = time.monotonic()
+        batch.slot = self._free.popleft()
+        self.batches.append(batch)
 
     def finish(self, message: Message) -> tuple[dict[str, NDArray[Any]], Errors]:
         """Remove the first batch, and return copies of its outputs and its errors.
 
-        Raise OSError or MemoryError if there is too little memory for the outputs.
+        Raise OSError or MemoryError if there is not enough memory for the outputs.
         """
         batch = self.batches.popleft()
         # Before anything can fail. The slot is reused only after the outputs were copied.

@@ -14,7 +14,7 @@ from inference.engine.interface import (
     OverloadedError,
     UnavailableError,
 )
-from inference.engine.process import SLOTS, Arena
+from inference.engine.process import SLOTS
 from tests.inference.engine.exports import Serve, infer, outcome, sample, until, worker_pids
 from tests.inference.engine.probes import FAIL, FINE, LONG, REFUSE, REFUSE_AT_LENGTH, SLEEP
 
@@ -208,7 +208,11 @@ async def test_outputs_that_differ_from_the_declaration_fail_their_request(
         assert worker_pids(engine) == pids
 
 
-@pytest.mark.parametrize("failing", ["put", "get"])
+@pytest.mark.parametrize(
+    "failing",
+    ["inference.engine.process.Arena.put", "inference.engine.process.Arena.get",
+     "inference.engine.process.send"],
+)  # fmt: skip
 async def test_without_memory_for_a_batch_its_requests_fail(
     probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
@@ -217,9 +221,9 @@ async def test_without_memory_for_a_batch_its_requests_fail(
 
     async with serve(probe, max_batch=2) as engine:
         with monkeypatch.context() as patch:
-            patch.setattr(Arena, failing, fail)
+            patch.setattr(failing, fail)
             for _ in range(2 * SLOTS):
-                with pytest.raises(UnavailableError, match="too little memory"):
+                with pytest.raises(UnavailableError, match="not enough memory"):
                     await asyncio.wait_for(infer(engine.pool, sample(FINE, count=5)), 60)
         assert engine.queued == 0
         answer = await infer(engine.pool, sample(FINE, value=7, count=5))

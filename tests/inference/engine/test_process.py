@@ -87,6 +87,24 @@ def test_an_arena_grows_and_older_views_stay_valid() -> None:
     arena.close()
 
 
+def test_an_arena_that_cannot_grow_keeps_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    arena, large = Arena.create(), {"x": [np.zeros(INITIAL_BYTES)]}
+    other = Arena(os.dup(arena._descriptor))
+    with monkeypatch.context() as patch:
+        patch.setattr("inference.engine.process.mmap.mmap", fail)
+        with pytest.raises(OSError, match="Cannot allocate"):
+            arena.put(large)
+    assert os.fstat(arena._descriptor).st_size == INITIAL_BYTES
+    assert other.get(arena.put({"x": [np.arange(4)]}))["x"].tolist() == [0, 1, 2, 3]
+    placed = arena.put(large)
+    assert len(other.get(placed)["x"]) == INITIAL_BYTES
+    arena.close()
+    other.close()
+
+
 def test_memory_is_announced_whenever_it_is_mapped() -> None:
     arena = Arena.create()
     mapped: list[NDArray[np.uint8] | None] = []

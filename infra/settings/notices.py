@@ -14,7 +14,7 @@ from infra.settings.amounts import (
     services_total,
     update_surge,
 )
-from infra.settings.problems import full_key, job_key
+from infra.settings.problems import full_key, job_key, service_key
 from infra.settings.training.job import TrainingJobSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
@@ -44,6 +44,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _updates_that_wait_for_training(settings)
     yield from _claims_of_the_first_consumer(settings)
     yield from _slow_processes(settings)
+    yield from _updates_with_one_claim(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
@@ -194,3 +195,24 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
                 f"gang is running, no service can be updated. Raise the quota to at least "
                 f"{plain(needs, name)}."
             )
+
+
+def _updates_with_one_claim(settings: StackSettings) -> Iterator[str]:
+    """Warn about services with one pod whose claim a second pod may not be able to mount.
+
+    ReadWriteOnce permits several pods on one node, so the volume or a node selector may prevent
+    this.
+    """
+    for key, service in settings.inference.services.items():
+        if service.max_pods > 1 or not service.rollout.additional_replicas:
+            continue
+        volumes = (volume.claim for volume in service.volumes.values())
+        for name in sorted({*service.claims.values(), *filter(None, volumes)}):
+            modes = settings.storage.claims[name].access_modes
+            if not {"ReadWriteMany", "ReadOnlyMany"} & {*modes}:
+                yield (
+                    f"{service_key(key, 'rollout.surge')} is {service.rollout.surge}, so two pods "
+                    f"mount claim {name!r} during an update, but its access_modes are "
+                    f"{', '.join(modes)}: an update fails if the new pod is on another node. "
+                    "Use `surge: 0`, unless there is only one node for the pod."
+                )

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
 
 from infra.settings.inference import GatewaySettings, InferenceSettings
 from infra.settings.problems import job_key, service_key
@@ -16,45 +15,46 @@ class _Route:
     """A setting, where its requests arrive, and which of them it receives."""
 
     path: str
-    entrance: str
-    listener: str | None
-    """None if the route receives requests from all listeners."""
+    origin: str
+    """The Gateway or the Ingress class."""
     hosts: frozenset[str]
     """Host names. Empty if the route accepts every host name."""
-    prefix: str
-    protocol: Literal["HTTP", "gRPC"] = "HTTP"
+    listener: str | None = None
+    """None if the route receives requests from all listeners."""
+    prefix: str | None = None
+    """Prefix of the paths, or None for gRPC and for an Ingress, which receive all paths."""
 
-    def overlap(self, other: "_Route") -> str | None:
-        """Return the requests for which neither route is more specific, or None."""
+    def requests_of_both(self, other: "_Route") -> str | None:
+        """Describe requests for which neither route is more specific, or return None."""
         listeners = {self.listener, other.listener}
-        if self.entrance != other.entrance or (len(listeners) > 1 and None not in listeners):
-            return None
-        every = not self.hosts and not other.hosts
-        if self.protocol != other.protocol:
-            # For a host name, a listener accepts either HTTPRoutes or GRPCRoutes (Gateway API v1).
-            every = not self.hosts or not other.hosts
-        elif self.prefix != other.prefix:
+        if self.origin != other.origin or (len(listeners) > 1 and None not in listeners):
             return None
         both = sorted(self.hosts & other.hosts)
-        if not every and not both:
+        if self.prefix is None and other.prefix is None:
+            return both[0] if both else None
+        if self.prefix is None or other.prefix is None:
+            # For a host name, a listener accepts either HTTPRoutes or GRPCRoutes (Gateway API v1).
+            either = sorted(self.hosts | other.hosts) if not (self.hosts and other.hosts) else both
+            return either[0] if either else None
+        if self.prefix != other.prefix or not (both or self.hosts == other.hosts):
             return None
-        hosts = "every host name" if every else both[0]
-        return hosts if self.protocol != other.protocol else f"path {self.prefix} of {hosts}"
+        return f"path {self.prefix} of {both[0] if both else 'every host name'}"
 
 
 def routes_differ(
     training: TrainingSettings, inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that no two routes receive the same requests, which only the older one would get."""
-    routes = _routes(training, inference, tenancy.namespace)
-    for first, second in combinations(routes, 2):
-        if (requests := first.overlap(second)) is not None:
-            remedy = "hostnames" if first.protocol != second.protocol else "hostnames or paths"
-            if first.entrance.startswith("Ingress"):
-                remedy = "hostnames"
+    """Check that no two routes receive the same requests, which only the older one would get.
+
+    Ingresses without host names are not compared, because some controllers create a load balancer
+    for each of them.
+    """
+    for first, second in combinations(_routes(training, inference, tenancy.namespace), 2):
+        if (requests := first.requests_of_both(second)) is not None:
+            only_hosts = first.prefix is None or second.prefix is None
             yield (
-                f"{second.path} receives the requests to {requests} from {first.entrance}, as does "
-                f"{first.path}: use different {remedy}."
+                f"{second.path} receives the requests to {requests} from {first.origin}, as does "
+                f"{first.path}: use different hostnames{'' if only_hosts else ' or paths'}."
             )
 
 
@@ -63,28 +63,26 @@ def _routes(
 ) -> Iterator[_Route]:
     for key, service in inference.services.items():
         path, route = service_key(key, "route"), service.route
-        if route is None:
-            continue
-        hosts, prefix = frozenset(route.hostnames), _prefix(route.path)
-        if route.ingress is not None:
-            entrance = f"Ingress class {route.ingress.class_name}"
-            yield _Route(path, entrance, None, hosts, prefix)
-        if route.gateway is not None:
-            entrance, listener = _entrance(route.gateway, namespace)
-            yield _Route(path, entrance, listener, hosts, prefix)
+        if route is not None and route.ingress is not None:
+            origin = f"Ingress class {route.ingress.class_name}"
+            yield _Route(path, origin, frozenset(route.hostnames))
+        if route is not None and route.gateway is not None:
+            origin, listener = _name(route.gateway, namespace), route.gateway.section
+            hosts = frozenset(route.hostnames)
+            yield _Route(path, origin, hosts, listener, _prefix(route.path))
             if route.grpc_hostnames:
-                hosts = frozenset(route.grpc_hostnames)
-                yield _Route(f"{path}.grpc_hostnames", entrance, listener, hosts, "/", "gRPC")
+                setting, grpc = f"{path}.grpc_hostnames", frozenset(route.grpc_hostnames)
+                yield _Route(setting, origin, grpc, listener)
     for key, job in training.jobs.items():
         notebook = job.notebook.route if job.notebook is not None else None
         if notebook is not None:
-            entrance, listener = _entrance(notebook.gateway, namespace)
-            hosts, prefix = frozenset(notebook.hostnames), _prefix(notebook.path)
-            yield _Route(job_key(key, "notebook", "route"), entrance, listener, hosts, prefix)
+            path, origin = job_key(key, "notebook", "route"), _name(notebook.gateway, namespace)
+            hosts, listener = frozenset(notebook.hostnames), notebook.gateway.section
+            yield _Route(path, origin, hosts, listener, _prefix(notebook.path))
 
 
-def _entrance(gateway: GatewaySettings, namespace: str) -> tuple[str, str | None]:
-    return f"Gateway {gateway.namespace or namespace}/{gateway.name}", gateway.section
+def _name(gateway: GatewaySettings, namespace: str) -> str:
+    return f"Gateway {gateway.namespace or namespace}/{gateway.name}"
 
 
 def _prefix(path: str) -> str:

@@ -79,9 +79,7 @@ def claims_can_be_mounted_by_their_pods(
 def _pods(service: InferenceServiceSettings, field: tuple[str, ...]) -> str:
     """Return how many pods mount a claim at the same time."""
     most = service.canary_pods if field == ("canary", "source") else service.max_pods
-    if most > 1:
-        return f"up to {most} pods"
-    return "during an update, two pods" if service.rollout.additional_replicas else "one pod"
+    return f"up to {most} pods" if most > 1 else "one pod"
 
 
 def _mode_problems(
@@ -93,11 +91,10 @@ def _mode_problems(
     claim = storage.claims.get(name)
     if claim is not None and not {*fitting} & {*claim.access_modes}:
         verb = "mounts" if pods == "one pod" else "mount"
-        other = ", or set rollout.surge to 0" if pods.startswith("during") else ""
         yield (
             f"{path} is {name!r}, whose access_modes are {', '.join(claim.access_modes)}, but "
             f"{pods} {verb} it{'' if is_read else ' and may write to it'}: it needs "
-            f"{' or '.join(fitting)}{other}."
+            f"{' or '.join(fitting)}."
         )
 
 
@@ -110,6 +107,8 @@ def _job_claims(job: TrainingJobSettings) -> Iterator[_MountedClaim]:
     if job.datasets is not None:
         is_read = not any(step.writes_datasets for step in job.steps.values())
         yield ("datasets",), job.datasets, is_read
+    if job.notebook is not None:
+        yield ("notebook", "home"), job.notebook.home, False
     yield from _volume_claims(job.volumes)
 
 

@@ -219,3 +219,29 @@ def test_the_program_gives_notices_as_warnings(
     monkeypatch.setattr(pulumi.log, "warn", said.append)
     provision(changed("volcano.priority_classes", TWO_CLASSES), again=True)
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "modes", "warned"),
+    [
+        ({}, ["ReadWriteOnce"], True),
+        ({}, ["ReadWriteOncePod"], True),
+        ({}, ["ReadWriteOnce", "ReadOnlyMany"], False),
+        ({"rollout": {"surge": 0}}, ["ReadWriteOnce"], False),
+        ({"rollout": {"recreate": True}}, ["ReadWriteOnce"], False),
+    ],
+)
+def test_an_update_that_mounts_a_claim_twice_is_warned_of(
+    changes: dict[str, Any], modes: list[str], warned: bool
+) -> None:
+    values = good()
+    values["storage"]["claims"]["models"] = {
+        "size": "1Gi", "storage_class": "shared", "access_modes": modes,
+    }  # fmt: skip
+    source = {"claim": {"name": "models"}}
+    values["inference"]["services"] = {
+        "digits": {"cpu": "500m", "memory": "2Gi", "source": source, **changes}
+    }
+    found = [each for each in told(values) if "mount claim 'models' during an update" in each]
+    assert bool(found) is warned
+    assert all(each.startswith("gpu-platform:inference.services.digits.rollout.") for each in found)

@@ -76,23 +76,37 @@ def test_routes_for_the_same_requests_are_refused(
     ]
 
 
-def test_two_services_cannot_have_the_same_ingress() -> None:
-    assert found(INGRESS, INGRESS) == [
-        f"{SECOND} receives the requests to path / of every host name from Ingress class nginx, as "
-        f"does {FIRST}: use different hostnames."
+def test_two_services_cannot_have_an_ingress_for_the_same_host_name() -> None:
+    route = {**INGRESS, "hostnames": ["a.example.com"]}
+    assert found(INGRESS, INGRESS) == found(INGRESS, route) == []
+    assert found(route, route) == [
+        f"{SECOND} receives the requests to a.example.com from Ingress class nginx, as does "
+        f"{FIRST}: use different hostnames."
     ]
 
 
-def test_a_host_name_is_for_http_or_for_grpc() -> None:
+@pytest.mark.parametrize(
+    "first",
+    [
+        {**GATEWAY, "hostnames": ["a.example.com"], "path": "/a"},
+        {**GATEWAY, "path": "/a"},
+    ],
+    ids=["host name", "every host name"],
+)
+def test_a_host_name_is_for_http_or_for_grpc(first: dict[str, Any]) -> None:
     grpc = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
-    http = {**GATEWAY, "hostnames": ["a.example.com"], "path": "/a"}
-    assert found(http, grpc, "triton") == [
+    assert found(first, grpc, "triton") == [
         f"{SECOND}.grpc_hostnames receives the requests to a.example.com from Gateway "
         f"ml/public, as does {FIRST}: use different hostnames."
     ]
-    assert found({**GATEWAY, "path": "/a"}, grpc, "triton") == [
-        f"{SECOND}.grpc_hostnames receives the requests to every host name from Gateway "
-        f"ml/public, as does {FIRST}: use different hostnames."
+
+
+def test_two_services_cannot_have_the_same_host_name_for_grpc() -> None:
+    first = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
+    second = {**first, "hostnames": ["c.example.com"]}
+    assert found(first, second, "triton") == [
+        f"{SECOND}.grpc_hostnames receives the requests to a.example.com from Gateway "
+        f"ml/public, as does {FIRST}.grpc_hostnames: use different hostnames."
     ]
 
 

@@ -55,6 +55,12 @@ def test_checkpoints_of_a_single_pod_can_be_written() -> None:
     )
 
 
+def test_the_home_of_a_notebook_can_be_written() -> None:
+    values = configuration(job("notebook"))
+    values["training"]["jobs"]["job"]["notebook"]["home"] = "homes"
+    assert fitting(values, "homes") == [ONCE, MANY]
+
+
 def test_the_error_names_the_datasets_and_the_access_modes() -> None:
     assert found_for(configuration(job("volcano")), "datasets", ONCE) == [
         "gpu-platform:training.jobs.job.datasets is 'datasets', whose access_modes are "
@@ -87,10 +93,6 @@ def served(**changes: Any) -> dict[str, Any]:
 HUB = {"hub": {"model": "a/b", "revision": "0" * 40, "cache": "extra"}}
 
 
-KEPT = {"rollout": {"surge": 0}}
-"""No additional pod during an update."""
-
-
 def canary(replicas: int, source: dict[str, Any]) -> dict[str, Any]:
     """Return a canary with its own model, and the route that it needs."""
     return {
@@ -102,8 +104,7 @@ def canary(replicas: int, source: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "modes"),
     [
-        ({"volumes": {"x": {"path": "/x", "claim": "extra"}}}, [MANY]),
-        ({"volumes": {"x": {"path": "/x", "claim": "extra"}}, **KEPT}, [ONCE, MANY]),
+        ({"volumes": {"x": {"path": "/x", "claim": "extra"}}}, [ONCE, MANY]),
         ({"replicas": 4, "volumes": {"x": {"path": "/x", "claim": "extra"}}}, [MANY]),
         (
             {"replicas": 4, "volumes": {"x": {"path": "/x", "claim": "extra", "read_only": True}}},
@@ -111,20 +112,17 @@ def canary(replicas: int, source: dict[str, Any]) -> dict[str, Any]:
         ),
         ({"replicas": 4, "source": {"claim": {"name": "extra"}}}, [READ, MANY]),
         (canary(4, {"claim": {"name": "extra"}}), [READ, MANY]),
-        (canary(1, {"claim": {"name": "extra"}}), [READ, MANY]),
-        ({**canary(1, {"claim": {"name": "extra"}}), **KEPT}, [ONCE, READ, MANY]),
+        (canary(1, {"claim": {"name": "extra"}}), [ONCE, READ, MANY]),
         ({"runtime": "vllm", "replicas": 2, "source": HUB}, [MANY]),
         ({"runtime": "vllm", **canary(2, HUB)}, [MANY]),
     ],
     ids=[
         "volume of one pod",
-        "volume of one pod that is replaced",
         "volume",
         "read-only volume",
         "model",
         "model of the canary",
         "model of one canary",
-        "model of one canary that is replaced",
         "cache",
         "cache of the canary",
     ],
@@ -140,12 +138,4 @@ def test_the_error_names_the_setting_of_the_claim_and_the_number_of_pods() -> No
     assert found_for(values, "extra", ONCE) == [
         "gpu-platform:inference.services.digits.canary.source is 'extra', whose access_modes are "
         "ReadWriteOnce, but up to 4 pods mount it: it needs ReadWriteMany or ReadOnlyMany."
-    ]
-
-
-def test_the_error_names_the_setting_with_which_a_single_pod_may_keep_its_claim() -> None:
-    assert found_for(served(source={"claim": {"name": "extra"}}), "extra", ONCE) == [
-        "gpu-platform:inference.services.digits.source is 'extra', whose access_modes are "
-        "ReadWriteOnce, but during an update, two pods mount it: it needs ReadWriteMany or "
-        "ReadOnlyMany, or set rollout.surge to 0."
     ]

@@ -121,7 +121,6 @@ def _start(cluster: Cluster, step: Step, early: Early | None) -> None:
     layout.state.chmod(0o700)
     events = EventLog(layout.events)
     layout.events.unlink(missing_ok=True)
-    layout.kubeconfig.unlink(missing_ok=True)  # nodes wait for it
     if spec.kind is Kind.REAL:
         _create_volumes(layout)
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.charts)

@@ -68,6 +68,11 @@ class Layout:
         return self.state / "kubeconfig"
 
     @property
+    def node_kubeconfig(self) -> Path:
+        """Kubeconfig for the nodes, which exists once the API server accepts them."""
+        return self.state / "node-kubeconfig"
+
+    @property
     def scheduler_configuration(self) -> Path:
         """Configuration of Volcano's scheduler in a cluster with simulated nodes."""
         return self.state / "volcano" / "scheduler.conf"

@@ -63,15 +63,16 @@ class Node:
         self.supervisor.start(self.services.chart_repository(charts))
         self.supervisor.start(self.services.docker())
         is_restart = self.control_plane.exists
+        self.layout.node_kubeconfig.unlink(missing_ok=True)
         self.control_plane.start()
         self.supervisor.on_orphan = self.control_plane.on_exit
         server = f"https://{self.node.address}:{self.spec.network.api_port}"
-        self.control_plane.write_kubeconfig(self.services.kubeconfig, server)
+        self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
         if is_restart:
             self._forget_devices()
             delete_lost_pods(self._kubectl_output, self._names)
-        # The other nodes wait for this file. Before, their kubelets would reject the lost pods.
-        self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
+        # The kubelets wait for this file, because they would reject the lost pods.
+        self.control_plane.write_kubeconfig(self.layout.node_kubeconfig, server)
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
         self._kubectl("apply", "--server-side", "-f", "-", text=objects)
@@ -98,12 +99,13 @@ class Node:
     def _await_control_plane(self) -> None:
         deadline = time.monotonic() + READY_TIMEOUT
         while time.monotonic() < deadline:
-            config = self.layout.kubeconfig
-            if config.exists():
+            config = self.layout.node_kubeconfig
+            ready = config.exists() and self._kubectl("get", "--raw", "/readyz", check=False)
+            # Again, because the file may have been left by an earlier start.
+            if ready and config.exists():
                 self.services.kubeconfig.write_text(config.read_text())
                 self.services.kubeconfig.chmod(0o600)
-                if self._kubectl("get", "--raw", "/readyz", check=False):
-                    return
+                return
             time.sleep(0.1)
         raise TimeoutError(f"the API server did not respond within {READY_TIMEOUT:.0f} s")
 
@@ -136,7 +138,7 @@ class Node:
 
     def _kubectl_output(self, *arguments: str, text: str = "", silent: bool = False) -> str:
         done = subprocess.run(
-            [self.kubectl, f"--kubeconfig={self.services.kubeconfig}", *arguments],
+            [self.kubectl, f"--kubeconfig={self.layout.kubeconfig}", *arguments],
             input=text,
             text=True,
             stdout=subprocess.PIPE,

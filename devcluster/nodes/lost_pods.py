@@ -13,11 +13,12 @@ from kube.kinds.record import State
 from kube.kinds.volcano import JOB
 
 _IMMEDIATELY = ("--force", "--grace-period=0", "--wait=false")
-_FINISHED = (State.SUCCEEDED, State.FAILED)
+_LABEL = "volcano.sh/job-name"
+_STOPPED = (State.SUCCEEDED, State.FAILED, State.SUSPENDED)
 
 
 def delete_lost_pods(kubectl: Callable[..., str], nodes: Iterable[str]) -> None:
-    """Delete the unfinished pods of nodes, and the failed pods of unfinished Volcano Jobs.
+    """Delete the unfinished pods of nodes, and the failed pods of active Volcano Jobs.
 
     Args:
         kubectl: Runs kubectl with the given arguments and returns its output.
@@ -27,17 +28,21 @@ def delete_lost_pods(kubectl: Callable[..., str], nodes: Iterable[str]) -> None:
         active = f"spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"
         selected = ("--all-namespaces", f"--field-selector={active}")
         kubectl("delete", "pods", *selected, *_IMMEDIATELY)
-    for job in _unfinished_jobs(kubectl):
-        name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
-        selected = (
-            f"--selector=volcano.sh/job-name={name}",
-            "--field-selector=status.phase=Failed",
-        )
-        kubectl("delete", "pods", f"--namespace={namespace}", *selected, *_IMMEDIATELY)
-
-
-def _unfinished_jobs(kubectl: Callable[..., str]) -> Iterable[dict[str, Any]]:
     if not kubectl("get", "crd", JOB.name, "--ignore-not-found", "--output=name"):
-        return []
-    items = json.loads(kubectl("get", JOB.name, "--all-namespaces", "--output=json"))["items"]
-    return [item for item in items if JOB.state(item.get("status", {})) not in _FINISHED]
+        return
+    jobs = _items(kubectl, JOB.name)
+    active_jobs = {_key(job) for job in jobs if JOB.state(job.get("status", {})) not in _STOPPED}
+    failed = _items(kubectl, "pods", f"--selector={_LABEL}", "--field-selector=status.phase=Failed")
+    for pod in failed:
+        namespace, name = _key(pod)
+        if (namespace, pod["metadata"]["labels"][_LABEL]) in active_jobs:
+            kubectl("delete", "pod", name, f"--namespace={namespace}", *_IMMEDIATELY)
+
+
+def _items(kubectl: Callable[..., str], *selection: str) -> list[dict[str, Any]]:
+    output = kubectl("get", *selection, "--all-namespaces", "--output=json")
+    return list(json.loads(output)["items"])
+
+
+def _key(item: dict[str, Any]) -> tuple[str, str]:
+    return item["metadata"]["namespace"], item["metadata"]["name"]

@@ -136,8 +136,9 @@ class Platform:
         """Describe the workloads of the stack's namespace, for the report of a hang."""
         setup = f'eval "$(make --no-print-directory env NODES={self.nodes})"'
         kinds = "jobs.batch.volcano.sh,podgroups.scheduling.volcano.sh,deployments,pods,events"
-        commands = [f"kubectl get {kinds} --all-namespaces --output=wide"]
-        commands += [f"kubectl describe jobs.batch.volcano.sh,pods --namespace {self.namespace}"]
+        kubectl = "timeout 60 kubectl"
+        commands = [f"{kubectl} get {kinds} --all-namespaces --output=wide"]
+        commands += [f"{kubectl} describe jobs.batch.volcano.sh,pods --namespace {self.namespace}"]
         done = subprocess.run(
             ["bash", "-c", "; ".join([setup, *commands])],
             cwd=self.checkout,

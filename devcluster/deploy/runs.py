@@ -13,7 +13,7 @@ from gitops.errors import GitopsError
 from gitops.runs.progress import Progress, failure_text
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key, owner
 from gitops.runs.status import RunStatus, read_runs, run_pods
-from gitops.runs.waiting import lacks_pods, readmission
+from gitops.runs.waiting import repair
 from gpu_platform.runs.cluster import Member
 from gpu_platform.runs.sweeps import sweep_lines
 from kube.kinds import kinds_that_support
@@ -24,7 +24,7 @@ POLL_SECONDS = 1.0
 # Time (s) for which the API server may be unavailable, for example while it restarts.
 OUTAGE_SECONDS = 60.0
 MISSED_SECONDS = 10.0
-"""Time (s) without pods after which an admitted job is admitted again."""
+"""Time (s) after which a gang that Volcano has forgotten is repaired."""
 _LAST_LINES: Final = 15
 _IDLE: Final = {"paused", "succeeded", "failed"}
 """Phases in which a trial holds no GPUs."""
@@ -56,29 +56,28 @@ class Run:
         )
 
 
-class _Admission:
-    """Admission of a run, which Volcano's controllers may miss (see `lacks_pods`)."""
+class _Repair:
+    """Commands that make Volcano continue with a run that it has forgotten (see `repair`)."""
 
     def __init__(self, kubectl: Sequence[str], run: Run) -> None:
         self._kubectl, self._run = kubectl, run
-        self._since: float | None = None
+        self._since: dict[tuple[str, ...], float] = {}
 
-    def repeat_if_missed(self, snapshot: Snapshot) -> None:
-        """Make Volcano admit the run again if its pods have been missing for ten seconds."""
-        pods = _pods(snapshot, self._run)
-        groups = (group for group in snapshot.all("PodGroup") if lacks_pods(group, pods))
+    def run_if_due(self, snapshot: Snapshot) -> None:
+        """Run the commands that have been necessary for ten seconds."""
+        now = time.monotonic()
         name = (self._run.namespace, self._run.name)
-        missed = [g for g in groups if (g["metadata"]["namespace"], owner(g)) == name]
-        if not missed:
-            self._since = None
-        elif self._since is None:
-            self._since = time.monotonic()
-        elif time.monotonic() - self._since >= MISSED_SECONDS:
-            for group in missed:
-                subprocess.run(
-                    [*self._kubectl, *readmission(group)], check=False, capture_output=True
-                )
-            self._since = None
+        groups = [
+            group
+            for group in snapshot.all("PodGroup")
+            if (group["metadata"]["namespace"], owner(group)) == name
+        ]
+        commands = {tuple(repair(snapshot, group)) for group in groups} - {()}
+        self._since = {each: self._since.get(each, now) for each in commands}
+        for command, since in list(self._since.items()):
+            if now - since >= MISSED_SECONDS:
+                subprocess.run([*self._kubectl, *command], check=False, capture_output=True)
+                del self._since[command]
 
 
 def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> RunStatus:
@@ -89,13 +88,13 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
         GitopsError: If the cluster is unavailable for a minute.
     """
     cluster = Cluster(kubectl)
-    admission = _Admission(kubectl, run)
+    repairs = _Repair(kubectl, run)
     last_response = time.monotonic()
     while True:
         started = time.monotonic()
         try:
             snapshot = cluster.snapshot()
-            admission.repeat_if_missed(snapshot)
+            repairs.run_if_due(snapshot)
             status = _status(cluster, snapshot, run)
         except GitopsError as error:
             if time.monotonic() - last_response > OUTAGE_SECONDS:
@@ -132,11 +131,11 @@ def wait_scheduled(
         DevclusterError: If a pod is not scheduled within `timeout` seconds.
     """
     cluster = Cluster(kubectl)
-    admission = _Admission(kubectl, run)
+    repairs = _Repair(kubectl, run)
     deadline = time.monotonic() + timeout
     while (started := time.monotonic()) < deadline:
         snapshot = cluster.snapshot()
-        admission.repeat_if_missed(snapshot)
+        repairs.run_if_due(snapshot)
         pods = _pods(snapshot, run)
         scheduled = [pod for pod in pods if is_scheduled(pod) and not _is_step(pod)]
         report(f"{len(scheduled)} of {run.nodes} pods are scheduled")

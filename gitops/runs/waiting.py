@@ -18,9 +18,9 @@ from gitops.runs.snapshot import (
     request,
 )
 from gitops.runs.states import is_part_of_a_job, state_of, wants_pods
-from kube.kinds import RESOURCES, volcano
+from kube.kinds import RESOURCES
 from kube.kinds.record import State
-from kube.kinds.volcano import with_ancestors
+from kube.kinds.volcano import FLOW, JOB, with_ancestors
 
 
 @dataclass(frozen=True)
@@ -106,34 +106,62 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
     # A suspended JobFlow is omitted, because its suspended step is listed as a job.
     for resource in RESOURCES:
         for job in snapshot.all(resource.name):
-            suspended = resource is not volcano.FLOW and (
-                state_of(resource, job, 0) is State.SUSPENDED
-            )
+            suspended = resource is not FLOW and (state_of(resource, job, 0) is State.SUSPENDED)
             if suspended and not is_part_of_a_job(resource, job):
                 namespace, name = key(job)
                 resume = "`suspend: false`"
-                if resource is volcano.JOB:
+                if resource is JOB:
                     resume = f"`python -m gpu_platform resume {name} --namespace {namespace}`"
                 yield Waiting(namespace, name, "", "suspended", (f"{resume} resumes it",))
 
 
-def lacks_pods(group: Object, pods: list[Object]) -> bool:
+def repair(snapshot: Snapshot, group: Object) -> list[str]:
+    """Return kubectl's arguments that make Volcano continue with a gang that it has forgotten.
+
+    The list is empty unless the gang has no pods or unseen failures. Both also occur for a moment
+    while Volcano works as intended, so wait before you run the command.
+    """
+    metadata = group["metadata"]
+    namespace = f"--namespace={metadata['namespace']}"
+    if _lacks_pods(snapshot, group):
+        patch = json.dumps({"status": {"phase": "Pending"}})
+        resource = ["podgroups.scheduling.volcano.sh", metadata["name"]]
+        return ["patch", *resource, namespace, "--type=merge", f"--patch={patch}"]
+    failed = _unseen_failures(snapshot, group)
+    return ["delete", "pods", *failed, namespace] if failed else []
+
+
+def _lacks_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether Volcano has admitted a PodGroup whose pods do not exist.
 
     Volcano's controllers normally create the pods within a second. In Volcano 1.14.1, they miss the
     admission if the API server ends their watch at that moment. This can happen in the seconds
     after Volcano's CRDs are created.
     """
-    return group.get("status", {}).get("phase") == "Inqueue" and not pods
+    return group.get("status", {}).get("phase") == "Inqueue" and not _pods(snapshot, group)
 
 
-def readmission(group: Object) -> list[str]:
-    """Return kubectl's arguments that make Volcano admit a PodGroup again."""
-    metadata = group["metadata"]
-    resource = ["podgroups.scheduling.volcano.sh", metadata["name"]]
-    patch = json.dumps({"status": {"phase": "Pending"}})
-    namespace = f"--namespace={metadata['namespace']}"
-    return ["patch", *resource, namespace, "--type=merge", f"--patch={patch}"]
+def _unseen_failures(snapshot: Snapshot, group: Object) -> list[str]:
+    """Return the failed pods of a Volcano Job because of which the rest of its gang never starts.
+
+    Volcano's controllers restart a job only if they see a pod fail, not if it failed while they
+    were not running (Volcano 1.14.1). The scheduler does not start a gang with a failed pod.
+    """
+    owners = group["metadata"].get("ownerReferences", [])
+    kinds = [(each.get("apiVersion"), each.get("kind")) for each in owners]
+    pods = _pods(snapshot, group)
+    if (JOB.api_version, JOB.kind) not in kinds or all(map(is_scheduled, pods)):
+        return []
+    return [
+        pod["metadata"]["name"]
+        for pod in pods
+        if pod.get("status", {}).get("phase") == "Failed"
+        and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def _pods(snapshot: Snapshot, group: Object) -> list[Object]:
+    return [pod for pod in snapshot.all("Pod") if group_of(pod) == key(group)]
 
 
 def _reasons(
@@ -147,13 +175,9 @@ def _reasons(
     computed = [*_queue_reasons(snapshot, queue, missing), *_capacity_reasons(snapshot, missing)]
     messages = _scheduler_messages(snapshot, group, pods)
     unavailable = any("unavailable" in text for text in messages)
-    if lacks_pods(group, pods) and not computed:
-        namespace, name = group["metadata"]["namespace"], owner(group)
-        computed.append(
-            f"Volcano admitted the job, but has not created its pods: `kubectl describe "
-            f"{volcano.JOB.name} {name} --namespace {namespace}` shows failures; if there are "
-            f"none, `{shlex.join(['kubectl', *readmission(group)])}` admits it again"
-        )
+    forgotten = _forgotten(snapshot, group)
+    if forgotten and (pods or not computed):
+        computed.append(forgotten)
     elif starting and missing and not computed and not unavailable:
         others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
         computed.append(
@@ -162,6 +186,24 @@ def _reasons(
         )
     yield from computed
     yield from (f"Volcano: {text}" for text in messages)
+
+
+def _forgotten(snapshot: Snapshot, group: Object) -> str:
+    """Return why Volcano may never start a gang, with a remedy, or an empty string."""
+    command = f"`{shlex.join(['kubectl', *repair(snapshot, group)])}`"
+    if _lacks_pods(snapshot, group):
+        namespace, name = group["metadata"]["namespace"], owner(group)
+        return (
+            f"Volcano admitted the job, but has not created its pods: `kubectl describe "
+            f"{JOB.name} {name} --namespace {namespace}` shows failures; if there are none, "
+            f"{command} admits it again"
+        )
+    if failed := _unseen_failures(snapshot, group):
+        return (
+            f"Volcano has not restarted the job after the failure of {', '.join(failed)}: if this "
+            f"does not change within a minute, {command} restarts it"
+        )
+    return ""
 
 
 def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ import httpx
 import yaml
 
 from gitops.forecast.sandbox import connect
+from gitops.runs.snapshot import Cluster, Snapshot
 from infra import storage, tenancy, volcano
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
@@ -183,6 +184,10 @@ class Scheduling:
     @cached_property
     def _kubeconfig(self) -> Path:
         return self.platform.state / "simulated" / "kubeconfig"
+
+    def snapshot(self) -> Snapshot:
+        """Return the cluster as `gitops status` sees it."""
+        return Cluster(self._kubectl).snapshot()
 
     def pods(self, job: str) -> list[dict[str, Any]]:
         """Return the pods of a Volcano Job or an Indexed Job."""

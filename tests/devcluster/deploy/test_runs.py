@@ -155,6 +155,21 @@ def test_an_admission_that_volcanos_controllers_missed_is_repeated(
     assert '{"status": {"phase": "Pending"}}' in patch
 
 
+@pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
+def test_a_run_whose_failed_pod_volcano_has_not_seen_is_restarted(
+    world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
+):
+    monkeypatch.setattr(runs, "MISSED_SECONDS", 0.05)
+    gang = group("digits-1", "Running", least=2)
+    job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "digits-1"}
+    gang["metadata"] = gang["metadata"] | {"ownerReferences": [job]}
+    pods = pod("digits-1", 0, "Failed"), pod("digits-1", 1, "Pending")
+    world.has(volcano_job("digits-1", "Running"), gang, *pods)
+    world.after_patch(volcano_job("digits-1", "Completed"), *(pod("digits-1", n) for n in range(2)))
+    getattr(world, waiting)()
+    assert world.patches() == ["pods digits-1-worker-0 --namespace=ml"]
+
+
 def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World):
     # Volcano restarts an aborted job on ResumeJob, so waiting for its end would not end.
     world.has(volcano_job("digits-1", "Aborted"), group("digits-1"))

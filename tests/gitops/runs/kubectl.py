@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 # `get pods,events,…` answers from the file `all`, `get KIND` from KIND, `logs … POD` from logs-POD
-# or else `log`. The second call is answered from NAME.2 if that exists. `patch` writes its
-# arguments to `patches`; the objects are then those of the file `patched`.
+# or else `log`. The second call is answered from NAME.2 if that exists. `patch` and `delete` write
+# their arguments to `patches`; the objects are then those of the file `patched`.
 PROGRAM = """#!/bin/sh
 cd "$(dirname "$0")" || exit 9
 case "$1" in
 api-resources) exec cat names ;;
 logs) file="logs-$4"; [ -e "$file" ] || file=log ;;
-patch) shift; echo "$*" >> patches; exec mv patched all ;;
+patch | delete) shift; echo "$*" >> patches; exec mv patched all ;;
 get) [ -e silent ] && { echo "connection refused" >&2; exit 1; }
      case "$2" in *,*) file=all ;; *) file="$2" ;; esac ;;
 esac

@@ -39,7 +39,9 @@ def group(
             "namespace": "ml",
             "name": job,
             "uid": f"uid-{job}",
-            "ownerReferences": [{"name": job}],
+            "ownerReferences": [
+                {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": job}
+            ],
         },
         "spec": {
             "queue": queue,
@@ -145,6 +147,30 @@ def test_pods_that_volcano_has_not_created_are_named() -> None:
         """'--patch={"status": {"phase": "Pending"}}'` admits it again"""
     )
     assert not any("has used its share" in why for why in found.reasons)
+
+
+def failed(job: str) -> dict[str, Any]:
+    """Return a pod of a job that has failed on a node."""
+    ended = pod(job, on="n")
+    return {**ended, "status": {"phase": "Failed"}}
+
+
+def test_a_failure_that_volcano_has_not_seen_is_named() -> None:
+    found = only(node(64), queue(), job("late"), group("late"), failed("late"), pod("late"))
+    assert found.reasons[0] == (
+        "Volcano has not restarted the job after the failure of late-0: if this does not change "
+        "within a minute, `kubectl delete pods late-0 --namespace=ml` restarts it"
+    )
+
+
+def test_a_failed_pod_that_is_being_deleted_or_replaced_by_its_job_is_not_named() -> None:
+    deleted = failed("late")
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:02Z"
+    other = group("late")
+    other["metadata"]["ownerReferences"][0]["apiVersion"] = "batch/v1"
+    for objects in ((group("late"), deleted), (other, failed("late"))):
+        found = only(node(64), queue(), job("late"), *objects, pod("late"))
+        assert not any("has not restarted" in why for why in found.reasons)
 
 
 def test_volcanos_message_about_a_pod_replaces_the_number_of_missing_pods() -> None:

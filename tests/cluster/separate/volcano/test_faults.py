@@ -1,9 +1,13 @@
 """Gangs after the failure of one of their pods."""
 
+import re
+import shlex
+
 from devcluster.nodes.lost_pods import delete_lost_pods
+from gitops.runs.waiting import waiting
 from tests.cluster.gangs import VOLCANO, placed
 from tests.cluster.platform import await_
-from tests.cluster.scheduling import Scheduling, stack
+from tests.cluster.scheduling import NAMESPACE, Scheduling, stack
 
 
 def test_a_gang_restarts_until_its_retries_are_exhausted_or_an_exit_code_is_fatal(
@@ -43,8 +47,36 @@ def test_a_gang_that_fails_while_no_controllers_run_does_not_start_again(
     assert "retryCount" not in volcano.job("unseen")["status"]
 
 
+def test_a_gang_with_an_unseen_failure_is_restarted_by_the_command_of_status(
+    volcano: Scheduling,
+) -> None:
+    job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
+    volcano.submit(stack({"forgotten": job}, **VOLCANO), "forgotten")
+    placed(volcano, forgotten=2)
+    await_(lambda: volcano.phase("forgotten") == "Running", "the start of the job")
+    failing, lost = volcano.pods("forgotten")
+    controllers = volcano.platform.process("vc-controller-manager")
+    controllers.suspend()
+    volcano.fail(failing, 1)
+    volcano.kubectl("delete", "pod", "-n", NAMESPACE, lost["metadata"]["name"], "--force")
+    controllers.kill()
+
+    def remedy() -> str:
+        reasons = (reason for each in waiting(volcano.snapshot()) for reason in each.reasons)
+        found = (
+            re.search(r"after the failure of .*`kubectl (.*)` restarts it", r) for r in reasons
+        )
+        return next((match[1] for match in found if match), "")
+
+    await_(lambda: remedy() != "", "the reason in the status")
+    assert volcano.placed() == {}
+    volcano.kubectl(*shlex.split(remedy()))
+    placed(volcano, forgotten=2)
+    assert volcano.job("forgotten")["status"]["retryCount"] == 1
+
+
 def test_a_gang_with_an_unseen_failure_starts_again_after_the_cluster(volcano: Scheduling) -> None:
-    """The nodes are killed after a pod has failed, and before Volcano has noted the failure."""
+    """The pods are deleted before the controllers, which have not seen the failure, start."""
     job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
     volcano.submit(stack({"lost": job, "done": job}, **VOLCANO), "lost", "done")
     placed(volcano, lost=2, done=2)

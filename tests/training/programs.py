@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.forkserver import _forkserver
 from multiprocessing.process import BaseProcess
@@ -92,6 +92,16 @@ def start(
     )
     process.start()
     return Program(process, output)
+
+
+def kill(programs: Iterable[Program]) -> None:
+    """Kill a gang's processes at once, since a process whose peer is dead exits by itself."""
+    running = list(programs)
+    for program in running:
+        with contextlib.suppress(ProcessLookupError):
+            program.signal(signal.SIGKILL)
+    for program in running:
+        program.exit_code()
 
 
 def start_gang(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.training.custom_models import Dropping
-from tests.training.programs import Program, start_gang, until
+from tests.training.programs import Program, kill, start_gang, until
 from training import evaluation
 from training import train as training
 from training.checkpoints import storage
@@ -101,9 +101,7 @@ def test_a_killed_run_has_the_evaluations_of_an_undisturbed_one(tmp_path: Path) 
     killed = gang(tmp_path / "parts", 2, *flags, "--checkpoint-steps=3", "--step-delay=0.2")
     saved = tmp_path / "parts/checkpoints"
     until(lambda: '"step": 7' in killed[0].text and any(saved.glob("step-*")))
-    for program in killed:
-        program.signal(signal.SIGKILL)
-        program.exit_code()
+    kill(killed)
     # Both attempts write to the same file. Evaluations since the checkpoint are repeated.
     first = killed[0].text
     before = lines(first, "evaluation")

@@ -2,13 +2,12 @@
 
 import json
 import secrets
-import signal
 from pathlib import Path
 
 import pytest
 
 from tests.training.custom_models import Dropping
-from tests.training.programs import Program, start_gang, until
+from tests.training.programs import Program, kill, start_gang, until
 from workload import exit_codes
 from workload.manifest import read_manifest
 
@@ -58,10 +57,7 @@ def test_a_killed_run_resumes_with_equal_losses(kind: str, tmp_path: Path) -> No
     saved = tmp_path / "parts/checkpoints"
     until(lambda: step in losses(killed[0]) and any(saved.glob("step-*")))
     # An asynchronous save may be in any state now.
-    for program in killed:
-        program.signal(signal.SIGKILL)
-    for program in killed:
-        program.exit_code()
+    kill(killed)
     resumed = gang(tmp_path / "parts", 2, tmp_path / "c", *flags)
     rest, whole = finish(resumed), finish(uninterrupted)
     assert '"event": "resume"' in resumed[0].text
@@ -83,9 +79,7 @@ def test_another_number_of_processes_sees_each_remaining_sample_once(
     flags = [f"--parallel={parallel}", "--batch-size=50", "--epochs=1"]
     killed = gang(tmp_path / "run", before, tmp_path / "a", *flags, "--step-delay=0.1")
     until(lambda: 8 in losses(killed[0]))
-    for program in killed:
-        program.signal(signal.SIGKILL)
-        program.exit_code()
+    kill(killed)
     resumed = gang(tmp_path / "run", after, tmp_path / "b", *flags)
     rest = finish(resumed)
     step, seen = min(rest) - 1, (min(rest) - 1) * 50 * before

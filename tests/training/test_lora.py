@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tests.training import reference
-from tests.training.programs import start_gang, until
+from tests.training.programs import kill, start_gang, until
 from tools.environments import environment, run
 from training.config import TrainingConfig
 from training.data import load
@@ -202,9 +201,7 @@ def test_a_killed_run_resumes_without_the_base_bit_by_bit(
     assert [program.exit_code() for program in whole] == [exit_codes.DONE] * 2, whole[0].text
     killed = gang("parts", "b", "--step-delay=0.1")
     until(lambda: any((tmp_path / "parts/checkpoints").glob("step-*")))
-    for program in killed:
-        program.signal(signal.SIGKILL)
-        program.exit_code()
+    kill(killed)
     shutil.rmtree(base)
     resumed = gang("parts", "c")
     assert [program.exit_code() for program in resumed] == [exit_codes.DONE] * 2, resumed[0].text

@@ -1,5 +1,6 @@
 """A small job of every kind, its objects, and their violations in a complete stack."""
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -68,7 +69,8 @@ def job(kind: str, **changes: Any) -> dict[str, Any]:
         **_program(kind),
         **changes,
     }
-    return {key: value for key, value in described.items() if value is not None}
+    # A copy, which the test may change.
+    return copy.deepcopy({key: value for key, value in described.items() if value is not None})
 
 
 def _program(kind: str) -> dict[str, Any]:

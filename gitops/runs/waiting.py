@@ -150,7 +150,9 @@ def _unseen_failures(snapshot: Snapshot, group: Object) -> list[str]:
     owners = group["metadata"].get("ownerReferences", [])
     kinds = [(each.get("apiVersion"), each.get("kind")) for each in owners]
     pods = _pods(snapshot, group)
-    if (JOB.api_version, JOB.kind) not in kinds or all(map(is_scheduled, pods)):
+    active = [pod for pod in snapshot.active() if group_of(pod) == key(group)]
+    has_started = sum(map(is_scheduled, active)) >= int(group.get("spec", {}).get("minMember", 1))
+    if (JOB.api_version, JOB.kind) not in kinds or has_started or all(map(is_scheduled, pods)):
         return []
     return [
         pod["metadata"]["name"]

@@ -173,6 +173,14 @@ def test_a_failed_pod_that_is_being_deleted_or_replaced_by_its_job_is_not_named(
         assert not any("has not restarted" in why for why in found.reasons)
 
 
+def test_a_running_elastic_job_is_not_restarted_for_a_failed_pod() -> None:
+    running = pod("elastic", on="n")
+    pods = (running, failed("elastic"), pod("elastic"))
+    found = only(node(64), queue(), job("elastic"), group("elastic", least=1), *pods)
+    assert found.state == "1 of 2 pods are scheduled (running, can scale up)"
+    assert not any("has not restarted" in why for why in found.reasons)
+
+
 def test_volcanos_message_about_a_pod_replaces_the_number_of_missing_pods() -> None:
     said = "0/1 nodes are unavailable: 1 node(s) had untolerated taint."
     found = only(node(64), queue(), group("late"), pod("late", said=said), pod("late", said=said))

@@ -21,10 +21,6 @@ from gitops.runs.snapshot import devices, group_of, request
 _STABLE_SESSIONS: Final = 2
 """Number of sessions without a change after which a decision is final. The first session may have
 started before the last change."""
-_SESSIONS_PER_QUEUE: Final = 4
-"""Sessions per queue if a gang may preempt. In each session, Volcano 1.14 preempts in only one
-queue, chosen at random (https://github.com/volcano-sh/volcano/issues/5140). With this number, a
-decision misses a queue with a probability of about 2%."""
 _STABLE_LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
@@ -179,14 +175,14 @@ class Replay:
         """Wait until the placement of pods is stable. `last` is the last known placement."""
         started = time.monotonic()
         since, changed = self._sandbox.sessions(), started
-        required: int | None = None
+        queues: set[str] | None = None
         while time.monotonic() < started + _TIMEOUT:
             sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
             self._listing = time.monotonic() - listed
             placement = _placement(self._all)
             if placement != last or any(map(_is_transient, self._all)):
-                last, required = placement, None
+                last, queues = placement, None
                 since, changed = self._sandbox.sessions(), time.monotonic()
                 continue
             if (
@@ -194,12 +190,12 @@ class Replay:
                 or listed < changed + _STABLE_LISTS * self._listing
             ):
                 continue
-            if required is None:
+            if queues is None:
                 self._assign()
                 if sessions < since + _MAX_SESSIONS_BEHIND and self._is_scheduler_behind():
                     continue
-                required = self._required_sessions()
-            if sessions >= since + required:
+                queues = self._preempting_queues()
+            if not self._sandbox.not_preempted(queues, since):
                 break
         else:
             self._assign()
@@ -234,19 +230,20 @@ class Replay:
             if run.end is None and len(run.pods) < run.gang.minimum
         )
 
-    def _required_sessions(self) -> int:
-        """Return the number of sessions without a change after which the decision is final."""
-        queues = {run.gang.queue for run in self.runs if run.end is None}
-        if not self._preempts or len(queues) == 1 or not self._may_preempt():
-            return _STABLE_SESSIONS
-        return _SESSIONS_PER_QUEUE * len(queues)
+    def _preempting_queues(self) -> set[str]:
+        """Return the queues in which a gang may preempt others.
 
-    def _may_preempt(self) -> bool:
-        """Return whether a waiting gang would fit if all gangs that it may preempt were evicted."""
+        These queues have a waiting gang that would fit if all gangs that it may preempt were
+        evicted.
+        """
+        if not self._preempts:
+            return set()
         present = [run for run in self.runs if run.end is None]
         left: dict[tuple[str, int], Free] = {}
+        queues: set[str] = set()
         for run in present:
-            if (missing := run.gang.minimum - len(run.pods)) <= 0:
+            missing = run.gang.minimum - len(run.pods)
+            if missing <= 0 or run.gang.queue in queues:
                 continue
             key = run.gang.queue, run.gang.priority
             if key not in left:
@@ -258,8 +255,8 @@ class Replay:
                 )
                 left[key] = free(self.state.nodes, stays)
             if may_fit(left[key], run.gang.pods, missing):
-                return True
-        return False
+                queues.add(run.gang.queue)
+        return queues
 
     def _restart_victims(self) -> bool:
         """Re-create evicted pods, as controllers do, and return whether pods were evicted.

@@ -10,11 +10,13 @@ from devcluster.paths import CHECKOUT
 from gitops.__main__ import main
 from gitops.engine import Stack
 from gitops.forecast.answer import Answer, render
-from gitops.forecast.state import dump
+from gitops.forecast.replay import Replay
+from gitops.forecast.sandbox import sandbox
+from gitops.forecast.state import Queue, dump
 from gitops.preview import events
 from gitops.preview.simulation import with_simulation
 from tests.gitops import plans
-from tests.gitops.forecast.states import JOB, state
+from tests.gitops.forecast.states import JOB, gang, state
 
 
 def simulated(folder: Path, capsys: pytest.CaptureFixture[str], *changes: str) -> Answer:
@@ -69,6 +71,25 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     # Its first line has the age of the snapshot, as one of the assumptions does.
     assert shown[1:] == [line for line in render(answer).splitlines()[1:] if " h old" not in line]
     assert picture.read_text() == (CHECKOUT / "docs" / "simulation.svg").read_text()
+
+
+def test_gangs_of_all_queues_preempt() -> None:
+    names = ["language", "speech", "vision"]
+    gangs = []
+    for number, name in enumerate(names):
+        low = gang(f"low-{name}", 1, 8, f"gpu-{number}", hour=7)
+        high = gang(f"high-{name}", 1, 8, hour=8)
+        gangs.append(low.model_copy(update={"queue": name}))
+        gangs.append(high.model_copy(update={"queue": name, "priority_class": "urgent"}))
+    queues = [Queue(name=name, spec={"weight": 1}) for name in [*names, "root"]]
+    found = state().model_copy(update={"gangs": gangs, "queues": queues})
+    with sandbox(found.scheduler_configuration) as cluster:
+        replay = Replay(cluster, found)
+        replay.start()
+        # The scheduler logs the queues that it considers: after a future session, all would remain.
+        assert cluster.not_preempted(names, cluster.sessions() + 1000) == {*names}
+    assert {victim.name for victim in replay.victims} == {f"low-{name}" for name in names}
+    assert not replay.unsettled
 
 
 def test_a_plan_is_simulated_next_to_the_snapshot_without_it(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Scheduler:
         behind_until: int = 0,
     ) -> None:
         self.count = 0
+        self.preempting: set[str] = set()
         self._phases = phases or {}
         self._behind_until = behind_until
         self._session = session
@@ -63,6 +64,11 @@ class Scheduler:
     def end(self, name: str, *, pods_only: bool = False) -> None:
         """Delete the pods of a gang."""
         self._pods = {k: pod for k, pod in self._pods.items() if not k.startswith(name)}
+
+    def not_preempted(self, queues: set[str], since: int) -> set[str]:
+        """Return the queues until the session that preempts has ended."""
+        self.preempting = queues
+        return queues if since < self._session else set()
 
     def sessions(self) -> int:
         """Run the next session."""
@@ -124,12 +130,13 @@ def test_a_gang_of_an_unknown_class_keeps_its_priority() -> None:
     assert [victim.name for victim in replay.victims] == ["low"]
 
 
-@pytest.mark.parametrize(("queue", "pods"), [("vision", 1), ("language", 2)])
-def test_a_decision_needs_few_sessions_with_one_queue_or_if_preemption_frees_too_little(
-    queue: str, pods: int
+@pytest.mark.parametrize(("pods", "queues"), [(1, {"vision"}), (2, set[str]())])
+def test_preemption_is_expected_only_in_queues_where_it_frees_enough(
+    pods: int, queues: set[str]
 ) -> None:
     cluster = Scheduler(session=-1)
-    assert decided(cluster, snapshot(queue, pods)).victims == []
+    assert decided(cluster, snapshot("language", pods)).victims == []
+    assert cluster.preempting == queues
     assert cluster.count < 8
 
 

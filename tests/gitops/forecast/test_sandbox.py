@@ -15,6 +15,7 @@ CLOSED = "I0101 session.go:9] Close Session 1\n"
 PAUSED = "I0101 scheduler.go:9] Finished loading scheduler config. Final state: actions=[shuffle]\n"
 RESUMED = PAUSED.replace("shuffle", "allocate backfill")
 MARKER = "I0101 event_handlers.go:9] Added pod <simulation/marker-0> into cache.\n"
+PREEMPTED = "I0101 preempt.go:9] No preemptors in Queue <{}>, break.\n"
 KNOWN = 'I0101 cache.go:9] "SnapShot for scheduling" jobNum={} QueueNum=2 NodeNum={}\n'
 
 
@@ -47,6 +48,26 @@ def test_sessions_are_counted_once_and_only_in_complete_lines(tmp_path: Path) ->
         log.write(f"\nother\n{CLOSED}")
     assert made.sessions() == 3
     assert made.sessions() == 3
+
+
+def test_a_queue_is_preempted_by_a_session_that_considers_it_first(tmp_path: Path) -> None:
+    vision, language = PREEMPTED.format("vision"), PREEMPTED.format("language")
+    of_vision, of_language = vision + language + CLOSED, language + vision + CLOSED
+    made = sandbox(tmp_path, Api(), of_language + of_vision)
+    since = made.sessions()
+    queues = {"vision", "language", "without-admitted-gangs"}
+
+    def left_after(session: str) -> set[str]:
+        with (tmp_path / "log").open("a") as log:
+            log.write(session)
+        return made.not_preempted(queues, since)
+
+    both = {"vision", "language"}
+    # The first session may have started before the last change.
+    assert left_after(of_language) == both
+    assert left_after(of_vision) == {"language"}
+    assert left_after(of_vision + language) == {"language"}
+    assert left_after(vision + CLOSED) == set()
 
 
 def test_a_second_state_applies_only_what_differs(tmp_path: Path) -> None:
@@ -119,7 +140,7 @@ def test_volcanos_default_replaces_a_configuration_that_it_rejects(
     ("texts", "missing"),
     [
         ([], "does not read its configuration"),
-        ([PAUSED, CLOSED], r"2 new lines with '\] Close Session '"),
+        ([PAUSED, CLOSED], r"2 new lines with 'Close Session'"),
         ([PAUSED, CLOSED * 2], "does not know pod simulation/marker-0"),
         ([PAUSED, CLOSED * 2, MARKER], "knows 0 of 3 gangs and 0 of 3 nodes"),
     ],

@@ -1,6 +1,7 @@
 """The admission policies in a separate embedded cluster."""
 
 import shlex
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,10 @@ PARTIAL = {
 class Cluster:
     """An embedded cluster, its API server and the policies in it."""
 
+    _installed = count(1)
+
     def __init__(self, platform: Platform, api: ApiServer) -> None:
         self.platform, self.api = platform, api
-        self._installed = 0
 
     def install(
         self, mode: Mode, settings: dict[str, Any] = SETTINGS, trusted: tuple[str, ...] = ()
@@ -65,8 +67,8 @@ class Cluster:
         configuration = configure(settings, RULES)
         scope = Scope(controllers=(*CONTROLLERS, *trusted))
         built = manifests(configuration, mode, scope)
-        self._installed += 1
-        probe = f"probe-{self._installed}"
+        # A deleted policy remains in use for a moment, so each probe has a new name.
+        probe = f"probe-{next(self._installed)}"
         file = self.platform.checkout / "policies.yaml"
         # By its own manager, so that applying the object without entries does not remove them. It
         # comes first: the policies read the parameters when they start.

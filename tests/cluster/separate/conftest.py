@@ -16,9 +16,9 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform
         yield platform
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def admission(control_plane: Platform) -> Iterator[Cluster]:
-    """The same API server with the policies in it."""
+    """The same API server with the policies in it, which the other files do not expect."""
     with api_server(control_plane) as api:
         cluster = Cluster(control_plane, api)
         yield cluster

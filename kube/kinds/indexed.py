@@ -35,4 +35,5 @@ KIND: Final = Kind(
     needs="Volcano",
     after_fault=f"failed pods are replaced; {PEERS_FOLLOW}",
     pod_suffix="-{last}-abcde",
+    service="several pods",
 )

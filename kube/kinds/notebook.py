@@ -15,4 +15,5 @@ KIND: Final = Kind(
     after_fault="the notebook is suspended, except after an eviction, when it restarts",
     image_needs="JupyterLab",
     containers=(CONTAINER,),
+    service="route",
 )

@@ -39,4 +39,5 @@ KIND: Final = Kind(
     after_fault=f"failed containers restart in their pods; {PEERS_FOLLOW}",
     operator="training-operator",
     containers=(CONTAINER,),
+    service="none",
 )

@@ -35,4 +35,5 @@ KIND: Final = Kind(
     # KubeRay rejects longer names because it derives pod names from them.
     max_run_name=47,
     containers=(WORKER, HEAD),
+    service="none",
 )

@@ -110,6 +110,8 @@ class Kind:
     hyperparameters run, if the kind supports them. `max_run_name` limits the length of a run's
     name. `pod_suffix` is the longest suffix that pod names add to the run's name, with `{last}` for
     the highest pod index. `containers` are the names of the containers that run the training image.
+    `service` states which runs have a Service with the name of the run (operators may create
+    Services with longer names).
     """
 
     resource: Resource
@@ -123,6 +125,7 @@ class Kind:
     max_run_name: int | None = None
     pod_suffix: str = "-worker-{last}"
     containers: tuple[str, ...] = (TRAINING_CONTAINER,)
+    service: Literal["every run", "several pods", "route", "none"] = "every run"
 
     @property
     def has_launcher(self) -> bool:

@@ -22,4 +22,5 @@ KIND: Final = Kind(
     needs="Volcano",
     image_needs="TensorFlow",
     program="examples.tensorflow",
+    service="several pods",
 )

@@ -103,6 +103,7 @@ KIND: Final = Kind(
     ),
     objects="Volcano Job with plugin `pytorch`",
     needs="Volcano",
+    service="several pods",
 )
 
 

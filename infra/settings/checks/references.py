@@ -20,10 +20,6 @@ from kube.kinds.volcano import with_ancestors
 
 _BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
 
-_WITHOUT_SERVICE: Final = frozenset({"pytorch", "ray"})
-"""Kinds whose operator creates Services with longer names than the run's."""
-_WITHOUT_SERVICE_FOR_ONE_POD: Final = frozenset({"volcano", "indexed", "tensorflow"})
-
 _Reference = tuple[str, str | None, str, str, Collection[str]]
 """A setting, the name that it refers to, the section and table that must declare this name, and
 the names that are declared there."""
@@ -243,11 +239,15 @@ def _created_objects(
 
 def _has_service(job: TrainingJobSettings) -> bool:
     """Return True if a Service has the name of the job's run."""
-    if job.starts_in_flow or job.kind in _WITHOUT_SERVICE:
+    if job.starts_in_flow:
         return False
-    if job.notebook is not None:
-        return job.notebook.route is not None
-    return job.nodes > 1 or job.kind not in _WITHOUT_SERVICE_FOR_ONE_POD
+    exists = {
+        "every run": True,
+        "several pods": job.nodes > 1,
+        "route": job.notebook is not None and job.notebook.route is not None,
+        "none": False,
+    }
+    return exists[KINDS[job.kind].service]
 
 
 def _undeclared(path: str, name: str | None, table: str, known: Collection[str]) -> Iterator[str]:

@@ -18,7 +18,8 @@ from workload.store import StoreError
 def main() -> int:
     """Run the program and return its exit code (workload.exit_codes)."""
     try:
-        # Read before torch is imported, so that --help and errors appear immediately.
+        # Read the configuration before torch is imported, so that --help and errors appear
+        # immediately.
         return run(read_config(sys.argv[1:], os.environ))
     except ConfigurationError as error:
         return fail(str(error), exit_codes.BAD_INPUT)

@@ -33,7 +33,7 @@ NCCL_DEFAULTS: Final = {
 
 
 def precision_of(config: TrainingConfig, device: torch.device) -> Precision:
-    """Return the precision; `auto` is bf16 on a GPU that supports it, else fp32."""
+    """Return the precision; `auto` is bf16 on a GPU that supports it, and fp32 otherwise."""
     if config.precision != "auto":
         return config.precision
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"

@@ -184,7 +184,7 @@ class TrainingConfig(TrainingSettings):
 
     @property
     def hang_limit(self) -> float:
-        """Return the number of seconds without progress that count as a hang.
+        """Number of seconds without progress that count as a hang.
 
         Unless `hang_timeout` is set, the limit is at least `start_timeout` and `peer_timeout`,
         because a step may take that long.
@@ -195,7 +195,7 @@ class TrainingConfig(TrainingSettings):
 
     @property
     def length(self) -> tuple[str, int]:
-        """Return the setting that determines the length of the run, and its value."""
+        """Setting that determines the length of the run, and its value."""
         for name in LENGTHS[1:]:
             if (value := getattr(self, name)) is not None:
                 return name, value

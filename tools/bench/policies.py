@@ -2,9 +2,9 @@
 
 A stack of many workloads is previewed alternately without a pack, with a pack of one empty rule
 (the cost of the engine and the SDK) and with this project's pack, so that other load on the host
-affects all equally. Then the pack alone and policies.check are timed with the same manifests. Pod
-creation is timed with and without admission policies. The benchmark prints the ratios with their
-spread and writes all samples to .bench/policies.json.
+affects all three equally. Then the pack alone and policies.check are timed with the same manifests.
+Pod creation is timed with and without admission policies. The benchmark prints the ratios with
+their spread and writes all samples to .bench/policies.json.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Return the time (µs) per resource and per rule, for both calls that the engine makes."""
+    """Return the CPU time (µs) per resource and per rule in Analyze and AnalyzeStack."""
     requests = [_request(manifest, index) for index, manifest in enumerate(manifests)]
     nothing = ResourceValidationPolicy("nothing", "Nothing.", lambda args, report: None)
     empty = _seconds([nothing], requests, manifests)

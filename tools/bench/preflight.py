@@ -6,8 +6,8 @@ a veth pair. The benchmark injects two faults: tc limits the link of one node to
 directions, or a CPU quota limits the processes of one node to a twentieth of a core. Starts without
 a fault must not report a node.
 
-The processes import PyTorch once. Every start creates a new process group, and its duration
-includes the rendezvous. The gang is not isolated from other programs on the host.
+The processes import PyTorch once. Every start creates a new process group, and the measured
+duration includes the rendezvous. The gang is not isolated from other programs on the host.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def gang(directory: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def process(rank: int, directory: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a rank's process in its pod and its node's cgroup. It exits when its input ends."""
+    """Start a rank in its pod and its node's cgroup. The process exits when its input ends."""
     program = [sys.executable, "-m", "tools.bench.preflight_gang"]
     arguments = [str(rank), str(len(NODES)), f"{NETWORK}.1", directory]
     variables = {"NODE_NAME": NODES[rank], "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}

@@ -140,7 +140,8 @@ def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dic
             stopped = True
         time.sleep(0.1)
     if launcher.returncode != (75 if stop else 0):
-        sys.exit(f"the gang exited with {launcher.returncode}:\n{output.read_text()[-4000:]}")
+        text = output.read_text()[-4000:]
+        sys.exit(f"the gang exited with code {launcher.returncode}:\n{text}")
     ordered, memory = sorted(connections.values()), sorted(peaks.values())
     return {
         "median connections per rank": ordered[len(ordered) // 2],
@@ -156,7 +157,7 @@ def lines(output: Path) -> list[str]:
 
 
 def launcher_of(strace: int) -> psutil.Process:
-    """Return the launcher, which strace has started."""
+    """Return the launcher process that strace started."""
     (child,) = psutil.Process(strace).children()
     return child
 

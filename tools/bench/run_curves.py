@@ -38,7 +38,7 @@ class Attempt:
     """Step from which the attempt resumed."""
     seconds: tuple[float, ...]
     samples: tuple[int, ...]
-    """Number of samples since the start of the run."""
+    """Number of samples that the run has processed at each time in `seconds`."""
     losses: tuple[float, ...]
 
 

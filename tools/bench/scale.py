@@ -1,14 +1,14 @@
 """Scale of clusters and stacks: `make bench-scale`.
 
-The benchmark has two parts, each on separate simulated clusters (real API server, real Volcano,
+The benchmark has two parts, each on a separate simulated cluster (real API server, real Volcano,
 nodes that run no processes):
 
 - Placement: jobs fill a thousand nodes with eight GPUs each, alternately as gangs with Volcano and
-  as plain pods with kube-scheduler. A watch records each binding, which reveals gangs of which only
-  some pods are bound.
-- Updates: `pulumi up` of 10, 100 and 1,000 jobs, in stacks of 50 that are updated concurrently as
-  docs/scale.md recommends. Duration, CPU time and memory are compared with those of a single stack
-  of 100 jobs and of `kubectl apply --server-side` with the same objects.
+  as plain pods with kube-scheduler. A watch records each pod binding, so that partially bound gangs
+  are detected.
+- Updates: `pulumi up` of 10, 100 and 1,000 jobs, in stacks of 50 jobs that are updated concurrently
+  as docs/scale.md recommends. Duration, CPU time and memory are compared with those of a single
+  stack of 100 jobs and of `kubectl apply --server-side` with the same objects.
 
 The benchmark prints the goals, including missed ones, and writes all samples to .bench/scale.json.
 """

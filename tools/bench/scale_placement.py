@@ -76,7 +76,8 @@ def _round(
         while observed.count < total:
             if watch.problem or time.monotonic() - began > _TIMEOUT:
                 problem = (
-                    watch.problem or f"{observed.count} of {total} pods after {_TIMEOUT:.0f} s"
+                    watch.problem
+                    or f"only {observed.count} of {total} pods are scheduled after {_TIMEOUT:.0f} s"
                 )
                 sys.exit(f"{name}: {problem}")
             say(f"  {observed.count} of {total} pods are scheduled")

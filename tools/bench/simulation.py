@@ -7,9 +7,8 @@ submitted in another random order. A prediction is therefore compared with a sim
 cluster that runs programs. The benchmark answers two questions:
 
 - How often do two single simulations agree? A simulation is compared with a repetition (only the
-  scheduler's random choices differ), with a simulation in another submission order, with a
-  simulation at the other scheduling period, and with the second cluster (other order
-  and period).
+  scheduler's random choices differ), with a simulation that uses another submission order, with one
+  that uses the other scheduling period, and with the second cluster (other order and period).
 - How often does the second cluster do what the three simulations jointly predict?
 
 Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have finished. The
@@ -54,7 +53,7 @@ _SIZES: Final = [
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--states", type=int, default=50, help="random states; default: 50")
+    parser.add_argument("--states", type=int, default=50, help="number of states; default: 50")
     parser.add_argument(
         "--horizon",
         type=int,

@@ -7,8 +7,8 @@ best accuracy by definition.
 
 The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
 trial resumes from its checkpoint. The cluster and its clock are simulated: epochs, pod starts and
-pod terminations take the same time in all searches. All searches are run with two different
-durations of an epoch.
+pod terminations take the same time in all searches. All searches are run with two different epoch
+durations.
 """
 
 import contextlib
@@ -161,8 +161,8 @@ def _ratio(
 def _mean_hours(whole: float, best_trials: int) -> float:
     """Return the mean GPU-hours of random search until its best trial, over all orders of trials.
 
-    All trials have the same length and the same distribution, so each order is equally likely.
-    `best_trials` of them share the best value, and `PARALLEL` run at the same time.
+    All trials have the same length and the same distribution, so each order is equally likely. The
+    best value is shared by `best_trials` trials, and `PARALLEL` trials run at the same time.
     """
     orders = math.comb(TRIALS, best_trials)
     return sum(
@@ -280,7 +280,7 @@ def programs(directory: Path) -> Iterator[Programs]:
 
 
 def _train(flags: list[str], directory: str) -> None:
-    """Run the training program in a process that has imported it."""
+    """Run the training program in a process that has already imported it."""
     from training.__main__ import run
     from training.command_line import read_config
 

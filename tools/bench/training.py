@@ -2,10 +2,11 @@
 
 Two processes on the CPU train the same model on the same data from the same seed, alternately with
 our program, a minimal hand-written loop, Lightning Fabric and Hugging Face Accelerate, so that
-other load on the host affects all equally. All use our data loader. The benchmark also measures
-bytes on the wire with and without compression; the time for which a checkpoint blocks training, and
-the step rate while it is written, both compared with dcp.async_save; and the time from a killed
-worker to the next step. It writes all samples to .bench/training.json.
+other load on the host affects all of them equally. All use our data loader. The benchmark also
+measures the bytes on the wire with and without gradient compression, and the time from the kill of
+a worker to the next step. Checkpoints are compared with dcp.async_save: the time for which one
+blocks training, and the step rate while it is written. All samples are written to
+.bench/training.json.
 """
 
 import argparse
@@ -122,7 +123,7 @@ def _until_step(lines: Any, count: int) -> None:
     while count:
         line = next(lines, None)
         if line is None:
-            sys.exit("the training exited before it reported enough steps")
+            sys.exit("the training program exited before it reported enough steps")
         count -= isinstance(parse(line), Step)
 
 

@@ -67,7 +67,7 @@ def throughput(directory: Path, world: World, turns: int, device: str) -> dict[s
     samples: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(-1, turns):
         names = list(loops)
-        # Rotated, so that each loop goes first equally often.
+        # The order is rotated so that each loop goes first equally often.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             _settle()
             started = time.perf_counter()

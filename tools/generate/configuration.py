@@ -67,14 +67,14 @@ new run. To choose the name yourself, set `run`.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
 engine uses the value from the previous update, so set `on_change` at least one update before the
-edit. Delete runs that are no longer needed with `kubectl delete`. If you restore an earlier
+edit. Use `kubectl delete` to delete runs that are no longer needed. If you restore an earlier
 specification, the update adopts its run if it still exists, and re-creates it otherwise.
 
 The identity of an image is known before the image is built. With `reference`, the identity is the
 reference; with `build`, a hash of the Dockerfile, `sources`, base image, arguments, platform and
 target.
 Files in this project's own directories, such as `training/`, do not count: changing your own
-sources starts a new run, and upgrading this project does not. If an image is rebuilt from the same
+sources starts a new run, but upgrading this project does not. If an image is rebuilt from the same
 sources, its digest may change; existing runs keep their image.
 """
 
@@ -150,7 +150,7 @@ def stack_schema() -> dict[str, Any]:
 
 
 def _with_secrets(settings: Schema) -> Schema:
-    """Return a copy of the schema in which every value of an `env` may be encrypted."""
+    """Return a copy of the schema in which the values of each `env` may be encrypted."""
     copied: Schema = json.loads(json.dumps(settings))
     for section in copied["$defs"].values():
         env = section["properties"].get("env", {})

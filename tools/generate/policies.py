@@ -81,7 +81,7 @@ Unknown rules and settings are errors, so that a typo cannot disable a rule. A c
 disables every rule is also an error. Reports list the disabled rules.
 
 The pack replaces internals of `pulumi-policy` so that each resource is decoded only once. It
-therefore only starts with version 1.21 of that package. To write custom rules, see
+therefore starts only with version 1.21 of that package. To write custom rules, see
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
 Most rules are written for all kinds of objects that run pods. A registry (`kube/workloads/`)
@@ -215,12 +215,13 @@ The configuration file can exempt a workload from a rule by name, with a reason 
 | --- | --- |
 | `workload` | [Address](#addresses) of the workload. `*` matches anything if `wildcard` is set. |
 | `rule` or `rules` | A rule, or a list of rules. |
-| `reason` | Why the workload cannot comply yet. |
+| `reason` | Reason why the workload cannot comply yet. |
 | `expires` | Last day on which the exemption is valid, at most a year ahead. |
 | `wildcard` | `true` if `workload` intentionally contains `*`. Default: `false`. |
 
-An exemption that is incomplete, has expired, or names no existing rule is a mandatory violation of
-`exemptions` and has no effect. A rule does not remediate a workload that is exempt from it.
+An exemption that is incomplete, has expired, or names a rule that does not exist is a mandatory
+violation of `exemptions` and has no effect. A rule does not remediate a workload that is exempt
+from it.
 Violations that do not belong to a single object, such as excessive cost, cannot be exempted; raise
 the limit instead.
 
@@ -229,8 +230,8 @@ the limit instead.
 - Objects that other programs create or change: Helm (from a chart), Argo CD, Flux and Config Sync
   (from a repository), the Pulumi operator (from a program), Dynamo (from a profile), and the API
   server (through mutating admission policies). [helm-release-judged](#helm-release-judged) reports
-  the objects of the stack that trigger this, such as a HelmRelease. Check the rendered manifests
-  with `helm template … | python -m policies.check -` (see
+  the objects of the stack from which such programs create objects, for example a HelmRelease. Check
+  the rendered manifests with `helm template … | python -m policies.check -` (see
   [Check manifests without Pulumi](policies-without-pulumi.md)).
 - Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
   of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.
@@ -249,7 +250,8 @@ _SIMULATED = """\
 
 `python -m gitops preview --simulate` evaluates these rules on the simulated decisions of the
 scheduler ([Simulations](simulation.md#preview-a-plan)). If several simulations differ, the worst
-outcome counts. The pack accepts levels and settings of these rules, but does not evaluate them.
+outcome counts. The pack accepts levels and settings of these rules, but does not evaluate the
+rules.
 """
 _SHARED = """\
 ## Shared settings

@@ -34,7 +34,7 @@ def _example(bad: str, good: str) -> Example:
 
 
 def _sweep(bad: str, good: str, priority: str = "") -> Example:
-    """Return sweep templates with these annotations. Only the good one gets the priority class."""
+    """Return sweep templates with these annotations. Only the good one has the priority class."""
     frame = (
         "apiVersion: flow.volcano.sh/v1alpha1\nkind: JobTemplate\nmetadata:\n  name: digits-sweep\n"
         '  annotations:\n    gpu-platform.dev/sweep-parallel: "4"\n'
@@ -143,7 +143,7 @@ spec:
 
 
 def _with_second(manifest: str, bad: str, good: str) -> Example:
-    """Return `manifest` followed by a bad or a good manifest. An empty `bad` adds none."""
+    """Return `manifest` followed by a bad or a good manifest. If `bad` is empty, add none."""
     good = f"{manifest}\n---\n{dedent(good).strip()}"
     return Example(f"{manifest}\n---\n{dedent(bad).strip()}" if bad else manifest, good)
 

@@ -1,4 +1,4 @@
-"""Checkpoint saving in all processes while training continues."""
+"""Asynchronous saving of checkpoints by all processes of a gang."""
 
 import functools
 import itertools
@@ -66,7 +66,7 @@ class Staging:
 
 
 class Saver:
-    """Saver of checkpoints. A background thread in every process writes one at a time.
+    """Saver of checkpoints. A background thread in every process writes one checkpoint at a time.
 
     With `checkpoint_async`, training waits only until the previous checkpoint is written and the
     tensors are copied. All processes must call the methods in the same order.
@@ -96,8 +96,8 @@ class Saver:
 
         `seal` does not list the files yet. The background thread calls `check` with the copies; if
         the check fails in one process, nothing is written. When everything is on disk, `done` is
-        called with the elapsed seconds. If the previous checkpoint failed, raise its error: the
-        error from its check, or OSError. If this step has already been saved, nothing is copied.
+        called with the elapsed seconds. If saving the previous checkpoint failed, raise the error:
+        the one from its check, or OSError. If this step has already been saved, nothing is copied.
         """
         started = time.monotonic()
         self.wait()
@@ -137,7 +137,7 @@ class Saver:
 
     @property
     def failed(self) -> bool:
-        """Return whether a pending checkpoint failed; `wait` raises the error."""
+        """True if saving a pending checkpoint failed; `wait` raises the error."""
         return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:

@@ -52,7 +52,7 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
     """Write this process's part of all tensors to disk; return the paths of its files.
 
     Tensors that exist only in some processes must have unique names. All processes of the group
-    must call this together, and all raise OSError if one of them cannot write.
+    must call this function together, and all raise OSError if one of them cannot write.
     """
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:

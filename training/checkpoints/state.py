@@ -188,7 +188,7 @@ def _tensors(run: Run) -> Tensors:
 
 
 def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
-    """Drop the state of parameters that never had a gradient.
+    """Drop the optimizer state of parameters that never had a gradient.
 
     Raise ValueError if the state of a parameter is incomplete.
     """

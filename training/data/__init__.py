@@ -62,7 +62,7 @@ def load(
     downloaded first; all processes may set it, but only one per machine downloads. If
     `verification` is set, shards and tokens are compared with their digests; one process per
     machine should do this. `report` is called with a progress line at most once every two seconds.
-    Raise DataError if a file is missing or damaged; the message names it.
+    Raise DataError if a file is missing or damaged; the message names the file.
     """
     if download:
         fetch(name, folder)

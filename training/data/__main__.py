@@ -60,7 +60,7 @@ def _summary(target: Path, manifest: Manifest) -> str:
 
 
 def _images(options: argparse.Namespace) -> str:
-    # Imported inside the command functions, so that --help and usage errors appear immediately.
+    # Commands import what they need, so that --help and usage errors appear immediately.
     from training.data.prepare.images import from_dataset, from_folder, prepare_images
     from training.data.prepare.output import check_apart
 
@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
             "validate",
             help="check schema, ranges, class balance and drift of a data set",
             description="Examine samples of a data set, and write a report with their statistics. "
-            "The command fails if values are not finite or all equal, if a class number is "
+            "The command fails if values are all equal or not finite, if a class number is "
             "invalid, if a class has too few samples, or if the data differ from the data of an "
             "earlier report.",
             allow_abbrev=False,

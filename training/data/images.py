@@ -54,7 +54,7 @@ class Enlarged:
 
     @property
     def divisor(self) -> int:
-        """Return the divisor of the original images."""
+        """Divisor of the original images."""
         return self.samples.divisor
 
     def __len__(self) -> int:

@@ -223,7 +223,7 @@ class Verification:
 def verify(
     folder: Path, parts: Iterable[Part], verification: Verification | None, report: Report
 ) -> None:
-    """Compare the sizes and the SHA-256 of files with the manifest.
+    """Compare the sizes and the SHA-256 digests of files with the manifest.
 
     Files that have not changed since they were last verified are not read again. Without a
     `verification`, nothing is compared. Raise DataError if a file differs; the message names the

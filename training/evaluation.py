@@ -45,8 +45,8 @@ def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
 def evaluate(run: Run, count: int) -> Evaluation | None:
     """Evaluate the model on `count` evenly spaced samples, divided among the processes.
 
-    All processes must call this, and all get the same result. After every batch, check whether a
-    process voted to stop, and return None if so.
+    All processes must call this function, and all get the same result. After every batch, check
+    whether a process voted to stop, and return None if so.
     """
     samples, objective, world = run.data.held_out, run.objective, run.world
     run.model.train(False)

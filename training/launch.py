@@ -2,8 +2,8 @@
 
 torchrun itself always exits with 1 after a failure. A job's failure policy needs the actual exit
 code, so this program exits with the code of the process that failed first (workload.exit_codes).
-After SIGTERM, it waits until its processes have saved, and exits with their code. Kubernetes limits
-this wait to the pod's grace period.
+After SIGTERM, it waits until its processes have saved their state, and exits with their code.
+Kubernetes limits this wait to the pod's grace period.
 """
 
 import contextlib

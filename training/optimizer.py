@@ -15,7 +15,7 @@ INITIAL_SHARE: Final = 0.1
 """Learning rate at the start of the warm-up, as a fraction of the peak."""
 
 FINAL_SHARE: Final = 0.001
-"""Learning rate at the end of the run, as a fraction of the peak, unless it is constant."""
+"""Learning rate at the end of the run, as a fraction of the peak, unless the rate is constant."""
 
 
 def learning_rate(config: TrainingConfig, progress: float) -> float:
@@ -84,7 +84,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Add the weights after a step to the average; steps are numbered from 1."""
+        """Update the average with the weights after a step; steps are numbered from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
         for name, parameter in self._trained().items():
             self.tensors[name].mul_(decay).add_(parameter, alpha=1 - decay)

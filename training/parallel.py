@@ -89,7 +89,7 @@ class Parallel:
         """Return the parameters by name; with FSDP, they are sharded."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
-                # After an evaluation the parameters may still be unsharded.
+                # After an evaluation, the parameters may still be unsharded.
                 module.reshard()
         return dict(self.model.named_parameters())
 
@@ -154,8 +154,9 @@ def check_model(
 ) -> None:
     """Compute the loss of a small batch with an unwrapped model, without modifying the model.
 
-    The batch has two samples, or one if all batches have one, which batch norm may not support.
-    Raise ConfigurationError for errors in the user's code, which every restart would repeat.
+    The batch has two samples, because batch norm may not support a single one; if `batch_size` is
+    1, the batch has one sample. Raise ConfigurationError for errors in the user's code, which every
+    restart would repeat.
     """
     count = min(config.batch_size, 2)
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), count))
@@ -205,6 +206,6 @@ def _restored(model: nn.Module, device: torch.device) -> Iterator[None]:
 def complete_tensor(tensor: Tensor) -> Tensor:
     """Return the full tensor of a DTensor; return other tensors unchanged.
 
-    All processes must call this together.
+    All processes must call this function together.
     """
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -27,13 +27,13 @@ FOLDERS: Final[dict[str, str]] = {
 }
 """Directory of a data set below data_dir, as named by torchvision or by the archive."""
 PLAIN_FOLDERS: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
-"""Alternative directory below data_dir, which contains the files without a subdirectory `raw`."""
+"""Alternative directory below data_dir, which contains the files directly and not in `raw`."""
 
 CIFAR: Final = {
     "cifar10": ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
     "cifar100": ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
 }
-"""Archives and their MD5 as published at https://www.cs.toronto.edu/~kriz/cifar.html."""
+"""Archives and their MD5 digests, as published at https://www.cs.toronto.edu/~kriz/cifar.html."""
 CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 
 

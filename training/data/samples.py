@@ -24,7 +24,7 @@ class Samples(Protocol):
 
     @property
     def divisor(self) -> int:
-        """Divisor that scales inputs on the device: the largest pixel value, or 0 for tokens."""
+        """Divisor that scales inputs: the largest pixel value, 1 for floats, or 0 for tokens."""
 
     def __len__(self) -> int: ...
 

@@ -62,7 +62,7 @@ class MemoryStream:
 
 
 class Windows:
-    """Samples of `context` consecutive tokens that do not overlap.
+    """Non-overlapping samples of `context` consecutive tokens.
 
     The last tokens of a stream are dropped if they do not fill a sample plus one token.
     """
@@ -166,7 +166,7 @@ class TokenFile:
 
     @property
     def name(self) -> str:
-        """Return the path."""
+        """Path of the file."""
         return str(self.path)
 
     def __len__(self) -> int:

@@ -56,7 +56,7 @@ class DataReport(BaseModel):
 
     @property
     def parts(self) -> Mapping[str, PartReport]:
-        """Return the reports of the parts by name."""
+        """Reports of the parts, by name."""
         return {"train": self.train, "held_out": self.held_out}
 
 

@@ -120,7 +120,7 @@ def write_export(
 def missing_results(config: TrainingConfig, manifest: Manifest) -> list[str]:
     """Return the settings whose artifacts or metrics an export lacks.
 
-    Artifacts that could not be exported are not missing.
+    Artifacts that could not be exported do not count as missing.
     """
     written = {(artifact.kind, artifact.method) for artifact in manifest.artifacts}
     artifacts = [

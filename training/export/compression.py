@@ -40,9 +40,9 @@ def write_program(path: Path, program: ExportedProgram) -> None:
 def pruned(model: nn.Module, share: float) -> nn.Module:
     """Return a copy in which the smallest weights of linear layers and convolutions are set to 0.
 
-    `share` is the fraction of these weights to prune. The weights of all layers are ranked together
-    (magnitude pruning, Han et al. 2015, arXiv:1506.02626). Biases and norms are not pruned. Raise
-    ValueError if the model has no linear layer and no convolution.
+    `share` is the fraction of the weights of these layers to prune. The weights of all layers are
+    ranked together (magnitude pruning, Han et al. 2015, arXiv:1506.02626). Biases and norms are not
+    pruned. Raise ValueError if the model has no linear layer and no convolution.
     """
     result = copy.deepcopy(model)
     weights = _prunable_weights(result)

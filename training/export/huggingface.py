@@ -1,4 +1,4 @@
-"""The language model `gpt` as a Hugging Face directory, in the layout of Llama.
+"""Conversion of the language model `gpt` to and from a Hugging Face directory of a Llama model.
 
 The model is equivalent to Llama: it has the same norms, rotary embeddings, SwiGLU and tied
 embeddings. vLLM, transformers and other programs that support Llama can load the directory
@@ -227,7 +227,7 @@ def _tokenizer(config: TrainingConfig) -> bytes:
 
 
 def bytes_tokenizer() -> dict[str, Any]:
-    """Return a tokenizer whose tokens are the bytes of UTF-8."""
+    """Return a tokenizer whose tokens are the bytes of UTF-8 text."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     return {
         "version": "1.0",

@@ -54,7 +54,7 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
     except dist.DistNetworkError as error:
         raise port_taken(world, error) or error from None
     yield
-    # Not called after an error: it may block if a peer is dead, and the process exits anyway.
+    # Skip this after an error: it may block if a peer is dead, and the process exits anyway.
     dist.destroy_process_group()
 
 

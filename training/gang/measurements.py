@@ -77,7 +77,7 @@ MEASUREMENTS: Final = {
 
 @dataclass(frozen=True)
 class Report:
-    """Values of one process by measurement. Failed measurements are missing."""
+    """Values of one process by measurement. Failed measurements are omitted."""
 
     node: str
     values: dict[str, float]
@@ -227,7 +227,7 @@ def check_gang(
 def measured(
     nodes: list[str], rank: int, device: torch.device, config: TrainingConfig
 ) -> dict[str, float]:
-    """Return this process's measurements. All processes must call this together."""
+    """Return this process's measurements. All processes must call this function together."""
     first = node_indices(nodes)[rank] == 0
     values = {"clock": clock_offset(rank), "matmul": matmul_speed(device)}
     values |= exchanged(nodes, rank, device)
@@ -256,7 +256,7 @@ def matmul_speed(device: torch.device) -> float:
 
 
 def exchanged(nodes: list[str], rank: int, device: torch.device) -> dict[str, float]:
-    """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes of other nodes.
+    """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes on other nodes.
 
     Each process exchanges data with the processes of the same index on other nodes. A slow peer
     slows down only one of these exchanges, so a process counts as slow only if all of its exchanges

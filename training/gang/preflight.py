@@ -22,8 +22,8 @@ from workload.report import emit
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - standard mount point on Linux
 
 POLL_SECONDS: Final = 2.0
-"""Seconds between two checks of a full volume. Processes may join the gang this far apart, which is
-far less than the default start_timeout."""
+"""Seconds between two checks of a full volume. The processes may join the gang this many seconds
+apart; the default start_timeout is much longer."""
 
 LOCKED_BYTES: Final = 2**30
 """Locked memory limit (bytes) below which RDMA is expected to fail. NCCL pins several buffers of 4
@@ -35,8 +35,8 @@ def await_free_space(folder: Path, timeout: float) -> None:
 
     Other programs may have filled the volume, and exiting would use up the run's retries. Wait
     until a checkpoint as large as the newest one fits, for at most `timeout` seconds (0 waits
-    forever); if it still does not fit, a later check fails. Every process waits by itself, before
-    it joins the gang.
+    forever); if it still does not fit, a later check fails. Every process waits independently,
+    before it joins the gang.
     """
     found = sorted((folder / "checkpoints").glob("step-*"))
     if not found:

@@ -132,7 +132,7 @@ class World:
 
     @property
     def is_rank0(self) -> bool:
-        """Return whether this process seals checkpoints, writes the export and reports progress."""
+        """True if this process seals checkpoints, writes the export and reports progress."""
         return self.rank == 0
 
 

@@ -170,7 +170,7 @@ def prepare_images(
 ) -> ShardsManifest:
     """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
-    If the same command was interrupted while it published its files, only publish the remaining
+    If the same command was interrupted while it published its files, publish only the remaining
     files, unless `force` is set. Raise DataError if there are no images for training or for the
     held-out set, or if `target` is not empty and `force` is false. After an error, `target` is
     unchanged.

@@ -91,7 +91,7 @@ def prepare_text(
 
     The written files have at most `limit` bytes each. `held_out` is the share to hold out: the end
     of each *.txt file, and this share of the *.jsonl lines and *.parquet rows, whose text is in
-    `field`. If the same command was interrupted while it published its files, only publish the
+    `field`. If the same command was interrupted while it published its files, publish only the
     remaining files, unless `force` is set. Raise DataError if there is no text for training or for
     the held-out set, or if `target` is not empty and `force` is false. After an error, `target` is
     unchanged.

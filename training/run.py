@@ -63,21 +63,21 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Return the directory of the run, shared by all processes."""
+        """Directory of the run, shared by all processes."""
         return Path(self.config.run_dir)
 
     @property
     def length(self) -> Length:
-        """Return the length of the run, in samples or steps."""
+        """Length of the run, in samples or steps."""
         return Length.of(self.config, self.data, self.world.size)
 
     @property
     def seconds(self) -> float:
-        """Return the total training time (s), without lost steps and the time between attempts."""
+        """Total training time (s), excluding lost steps and the time between attempts."""
         return time.monotonic() - self.started
 
     def should_stop(self) -> bool:
-        """Return whether a process voted to stop; all processes call this together."""
+        """Return whether a process voted to stop. All processes must call this method together."""
         return self.vote.cast(self.saver.failed or self.give_up)
 
     @contextlib.contextmanager

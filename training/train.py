@@ -336,7 +336,7 @@ def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
 
 
 def is_continued(config: TrainingConfig, manifest: Manifest) -> bool:
-    """Return whether there is more to do for a finished run.
+    """Return whether a finished run has to be trained further or exported again.
 
     The run is trained further if its configured length has increased. If only requested artifacts
     or metrics are missing from its export, it is evaluated and exported again.

@@ -54,10 +54,10 @@ def read_weights(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
 def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
     """Load an artifact of the export (pt2, pruned or int8) for the CPU.
 
-    All artifacts except pruned contain code. Only the training program may have write access to
-    their directory, because whoever can replace the file can also replace its digest. `custom`
-    applies to pruned, as in load_network. Raise ExportError if the artifact does not exist or is
-    damaged.
+    Artifacts of all kinds except `pruned` contain code. Only the training program may have write
+    access to their directory, because whoever can replace a file can also replace its digest. For
+    kind `pruned`, `custom` has the same meaning as in `load_network`. Raise ExportError if the
+    artifact does not exist or is damaged.
     """
     artifact = manifest.artifact(kind)
     if kind == "pruned":
@@ -94,7 +94,7 @@ def fill(network: nn.Module, path: Path) -> nn.Module:
     """
     tensors = _read_tensors(path)
     _check_tensors(path, tensors, tensors_of(network))
-    # Not strict: the file contains each shared tensor under one name only.
+    # Strict loading would fail, because the file contains each shared tensor under one name only.
     network.load_state_dict(tensors, strict=False)
     return network.eval()
 
@@ -160,7 +160,7 @@ def _read_quantized(path: Path, method: str) -> nn.Module:
     """
     try:
         torchao("torchao.quantization")
-        # Registers the operators and fusion patterns of quantized layers with PyTorch.
+        # This import registers the operators and fusion patterns of quantized layers with PyTorch.
         torchao("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
     except ImportError as error:
         raise ExportError(f"{path} needs the package torchao: {error}") from error
@@ -175,7 +175,7 @@ def _has_onednn() -> bool:
 def _lowered(program: ExportedProgram) -> GraphModule:
     """Lower a graph with a variable batch size to oneDNN, without a compiler.
 
-    torchao's lower_pt2e_quantized_to_x86 takes the same steps. Weights are packed for this
+    torchao's lower_pt2e_quantized_to_x86 performs the same steps. Weights are packed for this
     machine's kernels after loading, because packed weights cannot be saved.
     """
     from torch._inductor.constant_folding import constant_fold

@@ -36,7 +36,7 @@ class File(BaseModel):
 
     @property
     def content(self) -> str:
-        """Return a description of the content for messages."""
+        """Description of the content for messages."""
         return "contents"
 
 
@@ -47,7 +47,7 @@ class Weights(File):
 
     @property
     def content(self) -> str:
-        """Return a description of the content for messages."""
+        """Description of the content for messages."""
         return "weights"
 
 
@@ -87,7 +87,7 @@ class Artifact(Weights):
 
     @property
     def content(self) -> str:
-        """Return a description of the content for messages."""
+        """Description of the content for messages."""
         return f"contents of artifact {self.kind}"
 
 
@@ -158,7 +158,7 @@ class Manifest(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def signature(self) -> Signature:
-        """Return the model's input: a batch of any size."""
+        """Input of the model: a batch of any size."""
         shape = (-1, *self.input_shape)
         if self.input_dtype == "int64":
             return Signature(name="tokens", datatype="INT64", shape=shape)
@@ -168,7 +168,7 @@ class Manifest(BaseModel):
 
     @property
     def version(self) -> str:
-        """Return a short name that identifies the weights."""
+        """Short name that identifies the weights."""
         return self.weights.sha256[:12]
 
     def artifact(self, kind: str) -> Artifact:

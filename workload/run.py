@@ -183,7 +183,7 @@ class Run:
             exit_codes.leave(fail(error, rank=self._rank), dist.is_initialized())
 
     def resume(self, load: Action = lambda _: None) -> int:
-        """Call `load(directory)` with the newest checkpoint; return its step, 0 in a new run."""
+        """Call `load(directory)` with the newest checkpoint; return its step, or 0 in a new run."""
         all_or_none(lambda: self.newest and load(self.newest), self._group)
         self.resumed(files.step_of(self.newest) if self.newest else 0)
         return int(self._values["step"])
@@ -220,7 +220,11 @@ class Run:
                 emit("step", loss=value, **self._progress(step))
 
     def should_stop(self) -> bool:
-        """Return whether a process got SIGTERM or logged a non-finite loss by the previous step."""
+        """Return whether a process has received SIGTERM or logged a loss that is not finite.
+
+        Without a process group, this includes the current step; otherwise, only previous steps
+        count.
+        """
         return self._vote.cast(self._diverged)
 
     def save(self, step: int, write: Action) -> None:
@@ -260,7 +264,7 @@ class Run:
         self._emit("finished", **results, export=str(self._export), sha256=digest)
 
     def _write(self, target: Path, write: Action) -> Any:
-        """Write a directory with all ranks, and rename it to `target` when it is on disk."""
+        """Call `write` on all ranks; rename the directory to `target` when it is on disk."""
         all_or_none(self._check_loss, self._group)
         folder = on_rank0(lambda: files.create_unfinished(target), self._group)
         result = all_or_none(lambda: write(folder), self._group)

@@ -55,12 +55,12 @@ class Line:
 
     @property
     def event(self) -> str:
-        """Return the name of the event."""
+        """Name of the event."""
         return str(self.content["event"])
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return the parameters of the run; only the first line contains them."""
+        """Parameters of the run; only the first line contains them."""
         if self.event not in ("start", "resume"):
             return {}
         excluded = {"event", "step", "done_epochs"}
@@ -68,7 +68,7 @@ class Line:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the values of a progress line or of the result, under the keys `event/name`."""
+        """Values of a progress line or of the result, under the keys `event/name`."""
         if self.event not in ("step", "epoch", "evaluation", "finished"):
             return {}
         custom = self.content.get("metrics")
@@ -133,7 +133,7 @@ class Mlflow(Service):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        # MLflow's own defaults would wait for minutes, even when the process exits.
+        # With MLflow's defaults, requests would block for minutes, even when the process exits.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         # Standard output must contain nothing but JSON lines.

@@ -71,7 +71,7 @@ def _options() -> argparse.Namespace:
         "--repetitions",
         type=int,
         default=2,
-        help="repetitions; the largest update runs only once; default: 2",
+        help="repetitions of each measurement; the largest update runs only once; default: 2",
     )
     options = parser.parse_args()
     if options.jobs * options.pods > options.nodes:

@@ -117,7 +117,7 @@ def read(
 
 
 def _first_error(error: CheckpointException) -> Exception:
-    """Return the underlying error: the first OSError, or else a RuntimeError with the first reason.
+    """Return the underlying error: an OSError if files could not be accessed, else a RuntimeError.
 
     CheckpointException itself is a BaseException that contains the stack traces of all processes.
     """

@@ -73,7 +73,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     def export(self, folder: Path) -> None:
         """Write the weights from all ranks.
 
-        They are in the Hugging Face format if torchtitan can convert this model to it.
+        The Hugging Face format is used if torchtitan can convert this model to it.
         """
         manager, adapter = self.checkpointer, self.config.model_spec.state_dict_adapter
         dtype = TORCH_DTYPE_MAP[self.config.checkpoint.export_dtype]

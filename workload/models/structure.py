@@ -46,7 +46,7 @@ def flops_per_sample(
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shadow = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
-    # Two samples, because batch norm in training mode rejects a single one.
+    # Use two samples, because batch norm in training mode may reject a single one.
     inputs = torch.zeros((2, *shape), dtype=dtype, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         functional_call(model, shadow, (inputs,))

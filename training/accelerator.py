@@ -40,7 +40,7 @@ def precision_of(config: TrainingConfig, device: torch.device) -> Precision:
 
 
 def use(device: torch.device) -> None:
-    """Configure a device. Call this before creating the first tensor and the process group."""
+    """Configure a device. Call this function before creating a tensor or the process group."""
     if device.type != "cuda":
         return
     for name, value in NCCL_DEFAULTS.items():

@@ -118,7 +118,10 @@ class Parallel:
         return {name: buffer for name, buffer in self.model.named_buffers() if name in names}
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all weights and buffers, unsharded, on the CPU. All processes must call this."""
+        """Return all weights and buffers, unsharded, on the CPU.
+
+        All processes must call this method together.
+        """
         state: dict[str, Tensor] = self.model.state_dict()
         return {name: complete_tensor(tensor.detach()).cpu() for name, tensor in state.items()}
 

@@ -78,7 +78,7 @@ class TrainingSettings(BaseModel):
     line, write the options as a JSON object."""
     init_from: PurePosixPath | None = None
     """Directory with the initial weights of a new run: a finished run, an export, or the Hugging
-    Face directory of a Llama model (model gpt). A run that resumes ignores it."""
+    Face directory of a Llama model (model gpt). A run that resumes ignores this setting."""
     init_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
     """Expected SHA-256 of the weights of init_from: the digest in its manifest or, for a Hugging
     Face directory, the digest of its safetensors files."""
@@ -87,8 +87,8 @@ class TrainingSettings(BaseModel):
     tensors must fit."""
     init_adapter: PurePosixPath | None = None
     """PEFT directory of a LoRA adapter for the weights of init_from (model gpt). With lora_rank, a
-    new run continues to train it; otherwise it is merged into the weights first. A run that resumes
-    ignores it."""
+    new run continues to train the adapter; otherwise, the adapter is first merged into the weights.
+    A run that resumes ignores this setting."""
     lora_rank: int = Field(default=0, ge=0, le=4096)
     """Rank of LoRA adapters, which are trained instead of the weights of init_from and merged into
     them on export (model gpt). 0 trains all weights."""
@@ -184,7 +184,7 @@ class TrainingSettings(BaseModel):
     """Steps between two evaluations within an epoch. 0 disables them."""
     evaluate_samples: int = Field(default=0, ge=0)
     """Maximum number of held-out samples per evaluation, evenly spaced. 0 uses all. The finished
-    model is always evaluated on all."""
+    model is always evaluated on all held-out samples."""
     checkpoint_every: PositiveInt = 1
     """Epochs between two checkpoints."""
     checkpoint_steps: int = Field(default=0, ge=0)

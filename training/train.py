@@ -201,7 +201,7 @@ def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
 
 
 def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
-    """At the end of an epoch or of the run, save if due, evaluate, and report.
+    """Save if due, evaluate and report at the end of an epoch or of the run.
 
     Return False if a process voted to stop.
     """

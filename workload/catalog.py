@@ -124,7 +124,7 @@ def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:
 
 
 def equal_options(model: str, one: dict[str, Option], other: dict[str, Option]) -> bool:
-    """Return whether the options describe the same model, even if only one of them omits defaults.
+    """Return whether the options describe the same model; omitted options have their defaults.
 
     Options that are not valid, such as those of an earlier version, are compared as written.
     """

@@ -21,7 +21,7 @@ A restart would fail in the same way (EX_USAGE).
 """
 
 SLOW_NODE: Final = 69
-"""A node of the gang is slow; the error names it. Restart on other nodes (EX_UNAVAILABLE)."""
+"""A node of the gang is slow; the error names the node. Restart on other nodes (EX_UNAVAILABLE)."""
 
 INTERRUPTED: Final = 75
 """SIGTERM was received and the state was saved: restart to resume (EX_TEMPFAIL)."""

@@ -18,7 +18,7 @@ MANIFEST_FILE: Final = "manifest.json"
 WEIGHTS_FILE: Final = "model.safetensors"
 
 InputType = Literal["float32", "int64"]
-"""Type of the inputs: float32 for pixels and similar values, int64 for tokens."""
+"""Data type of the inputs: float32 for pixels and similar values, int64 for tokens."""
 
 
 class ExportError(Exception):
@@ -63,7 +63,7 @@ class Artifact(Weights):
     metrics_before: dict[str, float] = Field(
         default_factory=dict, description="Metrics of the original model in the same evaluation."
     )
-    relative_size: float = Field(gt=0, description="Size relative to the weights' file.")
+    relative_size: float = Field(gt=0, description="Size relative to the weights file.")
     relative_speed: float = Field(
         gt=0,
         description="Speed relative to the original model in eager fp32 (ratio of median times).",
@@ -82,7 +82,7 @@ class Artifact(Weights):
     compressed_size: float | None = Field(
         default=None,
         gt=0,
-        description="Size relative to the weights' file, both compressed by zlib.",
+        description="Size relative to the weights file, both compressed by zlib.",
     )
 
     @property

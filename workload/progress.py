@@ -33,7 +33,7 @@ class Started(Event):
 
     event: Literal["start", "resume"]
     epochs: int | float | None = None
-    """Length of the run in epochs; not an integer if it ends within an epoch."""
+    """Length of the run in epochs; not an integer if the run ends within an epoch."""
     done_epochs: float = 0
     """Epochs that were completed before the checkpoint."""
     step: int = 0

@@ -144,9 +144,9 @@ class Bar:
 
 
 def _terminal() -> "Terminal | None":
-    """Return the terminal if standard output is one.
+    """Return the terminal, or None if standard output is not a terminal or rich is not installed.
 
-    Return None in a pod, if the output is piped, or if rich is not installed.
+    In a pod, standard output is not a terminal.
     """
     if not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         return None

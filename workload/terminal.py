@@ -1,4 +1,4 @@
-"""Progress on a terminal: text lines with a bar below them. Requires rich."""
+"""Progress on a terminal: text lines with a bar below them. This module requires rich."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -92,7 +92,7 @@ class Service(ABC):
     def check(cls) -> None:
         """Raise FatalError if the package or a required variable is missing.
 
-        This imports the package before the first step, because importing it later would slow
+        The package is imported here, before the first step, because importing it later would slow
         training down.
         """
         try:

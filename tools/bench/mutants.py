@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=int, help="maximum number of mutants; default: 300 (with --sample: all)"
     )
-    parser.add_argument("--sample", type=Path, help="JSON file of an earlier run to repeat")
+    parser.add_argument("--sample", type=Path, help="JSON file of a run whose mutants to repeat")
     options = parser.parse_args()
     modules = TRAINING if options.target == "training" else {}
     if options.files:

@@ -51,7 +51,7 @@ start and end."""
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
-"""Time (s) between two decisions of the controller (its default)."""
+"""Time (s) between two decisions of the controller (the controller's default)."""
 
 SPACE: Final[dict[str, Any]] = {
     "learning_rate": {"min": 1e-4, "max": 1.0, "log": True},
@@ -75,7 +75,7 @@ _processes = multiprocessing.get_context("forkserver")
 
 
 def main() -> None:
-    """Search with each seed, and print the ratios."""
+    """Run all searches with each seed, and print the ratios."""
     os.environ["OMP_NUM_THREADS"] = "1"
     _processes.set_forkserver_preload(["training.train"])
     found: list[dict[str, Any]] = []
@@ -147,8 +147,9 @@ def _ratio(
 ) -> dict[str, float]:
     """Return the ratio of the expected GPU-hours, and the spread of the ratios of single seeds.
 
-    A search may miss the accuracy. The expected hours are those of all searches, divided by the
-    number of searches that reached it (expected running time: Hansen et al., COCO, 2021).
+    Some searches may not reach the target accuracy. The expected GPU-hours are the sum over all
+    searches, divided by the number of searches that reached the target (expected running time:
+    Hansen et al., COCO, 2021).
     """
     hours = [float(row["hours"]) for row in rows]
     reached = len(rows) - sum(row["missed"] for row in rows)

@@ -141,7 +141,7 @@ def _show(
     for name, value in sent.items():
         say(
             f"compression {name:9} {value / 1e6:7.3f} MB per step, "
-            f"{value / sent['none']:.2f} of uncompressed"
+            f"{value / sent['none']:.2f} of the uncompressed size"
         )
     say(f"state of {pauses['stateMiB']:.0f} MiB")
     for name in ("ours", "dcp.async_save"):

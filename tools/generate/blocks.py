@@ -1,4 +1,4 @@
-"""Generated parts of pages: tables, and code from `examples/`."""
+"""Generated parts of documentation pages: tables, and code from `examples/`."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -70,7 +70,7 @@ def constructed(registry: Any) -> Iterator[tuple[str, Any]]:
 
 
 def sizes(config: Any) -> dict[str, dict[str, int]]:
-    """Return the integers of the sections that the preview uses."""
+    """Return the integer options of the sections in `SIZES`."""
     return {
         section: {
             name: value

@@ -143,7 +143,7 @@ class Mirror:
         return {step: seal for step, seal in seals.items() if seal is not None}
 
     def _objects(self) -> dict[int, list[str]]:
-        """Map the step of each checkpoint to the names of its objects, even if it is incomplete."""
+        """Map the step of each checkpoint, even an incomplete one, to the names of its objects."""
         found: dict[int, list[str]] = {}
         for name in self._store.list_sizes(CHECKPOINTS):
             match = files.CHECKPOINT.fullmatch(name.split("/")[1])

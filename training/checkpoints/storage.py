@@ -111,8 +111,9 @@ def retained(
 ) -> set[int]:
     """Return the steps of the checkpoints to keep. `losses` maps steps to held-out losses.
 
-    The newest `keep` are kept, and with `keep_best` also the one with the lowest held-out loss.
-    Checkpoints of steps after `newest` are not kept, because the run resumed from an earlier one.
+    The newest `keep` checkpoints are kept and, with `keep_best`, also the checkpoint with the
+    lowest held-out loss. Checkpoints of steps after `newest` are not kept, because the run resumed
+    from an earlier one.
     """
     earlier = sorted(step for step in losses if step <= newest)
     evaluated = {step: loss for step in earlier if (loss := losses[step]) is not None}

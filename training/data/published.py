@@ -38,7 +38,7 @@ CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 
 
 def fetch(name: str, folder: Path) -> None:
-    """Download a data set to `folder` unless it exists.
+    """Download a data set to `folder` unless it already exists there.
 
     The data set's directory appears only when it is complete. torchvision verifies the digests. Of
     several processes on one machine, the first downloads and the others wait. Raise DataError if

@@ -44,7 +44,7 @@ class DataReport(BaseModel):
     dataset: str
     data_sha256: str = Field(description="Digest of the data set, as in the manifest of an export.")
     shape: tuple[int, ...] = Field(description="Shape of a sample.")
-    dtype: str = Field(description="Type of the inputs.")
+    dtype: str = Field(description="Data type of the inputs.")
     classes: tuple[str, ...] = Field(description="Class names; empty for tokens.")
     low: float = Field(description="Lower edge of the first bin.")
     high: float = Field(description="Upper edge of the last bin.")

@@ -97,10 +97,10 @@ def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callabl
 
 
 def await_rank0(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
-    """On rank 0 only, run an action that may take hours.
+    """Run an action, which may take hours, on rank 0 only.
 
-    Return its result, or raise its error, on every rank. While it runs, the other processes call
-    `beat` regularly. Raise torch.distributed.DistError (a RuntimeError) if a process is dead.
+    Return its result, or raise its error, on every rank. While the action runs, the other processes
+    call `beat` regularly. Raise torch.distributed.DistError (a RuntimeError) if a process is dead.
     """
 
     def mine() -> T | None:

@@ -142,7 +142,7 @@ class Metrics(contextlib.ExitStack):
         if device.type == "cuda":
             memory = gauge("gpu_memory_bytes", "Memory that PyTorch has reserved on this GPU")
             memory.set_function(lambda: torch.cuda.memory_reserved(device))
-            # Requires nvidia-ml-py and a GPU without MIG; otherwise, the metric is omitted.
+            # This metric requires nvidia-ml-py and a GPU without MIG; otherwise, it is omitted.
             if not math.isnan(_utilization(device)):
                 busy = gauge(
                     "gpu_utilization",

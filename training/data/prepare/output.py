@@ -50,9 +50,9 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
     """Provide an empty directory whose files and manifest are moved to `target` at the end.
 
     Files of an interrupted attempt are published if all are complete, and removed otherwise. With
-    `force`, a data set in `target` is replaced at the end, and other files stay. Raise DataError if
-    `target` is not empty and `force` is false, or if another process is preparing a data set in
-    `target`.
+    `force`, a data set in `target` is replaced at the end, and other files are kept. Raise
+    DataError if `target` is not empty and `force` is false, or if another process is preparing a
+    data set in `target`.
     """
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):

@@ -62,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", type=Path, required=True, help="directory of the run")
     parser.add_argument("--name", required=True, help="name of the step")
     parser.add_argument("--after", action="append", default=[], help="name of a preceding step")
-    parser.add_argument("--when", action="append", default=[], help='such as "accuracy >= 0.97"')
+    parser.add_argument(
+        "--when", action="append", default=[], help='condition, such as "accuracy >= 0.97"'
+    )
     parser.add_argument(
         "--input", action="append", default=[], help="input, such as rows=prepare.rows"
     )

@@ -144,7 +144,7 @@ class Bar:
 
 
 def _terminal() -> "Terminal | None":
-    """Return the terminal, or None if standard output is not a terminal or rich is not installed."""
+    """Return the terminal; None if standard output is not a terminal or rich is not installed."""
     if not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         return None
     if not _terminals:

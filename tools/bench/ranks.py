@@ -140,8 +140,7 @@ def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dic
             stopped = True
         time.sleep(0.1)
     if launcher.returncode != (75 if stop else 0):
-        text = output.read_text()[-4000:]
-        sys.exit(f"the gang exited with code {launcher.returncode}:\n{text}")
+        sys.exit(f"the gang exited with code {launcher.returncode}:\n{output.read_text()[-4000:]}")
     ordered, memory = sorted(connections.values()), sorted(peaks.values())
     return {
         "median connections per rank": ordered[len(ordered) // 2],

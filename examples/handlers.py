@@ -21,10 +21,10 @@ _MODES: Final = {1: "L", 3: "RGB"}
 
 
 class EncodedImages(Classifier):
-    """Handler for PNG or JPEG files, sent as BYTES and scaled to the network's input size."""
+    """Handler for PNG or JPEG files, sent as BYTES and scaled to the model's input size."""
 
     def load(self, source: Source) -> None:
-        """Load the network, and declare encoded images as the input."""
+        """Load the model, and declare encoded images as the input."""
         super().load(source)
         self._channels, self._height, self._width = source.manifest.input_shape
         self.inputs = (TensorSpec("image", "BYTES", (-1,)),)
@@ -59,10 +59,10 @@ class FormFields(Plain):
     """Handler with one input per form field, such as {"name": "age", "shape": [1], …}."""
 
     fields: ClassVar[tuple[str, ...]] = ("age", "income", "years")
-    """Names of the network's features, in order."""
+    """Names of the model's input features, in order."""
 
     def load(self, source: Source) -> None:
-        """Load the network, and declare one input per form field."""
+        """Load the model, and declare one input per form field."""
         super().load(source)
         self.inputs = tuple(TensorSpec(name, "FP32", (-1,)) for name in self.fields)
 

@@ -43,7 +43,8 @@ def finetune(options: argparse.Namespace) -> int:
     # A scheduler that accelerate has prepared advances by `processes` steps per optimizer step.
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
-    # Do not shuffle: the images are random anyway, and a resumed run must see them in this order.
+    # Do not shuffle: the images are random anyway, and a resumed run must see them in the same
+    # order.
     # The loader has its own generator: drawing from the global one would change a resumed run.
     loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
     model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)
@@ -198,7 +199,7 @@ def save(accelerator: Accelerator, run_dir: Path, step: int) -> None:
 
 
 def resume(accelerator: Accelerator, run_dir: Path) -> int:
-    """Load the latest checkpoint and return its step, or 0 without a checkpoint.
+    """Load the latest checkpoint and return its step, or 0 if there is none.
 
     Raise ConfigurationError if the checkpoint cannot be loaded, for example because it was saved
     from a different UNet.

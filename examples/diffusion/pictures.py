@@ -1,8 +1,8 @@
 """Synthetic images with captions, in the format that SDXL's encoders return.
 
 An image is a latent with 4 channels. A caption is a sequence of word vectors and one vector for the
-complete caption. Encoders would convert a real data set to the same shapes in advance (SDXL,
-arXiv:2307.01952).
+complete caption. For a real data set, SDXL's encoders would compute arrays of the same shapes in
+advance (arXiv:2307.01952).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Accelerate: `python -m training.launch_accelerate --num_processes=2 … accelerated.py STEPS`."""
+"""Training loop with Accelerate.
+
+Run it with `python -m training.launch_accelerate --num_processes=2 … accelerated.py STEPS`.
+"""
 
 import sys
 

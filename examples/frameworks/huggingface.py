@@ -1,4 +1,7 @@
-"""Hugging Face Trainer: `python -m training.launch --nproc-per-node=2 huggingface.py STEPS`."""
+"""Training with the Hugging Face Trainer.
+
+Run it with `python -m training.launch --nproc-per-node=2 huggingface.py STEPS`.
+"""
 
 import os
 import sys
@@ -12,7 +15,7 @@ from workload.run import Run
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that reports steps to the run and moves the Trainer's checkpoints into it."""
+    """Callback that reports steps to the run and adopts the Trainer's checkpoints."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stopped = run, False
@@ -45,7 +48,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def main(steps: int, directory: str) -> None:
-    """Train a small language model on sequences, each of which repeats one number."""
+    """Train a small language model on sequences, each of which repeats one token."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=16, n_positions=8, n_embd=16, n_layer=1, n_head=2)

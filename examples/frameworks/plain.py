@@ -1,4 +1,7 @@
-"""Plain PyTorch with DDP: `python -m training.launch --nproc-per-node=2 plain.py STEPS`."""
+"""Training loop in plain PyTorch with DDP.
+
+Run it with `python -m training.launch --nproc-per-node=2 plain.py STEPS`.
+"""
 
 import math
 import sys
@@ -15,7 +18,7 @@ from workload.run import Run
 
 
 class Net(nn.Module):
-    """A network that the model server can also build, as `plain:Net`."""
+    """A model that the model server can also build, as `plain:Net`."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""Lightning: `python -m training.launch --nproc-per-node=2 with_lightning.py STEPS`."""
+"""Training with Lightning.
+
+Run it with `python -m training.launch --nproc-per-node=2 with_lightning.py STEPS`.
+"""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Training of a small network on the digits data set, with all workers in lockstep.
+"""Training of a small CNN on the digits data set, with all workers in lockstep.
 
 With one worker, MirroredStrategy uses all of its GPUs (or the CPU). With several,
 MultiWorkerMirroredStrategy sums the gradients of all workers.
@@ -112,8 +112,9 @@ def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
     steps = len(images) // (config.batch_size * strategy.num_replicas_in_sync)
     if steps == 0:
         raise ConfigurationError(
-            f"batch_size {config.batch_size} on {strategy.num_replicas_in_sync} devices is more "
-            f"than the {len(images)} samples: set a smaller batch_size"
+            f"batch_size {config.batch_size} times the number of devices "
+            f"({strategy.num_replicas_in_sync}) exceeds the number of samples ({len(images)}): "
+            "set a smaller batch_size"
         )
 
     def of_worker(context: Any) -> Any:

@@ -90,7 +90,7 @@ def access(
 
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
-    """Yield the Roles and bindings for taking snapshots. Volcano runs in `namespace`."""
+    """Yield the Roles and bindings for snapshots of a cluster with Volcano in `namespace`."""
     kinds = defaultdict(list, {"scheduling.k8s.io": ["priorityclasses"], "apps": ["deployments"]})
     for each in (*ALWAYS, *IF_INSTALLED):
         resource, _, group = each.partition(".")

@@ -110,9 +110,9 @@ class QueueAnswer(_Model):
 
     queue: str
     before: int
-    """Number in the snapshot."""
+    """Number of GPUs in the snapshot."""
     after: int
-    """Number after the scheduler's first decisions."""
+    """Number of GPUs after the scheduler's first decisions."""
     at_horizon: int
 
 

@@ -164,7 +164,8 @@ def render(answer: Answer, width: int = 160) -> str:
     console = Console(file=text, width=width, color_system=None, force_terminal=False)
     console.print(
         f"Snapshot of {answer.taken.isoformat()}, {duration(answer.age_seconds)} old; "
-        f"simulated {duration(answer.horizon_seconds)}, in which {answer.ends} gangs finished."
+        f"simulated {duration(answer.horizon_seconds)}, in which {answer.ends} "
+        f"gang{'s' * (answer.ends != 1)} finished."
     )
     rows = [
         (

@@ -56,7 +56,7 @@ class GitHub:
         return str(self._api.get("user")["login"])
 
     def commit(self) -> str | None:
-        """Return the commit of the pull request that triggered the workflow, or None."""
+        """Return the head commit of the pull request that triggered the workflow, or None."""
         # GITHUB_SHA is a temporary merge commit that readers cannot look up.
         head = self._event().get("head")
         sha = head.get("sha") if isinstance(head, dict) else None
@@ -190,7 +190,7 @@ Host = GitHub | GitLab
 
 
 class _Api:
-    """A JSON REST API. Errors contain the request and the response, but no tokens."""
+    """Client of a JSON REST API. Errors contain the request and the response, but no tokens."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._client = httpx.Client(

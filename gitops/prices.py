@@ -14,7 +14,7 @@ from workload.configuration import problem_sentences
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
 WHOLE_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
-"""Resources whose unit is a whole GPU. The price table maps others to a fraction of a GPU."""
+"""Resources whose unit is a whole GPU. The price table maps other resources to fractions."""
 HOST_RESOURCES = ("cpu", "memory")
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 Price = Annotated[Decimal, Field(ge=0)]

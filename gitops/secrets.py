@@ -31,7 +31,7 @@ def values(stack: Stack) -> list[str]:
     The CLI is called only if there are secrets.
 
     Raises:
-        GitopsError: If they cannot be decrypted, in which case a preview would fail as well.
+        GitopsError: If the secrets cannot be decrypted. A preview would fail as well.
     """
     paths = list(secure_paths(document(stack.file).get("config", {})))
     if not paths:

@@ -73,7 +73,7 @@ def sweep_prices(
             }
             problems.append(
                 f"{_money(key, sweep)}, but the price table {table.name} lacks "
-                f"{' and '.join(sorted(missing))}: add it, or set budget.gpu_hours instead."
+                f"{' and '.join(sorted(missing))}: complete it, or set budget.gpu_hours instead."
             )
             continue
         price = hourly / sweep.gpus

@@ -93,7 +93,7 @@ class Platform:
             if found_uid not in (None, platform.cluster_uid):
                 raise PlatformError(
                     f"Stack {stack!r} is the platform of the cluster {platform.cluster_uid}, but "
-                    f"this program deploys to the cluster {found_uid}: pass a provider of the "
+                    f"this program deploys to the cluster {found_uid}: pass a provider for the "
                     "platform's cluster, or correct kubernetes:context. A cluster is identified "
                     "by the UID of its namespace kube-system."
                 )

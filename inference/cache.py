@@ -31,7 +31,7 @@ _COPIED_BYTES: Final = 2**30
 
 @dataclass(frozen=True)
 class Cache:
-    """A directory whose files have at most `capacity` bytes. The least recently used are deleted.
+    """A directory of at most `capacity` bytes. The least recently used files are deleted first.
 
     Failures of the cache are reported, but never prevent a download.
     """

@@ -111,7 +111,7 @@ class InferenceConfig(BaseModel):
     available with the backends pt2 and int8."""
     handler: str = Field(default="auto", pattern=rf"^(auto|{CUSTOM})$")
     """Handler that decodes requests and encodes outputs: package.module:Class, or auto for the
-    built-in one that suits the export."""
+    built-in handler that suits the export."""
     own_model: str = Field(default="", pattern=rf"^({CUSTOM})?$")
     """The only package.module:factory that a manifest may name as its model. Empty allows
     none."""

@@ -284,7 +284,7 @@ class Replay:
         return restarted
 
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
-        """Return the work (s) of a running gang that an eviction would lose; None if it is unknown.
+        """Return how much work (s) a running gang would lose if evicted; None if it is unknown.
 
         For a gang that started in the simulation, this is an upper bound.
         """

@@ -187,7 +187,7 @@ class Sandbox:
         yield
         self._until(self._pods_not_running, "did not start all pods")
         # The scheduler handles the events of pods in order: if it knows this pod, it also knows
-        # that the others are running. The pod's node does not exist, so the pod changes nothing.
+        # that the others are running. This pod's node does not exist, so it affects no placement.
         marker = f"marker-{self.generation}"
         spec = {"nodeName": "none", "containers": [{"name": "none", "image": "none"}]}
         pod = {"metadata": {"name": marker}, "spec": spec}

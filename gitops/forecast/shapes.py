@@ -18,8 +18,8 @@ _MILLI: Final = Decimal("0.001")
 def requests(spec: Mapping[str, Any]) -> Amounts:
     """Return a pod's requests as Kubernetes computes them.
 
-    The request for a resource is the sum over the containers, or the request of the largest init
-    container if that is larger.
+    The request for a resource is the sum over the containers and sidecars or, if it is larger, the
+    maximum over the other init containers, each together with the sidecars that precede it.
     """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}

@@ -27,9 +27,12 @@ replaces the names of nodes, namespaces, gangs, queues and PriorityClasses.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="YAML unless it ends in .json; default: stdout"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="output file: JSON if its name ends in .json, otherwise YAML; default: stdout",
     )
-    parser.add_argument("--redact", action="store_true", help="replace names with numbered ones")
+    parser.add_argument("--redact", action="store_true", help="replace names with pseudonyms")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
     parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
 

@@ -42,7 +42,7 @@ A rendered preview requires no cluster, no state and no secrets, so it is used f
 from forks. It is compared with the Git revision --base, if given.
 
 --refresh reports only drift: changes in the cluster that the last update did not make. It neither
-runs the program nor checks policies. To list changes that are not applied yet, omit --refresh.
+runs the program nor checks policies. To list changes that have not been applied, omit --refresh.
 
 exit status:
   {UNCHANGED}   nothing changes

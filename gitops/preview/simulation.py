@@ -108,7 +108,7 @@ def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]
     if state.redacted:
         raise GitopsError(
             "the snapshot is redacted, so its queues and runs cannot be compared with the plan: "
-            "take one without --redact"
+            "take a snapshot without --redact"
         )
     state = state.model_copy(update=_queues_and_classes(changes, state))
     started = [c.new for c in changes if c.new and c.step.operation in ("create", "replace")]
@@ -224,7 +224,7 @@ def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[s
 
 
 def _wait(answer: Answer, gang: GangAnswer, limit: float) -> str:
-    """Return the start of a message if the longest wait is unknown or above the limit, or ""."""
+    """Return the start of a message, or "" if the longest wait is known and within the limit."""
     if waiting := gang.verdicts.get("waits", 0):
         return f"does not start in {_horizon(answer, waiting)}, so its wait may exceed"
     start = gang.start_range
@@ -241,7 +241,7 @@ def _count(answer: Answer, simulations: int) -> str:
 
 
 def _horizon(answer: Answer, simulations: int) -> str:
-    """Return in how many simulations a gang waits to the end, and what a simulation covers."""
+    """Describe in how many simulations a gang never starts, and the time that they cover."""
     gangs = "1 gang finishes" if answer.ends == 1 else f"{answer.ends} gangs finish"
     covered = f"{duration(answer.horizon_seconds)}, in which {gangs}"
     if answer.simulations == 1:

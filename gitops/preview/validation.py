@@ -1,4 +1,4 @@
-"""Check that the API server can validate a preview. If it cannot, the preview is incomplete.
+"""Detection of previews that the API server cannot validate, which are therefore incomplete.
 
 The provider requests the result of each change from the API server (server-side dry run). If the
 user may not create and patch objects, or the API server does not respond, the provider silently
@@ -158,7 +158,7 @@ def _answers(
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     output = 'jsonpath={.status.allowed}{"\\n"}'
     command = ["kubectl", "create", "--validate=false", "--filename=-", "--output", output]
-    # With --request-timeout, kubectl in a pod would not use the pod's cluster.
+    # With --request-timeout, kubectl in a pod would not use the in-cluster configuration.
     command += options
     try:
         done = subprocess.run(

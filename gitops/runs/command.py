@@ -17,7 +17,7 @@ HELP = "show the training runs of a cluster: progress, cost, and why runs wait"
 DESCRIPTION = """\
 Shows the training runs of all users in the cluster to which kubectl is connected: state, pods and
 GPUs; epochs, loss and remaining time as reported by their programs; GPU-hours and cost; position in
-the queue and reasons for waiting; last log lines of a failed run. Changes nothing.
+the queue and reasons for waiting; last log lines of a failed run. The cluster is not changed.
 """
 EPILOG = """\
 examples:

@@ -117,7 +117,7 @@ def result(messages: Iterable[str]) -> Finished | None:
 
 
 def failure_text(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
-    """Return the reported error. Without one, return the last lines of the message or the log.
+    """Return the reported error or, if none was reported, the last lines of the message or log.
 
     The log is used only if the message is empty. Log lines are returned without their timestamps.
     """

@@ -24,7 +24,7 @@ IF_INSTALLED: Final = (
     "podgroups.scheduling.volcano.sh",
     "queues.scheduling.volcano.sh",
 )
-"""API resources that not every cluster has."""
+"""API resources that only some clusters have."""
 _FINISHED: Final = ("Succeeded", "Failed")
 
 TIMEOUT_SECONDS = 60.0

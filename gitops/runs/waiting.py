@@ -116,10 +116,11 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
 
 
 def repair(snapshot: Snapshot, group: Object) -> list[str]:
-    """Return kubectl's arguments that make Volcano continue with a gang that it has forgotten.
+    """Return the kubectl arguments that make Volcano resume a gang that it has forgotten.
 
-    The list is empty unless the gang has no pods or unseen failures. Both also occur for a moment
-    while Volcano works as intended, so wait before you run the command.
+    The list is empty unless Volcano has admitted the gang without creating its pods, or has missed
+    the failure of a pod. Both states also occur briefly in normal operation, so wait before you run
+    the command.
     """
     metadata = group["metadata"]
     namespace = f"--namespace={metadata['namespace']}"
@@ -142,7 +143,7 @@ def _lacks_pods(snapshot: Snapshot, group: Object) -> bool:
 
 
 def _unseen_failures(snapshot: Snapshot, group: Object) -> list[str]:
-    """Return the failed pods of a Volcano Job because of which the rest of its gang never starts.
+    """Return the failed pods of a Volcano Job that prevent the rest of its gang from starting.
 
     Volcano's controllers restart a job only if they see a pod fail, not if it failed while they
     were not running (Volcano 1.14.1). The scheduler does not start a gang with a failed pod.

@@ -80,7 +80,7 @@ def add_models(
         "--namespace",
         "-n",
         metavar="NAME",
-        help="namespace of the cluster from which to read the objects of the run",
+        help="read the objects of the run from this namespace of the cluster",
     )
     publish.add_argument(
         "--policy-config", type=Path, metavar="FILE", help="configuration of the policy pack"

@@ -34,7 +34,7 @@ class Verdict(BaseModel):
 
 
 class Lineage(BaseModel):
-    """Origin of a published model, stored as a file of the artifact, and therefore signed."""
+    """Origin of a published model, stored as a file of the artifact that its signature covers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

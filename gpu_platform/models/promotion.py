@@ -101,6 +101,7 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     Raises:
         RejectedError: If the signature is not valid, if the files, the manifest of the artifact or
             the lineage do not match it, or if the version was published as a different model.
+        GitopsError: If the version is not signed or cannot be read.
     """
     location = repository.reference.at(version.digest)
     bundle = repository.signature(version.digest)
@@ -138,8 +139,9 @@ def promote(
     Return the entry that was added to the ConfigMap of promoted models.
 
     Raises:
-        RejectedError: If the version must not be promoted. The message lists every reason.
-        GitopsError: If the registry or the cluster rejects a change.
+        RejectedError: If the signature is not valid, or the version must not be promoted for other
+            reasons, which the message lists.
+        GitopsError: If the version is not signed, or the registry or the cluster rejects a change.
     """
     location = repository.reference.at(version.digest)
     export = verify(repository, version, key)

@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         "--platform",
         type=Path,
         metavar="FILE",
-        help="description of the platform, instead of the one in the cluster",
+        help="read the description of the platform from this file instead of the cluster",
     )
     run.add_argument(
         "--policy-config",
@@ -105,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
     add("list", "list the runs of the namespace")
     sweeps = add("sweeps", "show the hyperparameter sweeps of the namespace and their best trials")
     sweeps.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page with plots and all trials instead"
+        "--html", type=Path, metavar="FILE", help="write plots and all trials to an HTML page"
     )
     for name, text in (
         ("logs", "print the logs of a run"),

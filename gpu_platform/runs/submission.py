@@ -74,7 +74,7 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
     """Return the jobs in a file by key. Their settings are those of `training.jobs`.
 
     Raises:
-        GitopsError: If the file is not valid. The message lists every problem.
+        GitopsError: If the file cannot be read or is not valid. The message lists every problem.
     """
     try:
         values = document(file)

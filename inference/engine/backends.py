@@ -24,8 +24,8 @@ TRIAL_SAMPLES: Final = 4
 """Number of samples used to compare variants of a network."""
 
 TOLERANCE: Final = 1e-4
-"""Maximum difference that folding and the layout may cause in the outputs, relative to the largest
-output or to 1, whichever is larger."""
+"""Maximum difference that batch-norm folding and the channels-last layout may cause in the outputs,
+relative to the largest output or to 1, whichever is larger."""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def test_a_provider_of_another_cluster_is_refused() -> None:
         read("ffffffff")
     assert str(found.value) == (
         f"Stack {STACK!r} is the platform of the cluster ffffffff, but this program deploys to the "
-        "cluster 0a1b2c3d: pass a provider of the platform's cluster, or correct "
+        "cluster 0a1b2c3d: pass a provider for the platform's cluster, or correct "
         "kubernetes:context. A cluster is identified by the UID of its namespace kube-system."
     )
 

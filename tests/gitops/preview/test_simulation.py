@@ -125,7 +125,7 @@ def test_a_run_in_the_snapshot_is_not_added_again() -> None:
 
 
 def test_a_redacted_snapshot_is_rejected() -> None:
-    with pytest.raises(GitopsError, match="take one without --redact"):
+    with pytest.raises(GitopsError, match="take a snapshot without --redact"):
         after(of=state().model_copy(update={"redacted": True}))
 
 

@@ -8,7 +8,8 @@ are OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry withou
 from a web server to another server are rejected, because they could lead to an address that only
 this machine can reach.
 
-With --cache, files that a directory shared by several pods already contains are copied from there.
+--cache names a directory that several pods share. Files that it already contains are copied instead
+of downloaded.
 """
 
 import argparse
@@ -60,11 +61,11 @@ def fetch(
 ) -> Manifest:
     """Download the manifest, the weights and the artifacts of `kinds` to `folder`.
 
-    The manifest is written last, so a directory that contains one is complete. Every file must
-    match the manifest, and if `sha256` is given, the weights must have this digest. Existing files
-    that match are kept, and files in the cache are copied from there. Raise FetchError if a file
-    cannot be downloaded, and ExportError if the export does not match its manifest or lacks an
-    artifact.
+    The manifest is written last, so a directory that contains a manifest is complete. Every file
+    must match the manifest, and if `sha256` is given, the weights must have this digest. Existing
+    files that match are kept, and cached files are copied instead of downloaded. Raise FetchError
+    if a file cannot be downloaded, and ExportError if the export does not match its manifest or
+    lacks an artifact.
     """
     read = _open(url, cache)
     manifest = _manifest(read, url)
@@ -236,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="KIND",
         help="also download this artifact of the export: pt2, pruned or int8",
     )
-    parser.add_argument("--cache", type=Path, help="directory of files that several pods share")
+    parser.add_argument("--cache", type=Path, help="directory for files that several pods share")
     parser.add_argument(
         "--cache-bytes",
         type=int,

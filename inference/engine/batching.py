@@ -169,7 +169,7 @@ class Queue:
 
     If the queue is full, a new request evicts the newest requests of the client with the most
     queued samples or bytes. However, the new request is rejected if its client would then have at
-    least as many samples or bytes in the queue.
+    least as many samples or bytes in the queue as that client.
     """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
@@ -274,7 +274,7 @@ class Queue:
             self._lanes[peer] = lane
 
     def put_back(self, batch: Batch) -> None:
-        """Put pieces that were not computed back at the front of the queue."""
+        """Return the pieces of a batch that was not computed to the front of the queue."""
         for piece in reversed(batch.pieces):
             if not piece.request.future.done():
                 lane = self._lanes.setdefault(piece.request.peer, Lane())

@@ -63,7 +63,7 @@ class ModelEngine:
     async def reload(self) -> Served:
         """Load the current export while the old one is still served, then switch.
 
-        Return the old model if nothing has changed. If the new one cannot be served, keep the old
+        Return the old model if nothing has changed. If the new model cannot be served, keep the old
         one and raise ExportError.
         """
         async with self._reloading:

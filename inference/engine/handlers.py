@@ -1,4 +1,4 @@
-"""Request handlers, which run in the worker process: the base class and the built-in ones."""
+"""Request handlers, which run in the worker process: the base class and the built-in handlers."""
 
 import pkgutil
 from abc import ABC, abstractmethod
@@ -225,7 +225,7 @@ class LanguageModel(Plain):
 
 
 def choose_handler(name: str, manifest: Manifest) -> Handler:
-    """Return the handler `package.module:Class`, or for `auto`, the one that suits the export.
+    """Return the handler `package.module:Class`; for `auto`, return one that suits the export.
 
     Raise ExportError if the handler cannot be created.
     """

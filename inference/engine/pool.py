@@ -192,7 +192,7 @@ class Pool:
         `inputs` must have been checked against `served.inputs`. `deadline` is a timestamp of
         `time.monotonic`. The answer contains only the named `outputs`; None stands for all outputs.
         Raise InputError, OverloadedError or UnavailableError if the request is rejected. The future
-        may also fail with DeadlineError.
+        may fail with the same errors, or with DeadlineError.
         """
         if self._closed:
             raise UnavailableError("the server is shutting down")
@@ -309,7 +309,7 @@ class Pool:
             self._dispatch()
 
     def _fail(self, batch: Batch, error: Exception) -> None:
-        """Refuse the requests of a batch for whose inputs or outputs there is not enough memory."""
+        """Reject the requests of a batch whose inputs or outputs do not fit in memory."""
         emit("batch_failed", reason=repr(error), samples=batch.samples)
         refusal = UnavailableError("not enough memory for a batch: send fewer samples at once")
         for piece in batch.pieces:

@@ -304,7 +304,7 @@ class Worker:
         Raise OSError or MemoryError if there is not enough memory for the outputs.
         """
         batch = self.batches.popleft()
-        # Before anything can fail. The slot is reused only after the outputs were copied.
+        # Free the slot before anything can fail. It is reused only after this method has returned.
         self._free.append(batch.slot)
         outputs = self._slots[batch.slot].outputs.get(message["tensors"])
         packed = outputs.pop(ERRORS, None)

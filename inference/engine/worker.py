@@ -236,7 +236,7 @@ def _packed(errors: Errors) -> Parts:
 
 
 def _fitting(parts: list[Tensors], sizes: list[int], errors: Errors) -> list[Tensors]:
-    """Return the parts whose outputs have the shapes of the first part's, except for the samples.
+    """Return the parts whose outputs have the same shapes per sample as those of the first part.
 
     Add the other parts, whose dynamic dimensions differ, to `errors`.
     """

@@ -90,9 +90,10 @@ class Handshakes:
         self._peers: dict[asyncio.Task[None], str] = {}
 
     def begin(self, peer: str, handshake: Coroutine[None, None, None]) -> None:
-        """Run a handshake. At the limit, first cancel another one.
+        """Run a handshake.
 
-        The cancelled handshake is the oldest of the peer with the most handshakes.
+        If the limit has been reached, first cancel the oldest handshake of the peer with the most
+        handshakes.
         """
         if len(self._peers) >= self._maximum:
             ((most, _),) = Counter(self._peers.values()).most_common(1)

@@ -131,7 +131,7 @@ class ApiClient:
     ) -> Pod:
         """Return the program's pod, which has a token but no GPU, and prefers nodes without GPUs.
 
-        It has no workload label, so it may run on the node of a `whole_node` job.
+        The pod has no workload label, so it may run on the node of a `whole_node` job.
         """
         return Pod(
             container=container,

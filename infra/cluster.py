@@ -94,7 +94,8 @@ def identity(
     """Return the identity to record, based on the cluster's UID and the stack's last outputs.
 
     Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
-    is kept. Stacks deployed by a release that recorded no identifier use the context's name.
+    is kept. Stacks deployed by an early release, which recorded no identifier, use the context's
+    name.
 
     Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """

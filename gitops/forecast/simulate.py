@@ -63,7 +63,7 @@ def simulate(
 
 
 def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
-    """For each repetition, yield the order of gangs of the same age.
+    """Yield the order of gangs of the same age for each repetition.
 
     None means alphabetical order. A random generator shuffles the gangs reproducibly.
     """

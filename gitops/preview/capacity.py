@@ -24,7 +24,7 @@ class Pool:
     """A group of GPUs, cores or GiB of memory that are counted together."""
 
     queue: str
-    """Empty for pods outside queues."""
+    """Empty for pods without a queue."""
     product: str
     """GPU model; for CPUs and memory, the host in the price table."""
     resource: str

@@ -39,7 +39,7 @@ With --base, the report begins with the settings that have changed since that Gi
 after the update. `python -m gitops snapshot` writes snapshots.
 
 A rendered preview requires no cluster, no state and no secrets, so it is used for pull requests
-from forks. It is compared with the Git revision --base, if given.
+from forks. With --base, it is compared with that Git revision.
 
 --refresh reports only drift: changes in the cluster that the last update did not make. It neither
 runs the program nor checks policies. To list changes that have not been applied, omit --refresh.

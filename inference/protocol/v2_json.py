@@ -57,8 +57,8 @@ LENGTH_SIZE: Final = 4
 """Size (bytes) of the length that precedes each string in binary form."""
 
 MAX_HEADS: Final = 16
-"""Maximum number of cached JSON documents of responses per plan. String outputs need one for each
-size."""
+"""Maximum number of cached JSON documents of responses per plan. String outputs need a document for
+each size."""
 
 Head = tuple[object, ...]
 """Everything that the JSON of a response depends on: shapes and sizes of its outputs."""

@@ -51,11 +51,11 @@ def test_a_budget_of_money_without_a_price_is_refused() -> None:
     found = problem("elsewhere", budget={"money": 100}, job={"gpu_product": "NVIDIA-B200"})
     assert found == (
         "gpu-platform:training.sweeps.digits.budget.money is 100, but the price table prices.yaml "
-        "lacks a price for NVIDIA-B200 (nvidia.com/gpu, on-demand): add it, or set "
+        "lacks a price for NVIDIA-B200 (nvidia.com/gpu, on-demand): complete it, or set "
         "budget.gpu_hours instead."
     )
     unnamed = problem("elsewhere", budget={"money": 100})
-    assert "prices.yaml lacks environments.elsewhere.product: add it" in unnamed
+    assert "prices.yaml lacks environments.elsewhere.product: complete it" in unnamed
 
 
 def test_gpus_that_cost_nothing_bound_nothing() -> None:

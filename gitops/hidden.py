@@ -23,7 +23,7 @@ _SEPARATOR: Final = re.compile(r"[=:\s]+")
 
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
-    """Return the plan with the secrets of `hide` and literals that look like secrets masked."""
+    """Return the plan. Mask the secrets of `hide` and all literals that look like secrets."""
     plan_read = plan(events, hide)
     resources = changes(plan_read.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}

@@ -162,7 +162,7 @@ def _touch(descriptor: int) -> None:
 
 
 def copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
-    """Copy `size` bytes from the start of a file to an empty one.
+    """Copy `size` bytes from the start of a file to an empty file.
 
     File systems that can share blocks between files (XFS, Btrfs) store the content only once.
     """

@@ -34,7 +34,7 @@ class Verdict(BaseModel):
 
 
 class Lineage(BaseModel):
-    """Origin of a published model, stored as a file of the artifact that its signature covers."""
+    """Origin of a published model, stored in a file of the artifact, which the signature covers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -105,7 +105,10 @@ def parser() -> argparse.ArgumentParser:
     add("list", "list the runs of the namespace")
     sweeps = add("sweeps", "show the hyperparameter sweeps of the namespace and their best trials")
     sweeps.add_argument(
-        "--html", type=Path, metavar="FILE", help="write plots and all trials to an HTML page"
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write an HTML page with plots and all trials instead of printing the best trials",
     )
     for name, text in (
         ("logs", "print the logs of a run"),

@@ -274,7 +274,7 @@ class Queue:
             self._lanes[peer] = lane
 
     def put_back(self, batch: Batch) -> None:
-        """Return the pieces of a batch that was not computed to the front of the queue."""
+        """Put the unanswered pieces of a batch back at the front of the queue."""
         for piece in reversed(batch.pieces):
             if not piece.request.future.done():
                 lane = self._lanes.setdefault(piece.request.peer, Lane())

@@ -225,9 +225,10 @@ class LanguageModel(Plain):
 
 
 def choose_handler(name: str, manifest: Manifest) -> Handler:
-    """Return the handler `package.module:Class`; for `auto`, return one that suits the export.
+    """Return the handler `package.module:Class` or, for `auto`, a built-in handler.
 
-    Raise ExportError if the handler cannot be created.
+    The export determines which built-in handler is used. Raise ExportError if the handler cannot be
+    created.
     """
     if name != AUTO:
         return _custom(name)

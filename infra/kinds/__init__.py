@@ -9,7 +9,7 @@ from kube.kinds import JobKind
 
 
 def builder(kind: JobKind) -> Callable[[Gang], list[Manifest]]:
-    """Return a kind's function `build`.
+    """Return the function `build` of a kind's module.
 
     The last manifest that `build` returns is the job, the JobFlow that starts it, or, for a stopped
     run, the Command that terminates it.

@@ -36,10 +36,11 @@ class Step:
 class Gang:
     """A run of `size` pods built from `pod`.
 
-    `pod.command` contains torchrun's arguments (`-m`, module, arguments), and the kind adds those
-    for the rendezvous. If `custom_command` is True, `pod.command` is the complete command. In kinds
-    with a launcher, `launcher` is the pod of the MPI launcher or the Ray head. `suspend` and `stop`
-    terminate the pods, in kinds that support this; a stopped run cannot be resumed.
+    `pod.command` contains torchrun's arguments (`-m`, module, arguments), and the kind's builder
+    adds the rendezvous arguments. If `custom_command` is True, `pod.command` is the complete
+    command. In kinds with a launcher, `launcher` is the pod of the MPI launcher or the Ray head.
+    `suspend` and `stop` terminate the pods, in kinds that support this; a stopped run cannot be
+    resumed.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Gang:
 
     @property
     def selector(self) -> dict[str, str]:
-        """The label that only this run's pods have."""
+        """Label that selects this run's pods."""
         return {RUN_LABEL: self.name}
 
     @property
@@ -133,7 +134,7 @@ def command_variables(gang: Gang) -> dict[str, str]:
     """
     variables = {}
     if gang.is_elastic:
-        # If processes shared the rendezvous' store, those that restart after a pod has left would
+        # If processes shared the rendezvous store, those that restart after a pod has left would
         # find the addresses of the previous attempt and fail until no restarts remain.
         variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if gang.custom_command:

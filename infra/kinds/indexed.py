@@ -1,7 +1,7 @@
 """Kind `indexed`: a Kubernetes Indexed Job, whose pods Volcano schedules as a gang.
 
-The stack creates the gang's PodGroup. Volcano also creates a PodGroup for each Job, but before
-release 1.11, the minimum of that group is always one pod.
+The stack creates the gang's PodGroup. Volcano also creates a PodGroup for each Job, but the minimum
+of that PodGroup is always one pod in releases before 1.11.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ def build(gang: Gang) -> list[Manifest]:
 
 
 def indexed_pod(gang: Gang, master: str) -> Pod:
-    """Return the gang's pod with the rank and the rendezvous of an Indexed Job.
+    """Return the gang's pod with the rendezvous variables for an Indexed Job.
 
     `master` is the address of pod 0.
     """

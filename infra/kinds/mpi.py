@@ -51,7 +51,7 @@ _RANK: Final = (
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the Volcano Job.
+    """Return the Volcano Job, or the objects that create it (see `volcano_objects`).
 
     The job succeeds as soon as the launcher does, because the workers' sshd never exits.
     """

@@ -53,7 +53,7 @@ def _pod(pod: Pod, notebook: NotebookSettings) -> Pod:
             f"--token-file={_TOKEN_PATH}/token",
             f"--idle-minutes={notebook.idle_minutes}",
         ],
-        # The runtime directory contains a copy of the token, which must not stay on the claim.
+        # The runtime directory contains a copy of the token, which must not be stored on the claim.
         env={**pod.env, "HOME": home, "JUPYTER_RUNTIME_DIR": f"{TMP_PATH}/jupyter"},
         ports={"http": PORT},
         probes={

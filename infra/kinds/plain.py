@@ -8,7 +8,7 @@ from infra.manifests import Manifest, compact
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the Volcano Job.
+    """Return the Volcano Job, or the objects that create it (see `volcano_objects`).
 
     In each pod, VC_TASK_INDEX is the pod's index, and VC_WORKER_HOSTS lists all host names.
     """

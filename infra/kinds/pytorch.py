@@ -77,7 +77,7 @@ def _elastic_policy(gang: Gang) -> Manifest:
 def _replicas(gang: Gang) -> Manifest:
     env = {**command_variables(gang), **gang.pod.env}
     if gang.is_elastic:
-        # Without a master, the operator sets no address; worker 0 hosts the rendezvous.
+        # Without a master, the operator does not set MASTER_ADDR. Worker 0 hosts the rendezvous.
         env = {
             "MASTER_ADDR": f"{gang.name}-worker-0",
             "MASTER_PORT": str(RENDEZVOUS_PORT),

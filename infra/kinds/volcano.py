@@ -33,7 +33,8 @@ SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
     "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
     "env": [],
 }
-"""Plugins that publish host names before the pods are ready, and set each pod's index variable."""
+"""Plugins that publish the pods' host names before the pods are ready, and set a variable with the
+pod's index."""
 
 COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
 """Task policy that completes the job when the task succeeds. As a policy of the job, it would
@@ -51,7 +52,10 @@ _PLUGINS: Final = {
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the Volcano Job: a master with rank 0, and workers with the same template."""
+    """Return the Volcano Job, or the objects that create it (see `volcano_objects`).
+
+    The Job has a master with rank 0, and workers with the same template.
+    """
     pod = replace(gang.pod, command=command(gang), env={**command_variables(gang), **gang.pod.env})
     template = volcano_pod_template(gang, pod)
     master = {
@@ -152,7 +156,7 @@ def _spec(
 
 def _policies(gang: Gang) -> list[Manifest]:
     # The first policy that matches applies, so exit codes precede events. An elastic gang keeps
-    # running when a pod is evicted, and gets a new one when there is free capacity.
+    # running when a pod is evicted, and gets a new pod when there is free capacity.
     events = ["PodFailed"] if gang.is_elastic else ["PodEvicted", "PodFailed"]
     return [
         *({"exitCode": code, "action": "TerminateJob"} for code in gang.fatal_exit_codes),

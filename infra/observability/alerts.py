@@ -31,7 +31,7 @@ _PODS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """An alert. `summary` and `description` may contain `{{ $labels.x }}`."""
+    """An alert. `summary` and `description` may contain templates such as `{{ $labels.pod }}`."""
 
     name: str
     expr: str
@@ -39,7 +39,7 @@ class Alert:
     severity: Severity
     summary: str
     description: str
-    """The first action to take; the runbook lists the others."""
+    """The first action to take; the runbook lists the other actions."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self, runbooks: str) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def _daemon_set(
 
 
 def _directories(settings: DcgmExporterSettings) -> dict[str, str]:
-    """Map volume names to the host paths that the exporter reads."""
+    """Return the host paths that the exporter reads, keyed by volume name."""
     driver = {"driver": _GKE_DRIVER} if settings.gke else {}
     return {"pod-resources": _POD_RESOURCES, **driver}
 

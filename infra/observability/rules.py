@@ -22,7 +22,7 @@ NOT_TERMINATED: Final = (
     f"{ON_POD} group_left () "
     'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'
 )
-"""Right operand of a product that removes series of terminated pods."""
+"""Right operand of `*` in queries that must omit the series of terminated pods."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
 def _pod_run() -> str:
     """Return a query whose value is 1 for each pod of a run, with labels for run and queue.
 
-    Pods of Volcano Jobs have the queue as a label. Pods of other kinds only have the annotation
-    with which Volcano finds their queue.
+    Pods of Volcano Jobs have a label with the queue. Pods of other kinds have only the annotation
+    from which Volcano reads the queue.
     """
     annotated = 'kube_pod_annotations{annotation_scheduling_volcano_sh_queue_name!=""}'
     in_queue = (

@@ -157,7 +157,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
         if target.is_service
         else _keep("__meta_kubernetes_pod_container_port_name", target.port)
     )
-    # Terminated pods keep their address, so they would still be scraped.
+    # Prometheus would still scrape terminated pods, because they keep their addresses.
     terminated = {
         "source_labels": ["__meta_kubernetes_pod_phase"],
         "regex": "Failed|Succeeded",
@@ -237,7 +237,7 @@ def chart_values(
     *,
     use_pull_secret: bool = False,
 ) -> dict[str, Any]:
-    """Return the values that rules and dashboards need, overridden by the configured ones.
+    """Return the values that rules and dashboards need, overridden by the configured values.
 
     `use_pull_secret` is True if the namespace has the registry's pull secret.
     """

@@ -42,7 +42,7 @@ _WORKERS: Final = ".+-[0-9]+-[0-9]+"
 def _ready(servers: Mapping[str, Runtime]) -> str:
     """Return a query whose value is 1 for each pod that is ready, and 0 for other pods.
 
-    The query includes only the leaders of a LeaderWorkerSet, because the others have no probes.
+    The query includes only the leaders of a LeaderWorkerSet, because its workers have no probes.
     """
     names = "|".join(sorted(servers))
     label = "label_gpu_platform_dev_service"

@@ -42,7 +42,7 @@ class Version:
 
     @property
     def selector(self) -> dict[str, str]:
-        """Labels that only this version's pods have."""
+        """Labels that select this version's pods."""
         return {WORKLOAD_LABEL: "inference", SERVICE_LABEL: self.name}
 
     @property

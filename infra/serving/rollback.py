@@ -1,4 +1,4 @@
-"""Rollback of a canary: the program that evaluates the limits, and the annotations it reads."""
+"""Rollback of a canary: the program that evaluates the limits, and the route's annotations."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
 
 
 def identity(args: InferenceServiceArgs) -> dict[str, Any]:
-    """Return the annotations of a route that identify its canary.
+    """Return the route annotations that identify the service's canary.
 
     Return {} if the service has no canary, or if the canary has no limits. A canary with the same
     annotations as a canary that was rolled back gets no requests.
@@ -49,7 +49,7 @@ def rollback_objects(
 ) -> list[Manifest]:
     """Return the Deployment of the rollback program and the objects that grant its permissions.
 
-    With `isolated`, a NetworkPolicy is included. Return [] if the canary has no limits. `stable`
+    If `isolated`, a NetworkPolicy is included. Return [] if the canary has no limits. `stable`
     maps each kind of route to its backends without the canary.
     """
     limits = limits_of(args)

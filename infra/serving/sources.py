@@ -15,7 +15,7 @@ _FETCHED_PATH: Final = f"{MODELS_PATH}/export"
 
 
 def model_path(version: Version) -> str:
-    """Return the directory of the model in the container, its URL, or its name in the hub."""
+    """Return the model's directory in the container, its URL, or its name on the hub."""
     source = version.source
     if (run := version.run or version.winner) is not None:
         return f"{MODELS_PATH}/{run}/{version.runtime.export}"
@@ -33,7 +33,7 @@ def model_path(version: Version) -> str:
 
 
 def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
-    """Return the mount of the claim with the run, the model or the hub's cache, if there is one."""
+    """Return the mount of the claim with the run, the model or the hub cache, if there is one."""
     source = version.source
     name = args.service.checkpoints if version.run or version.winner else None
     if source is not None:

@@ -26,7 +26,7 @@ class Custom(Runtime):
     ready: Path | None = None
     """If None, the path of `live` is used."""
     metrics: Path | None = "/metrics"
-    """None if the server has no metrics."""
+    """Path of the metrics. None if the server does not export metrics."""
     metrics_port: _Port | None = None
     grpc_port: _Port | None = None
     requests_in_flight: str | None = Field(default=None, pattern=_SERIES)

@@ -68,7 +68,7 @@ class Runtime(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     sources: ClassVar[frozenset[Source]]
-    """Sources of models that the program can read."""
+    """Model sources that the program supports."""
     export: ClassVar[str] = "export"
     """Subdirectory of a run from which the program loads the model."""
     managed: ClassVar[Mapping[str, str]] = {}

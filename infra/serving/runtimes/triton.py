@@ -108,8 +108,8 @@ class Triton(ProgramArguments):
     def in_flight(self, labels: str) -> str:
         """Return a PromQL expression for the number of requests in flight.
 
-        Triton has no gauge for this number. The average number equals the total request duration
-        that accumulates per second.
+        Triton has no gauge for this number. By Little's law, its average is the total request
+        duration that accumulates per second.
         """
         return f"rate(nv_inference_request_duration_us{{{labels}}}[1m]) / 1e6"
 

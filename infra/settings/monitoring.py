@@ -19,7 +19,8 @@ from infra.settings.types import (
 )
 
 RELEASE: Final = "kube-prometheus-stack"
-"""Name of the chart's release. Its Prometheus selects objects by this name."""
+"""Name of the chart's release. The chart's Prometheus selects objects that have this value in the
+label `release`."""
 RECORDER: Final = "failure-recorder"
 """Name of the Deployment that archives log lines and events of failed pods."""
 

@@ -200,8 +200,8 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
 def _updates_with_one_claim(settings: StackSettings) -> Iterator[str]:
     """Warn about services with one pod whose claim a second pod may not be able to mount.
 
-    ReadWriteOnce permits several pods on one node, so the volume or a node selector may prevent
-    this.
+    ReadWriteOnce permits several pods on one node, so the update succeeds if the volume or a node
+    selector keeps both pods on the same node.
     """
     for key, service in settings.inference.services.items():
         if service.max_pods > 1 or not service.rollout.additional_replicas:

@@ -27,7 +27,7 @@ _LIMITS: Final = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "
 def schema_of(model: type[BaseModel]) -> Schema:
     """Return the JSON schema (draft 2020-12) of a model, without the keys that the stack sets.
 
-    The result is cached: do not change it.
+    The result is cached: do not modify it.
     """
     return model.model_json_schema(schema_generator=_Generator)
 

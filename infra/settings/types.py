@@ -34,7 +34,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?\.?")
 
 
 class Settings(BaseModel):
-    """Base of all settings: strict types, and unknown keys are errors."""
+    """Base class of all settings. Types are strict, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
@@ -254,7 +254,7 @@ AbsolutePath = Annotated[
 ]
 
 HttpUrl = Annotated[str, AfterValidator(_http_url), _format("HTTP-URL")]
-"""URL of a server, such as Prometheus, whose host and port are valid, without credentials."""
+"""URL of a server, such as Prometheus, with a valid host and port and without credentials."""
 
 VersionedImage = Annotated[str, AfterValidator(_versioned_image), _format("image")]
 """An image reference with a tag other than latest, or a digest."""

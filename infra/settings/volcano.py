@@ -169,7 +169,7 @@ ResourceAmounts = dict[QualifiedName, Quantity]
 
 
 UNLISTED: Final = "0 (not listed)"
-"""Amount that Volcano's webhooks assume for a resource that a capability does not list."""
+"""Amount that Volcano's webhooks assume for a resource that a queue's limit does not list."""
 
 
 class QueueSettings(Settings):

@@ -101,7 +101,7 @@ def duplicate_paths(volumes: Mapping[str, VolumeSettings]) -> list[str]:
 def disk_problem(
     disk: str | None, volumes: Mapping[str, VolumeSettings], download: str | None = None
 ) -> str | None:
-    """Return an error message if a pod's ephemeral storage is less than its volumes may use.
+    """Return an error message if a pod's ephemeral storage is less than the pod's volumes may use.
 
     `download` is the size limit of the volume for a downloaded model, if there is one.
     """

@@ -12,7 +12,7 @@ from infra.settings.training.settings import TrainingSettings
 
 @dataclass(frozen=True)
 class _Route:
-    """A setting, where its requests arrive, and which of them it receives."""
+    """A route: the setting that configures it, and the requests that it matches."""
 
     path: str
     origin: str
@@ -44,7 +44,7 @@ class _Route:
 def routes_differ(
     training: TrainingSettings, inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that no two routes receive the same requests, which only the older one would get.
+    """Check that no two routes match the same requests, because only the older one would apply.
 
     Ingresses without host names are not compared, because some controllers create a load balancer
     for each of them.
@@ -86,5 +86,5 @@ def _name(gateway: GatewaySettings, namespace: str) -> str:
 
 
 def _prefix(path: str) -> str:
-    """Return a path prefix in the form in which prefixes that match the same paths are equal."""
+    """Normalize a path prefix, so that prefixes that match the same paths are equal."""
     return path.rstrip("/") or "/"

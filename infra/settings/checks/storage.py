@@ -56,8 +56,8 @@ def claims_can_be_mounted_by_their_pods(
 ) -> Iterator[str]:
     """Check that the access modes of each claim suit the pods that mount it.
 
-    Several pods need a mode for several nodes, and pods that write need one that allows it. Also
-    check that model caches are not larger than their claims.
+    A claim that several pods mount needs an access mode for several nodes, and a claim that pods
+    write to needs a writable mode. Also check that model caches are not larger than their claims.
     """
     for key, job in training.all_jobs.items():
         pods = "several pods" if job.several_pods or key not in training.jobs else "one pod"

@@ -28,7 +28,7 @@ class ApiKeysSettings(Settings):
 
 
 class GatewaySettings(Settings):
-    """A Gateway in the cluster (Gateway API v1) to which an HTTPRoute is attached."""
+    """A Gateway in the cluster (Gateway API v1) to which routes are attached."""
 
     name: DnsName = Field(description="Name of the Gateway.")
     namespace: DnsLabel | None = Field(

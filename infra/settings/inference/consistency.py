@@ -250,7 +250,7 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
 
 
 def _progress(service: InferenceServiceSettings) -> Iterator[str]:
-    """Check the deadline of Deployments. LeaderWorkerSets have none."""
+    """Check the progress deadline, which applies only to Deployments."""
     has_deployment = any(service.runtime_of(each).nodes == 1 for each in service.versions.values())
     ready, deadline = service.min_ready_seconds, service.progress_deadline_seconds
     if has_deployment and deadline <= ready:

@@ -225,7 +225,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def metrics_ports(self) -> frozenset[int]:
-        """Ports of the metrics of all versions; empty if the server has no metrics."""
+        """Metrics ports of all versions; empty if the server has no metrics."""
         every = [self.runtime_of(server).endpoints for server in self.versions.values()]
         return frozenset(each.metrics_port or self.port for each in every if each.metrics)
 

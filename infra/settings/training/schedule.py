@@ -28,7 +28,7 @@ _EXPECTED_FORM: Final = (
 
 
 def _cron(text: str) -> str:
-    """Reject schedules that Kubernetes rejects, or that Kubernetes and cronsim read differently."""
+    """Reject schedules that Kubernetes rejects, or interprets differently from cronsim."""
     fields = text.split(" ")
     if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
         raise ValueError(_EXPECTED_FORM)

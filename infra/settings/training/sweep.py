@@ -168,7 +168,7 @@ class BudgetSettings(Settings):
 
 
 class SweepSettings(Settings):
-    """One hyperparameter sweep. A trial is a run of its job with one set of hyperparameters."""
+    """One hyperparameter sweep. A trial runs the sweep's job with one set of hyperparameters."""
 
     job: TrainingJobSettings = Field(
         description="Job of every trial, as in `training.jobs`. Its length is that of a full trial."

@@ -56,7 +56,7 @@ class FailureRecorderArgs:
 
 
 class FailureRecorder(Component):
-    """Deployment of one pod with read-only access to the API. Pulumi does not wait for it."""
+    """Deployment of one pod with read-only API access. Pulumi does not wait for the pod."""
 
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None

@@ -55,7 +55,7 @@ class GpuStack(Component):
     """The device plugin or the GPU Operator, and the RuntimeClass."""
 
     gpu_nodes: GpuNodes
-    """GPU resource and GPU nodes of the cluster; pass them to jobs and services."""
+    """GPU resource, node selector, tolerations and RuntimeClass for jobs and services."""
 
     def __init__(
         self, name: str, args: GpuStackArgs, opts: pulumi.ResourceOptions | None = None
@@ -80,7 +80,7 @@ class GpuStack(Component):
 
 
 def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
-    """Return the GPU resource and the GPU nodes for workloads."""
+    """Return the GPU resource, node selector, tolerations and RuntimeClass for workloads."""
     return GpuNodes(
         resource=gpu.resource,
         node_selector=gpu.node_selector,

@@ -22,9 +22,9 @@ from infra.serving.traffic import (
 class InferenceService(Component):
     """Workload, Service, disruption budget, autoscaler, canary and route of one model.
 
-    Pulumi does not wait for the stable pods, which become ready when training has exported the
-    model. It waits for the canary's pods and only then changes the route, so that a new version
-    receives requests only when it can answer them.
+    Pulumi does not wait for the pods of the stable version, which become ready when training has
+    exported the model. It waits for the canary's pods and only then changes the route, so that a
+    new version receives requests only when it can answer them.
     """
 
     url: str
@@ -70,7 +70,7 @@ def build(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
-    """Return the canary's objects, for which Pulumi waits; an empty list if there is no canary.
+    """Return the canary's objects, which Pulumi waits for, or [] if there is no canary.
 
     The update fails if the canary's pods are not ready within the progress deadline.
     """

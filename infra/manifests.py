@@ -16,7 +16,6 @@ NOT_AWAITED: Final = {SKIP_AWAIT_ANNOTATION: "true"}
 ADOPTED: Final = {PATCH_FORCE_ANNOTATION: "true"}
 """Annotation of objects that Pulumi adopts if they exist already."""
 
-
 DNS_PORTS: Final = (53, 5353)
 """Ports of DNS pods. A NetworkPolicy applies to the pod's port, which is 5353 on OpenShift."""
 
@@ -79,7 +78,7 @@ def _add_metadata(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str
 
 
 def network_policy(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
-    """Return the NetworkPolicy of an app's pods, which allows only `ingress`, and no egress."""
+    """Return the NetworkPolicy of an app's pods. It allows only `ingress`, and no egress."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -109,7 +108,7 @@ _CRITICAL: Final = ("system-cluster-critical", "system-node-critical")
 def system_namespace(name: str, app: str) -> list[Manifest]:
     """Return a namespace for pods that mount host paths, and its quota.
 
-    GKE admits pods with a system priority class only if a ResourceQuota names these classes.
+    GKE admits pods with a system priority class only if a ResourceQuota lists these classes.
     """
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": list(_CRITICAL)}
     return [

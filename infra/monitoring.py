@@ -139,7 +139,7 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
 
 
 def _groups(args: MonitoringArgs) -> list[Manifest]:
-    """Return the rule groups. Server groups come first: they record series that alerts read."""
+    """Return the rule groups. Server groups come first, because alerts read their series."""
     servers = server_groups(args.servers, _serving_seconds(args))
     return [*servers, *rule_groups(args.monitoring)]
 
@@ -152,7 +152,7 @@ def _serving_seconds(args: MonitoringArgs) -> int:
 def _config_map(args: MonitoringArgs) -> Manifest:
     """Return the ConfigMap for a Prometheus without the operator.
 
-    It is in the namespace of Prometheus, because a pod can mount only ConfigMaps of its namespace.
+    The namespace is that of Prometheus, because a pod can mount only ConfigMaps of its namespace.
     """
     configs = [
         scraping.scrape_config(each, args.monitoring.interval_seconds) for each in targets(args)

@@ -32,7 +32,7 @@ _EVENT_RULES: Final = [{"apiGroups": [""], "resources": ["events"], "verbs": ["c
 
 @dataclass(frozen=True, kw_only=True)
 class NodeHealthArgs:
-    """Controller settings, the runs' namespace, and the image (a string or an output)."""
+    """Controller settings, the runs' namespace, and the image (a string or a Pulumi output)."""
 
     health: NodeHealthSettings
     namespace: str

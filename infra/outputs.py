@@ -70,7 +70,8 @@ class RunOutput(TypedDict):
     """The current run of a training job."""
 
     name: Annotated[
-        str, Field(description="Name of the run: `<job>-<8 hex digits>`, or `run` of the job.")
+        str,
+        Field(description="Name of the run: `<job>-<8 hex digits>`, or the job's `run` setting."),
     ]
     kind: Annotated[JobKind, Field(description="Job kind (docs/jobs.md).")]
     namespace: Annotated[str, Field(description="Namespace of the pods.")]

@@ -53,7 +53,7 @@ class Volume:
 class InitContainer:
     """A container that uses the pod's image and runs before the main container.
 
-    It requests the CPU and memory of the main container, but no other resource. `mounts` maps
+    It requests as much CPU and memory as the main container, but no other resource. `mounts` maps
     volume names to mount paths. Only this container mounts `claims`.
     """
 
@@ -313,7 +313,7 @@ def _claim_volumes(pod: Pod) -> dict[str, str]:
 
 
 def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Manifest]:
-    """Return constraints that spread the pods with these labels evenly over suitable nodes.
+    """Return constraints that spread the pods with these labels evenly over eligible nodes.
 
     Without `strict`, the constraints are preferences. With `strict`, a gang may stay pending even
     if nodes are free.
@@ -333,9 +333,9 @@ def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Mani
 def shared_label_affinity(
     labels: Mapping[str, str], node_label: str, *, required: bool
 ) -> Manifest:
-    """Return an affinity that keeps pods with `labels` together.
+    """Return an affinity that places pods with `labels` on nodes with the same `node_label` value.
 
-    Their nodes have the same value of `node_label`. Unless `required`, this is only a preference.
+    Unless `required`, the affinity is only a preference.
     """
     term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
     if required:
@@ -347,7 +347,8 @@ def shared_label_affinity(
 def exclusive_node_affinity(label: str, exempt: Mapping[str, str]) -> Manifest:
     """Return an affinity that keeps other pods with `label` off the pod's node.
 
-    It applies to pods of all namespaces. Pods with the labels `exempt` may share the node.
+    The affinity applies to pods of all namespaces. Pods with the labels `exempt` may share the
+    node.
     """
     others = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in exempt.items()]
     term = {

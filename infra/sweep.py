@@ -54,7 +54,7 @@ class Sweep:
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of the budget, or fewer if the budget's money runs out first."""
+        """GPU-hours that the budget permits, limited by both `gpu_hours` and `money`."""
         budget = self.settings.budget
         bounds = [] if budget.gpu_hours is None else [budget.gpu_hours]
         if budget.money is not None and self.price is not None and self.price.gpu_hour:

@@ -22,9 +22,9 @@ _SERVER_PORT: Final[int] = InferenceServiceSettings.model_fields["port"].default
 class TenancyArgs:
     """Namespace settings, and the name of the GPU resource that the quota counts.
 
-    The default ports suit inference services with the default port, whose replicas may have several
-    pods. With `retain`, the namespace and its retained objects survive the stack's destruction.
-    No admission policy applies in `system_namespaces`, which admit privileged pods.
+    The default values suit inference services that use the default port, and whose replicas may
+    have several pods. With `retain`, the namespace and its retained objects survive the stack's
+    destruction. No admission policy applies in `system_namespaces`, which admit privileged pods.
     """
 
     tenancy: TenancySettings
@@ -150,7 +150,7 @@ def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
 def limit_range(tenancy: TenancySettings) -> Manifest:
     """Return the LimitRange for containers.
 
-    It sets no CPU limit, because CPU throttling would leave GPUs idle.
+    The LimitRange sets no CPU limit, because CPU throttling would leave GPUs idle.
     """
     limits = tenancy.limits
     return _object(

@@ -218,7 +218,7 @@ def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
 
 
 _BINPACK_WEIGHT: Final = 10
-"""Weight of the configured placement, compared with 1 to 3 for nodeorder's other scores."""
+"""Weight of the configured placement. The other scores of nodeorder have weights from 1 to 3."""
 
 
 def scheduler_configuration(

@@ -43,9 +43,9 @@ class WorkloadImage(Component):
     """An image of a workload.
 
     `reference` contains the digest, so a build must finish before `reference` is known. `identity`
-    is always known, and the hash in a run's name covers it. `identity` of an existing image is its
-    reference; otherwise, it is a hash of the build settings and of the sources outside this
-    project's directories.
+    is always known, and the hash in a run's name covers it. The identity of an existing image is
+    its reference. The identity of a built image is a hash of the build settings and of the sources
+    outside this project's directories.
     """
 
     reference: pulumi.Output[str]

@@ -67,7 +67,7 @@ def _parse(text: str) -> Decimal:
 
 
 def _exponent(value: int) -> int:
-    """Return an exponent as the API reads it, reduced to a range that suffices for `LARGEST`."""
+    """Return an exponent as the API reads it, clamped to a range that suffices for `LARGEST`."""
     if not -(2**63) <= value < 2**63:
         raise QuantityError("must have a smaller exponent")
     # The API truncates exponents to 32 bits without an overflow check.

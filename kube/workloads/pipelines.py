@@ -119,7 +119,7 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
         fields=_RESOURCES,
         defaults=(pod,) if pod else (),
         metadata=f"{spec}.metadata",
-        # Tekton copies the metadata of a Task to the pods, and that of a Pipeline (see `_RUN`).
+        # Tekton copies the metadata of a Task to its pods. For a Pipeline, see `_RUN`.
         copied=("metadata",) if spec == "spec" else (),
         count=counts,
         supplied=() if pod else ("tolerations",),

@@ -121,31 +121,31 @@ class Variables:
 
 
 def pod(**violations: str) -> Cel:
-    """Return the rule that reports each field of a pod specification whose condition is true."""
+    """Return a rule that reports each field of a pod specification whose condition is true."""
     each = (f"({condition} ? ['{name}'] : [])" for name, condition in violations.items())
     return Cel(" + ".join(each))
 
 
 def containers(violation: str, **variables: str) -> Cel:
-    """Return the rule that reports each container `c` of a pod for which a condition is true."""
+    """Return a rule that reports each container `c` for which a condition is true."""
     names = f"variables.containers.filter(c, {violation}).map(c, 'container ' + c.name)"
     return Cel(names, variables=variables)
 
 
 def gpu_containers(violation: str, **variables: str) -> Cel:
-    """Return the rule that reports each GPU container `c` for which a condition is true."""
+    """Return a rule that reports each GPU container `c` for which a condition is true."""
     names = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
     return Cel(names, variables=variables)
 
 
 def volumes(violation: str, **variables: str) -> Cel:
-    """Return the rule that reports each volume `v` of a pod for which a condition is true."""
+    """Return a rule that reports each volume `v` for which a condition is true."""
     names = f"variables.volumes.filter(v, {violation}).map(v, 'volume ' + v.name)"
     return Cel(names, variables=variables)
 
 
 def images(violation: str, **variables: str) -> Cel:
-    """Return the rule that reports each image `i` of a pod for which a condition is true."""
+    """Return a rule that reports each image `i` for which a condition is true."""
     return Cel(f"variables.images.filter(i, {violation})", variables=variables)
 
 

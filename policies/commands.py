@@ -1,4 +1,4 @@
-"""Shell commands of probes and hooks: whether they can fail, and how long they sleep."""
+"""Analysis of the shell commands of probes and hooks: possible failures and sleep times."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ def additional_volumes(volumes: Mapping[str, VolumeSettings]) -> list[Volume]:
 
 
 def secret_source(name: str) -> Manifest:
-    """Return the source of a Secret volume that only the pod's group may read."""
+    """Return the source of a Secret volume that only the pod's group can read."""
     return {"secret": {"secretName": name, "defaultMode": 0o440}}
 
 

@@ -177,7 +177,7 @@ def limit_range(tenancy: TenancySettings) -> Manifest:
 
 
 def service_accounts(tenancy: TenancySettings, *, with_secret: bool) -> list[Manifest]:
-    """Return one account per kind of workload, without access to the API server."""
+    """Return a service account for each kind of workload, without access to the API server."""
     accounts = []
     for name in SERVICE_ACCOUNTS:
         identity: IdentitySettings = getattr(tenancy.identities, name)

@@ -33,7 +33,7 @@ class WorkloadImageArgs:
 
     @classmethod
     def of(cls, images: ImagesSettings, key: str, login: RegistryLogin | None) -> Self:
-        """Build the arguments of one of the configured images."""
+        """Build the arguments for one of the configured images."""
         repository = "/".join(part for part in (images.registry, images.repository) if part)
         image = images.workloads[key]
         return cls(key=key, image=image, repository=repository, login=login, root=PROJECT_ROOT)

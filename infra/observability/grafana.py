@@ -18,7 +18,7 @@ Shape = Literal["lines", "number", "stack"]
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel. `queries` maps legends to queries; `unit` is one of Grafana's units, such as s."""
+    """A panel. `queries` maps legends to queries; `unit` is one of Grafana's units, such as `s`."""
 
     title: str
     queries: dict[str, str]

@@ -38,7 +38,7 @@ class Version:
     image: Any
     runtime: Runtime
     replicas: int | None
-    """None if an autoscaler sets the number."""
+    """Number of replicas, or None if an autoscaler sets it."""
 
     @property
     def selector(self) -> dict[str, str]:

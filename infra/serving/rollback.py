@@ -35,7 +35,7 @@ def identity(args: InferenceServiceArgs) -> dict[str, Any]:
     limits, canary = limits_of(args), args.canary
     if limits is None or canary is None:
         return {}
-    # Leave the image out of the digest, because it may be known only after its build.
+    # The digest does not cover the image, which may be unknown until it is built.
     without_images = replace(args, image="", canary_image="")
     version = replace(canary, image="")
     template = pods(workload(without_images, version, {}))

@@ -1,7 +1,7 @@
 """Services and routes, through which requests reach the pods, and disruption budgets.
 
-In Gateway API v1, requests for a backend with a weight but without a ready pod fail (HTTPRoute,
-backendRefs), so a route may refer to a canary only once the canary's pods are ready.
+In Gateway API v1, requests fail if the weights assign them to a backend without ready pods
+(HTTPRoute, backendRefs), so a route may refer to a canary only once the canary's pods are ready.
 """
 
 from collections.abc import Mapping

@@ -77,7 +77,7 @@ def claims_can_be_mounted_by_their_pods(
 
 
 def _pods(service: InferenceServiceSettings, field: tuple[str, ...]) -> str:
-    """Return how many pods mount a claim at the same time."""
+    """Describe the number of pods that mount a claim at the same time."""
     most = service.canary_pods if field == ("canary", "source") else service.max_pods
     return f"up to {most} pods" if most > 1 else "one pod"
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
 
 _RESERVED_ANNOTATIONS: Final = ("scheduling.k8s.io/", "scheduling.volcano.sh/", "volcano.sh/")
-"""Prefixes of annotations that determine a pod's placement. Only the builders of the job kinds may set
-them."""
+"""Prefixes of annotations that determine a pod's placement. Only the builders of the job kinds may
+set them."""
 
 _PROVIDED: Final = "the stack or the kind of job provides: leave it out"
 _RESERVED_VARIABLES: Final[Mapping[str, str]] = {

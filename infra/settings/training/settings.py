@@ -12,7 +12,7 @@ from kube.kinds import KINDS
 from kube.kinds.volcano import TRAINING_STEP, template_name
 
 _MAX_POD_NAME: Final = 63
-"""Maximum length of a pod's name, which is also its host name and therefore a DNS label."""
+"""Maximum length of a pod's name. The name is also the host name, so it must be a DNS label."""
 
 
 class TrainingSettings(Settings):

@@ -62,7 +62,7 @@ _DEVICE_CLASSES: Final = (
 )
 
 OTHER_DEVICES: Final = (*_NETWORKS, *_STORAGE_AND_VIRTUALIZATION, *_DEVICE_CLASSES)
-"""Patterns of extended resources and of DRA device classes that are not accelerators."""
+"""Name patterns of the extended resources and DRA device classes that are not accelerators."""
 
 KNOWN_ACCELERATORS: Final = (
     "nvidia.com/gpu",
@@ -76,7 +76,7 @@ KNOWN_ACCELERATORS: Final = (
 """Known accelerators. Settings cannot list them as other devices."""
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
-"""Prefix of the extended resource that each DRA device class provides implicitly."""
+"""Prefix in the name of the extended resource that each DRA device class provides implicitly."""
 
 
 _BUILT_IN: Final = (

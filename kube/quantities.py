@@ -1,8 +1,8 @@
 """Kubernetes quantities, parsed exactly.
 
-The grammar is that of the API's `resource.Quantity`: a decimal number with an optional sign, and
-optionally a binary suffix (`Ki` to `Ei`), a decimal suffix (`n` to `E`) or a decimal exponent
-(`e3`). Values are `Decimal`, so comparisons are exact.
+The grammar is that of the API's `resource.Quantity`: a decimal number with an optional sign and an
+optional binary suffix (`Ki` to `Ei`), decimal suffix (`n` to `E`) or decimal exponent (`e3`).
+Values are `Decimal`, so comparisons are exact.
 """
 
 from __future__ import annotations

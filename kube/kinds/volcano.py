@@ -62,8 +62,8 @@ COMMAND: Final = Resource(
 def command(job: Mapping[str, Any], *, suspended: bool, name: str | None = None) -> dict[str, Any]:
     """Return the command that suspends or resumes a Job, like `vcctl job suspend` and `resume`.
 
-    Without a name, the API server generates one. While a command is pending, the API server rejects
-    another one with the same name.
+    If `name` is None, the API server generates a name. While a command is pending, the API server
+    rejects another command with the same name.
     """
     metadata = job["metadata"]
     owner = {

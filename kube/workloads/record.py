@@ -79,7 +79,7 @@ class Devices:
     name: str = ""
     """Path of the resource's name in a request."""
     count: str = ""
-    """Path of the number in a request. Without it, each request is for one device."""
+    """Path of the number in a request. If empty, each request is for one device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +177,6 @@ class WorkloadKind:
     json_patches: tuple[str, ...] = ()
     """Paths of JSON patches, which may change only labels: rules cannot read other changes."""
     destinations: tuple[str, ...] = ()
-    """Paths of strings that name fields of created objects to which event values are written."""
+    """Paths of strings that name the fields of created objects that receive values of events."""
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

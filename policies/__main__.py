@@ -1,4 +1,4 @@
-"""Entry point of the policy pack, for `pulumi --policy-pack policies`."""
+"""Entry point of the policy pack, for `pulumi up --policy-pack policies`."""
 
 import gc
 import sys

@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def node_kubeconfig(self) -> Path:
-        """Kubeconfig for the nodes, which exists once the API server accepts them."""
+        """Kubeconfig for the nodes, which exists once their kubelets may start."""
         return self.state / "node-kubeconfig"
 
     @property

@@ -3,7 +3,7 @@
 The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted
 update created. It cannot adopt a Helm release: Helm refuses to install a release while an
 installation with the same name is pending. Therefore, this module deletes the Secret in which Helm
-stores the pending release. Helm has annotated the objects that it already installed with the
+stores the pending release. The objects that Helm already installed have annotations with the
 release's name, so the next installation adopts them.
 """
 

@@ -64,7 +64,7 @@ class _Repair:
         self._since: dict[tuple[str, ...], float] = {}
 
     def run_if_due(self, snapshot: Snapshot) -> None:
-        """Run the commands that have been necessary for ten seconds."""
+        """Run each command that has been needed for at least `MISSED_SECONDS`."""
         now = time.monotonic()
         name = (self._run.namespace, self._run.name)
         groups = [
@@ -171,7 +171,7 @@ def wait_for_sweep(
 
 
 def _pause(started: float) -> None:
-    """Sleep between two polls, of which the last one started at `started`.
+    """Sleep until the next poll. The last one started at `started`.
 
     Polls take at most a third of the time, so that they do not slow down other work on a busy host.
     """

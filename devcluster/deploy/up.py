@@ -171,7 +171,7 @@ def _first_prediction(
 ) -> tuple[str, dict[str, Any] | None, Prediction | NoPredictionError]:
     """Wait for a service; return its address, the metadata of its model and the prediction.
 
-    If there is no prediction, return the reason instead; the metadata may also be missing.
+    If there is no prediction, return the reason instead; the metadata may then be None.
     """
     model, metadata = service["model"], None
     try:

@@ -101,7 +101,7 @@ class Node:
         while time.monotonic() < deadline:
             config = self.layout.node_kubeconfig
             ready = config.exists() and self._kubectl("get", "--raw", "/readyz", check=False)
-            # Again, because the file may have been left by an earlier start.
+            # Check again: a file from an earlier start may have been deleted in the meantime.
             if ready and config.exists():
                 self.services.kubeconfig.write_text(config.read_text())
                 self.services.kubeconfig.chmod(0o600)

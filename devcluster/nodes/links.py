@@ -1,6 +1,6 @@
 """Network of the cluster: a switch in a network namespace, linked to every node and the host.
 
-The host has one interface with routes to the cluster. Both disappear with the namespace.
+The host has one interface, with routes to the cluster. They disappear with the namespace.
 """
 
 import json

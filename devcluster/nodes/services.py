@@ -59,7 +59,7 @@ class NodeServices:
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".containerd]
     discard_unpacked_layers = true
-  # For the stack's RuntimeClass. With a real GPU, this would be NVIDIA's runtime.
+  # `nvidia` is for the stack's RuntimeClass. With a real GPU, it would be NVIDIA's runtime.
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]

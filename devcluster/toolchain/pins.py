@@ -148,7 +148,7 @@ class Module(_Pin):
 
     @property
     def flags(self) -> list[str]:
-        """Options of `go build`: build tags, no symbols or DWARF, and the version variables.
+        """Options of `go build`: tags, inlining, version variables, and no symbols or DWARF.
 
         DWARF takes a tenth of the compile time and a third of the build cache, and the linker
         would drop it anyway.

@@ -73,8 +73,8 @@ class Thresholds(Settings):
     )
     stalled_minutes: Minutes = Field(
         default=20,
-        description="Time (min) without a training step. It should exceed the longest evaluation, "
-        "export or save.",
+        description="Time (min) without a training step before an alert fires. It should exceed "
+        "the longest evaluation, export or save.",
     )
     checkpoint_minutes: Minutes = Field(
         default=90,

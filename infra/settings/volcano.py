@@ -34,7 +34,7 @@ class SlaSettings(Settings):
 
     longest_wait_seconds: PositiveInt = Field(
         description="Waiting time (s) after which a job is admitted even if the cluster is "
-        "full. A Volcano Job overrides it with its annotation `sla-waiting-time`."
+        "full. The annotation `sla-waiting-time` of a Volcano Job overrides it."
     )
     reserve: bool = Field(
         default=True,

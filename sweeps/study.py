@@ -85,14 +85,18 @@ class Study:
 
     @property
     def earlier(self) -> list[str]:
-        """Unfinished runs from earlier specifications of the sweep."""
+        """Unfinished runs that belong only to earlier specifications of the sweep.
+
+        A run that the current specification also contains is its own trial, unless it is over.
+        """
         storage = self._study._storage
+        own = [run for run, trial in self.trials().items() if trial.state == TrialState.RUNNING]
         return [
             trial.user_attrs[_RUN]
             for study in storage.get_all_studies()
             if study.study_name != self._study.study_name
             for trial in storage.get_all_trials(study._study_id, deepcopy=False)
-            if trial.state == TrialState.RUNNING
+            if trial.state == TrialState.RUNNING and trial.user_attrs[_RUN] not in own
         ]
 
     @property

@@ -12,7 +12,7 @@ from lightkube import Client
 from infra.sweep import winner_path
 from sweeps.controller import Controller
 from sweeps.study import JOURNAL, Study
-from tests.infra.sweeps import described, length, sweep
+from tests.infra.sweeps import SPACE, described, length, sweep
 from workload.manifest import Manifest, Weights, read_manifest, write_manifest
 from workload.progress import PROGRESS_FILE
 
@@ -250,6 +250,59 @@ def test_nothing_of_a_changed_sweep_starts_before_its_earlier_trials_have_ended(
     stage.api.set("Aborted")
     stage.step(10)
     assert len(stage.api.jobs) == 4
+
+
+WIDER: dict[str, Any] = {
+    "space": {**SPACE, "learning_rate": {**SPACE["learning_rate"], "max": 0.2}}
+}
+
+
+def obey(stage: Stage, steps: int) -> list[tuple[str, str]]:
+    """Step, execute the commands as Volcano does, and return those of the last step."""
+    found: list[tuple[str, str]] = []
+    for _ in range(steps):
+        before = len(stage.api.commands)
+        stage.step(10)
+        found = stage.api.commands[before:]
+        for run, action in found:
+            stage.api.set("Aborted" if action == "AbortJob" else "Running", run)
+    return found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [WIDER, {"objective": {"metric": "accuracy", "goal": "maximize"}}],
+    ids=["space", "objective"],
+)
+def test_a_changed_sweep_resumes_earlier_trials_that_are_also_its_own(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    runs = set(stage.api.jobs)
+    stage.api.set("Running")
+    for specification in (changes, {}):
+        stage.changes = specification
+        stage.restart()
+        assert obey(stage, 6) == []
+        assert stage.phases() == dict.fromkeys(runs, "placed")
+
+
+def test_a_trial_that_failed_before_the_sweep_was_changed_back_is_paused(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    failed, other = stage.api.jobs
+    stage.api.set("Running", other)
+    stage.api.set("Failed", failed)
+    stage.step(10)
+    stage.changes = WIDER
+    stage.restart()
+    stage.api.set("Running", failed)
+    obey(stage, 3)
+    stage.changes = {}
+    stage.restart()
+    obey(stage, 3)
+    assert stage.api.commands[-1] == (failed, "AbortJob")
 
 
 def test_a_refused_trial_is_reported_and_created_when_it_is_admitted(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class TenancyArgs:
     inference_groups: bool = True
     """True if a replica of any service may have several pods."""
     login: RegistryLogin | None = None
-    retain: bool = False
+    retain: bool = True
     system_namespaces: tuple[str, ...] = ()
 
     @classmethod

@@ -202,7 +202,7 @@ class Tenancy(Deferred):
         async def build(values: Values) -> str:
             resource = values.pop("gpu_resource", GPU)
             settings = validate(TenancySettings, values)
-            built = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource, retain=True)
+            built = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource)
             return tenancy.Tenancy(name, built, self.options()).namespace
 
         self.namespace = self.when_known(args, build)

@@ -1,9 +1,14 @@
+import asyncio
 from typing import Any
+
+import pulumi
+from pulumi.runtime.mocks import set_mocks
 
 from infra.manifests import Manifest
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.tenancy import TenancySettings
 from infra.tenancy import (
+    Tenancy,
     TenancyArgs,
     limit_range,
     manifests,
@@ -12,6 +17,9 @@ from infra.tenancy import (
     quotas,
     service_accounts,
 )
+from tests.infra.conftest import LOOP, Engine, Monitor
+
+GPU = "nvidia.com/gpu"
 
 
 def tenancy(**values: Any) -> TenancySettings:
@@ -124,6 +132,21 @@ def test_a_namespace_of_another_stack_admits_requests_to_its_services() -> None:
     (rule,) = found["allow-inference"]["ingress"]
     assert {port["port"] for port in rule["ports"]} == {service.port}
     assert "allow-inference-groups" in found
+
+
+def test_the_namespace_of_a_program_survives_its_destruction_unless_told_otherwise() -> None:
+    monitor = Monitor()
+    asyncio.set_event_loop(LOOP)
+    set_mocks(Engine(), project="team", stack="test", monitor=monitor)
+
+    @pulumi.runtime.test
+    def program() -> None:
+        Tenancy("kept", TenancyArgs(tenancy=tenancy(), gpu_resource=GPU))
+        Tenancy("lost", TenancyArgs(tenancy=tenancy(), gpu_resource=GPU, retain=False))
+
+    program()
+    kept = {request.name: request.retainOnDelete for request in monitor.requests}
+    assert (kept["kept-namespace"], kept["lost-namespace"]) == (True, False)
 
 
 def test_chosen_addresses_can_be_reached() -> None:

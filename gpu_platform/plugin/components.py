@@ -11,6 +11,7 @@ import pulumi
 
 from gpu_platform.platform_stack import Platform, Problem, pinning_problems
 from gpu_platform.plugin.checking import invalid_properties, validate, with_integers
+from gpu_platform.plugin.gpu_nodes import GpuNodesSettings, PlacementSettings
 from infra import (
     failure_recorder,
     gpu_stack,
@@ -161,7 +162,7 @@ class GpuStack(Deferred):
         async def build(values: Values) -> Values:
             settings = validate(GpuSettings, values)
             built = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
-            return _nodes_output(built.gpu_nodes)
+            return GpuNodesSettings.of(built.gpu_nodes).output
 
         self.gpu_nodes = self.when_known(args, build)
         self.register_outputs({"gpuNodes": self.gpu_nodes})
@@ -335,7 +336,8 @@ async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
 
 def _gpu_nodes(values: Values) -> GpuNodes:
     nodes = values.pop("gpu_nodes", None)
-    return GpuNodes(**with_integers(nodes)) if nodes is not None else GpuNodes(resource=GPU)
+    given = {} if nodes is None else {"gpu_nodes": nodes}
+    return validate(PlacementSettings, given).gpu_nodes.nodes
 
 
 def _pod(values: Values) -> tuple[Values, Values]:
@@ -355,13 +357,3 @@ def _raise_if_any(problems: Any) -> None:
     all_problems: list[Problem] = list(problems)
     if all_problems:
         raise invalid_properties((problem.key, problem.reason) for problem in all_problems)
-
-
-def _nodes_output(nodes: GpuNodes) -> Values:
-    output: Values = {
-        "resource": nodes.resource,
-        "node_selector": dict(nodes.node_selector),
-        "tolerations": [dict(toleration) for toleration in nodes.tolerations],
-        "runtime_class": nodes.runtime_class,
-    }
-    return {key: value for key, value in output.items() if value is not None}

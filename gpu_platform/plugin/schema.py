@@ -14,6 +14,7 @@ from pulumi.provider.experimental.analyzer import (
 from pulumi.provider.experimental.util import camel_case
 from pydantic import BaseModel
 
+from gpu_platform.plugin.gpu_nodes import GpuNodesSettings
 from infra.outputs import PLATFORM_OUTPUTS
 from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceServiceSettings
@@ -95,19 +96,6 @@ _RECORDER: Final = {
     "gpu_nodes": _PLACEMENT["gpu_nodes"],
     "isolated": _ISOLATION,
 }
-_GPU_NODES: Final = {
-    "resource": _string(
-        "Resource that a container requests, such as nvidia.com/gpu.", optional=False
-    ),
-    "node_selector": _texts("Labels of the GPU nodes."),
-    "tolerations": PropertyDefinition(
-        optional=True,
-        type=PropertyType.ARRAY,
-        items=_type("Toleration", "Toleration for a taint of these nodes."),
-        description="Tolerations for the taints of these nodes.",
-    ),
-    "runtime_class": _string("Runtime class of GPU pods. Omit it if they do not need one."),
-}
 COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
     "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLACEMENT}),
     "InferenceService": (
@@ -182,7 +170,9 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
         component: additional | _properties(component, schema_of(model), types, schema_of(model))
         for component, (model, additional) in COMPONENTS.items()
     }
-    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, _GPU_NODES_TEXT)
+    nodes = schema_of(GpuNodesSettings)
+    properties = _properties("GpuNodes", nodes, types, nodes)
+    types["GpuNodes"] = _definition("GpuNodes", properties, nodes["description"])
     return components, types
 
 

@@ -1,0 +1,67 @@
+"""The argument and output `gpuNodes` of the plugin's components."""
+
+from typing import Literal, Self
+
+from pydantic import Field
+
+from infra.pods import GpuNodes
+from infra.settings.cluster import TolerationSettings
+from infra.settings.types import Labels, QualifiedName, Settings
+
+
+class GpuTolerationSettings(TolerationSettings):
+    """A toleration of a taint of the GPU nodes."""
+
+    # The output omits the effect if every effect is tolerated, so the default differs from that of
+    # the settings.
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="Effect of the taint. By default, every effect is tolerated."
+    )
+
+
+class GpuNodesSettings(Settings):
+    """GPU resource, node selector, tolerations and RuntimeClass of GPU pods."""
+
+    resource: QualifiedName = Field(
+        description="Resource that a container requests, such as nvidia.com/gpu."
+    )
+    node_selector: Labels = Field(default={}, description="Labels of the GPU nodes.")
+    tolerations: list[GpuTolerationSettings] = Field(
+        default=[], description="Tolerations for the taints of these nodes."
+    )
+    runtime_class: str | None = Field(
+        default=None, description="Runtime class of GPU pods. Omit it if they do not need one."
+    )
+
+    @classmethod
+    def of(cls, nodes: GpuNodes) -> Self:
+        """Build the settings from the GPU nodes of a component."""
+        return cls.model_validate(
+            {
+                "resource": nodes.resource,
+                "node_selector": dict(nodes.node_selector),
+                "tolerations": [dict(toleration) for toleration in nodes.tolerations],
+                "runtime_class": nodes.runtime_class,
+            }
+        )
+
+    @property
+    def output(self) -> dict[str, object]:
+        """The value of the output, which is also a valid argument."""
+        return self.model_dump(exclude_none=True)
+
+    @property
+    def nodes(self) -> GpuNodes:
+        """The GPU nodes for a component."""
+        return GpuNodes(
+            resource=self.resource,
+            node_selector=self.node_selector,
+            tolerations=[toleration.manifest for toleration in self.tolerations],
+            runtime_class=self.runtime_class,
+        )
+
+
+class PlacementSettings(Settings):
+    """The argument `gpuNodes`, so that errors contain its name."""
+
+    gpu_nodes: GpuNodesSettings = GpuNodesSettings(resource="nvidia.com/gpu")

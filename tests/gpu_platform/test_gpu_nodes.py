@@ -1,0 +1,52 @@
+"""The argument `gpuNodes` of the plugin's components."""
+
+from typing import Any
+
+import pytest
+from pulumi.errors import InputPropertiesError
+
+from gpu_platform.plugin.components import _gpu_nodes
+from gpu_platform.plugin.gpu_nodes import GpuNodesSettings
+from infra.gpu_stack import gpu_nodes
+from infra.settings.cluster import GpuSettings
+
+GPU = "nvidia.com/gpu"
+
+
+def test_a_toleration_has_the_defaults_of_the_schema() -> None:
+    nodes = _gpu_nodes({"gpu_nodes": {"resource": GPU, "tolerations": [{"key": GPU}]}})
+    assert nodes.tolerations == [{"key": GPU, "operator": "Exists"}]
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [{}, {"effect": None}, {"effect": "NoExecute"}, {"operator": "Equal", "value": "a"}],
+    ids=str,
+)
+def test_the_output_of_a_gpu_stack_can_be_passed_as_an_argument(toleration: dict[str, Any]) -> None:
+    settings = {"tolerations": [{"key": GPU, **toleration}], "runtime_class": {"name": "nvidia"}}
+    nodes = gpu_nodes(GpuSettings.model_validate(settings))
+    output = GpuNodesSettings.of(nodes).output
+    assert None not in output.values()
+    assert _gpu_nodes({"gpu_nodes": output}) == nodes
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ({"resource": "a b"}, "gpuNodes.resource"),
+        ({"node_selector": {"pool": "a b"}}, "gpuNodes.nodeSelector.pool"),
+        ({"tolerations": [{"key": GPU, "operator": "Equal"}]}, "gpuNodes.tolerations[0]"),
+        ({"tolerations": [{"key": GPU, "effect": "Never"}]}, "gpuNodes.tolerations[0].effect"),
+    ],
+    ids=str,
+)
+def test_invalid_nodes_are_refused_with_their_key(wrong: dict[str, Any], path: str) -> None:
+    with pytest.raises(InputPropertiesError) as found:
+        _gpu_nodes({"gpu_nodes": {"resource": GPU, **wrong}})
+    assert [each["property_path"] for each in found.value.errors or []] == [path]
+
+
+def test_the_default_is_the_gpu_of_nvidia_on_any_node() -> None:
+    nodes = _gpu_nodes({})
+    assert (nodes.resource, nodes.node_selector, nodes.tolerations) == (GPU, {}, [])

@@ -24,7 +24,7 @@ from infra.workload_image import WorkloadImage, WorkloadImageArgs
 settings = load_settings()
 prices = stack_prices(settings)
 login = RegistryLogin.of(settings.images)
-cluster = Target.of(settings.cluster)
+cluster = Target.of(settings.cluster, settings.tenancy.namespace)
 depends_on = cluster.options
 
 gpu = GpuStack("gpu", GpuStackArgs.of(settings, login), depends_on())

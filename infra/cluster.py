@@ -51,11 +51,12 @@ class Target:
     provider: kubernetes.Provider
     settings: ClusterSettings
     runs: pulumi.Output[Collection[str]]
-    """Names of the runs whose jobs the last successful update found or created in this cluster."""
+    """Names of the runs whose jobs the last successful update found or created in this cluster
+    and in the namespace of the workloads."""
 
     @classmethod
-    def of(cls, settings: ClusterSettings) -> Self:
-        """Return the configured cluster."""
+    def of(cls, settings: ClusterSettings, namespace: str | None = None) -> Self:
+        """Return the configured cluster, with the runs in a namespace."""
         if settings.render_to is not None:
             rendering = kubernetes.Provider(
                 "cluster", render_yaml_to_directory=settings.render_to, kubeconfig=_AMBIENT
@@ -67,7 +68,9 @@ class Target:
         return cls(
             provider=_provider("cluster", settings, found.apply(lambda each: each["identifier"])),
             settings=settings,
-            runs=pulumi.Output.all(recorded, found).apply(lambda both: recorded_runs(*both)),
+            runs=pulumi.Output.all(recorded, found).apply(
+                lambda both: recorded_runs(both[0], both[1], namespace)
+            ),
         )
 
     def options(self, *after: pulumi.Resource) -> pulumi.ResourceOptions:
@@ -115,14 +118,17 @@ def identity(
     return {"uid": uid, "identifier": uid}
 
 
-def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[str]:
+def recorded_runs(
+    recorded: Mapping[str, Any], cluster: ClusterOutput, namespace: str | None
+) -> list[str]:
     """Return the names of the runs that the outputs list as started.
 
-    The list is empty if the stack moves to a new cluster. The output `runs` is not used, because a
-    failed update writes it as well.
+    The list is empty if the stack moves to a new cluster or namespace, because its runs then start
+    there. The output `runs` is not used, because a failed update writes it as well.
     """
     known = recorded.get(OUTPUT)
     moves = known is not None and known["uid"] != cluster["uid"]
+    moves = moves or recorded.get("namespace") != namespace
     return [] if moves else list(recorded.get(STARTED_RUNS, []))
 
 

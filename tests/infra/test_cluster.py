@@ -1,12 +1,17 @@
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
 import yaml
+from pulumi.runtime.mocks import set_mocks
 
-from infra.cluster import identity, in_cluster_kubeconfig, recorded_runs
-from tests.infra.conftest import Provision
+from infra import cluster
+from infra.cluster import Target, identity, in_cluster_kubeconfig, recorded_runs
+from infra.outputs import ClusterOutput
+from infra.settings.cluster import ClusterSettings
+from tests.infra.conftest import LOOP, Engine, Provision
 from tests.infra.examples import changed, good
 
 RECORDED = {"cluster": {"uid": "u1", "identifier": "i1"}, "namespace": "ml"}
@@ -37,15 +42,39 @@ def test_a_move_that_is_allowed_gets_a_new_identity() -> None:
     assert found == {"uid": "u2", "identifier": "u2"}
 
 
-def test_recorded_runs_are_those_of_the_same_cluster() -> None:
+def test_recorded_runs_are_those_of_the_same_cluster_and_namespace() -> None:
+    same: ClusterOutput = {"uid": "u1", "identifier": "i1"}
     # A failed update writes the output `runs`, but not the runs that it has started.
     unfinished = {**RECORDED, "runs": {"digits": {"name": "digits-0a1b2c3d"}}}
-    assert recorded_runs(unfinished, {"uid": "u1", "identifier": "i1"}) == []
+    assert recorded_runs(unfinished, same, "ml") == []
     recorded = {**unfinished, "startedRuns": ["digits-0a1b2c3d"]}
-    assert recorded_runs(recorded, {"uid": "u1", "identifier": "i1"}) == ["digits-0a1b2c3d"]
-    assert recorded_runs(recorded, {"uid": "u2", "identifier": "u2"}) == []
-    assert recorded_runs(RECORDED, {"uid": "u1", "identifier": "i1"}) == []
-    assert recorded_runs({}, {"uid": "u1", "identifier": "i1"}) == []
+    assert recorded_runs(recorded, same, "ml") == ["digits-0a1b2c3d"]
+    assert recorded_runs(recorded, {"uid": "u2", "identifier": "u2"}, "ml") == []
+    assert recorded_runs(recorded, same, "ml2") == []
+    assert recorded_runs(RECORDED, same, "ml") == []
+    assert recorded_runs({}, same, "ml") == []
+
+
+@pytest.mark.parametrize(("namespace", "runs"), [("ml", ["digits-0a1b2c3d"]), ("ml2", [])])
+def test_the_program_compares_the_namespace_of_the_recorded_runs(
+    monkeypatch: pytest.MonkeyPatch, namespace: str, runs: list[str]
+) -> None:
+    asyncio.set_event_loop(LOOP)
+    set_mocks(Engine(), project="gpu-platform", stack="test")
+    outputs = {
+        "cluster": {"uid": Engine.uid, "identifier": "i1"},
+        "namespace": "ml",
+        "startedRuns": ["digits-0a1b2c3d"],
+    }
+    monkeypatch.setattr(cluster, "_recorded_outputs", lambda: pulumi.Output.from_input(outputs))
+    found: list[object] = []
+
+    async def program() -> None:
+        target = Target.of(ClusterSettings(context="prod"), namespace)
+        found.append(await target.runs.future())
+
+    pulumi.runtime.test(program)()
+    assert found == [runs]
 
 
 def test_the_provider_is_identified_by_the_cluster(provision: Provision) -> None:

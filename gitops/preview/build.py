@@ -7,7 +7,14 @@ from gitops.forecast.answer import Answer
 from gitops.preview import capacity
 from gitops.preview.changes import Change, after, before, changes, differences, unknown_fields
 from gitops.preview.events import Plan, PolicyFinding
-from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts, is_rejected, missing
+from gitops.preview.impact import (
+    changes_cluster,
+    earlier_runs,
+    gpus_by_queue,
+    impacts,
+    is_rejected,
+    missing,
+)
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
 from gitops.preview.options import option_changes, output_changes
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
@@ -45,6 +52,7 @@ def build(
     options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(planned, later, gpus, prices, stack)
     new, earlier = started(counted), earlier_runs(counted)
+    competing = earlier_runs(change for change in counted if not changes_cluster(change))
     return Report(
         stack=stack,
         mode=mode,
@@ -64,7 +72,7 @@ def build(
         held_by_earlier_runs=gpus_by_queue(earlier),
         held_cost_hour=cost_per_hour(earlier, prices, stack),
         new_runs=run_rows(new, prices, stack),
-        waiting=list(waiting(new, earlier, limits, capacity.ancestors(planned))),
+        waiting=list(waiting(new, competing, limits, capacity.ancestors(planned))),
         costs=capacity.costs(gpus, prices, stack),
         host_costs=capacity.costs(hosts, prices, stack),
         storage=storage_rows(counted, prices, stack),

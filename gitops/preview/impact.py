@@ -52,11 +52,16 @@ def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
         change.old
         for change in changes
         if change.old is not None
-        and change.step.operation == "delete"
+        and change.step.operation in ("delete", "replace")
         and change.is_retained
         and not _has_finished(change)
     ]
     return [demand for demand in demands(staying) if demand.role == "training"]
+
+
+def changes_cluster(change: Change) -> bool:
+    """Return whether the object is replaced because its provider is."""
+    return "provider" in change.step.replaced_for
 
 
 def gpus_by_queue(demands: Iterable[Demand]) -> dict[str, Decimal]:
@@ -236,12 +241,19 @@ def _is_run(resource: Resource) -> bool:
 def _run(change: Change) -> Iterator[str]:
     if _has_finished(change):
         yield f"It had already {_state(change)} when the state was last refreshed."
-        return
-    if change.step.operation == "delete" and change.is_retained:
+    elif change.is_retained:
         gpus = f"{_gpus(change):f}"
         yield f"If it is still running, it continues and holds {gpus} GPUs until it ends."
-        return
-    yield "If it is still running, it is killed, and the work since its last checkpoint is lost."
+    else:
+        yield (
+            "If it is still running, it is killed, and the work since its last checkpoint is lost."
+        )
+    if change.is_retained and change.old is not None and change.new is not None:
+        namespace = change.new.resource.namespace
+        if changes_cluster(change):
+            yield "A second run starts under the same name in the new cluster."
+        elif namespace != change.old.resource.namespace:
+            yield f"A second run starts under the same name in the namespace `{namespace}`."
 
 
 def _state(change: Change) -> State | None:

@@ -84,6 +84,45 @@ def test_a_run_that_stays_holds_its_gpus_until_it_ends() -> None:
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
 
+@pytest.mark.parametrize(
+    ("namespace", "key", "place"),
+    [
+        ("ml2", "metadata.namespace", "in the namespace `ml2`"),
+        ("ml", "provider", "in the new cluster"),
+    ],
+)
+def test_a_run_that_is_replaced_elsewhere_stays_and_a_second_one_starts(
+    namespace: str, key: str, place: str
+) -> None:
+    job = plans.volcano_job(pods=2, gpus=4)
+    new = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
+    step = plans.step("replace", job, new, retain=True, keys=[key])
+    (text,) = told(step)
+    assert "it continues and holds 8 GPUs" in text
+    assert f"A second run starts under the same name {place}." in text
+    assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
+
+
+def test_a_finished_run_that_is_replaced_elsewhere_starts_again() -> None:
+    outputs = {"status": {"state": {"phase": "Completed"}}}
+    job = plans.volcano_job()
+    new = {**job, "metadata": {**job["metadata"], "namespace": "ml2"}}
+    step = plans.step("replace", job, new, outputs=outputs, retain=True)
+    (text,) = told(step)
+    assert "It had already succeeded" in text
+    assert "A second run starts" in text
+    assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
+
+
+def test_a_run_that_is_replaced_without_retention_is_killed() -> None:
+    job = plans.volcano_job()
+    step = plans.step("replace", job, job, keys=["metadata.namespace"])
+    (text,) = told(step)
+    assert "it is killed" in text
+    assert "second run" not in text
+    assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
+
+
 def test_a_killed_run_loses_its_progress_since_its_checkpoint() -> None:
     (text,) = told(plans.step("delete", plans.volcano_job()))
     assert "it is killed, and the work since its last checkpoint is lost" in text

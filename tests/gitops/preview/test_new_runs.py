@@ -84,6 +84,21 @@ def test_a_run_waits_if_the_earlier_one_holds_the_queue() -> None:
     assert report(*steps).waiting == []
 
 
+def test_a_run_in_a_new_namespace_waits_for_itself_but_not_in_a_new_cluster() -> None:
+    moved = run()
+    moved["metadata"] = {**moved["metadata"], "namespace": "ml2"}
+    steps = [
+        plans.same(plans.queue(gpus=16)),
+        plans.step("replace", run(), moved, retain=True, keys=["metadata.namespace"]),
+    ]
+    (text,) = report(*steps).waiting
+    assert "16 of them for earlier runs that may continue: `run-11111111` will wait" in text
+    steps[1] = plans.step("replace", run(), run(), retain=True, keys=["provider"])
+    found = report(*steps)
+    assert found.waiting == []
+    assert found.held_by_earlier_runs == {"research": 16}
+
+
 def test_a_run_waits_if_its_queue_is_too_small_for_the_stack() -> None:
     other = run("other-00000000")
     found = report(

@@ -18,6 +18,7 @@ from infra.settings.training.job import TrainingJobSettings
 from infra.settings.types import PinnedImage
 from infra.settings.volumes import VolumeSettings
 from infra.training_run import TrainingJobArgs
+from kube.accelerators import SHARED_SUFFIX
 
 _PINNED_IMAGE: TypeAdapter[str] = TypeAdapter(PinnedImage)
 
@@ -202,6 +203,12 @@ class Platform:
         """Yield a problem for each setting of a job that this platform does not support."""
         if self.queues is not None and job.queue not in self.queues:
             yield Problem("queue", f"is {job.queue!r}, but {_choice('queue', self.queues)}")
+        resource = job.gpu_resource or self.gpu_nodes.resource
+        if resource.endswith(SHARED_SUFFIX) and job.gpus_per_node > 1:
+            yield Problem(
+                "gpus_per_node",
+                f"is {job.gpus_per_node}, but several {resource} may be shares of one GPU: use 1",
+            )
         yield from self._missing_claim("checkpoints", job.checkpoints)
         if job.datasets is not None:
             yield from self._missing_claim("datasets", job.datasets)

@@ -82,7 +82,7 @@ class GpuStack(Component):
 def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
     """Return the GPU resource, node selector, tolerations and RuntimeClass for workloads."""
     return GpuNodes(
-        resource=gpu.resource,
+        resource=gpu.offered,
         node_selector=gpu.node_selector,
         tolerations=[toleration.manifest for toleration in gpu.tolerations],
         runtime_class=gpu.runtime_class.name if gpu.runtime_class else None,

@@ -75,6 +75,9 @@ KNOWN_ACCELERATORS: Final = (
 )
 """Known accelerators. Settings cannot list them as other devices."""
 
+SHARED_SUFFIX: Final = ".shared"
+"""Suffix that NVIDIA's device plugin adds to the name of time-sliced GPUs."""
+
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix in the name of the extended resource that each DRA device class provides implicitly."""
 

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from lightkube.resources.core_v1 import Node
 
+from kube.accelerators import SHARED_SUFFIX
 from kube.quantities import parse_quantity
 
 MARK: Final = "gpu-platform.dev/gpu-unhealthy"
@@ -193,11 +194,12 @@ def node_state(
 
 def _gpus(resources: Mapping[str, str], resource: str) -> int:
     """Return the number of GPUs, including GPU shares and MIG devices."""
+    whole = resource.removesuffix(SHARED_SUFFIX)
     mig = f"{resource.partition('/')[0]}/mig-"
     return sum(
         int(parse_quantity(amount))
         for name, amount in resources.items()
-        if name in (resource, f"{resource}.shared") or name.startswith(mig)
+        if name in (whole, whole + SHARED_SUFFIX) or name.startswith(mig)
     )
 
 

@@ -17,6 +17,7 @@ from infra.settings.types import (
     Settings,
     VersionedImage,
 )
+from kube.accelerators import SHARED_SUFFIX
 
 IN_CLUSTER: Final = "in-cluster"
 """Value of `context` that selects the cluster in which the program itself runs."""
@@ -247,6 +248,12 @@ class GpuSettings(Settings):
         default=None,
         description="Cordon nodes with unhealthy GPUs, and move the runs on them to other nodes.",
     )
+
+    @property
+    def offered(self) -> str:
+        """Name under which the nodes offer whole or time-sliced GPUs."""
+        renames = self.time_slicing is not None and self.time_slicing.rename
+        return self.resource + SHARED_SUFFIX if renames else self.resource
 
     @property
     def system_namespace(self) -> str | None:

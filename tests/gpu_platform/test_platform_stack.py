@@ -130,6 +130,16 @@ def test_everything_that_does_not_fit_is_reported_with_the_existing_names() -> N
     ]
 
 
+def test_several_shares_of_a_gpu_are_refused() -> None:
+    shared = {**OUTPUTS["gpuNodes"], "resource": "nvidia.com/gpu.shared"}
+    platform = Platform.of(STACK, {**OUTPUTS, "gpuNodes": shared})
+    with pytest.raises(PlatformError, match=r"gpus_per_node is 2, but several nvidia.*: use 1"):
+        platform.training_job("digits", job(gpus_per_node=2), image=TRAINING_IMAGE)
+    whole = job(gpus_per_node=2, gpu_resource="nvidia.com/gpu")
+    platform.training_job("digits", whole, image=TRAINING_IMAGE)
+    platform.training_job("digits", job(), image=TRAINING_IMAGE)
+
+
 def service(**changed: Any) -> InferenceServiceSettings:
     return InferenceServiceSettings.model_validate({"cpu": "1", "memory": "1Gi", **changed})
 

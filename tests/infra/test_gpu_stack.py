@@ -1,5 +1,6 @@
 from typing import Any
 
+import pytest
 import yaml
 
 from infra.gpu_stack import GpuStackArgs, gpu_nodes, manifests, plugin_config
@@ -57,6 +58,21 @@ def test_time_slicing_and_mig_are_written_as_the_plugin_reads_them() -> None:
             }
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "offered"),
+    [
+        ({}, "nvidia.com/gpu"),
+        ({"time_slicing": {"replicas": 4}}, "nvidia.com/gpu.shared"),
+        ({"time_slicing": {"replicas": 4, "rename": False}}, "nvidia.com/gpu"),
+    ],
+    ids=str,
+)
+def test_workloads_get_the_name_that_the_nodes_offer(
+    settings: dict[str, Any], offered: str
+) -> None:
+    assert gpu_nodes(gpu(**settings)).resource == offered
 
 
 def test_the_plugin_reads_the_configuration_that_is_mounted() -> None:

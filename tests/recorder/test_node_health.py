@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
+import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import Cluster, User
@@ -114,17 +115,18 @@ class Api:
         return httpx2.Response(200, json=self.node if "/nodes/" in path else body)
 
 
-def test_shares_and_mig_devices_are_gpus_and_other_resources_are_not() -> None:
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared"])
+def test_shares_and_mig_devices_are_gpus_and_other_resources_are_not(resource: str) -> None:
     resources = {
         "cpu": "8",
-        "nvidia.com/gpu": "0",
+        "nvidia.com/gpu": "2",
         "nvidia.com/gpu.shared": "1k",
         "nvidia.com/mig-1g.10gb": "7",
         "nvidia.com/rdma": "4",
     }
     document = {"metadata": {"name": "a"}, "status": {"capacity": resources}}
-    state = node_state(Node.from_dict(document), "nvidia.com/gpu", None)
-    assert (state.gpus, state.offered, state.ready) == (1007, 0, False)
+    state = node_state(Node.from_dict(document), resource, None)
+    assert (state.gpus, state.offered, state.ready) == (1009, 0, False)
 
 
 async def test_a_faulty_node_is_cordoned_with_condition_and_event() -> None:

@@ -154,8 +154,6 @@ def gpus_are_offered(
     training: TrainingSettings, inference: InferenceSettings, gpu: GpuSettings
 ) -> Iterator[str]:
     """Check that workloads request GPUs under the names that the nodes offer."""
-    sliced = gpu.time_slicing
-    offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
     requested = {
         job_key(key, "gpu_resource"): job.gpu_resource for key, job in training.all_jobs.items()
     }
@@ -166,10 +164,10 @@ def gpus_are_offered(
     }
     for here, name in requested.items():
         resource = name or gpu.resource
-        if sliced and sliced.rename and resource == gpu.resource:
+        if resource == gpu.resource != gpu.offered:
             yield (
                 f"{here} is {resource!r}, but {full_key('gpu', 'time_slicing')} offers shared GPUs "
-                f"as {offered}: use that name, or set time_slicing.rename: false."
+                f"as {gpu.offered}: use that name, or set time_slicing.rename: false."
             )
         if (
             resource.startswith("nvidia.com/mig-")
@@ -187,10 +185,10 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
 
     They could be shares of the same GPU, and training would hang.
     """
-    sliced = gpu.time_slicing
-    offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
+    if gpu.time_slicing is None:
+        return
     for key, job in training.all_jobs.items():
-        if sliced and (job.gpu_resource or gpu.resource) == offered and job.gpus_per_node > 1:
+        if (job.gpu_resource or gpu.resource) == gpu.offered and job.gpus_per_node > 1:
             yield (
                 f"{job_key(key, 'gpus_per_node')} is {job.gpus_per_node}, but GPUs are shared by "
                 "time slicing, so several may be shares of one GPU: set 1, or remove time_slicing."

@@ -136,7 +136,10 @@ class PlatformOutputs(TypedDict):
     """All outputs of the stack."""
 
     namespace: Annotated[str, Field(description="Namespace of the workloads.")]
-    queues: Annotated[list[str], Field(description="Names of the queues for jobs, sorted.")]
+    queues: Annotated[
+        list[str],
+        Field(description="Sorted names of the queues for jobs, which have no child queues."),
+    ]
     claims: Annotated[
         dict[str, str], Field(description="Names of the claims in the cluster, by key.")
     ]

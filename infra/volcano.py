@@ -55,6 +55,7 @@ class Volcano(Component):
     """The scheduler, its queues and priority classes."""
 
     queues: list[str]
+    """Names of the queues for jobs, which have no child queues."""
 
     def __init__(
         self, name: str, args: VolcanoArgs, opts: pulumi.ResourceOptions | None = None
@@ -82,7 +83,7 @@ class Volcano(Component):
             manifest = queue(key, settings.queues[key])
             options = pulumi.ResourceOptions.merge(options, retry)
             created[key] = self.create(f"{name}-queue-{key}", manifest, options)
-        self.queues = sorted(settings.queues)
+        self.queues = settings.leaf_queues
         self.register_outputs({"queues": self.queues})
 
 

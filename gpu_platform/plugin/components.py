@@ -172,7 +172,7 @@ class Volcano(Deferred):
     """The batch scheduler, its queues and priority classes."""
 
     queues: pulumi.Output[list[str]]
-    """Names of the queues."""
+    """Names of the queues for jobs, which have no child queues."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None

@@ -307,6 +307,12 @@ class VolcanoSettings(Settings):
         return any(queue.parent not in (None, "root") for queue in self.queues.values())
 
     @property
+    def leaf_queues(self) -> list[str]:
+        """Sorted names of the queues without child queues, from which Volcano schedules jobs."""
+        parents = {queue.parent for queue in self.queues.values()}
+        return sorted(self.queues.keys() - parents)
+
+    @property
     def release(self) -> tuple[int, int]:
         """Major and minor version of the chart."""
         major, minor, *_ = self.version.lstrip("v").split(".")

@@ -1,8 +1,10 @@
+import asyncio
 from typing import Any
 
 import pulumi
 import pytest
 import yaml
+from pulumi.runtime.mocks import set_mocks
 
 from devcluster.paths import CHECKOUT
 from infra.settings.volcano import (
@@ -12,6 +14,7 @@ from infra.settings.volcano import (
     VolcanoSettings,
 )
 from infra.volcano import (
+    Volcano,
     VolcanoArgs,
     chart_values,
     network_policy,
@@ -21,6 +24,7 @@ from infra.volcano import (
     retry_queue,
     scheduler_configuration,
 )
+from tests.infra.conftest import LOOP, Engine
 
 
 def test_a_queue_reports_only_what_is_configured() -> None:
@@ -140,6 +144,25 @@ def test_queues_are_made_after_their_parents() -> None:
         "top": QueueSettings(parent="root"),
     }
     assert parents_first(queues) == ["top", "middle", "leaf", "other"]
+
+
+def test_jobs_may_use_only_queues_without_child_queues() -> None:
+    queues = {
+        "vision": QueueSettings(parent="research"),
+        "other": QueueSettings(parent="root"),
+        "research": QueueSettings(),
+    }
+    asyncio.set_event_loop(LOOP)
+    set_mocks(Engine(), project="team", stack="test")
+    found: list[str] = []
+
+    @pulumi.runtime.test
+    def program() -> None:
+        settings = VolcanoSettings(install=False, queues=queues)
+        found.extend(Volcano("volcano", VolcanoArgs(volcano=settings)).queues)
+
+    program()
+    assert found == ["other", "vision"]
 
 
 def test_a_cycle_of_queues_ends() -> None:

@@ -9,12 +9,10 @@ config = pulumi.Config()
 
 async def main() -> pulumi.Inputs:
     """Read the platform's stack and create a run for each job in the configuration."""
-    cluster = connect(ClusterSettings.model_validate(config.require_object("cluster")))
-    platform = await Platform.read(config.require("platform"))
+    cluster = connect(ClusterSettings(**config.require_object("cluster")))
+    platform = await Platform.read(config.require("platform"), provider=cluster)
     jobs = [
-        platform.training_job(
-            key, TrainingJobSettings.model_validate(job), image=platform.images["training"]
-        )
+        platform.training_job(key, TrainingJobSettings(**job), image=platform.images["training"])
         for key, job in config.require_object("jobs").items()
     ]
     training = TrainingJobs("training", jobs, pulumi.ResourceOptions(providers=[cluster]))

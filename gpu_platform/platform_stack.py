@@ -265,11 +265,11 @@ class Platform:
 async def _cluster_of(
     name: str, opts: pulumi.ResourceOptions | None, provider: kubernetes.Provider | None
 ) -> str | None:
-    """Return the UID of a provider's cluster; None if it is unknown."""
+    """Return the UID of a provider's cluster; None if it is unknown or manifests are rendered."""
     chosen = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(provider=provider))
     system = kubernetes.core.v1.Namespace.get(f"{name}-kube-system", "kube-system", chosen)
-    uid: str | None = await system.metadata.uid.future()
-    return uid
+    metadata = await system.metadata.future()
+    return metadata.uid if metadata is not None else None
 
 
 def _choice(noun: str, names: Collection[str]) -> str:

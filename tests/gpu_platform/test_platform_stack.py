@@ -5,7 +5,7 @@ from typing import Any
 
 import pulumi
 import pytest
-from pulumi.runtime.mocks import set_mocks
+from pulumi.runtime.mocks import MockResourceArgs, set_mocks
 
 from gpu_platform import Platform, PlatformError, TrainingJobSettings
 from infra.settings.inference import InferenceServiceSettings
@@ -67,11 +67,11 @@ async def test_an_image_that_is_built_needs_an_identity() -> None:
     assert served.image is image
 
 
-def read(uid: str, **options: Any) -> list[Platform]:
+def read(uid: str, engine: type[Engine] = Engine, **options: Any) -> list[Platform]:
     """Read the platform of a cluster with this UID, from a program that reaches `0a1b2c3d`."""
     cluster = {"uid": uid, "identifier": "prod.example.com"}
     asyncio.set_event_loop(LOOP)
-    set_mocks(Engine({**OUTPUTS, "cluster": cluster}), project="team", stack="test")
+    set_mocks(engine({**OUTPUTS, "cluster": cluster}), project="team", stack="test")
     found: list[Platform] = []
 
     async def program() -> None:
@@ -95,6 +95,19 @@ def test_a_provider_of_another_cluster_is_refused() -> None:
         "cluster 0a1b2c3d: pass a provider for the platform's cluster, or correct "
         "kubernetes:context. A cluster is identified by the UID of its namespace kube-system."
     )
+
+
+class Renderer(Engine):
+    """An engine whose provider renders manifests and therefore reads no objects."""
+
+    def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
+        name, outputs = super().new_resource(args)
+        return name, {} if args.name.endswith("kube-system") else outputs
+
+
+def test_a_provider_that_renders_manifests_has_no_cluster() -> None:
+    (platform,) = read("ffffffff", engine=Renderer)
+    assert platform.cluster_uid == "ffffffff"
 
 
 def test_the_check_of_the_cluster_can_be_left_out() -> None:

@@ -83,7 +83,7 @@ DECLARED_RULES: list[Rule[Any]] = [
     KIND_RECORDS,
     *exemptions.DECLARED_RULES,
 ]
-"""Rules about the configuration, whose violations the pack itself reports."""
+"""Rules about the configuration. The pack itself reports their violations."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in (*DECLARED_RULES, *simulated.DECLARED_RULES)))
 """Configuration keys that are not the names of rules in the catalogue."""
@@ -113,9 +113,9 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 class Configuration:
     """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
-    A rule's entry contains the rule, False if the rule is advisory and True otherwise, and the
-    rule's settings. `simulated` contains the rules about simulations, which the pack does not
-    evaluate.
+    Each entry of `rules` contains an enabled rule, False if the rule is advisory and True
+    otherwise, and the rule's settings. `simulated` contains the same for the rules about
+    simulations, which the pack does not evaluate.
     """
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]

@@ -1,4 +1,4 @@
-"""Maximum numbers of pods and accelerators of a stack at the same time."""
+"""Maximum numbers of pods and accelerators that a stack can use at the same time."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ class Demand:
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return how many pods of a specification can run at the same time, with autoscaling.
+    """Return how many pods of a specification can run at the same time.
 
-    With `surge`, the additional pods of a rolling update are included.
+    Pods that an autoscaler may add are included, and with `surge` also the additional pods of a
+    rolling update.
     """
     run = pod.resource.record.runs if pod.resource.record is not None else None
     maximum = pod.max_replicas(stack.scalings.maximum(pod.resource), surge=surge)

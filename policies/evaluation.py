@@ -79,7 +79,7 @@ def resource_of(manifest: dict[str, Any], kinds: Registry = WORKLOAD_KINDS) -> R
 def _with_rule_failure(
     rule: Rule[Any], violations: Iterable[Violation], resource: Resource | None
 ) -> Iterator[Violation | str]:
-    """Yield the violations, and the failure of the rule itself as text."""
+    """Yield the violations and, if the rule itself fails, a message about the failure."""
     try:
         yield from violations
     except Exception as error:

@@ -66,7 +66,7 @@ UNUSED = declared_rule(
     config=RuleConfig,
 )
 DECLARED_RULES: list[Rule[Any]] = [REJECTED, USED, UNUSED]
-"""Rules about exemptions, whose violations the pack itself reports."""
+"""Rules about exemptions. The pack itself reports their violations."""
 
 _FIELDS = ("workload", "rule", "rules", "reason", "expires", "wildcard")
 _REQUIRED_KEYS = "workload, rule (or rules), reason and expires"
@@ -139,7 +139,7 @@ class Exemptions:
         return exemptions[0] if exemptions else None
 
     def covers(self, rule: str, resource: Resource) -> bool:
-        """Return whether a resource has a valid exemption, without marking it as used."""
+        """Return whether a resource is exempted from a rule, without marking exemptions as used."""
         return any(each.covers(resource.address) for each in self.of(rule))
 
     def unused(self, rules: Collection[str]) -> Iterator[str]:

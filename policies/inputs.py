@@ -20,7 +20,7 @@ STDIN = "stdin"
 
 
 class UnusableInputError(Exception):
-    """Input that cannot be checked; the message states what to pass instead."""
+    """Input that cannot be checked; the message states the problem."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from policies.reports import TOOL, Report, level, position
 from policies.rule import Level, Rule, Severity
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-# Code hosts sort security findings by this score, from 0 to 10.
+# Code scanning services rank security findings by this score, from 0 to 10.
 _SCORES = {
     Severity.LOW: "3.0",
     Severity.MEDIUM: "5.5",

@@ -97,7 +97,7 @@ class Loader(BoundedLoader):
         return _MERGE if value == "<<" else _PLAIN
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """Return an object with strings as keys: in Python, 1 and true would be the same key."""
+        """Return an object with strings as keys, because 1 and True are equal in Python."""
         self.flatten_mapping(node)
         return {key_of(key): self.construct_object(value, deep) for key, value in node.value}
 

@@ -28,9 +28,9 @@ class Report:
     """Findings, with the evaluated files and rules.
 
     `left_out` is the number of rules that were skipped because they need the whole stack.
-    `disabled` lists rules that the configuration disables, and `skipped` documents that are not
-    Kubernetes objects. `fail_on` is one of `FAIL_ON`. With `verbose`, rules without findings are
-    also listed.
+    `disabled` lists the rules that the configuration disables, and `skipped` lists the documents
+    that are not Kubernetes objects. `fail_on` is one of `FAIL_ON`. With `verbose`, rules without
+    findings are also listed.
     """
 
     findings: Sequence[Finding]

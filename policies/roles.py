@@ -9,9 +9,9 @@ The roles are:
 - `system`: pods without GPUs, unless the kind or a label assigns another role.
 
 The registry of kinds defines which roles a kind allows and which one is its default. A label on the
-pod template or on the resource selects one of these roles, unless it is too lenient: a pod that
-runs to completion is never `serving`, and if the kind can be `training`, pods with several GPUs in
-total are neither `batch` nor `interactive`.
+pod template or on the resource selects one of these roles, unless the role is too lenient for the
+pod: a pod that runs to completion is never `serving`, and if the kind can be `training`, pods with
+several GPUs in total are neither `batch` nor `interactive`.
 
 A label cannot exempt a pod from the rules that apply to every pod. Only the configuration can
 exempt the pod, by naming its workload.

@@ -1,7 +1,7 @@
 """Plain data with the path of each value, and a marker for unknown values.
 
 This module is independent of Pulumi; `policies.properties` creates such data from the policy SDK's
-properties, `policies.documents` from YAML.
+properties, and `policies.documents` creates it from YAML.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ class Node:
 def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
     """Return whether any field of plain data, at any depth, passes a test of its key and value.
 
-    Items of lists have an empty key. Rules that search a whole manifest call this first, because
-    nodes with paths take five times as long.
+    Items of lists have an empty key. Rules that search a whole manifest call this function
+    first, because a search with `Node` takes five times as long.
     """
     pending = [value]
     while pending:

@@ -16,9 +16,10 @@ _SHOWN_LENGTH = 80
 class Violation:
     """A violation of a rule.
 
-    `node` is the violating value, and `write` describes the value to write instead; if it starts
-    with `nothing`, the value must be removed. `found` replaces the printed value, for values that
-    must not be printed and for conflicts between several values. Stack rules set the `resource`.
+    `node` is the violating value. `write` describes the value to write instead; if this description
+    starts with `nothing`, the value must be removed. `found` replaces the value in the message, for
+    values that must not be printed and for conflicts between several values. Only stack rules set
+    `resource`.
     """
 
     node: Node

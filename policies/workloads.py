@@ -251,7 +251,7 @@ class Pod:
 
 
 def _start_order(container: Container) -> int:
-    """Return the start order: init containers and sidecars as listed, then all others."""
+    """Return a sort key that places init containers, even restartable ones, before all others."""
     return 0 if container.kind == "init" or container.is_init_sidecar else 1
 
 

@@ -197,7 +197,7 @@ def claimed_devices(
 
 
 def _accelerators_of(claim: Resource, accelerators: Accelerators) -> Iterator[tuple[str, Decimal]]:
-    """Yield the device class and number of each request; of alternatives, only the largest."""
+    """Yield the device class and count of each request, or of its largest alternative."""
     for request in _requests(claim).items():
         devices = [item for item in _alternatives(request) if _includes(item, accelerators)]
         if devices:

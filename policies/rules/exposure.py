@@ -50,7 +50,8 @@ class ServiceConfig(RuleConfig):
     "allowed by name.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Use a ClusterIP behind a Gateway with TLS, or allow this object by name.",
+    remediation="Use a ClusterIP Service behind a Gateway with TLS, or add this object to "
+    "allowedServices.",
     config=ServiceConfig,
     references=["OWASP K05", "NSA Network policies"],
     admission=cel.Cel(

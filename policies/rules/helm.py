@@ -1,4 +1,4 @@
-"""Rule about objects that deploy or change other objects, which no rule can check."""
+"""Rule about objects that deploy or change other objects that no rule can check."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _first(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
 
 
 def _command(resource: Resource) -> str:
-    """Return the command that renders the chart, as far as the release defines it."""
+    """Return the command that renders a release's chart and checks the manifests."""
     name = resource.root["name"].text or resource.name
     command = ["helm", "template", name, _first(resource, _CHARTS).text or "CHART"]
     for option, locations in (("--repo", _REPOSITORIES), ("--version", _VERSIONS)):

@@ -65,7 +65,7 @@ class ModelConfig(RoleConfig):
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether any label assigns the role `serving`, even if others assign another role."""
+    """Return whether a label assigns the role `serving`, even if others assign other roles."""
     labels = pod.metadata["labels"]
     components = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in components)
@@ -168,7 +168,7 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
     for model, reference in _models(pod):
         allowed = re.match(cel.pattern(config.repositories), reference.partition("@")[0])
         if not re.match(_BY_DIGEST, reference) or not allowed:
-            yield Violation(model, f"a model of {' or '.join(config.repositories)} by digest")
+            yield Violation(model, f"a model from {' or '.join(config.repositories)}, by digest")
 
 
 def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:

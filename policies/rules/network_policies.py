@@ -66,7 +66,7 @@ def _open_peers(policy: Resource) -> Iterator[Node]:
 
 
 def _is_everywhere(block: Node) -> bool:
-    """Return whether a block has at least half of all addresses and excludes no large range."""
+    """Return whether a block covers at least half of all addresses and excludes no large range."""
     if _prefix(block["cidr"]) > _HALF_PREFIX:
         return False
     return not any(_prefix(excluded) <= _LARGE_BLOCK_PREFIX for excluded in block["except"].items())

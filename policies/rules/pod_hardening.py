@@ -189,7 +189,7 @@ def seccomp_profile_set(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 @pod_rule(
     name="root-filesystem-read-only",
-    description="Containers cannot write to their own image.",
+    description="Containers have a read-only root file system.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
     remediation="Set readOnlyRootFilesystem: true, and mount an emptyDir for written files.",

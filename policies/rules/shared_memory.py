@@ -53,8 +53,8 @@ def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
     """Return the containers with processes that exchange tensors through shared memory.
 
     In training pods, these are the containers with GPUs; in other pods, the containers with several
-    GPUs. If a Kubeflow TrainingRuntime requests no GPUs, these are its main containers, because a
-    TrainJob may request the GPUs. System pods have none.
+    GPUs. If a Kubeflow TrainingRuntime requests no GPUs, these are its main containers, except
+    those of CPU tasks, because a TrainJob may request the GPUs. System pods have none.
     """
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
     if pod.role(config) == "system":

@@ -91,7 +91,8 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
 def _merged(quotas: Sequence[Mapping[str, Decimal]]) -> dict[str, Decimal]:
     """Return the smallest limit of each resource, because all quotas of a namespace apply.
 
-    Device classes share an entry with their largest limit, because a demand's class may be unknown.
+    All device classes share one entry with the largest of their limits, because the class of a
+    demand may be unknown.
     """
     smallest: dict[str, Decimal] = {}
     for name, limit in (item for quota in quotas for item in quota.items()):
@@ -136,7 +137,7 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
 
 
 def _counted_as(demand: Demand) -> str:
-    """Return the name by which a quota counts a demand."""
+    """Return the name under which a quota counts a demand."""
     return _DEVICE_QUOTA_SUFFIX if demand.claimed else demand.resource
 
 

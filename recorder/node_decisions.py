@@ -84,7 +84,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Maps each node to its health (None: unknown) and the time when the health last changed."""
+"""Maps each node to whether it is healthy (None: unknown), and to the time of the last change."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:

@@ -6,8 +6,8 @@ A node is unhealthy if its device plugin offers fewer GPUs than the node has, if
 one of the Xid errors in `--xid`, or if pods reported the node as slow during at least
 `--slow-reports` starts of runs. An unhealthy node is cordoned and gets the condition
 `GpuUnhealthy`, and the pods of its runs are evicted. From a slow node, only the pods of runs that
-reported it are evicted. Nodes whose health is unknown and nodes that someone else has cordoned are
-neither cordoned nor uncordoned.
+reported the node are evicted. Nodes whose health is unknown and nodes that someone else has
+cordoned are neither cordoned nor uncordoned.
 """
 
 import argparse
@@ -262,7 +262,7 @@ class Controller:
             try:
                 await self.client.create(body, name)
             except httpx2.HTTPError as error:
-                # For example, a PodDisruptionBudget forbids it. The next check retries.
+                # For example, a PodDisruptionBudget forbids the eviction. The next check retries.
                 _log.warning("eviction of %s failed: %s", name, error)
 
 
@@ -338,7 +338,9 @@ def parser() -> argparse.ArgumentParser:
         help="time (s) that a node must be healthy before it is uncordoned",
     )
     options.add_argument(
-        "--slow-reports", type=int, help="number of reports after which a slow node is cordoned"
+        "--slow-reports",
+        type=int,
+        help="number of run starts that must report a node as slow before it is cordoned",
     )
     options.add_argument("--prometheus", help="URL of the Prometheus server with the Xid errors")
     options.add_argument("--xid", type=int, action="append", default=[], help="Xid error to act on")

@@ -19,7 +19,7 @@ IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(DIRECTORIES)})\b)", re.MULTILI
 # Packages of which only some modules are copied: public modules and those that infra/ imports.
 # None of these modules imports torch.
 PARTS = {
-    # Without the modules that start the plugin or the commands for teams: they need a checkout.
+    # `__main__` is omitted: it starts the plugin and the commands for teams, which need a checkout.
     PACKAGE: {"__init__", "facade", "platform_stack", "readable"},
     f"{PACKAGE}.training": {"__init__", "config", "settings"},
     f"{PACKAGE}.inference": {"__init__", "config"},

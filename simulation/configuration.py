@@ -184,10 +184,11 @@ def _controllers(services: str, *, real: bool) -> dict[str, object]:
 
 
 def _single_replica_flags() -> list[dict[str, object]]:
-    """Return the flags of components with a single replica, which need no leader election.
+    """Return flags that disable leader election and raise the request limits of a component.
 
-    Without leader election, they do not wait for the lease of a previous process, and do not exit
-    if they fail to renew a lease in time, for example after a laptop was suspended.
+    Each component has a single replica. Without leader election, it does not wait for the lease of
+    a previous process, and does not exit if it fails to renew a lease in time, for example after a
+    laptop was suspended.
     """
     return [
         _flag("leader-elect", "false"),

@@ -48,7 +48,7 @@ def apply_definitions(
 
 
 def _wait_established(command: Sequence[str], attempts: int = 20) -> None:
-    """Repeat the command, which fails as long as a new CRD has no conditions."""
+    """Run the command until it succeeds. It fails as long as a new CRD has no conditions."""
     for _ in range(attempts - 1):
         if subprocess.run(command, capture_output=True).returncode == 0:
             return

@@ -1,4 +1,4 @@
-"""Training runs that check the code paths for GPUs, which never run on the CPU."""
+"""Training runs that check the code paths that only GPUs execute."""
 
 import gzip
 import json
@@ -70,7 +70,7 @@ CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings that replace others in the runs on the CPU. They must not affect the losses."""
+"""Settings of the CPU runs that differ. They may change the losses by at most `TOLERANCE`."""
 
 
 class CheckError(Exception):

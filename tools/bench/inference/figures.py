@@ -64,9 +64,9 @@ class Window:
     def completed(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return the requests whose responses completed in the window, and the window's length (s).
 
-        Each edge moves back to the end of the last response shortly before it, if there is one. A
-        slow server completes only a few batches in a window, so with fixed edges, a batch that
-        completes just outside the window would distort the rate.
+        Each edge of the window moves back to the end of the last response shortly before the edge,
+        if there is one. A slow server completes only a few batches in a window, so with fixed
+        edges, a batch that completes just outside the window would distort the rate.
         """
         ends = rows[:, 0] + rows[:, 1]
         slack = (self.end - self.begin) / 10

@@ -11,7 +11,7 @@ from tools.bench.inference.workloads import WORKLOADS
 
 
 class PlainNetwork(Handler):
-    """A custom handler in eager PyTorch."""
+    """A custom handler that runs the model in eager PyTorch."""
 
     def load(self, source: Source) -> None:
         """Load the weights."""

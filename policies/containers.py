@@ -37,8 +37,8 @@ class Container:
     def level(self, resource: str) -> Node:
         """Return the resources that set CPU or memory: the container's, or else the pod's."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
-        # If a partial pod sets a container's complete resources, they replace all resources that
-        # are defined elsewhere, so the resources of the pod are not considered.
+        # In a partial pod, complete resources of a container replace all resources that are defined
+        # elsewhere, so the resources of the pod are not considered.
         alone = self.node.partial and not self.resources.partial
         for level in [self.resources] if alone else [self.resources, shared]:
             if any(not level[fields][resource].absent for fields in ("requests", "limits")):

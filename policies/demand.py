@@ -111,7 +111,7 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return the number of pods that run if the manifest of a specification requests `number` pods.
+    """Return how many pods of a specification run if its manifest requests `number` pods.
 
     Each object that refers to a Kubeflow runtime runs the pods of the runtime: pods of a CPU task
     once, and other pods once per node.

@@ -1,4 +1,4 @@
-"""Exemptions: listed workloads may violate listed rules, with a reason and an expiry date.
+"""Exemptions: a listed workload may violate listed rules until an expiry date, for a reason.
 
 They are part of the pack's configuration file, so that a review of that file shows all of them:
 

@@ -20,8 +20,8 @@ from recorder.pods import Termination
 
 DIRECTORY: Final = "failures"
 SAME_FAILURE: Final = timedelta(minutes=10)
-"""Containers that were running when a failure began belong to it if they terminate within this
-time."""
+"""A container that was running when a failure began belongs to the failure if it terminates within
+this time."""
 
 RESERVE: Final = 64 * 2**20
 """Number of bytes of a claim that are kept free for checkpoints."""

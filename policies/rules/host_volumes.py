@@ -62,10 +62,10 @@ def _class_paths(resource: Resource) -> Iterator[Violation]:
         path = text.startswith("/") or ".." in text
         on_node = path and (is_host_driver or _NODE_PATH.search(key))
         if on_node or (key == _UNSAFE and text != "false"):
-            yield Violation(value, "nothing: the provisioner has its own directory")
+            yield Violation(value, "nothing: the provisioner uses its own directory")
     for _, note in resource.annotations.fields():
         if _NODE_PATH.search(note.text or ""):
-            yield Violation(note, "nothing: the provisioner has its own directory")
+            yield Violation(note, "nothing: the provisioner uses its own directory")
 
 
 def _is_volume(node: Node) -> bool:

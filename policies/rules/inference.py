@@ -1,4 +1,4 @@
-"""Rules about serving: probes, and availability while nodes are drained."""
+"""Rules about serving: probes, availability while nodes are drained, and autoscaled replicas."""
 
 from __future__ import annotations
 

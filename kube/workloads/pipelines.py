@@ -19,6 +19,15 @@ def _inline_or_listed(spec: str) -> tuple[str, ...]:
     return (at, f"{at}.dag.tasks.*.inline", f"{at}.steps.*.*.inline")
 
 
+def _priority(spec: str) -> tuple[str, ...]:
+    return (f"{spec}.podPriorityClassName", f"{spec}.podPriority")
+
+
+def _without_container(at: str) -> Pods:
+    """Return the fields of templates without a container, to which the controller may add one."""
+    return Pods(at=at, metadata=f"{at}.metadata", count=NOT_RUN, partial=True, additional=True)
+
+
 def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
     """Yield the pods of an Argo workflow; a step may run any number of times in parallel."""
     for at in (*_inline_or_listed(spec), f"{spec}.templateDefaults"):
@@ -27,22 +36,21 @@ def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
             containers=_STEPS,
             defaults=(f"{spec}.templateDefaults", spec),
             metadata=f"{at}.metadata",
-            priority=(f"{spec}.podPriorityClassName", f"{spec}.podPriority"),
+            priority=_priority(spec),
             count=counts or (Count(paths=(f"{spec}.parallelism",), default=None),),
         )
-    for at, metadata in (
-        ("podMetadata", "podMetadata"),
-        ("artifactGC", "artifactGC.podMetadata"),
-        # Defaults without a container.
-        ("templateDefaults", "templateDefaults.metadata"),
-    ):
-        yield Pods(
-            at=f"{spec}.{at}",
-            metadata=f"{spec}.{metadata}",
-            count=NOT_RUN,
-            partial=True,
-            additional=at == "templateDefaults",
-        )
+        yield _without_container(at)
+    # The fields of the workflow also apply to templates of other objects.
+    yield Pods(
+        at=spec,
+        metadata=f"{spec}.podMetadata",
+        priority=_priority(spec),
+        count=NOT_RUN,
+        partial=True,
+        additional=True,
+    )
+    at = f"{spec}.artifactGC"
+    yield Pods(at=at, metadata=f"{at}.podMetadata", count=NOT_RUN, partial=True)
 
 
 def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
@@ -86,7 +94,10 @@ ARGO: Final = [
     WorkloadKind(
         group="argoproj.io",
         kind="WorkflowTaskSet",
-        pods=(Pods(at="spec.tasks.*", containers=_STEPS, metadata="spec.tasks.*.metadata"),),
+        pods=(
+            Pods(at="spec.tasks.*", containers=_STEPS, metadata="spec.tasks.*.metadata"),
+            _without_container("spec.tasks.*"),
+        ),
         roles=_BATCH,
         ends=True,
         objects=("spec.tasks.*.resource.manifest",),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.policies.harness import REMOVED
 from tests.policies.ways.containers import (
     CONTEXT,
     EVIL,
@@ -20,6 +21,26 @@ INLINE: dict[str, Callable[[Any], Any]] = {
 }
 MANIFEST = {"resource": {"action": "create", "manifest": str(KUBERNETES_POD)}}
 STEP = {"steps": [EVIL]}
+GET = {"resource": {"action": "get"}}
+PATCH = '{"hostPID": true}'
+GRAPH = [
+    {
+        "name": "main",
+        "dag": {"tasks": [{"name": "a", "templateRef": {"name": "a", "template": "b"}}]},
+    }
+]
+STEP_FIELDS = (
+    ("tolerations", [{"operator": "Exists"}], "tolerations-bounded"),
+    (CONTEXT, {"runAsNonRoot": False, "runAsUser": 0}, "run-as-non-root"),
+    ("podSpecPatch", PATCH, "manifest-readable"),
+)
+REFERRING = (
+    ("hostNetwork", True, "no-host-namespaces"),
+    ("volumes", [{"name": "a", "hostPath": {"path": "/"}}], "no-host-path"),
+    ("podPriorityClassName", "system-node-critical", "priority-not-of-system"),
+    ("podPriority", 2_000_001_000, "priority-not-of-system"),
+    *STEP_FIELDS,
+)
 PIPELINES = (("tekton_pipeline", "spec"), ("tekton_pipeline_run", "spec/pipelineSpec"))
 
 
@@ -29,6 +50,13 @@ def trigger(what: str, place: str, value: Any, rules: str = "") -> Way:
 
 
 HARMLESS = [
+    way(
+        "a training workflow whose templates are in another object",
+        "argo_workflow_steps",
+        "",
+        ("0/spec/templates", GRAPH),
+        ("0/metadata/labels", {"app.kubernetes.io/component": "training"}),
+    ),
     hidden(
         "a manifest in an annotation of a template",
         "ordinary_web_application",
@@ -105,6 +133,47 @@ WAYS = [
         "argo_workflow_steps",
         "spec/templates/1/podSpecPatch",
         '{"hostPID": true}',
+    ),
+    *(
+        way(f"{what} {field} for templates of another object", "argo_workflow_steps", rule, *edits)
+        for field, value, rule in REFERRING
+        for what, edits in (
+            (
+                "a workflow with",
+                (("0/spec/templates", REMOVED), ("0/spec/workflowTemplateRef", {"name": "a"})),
+            ),
+            ("a graph with", (("0/spec/templates", GRAPH),)),
+        )
+        for edits in [(*edits, (f"0/spec/{field}", value))]
+    ),
+    *(
+        way(
+            f"a {kind} with a patch as text for templates of another object",
+            base,
+            "manifest-readable",
+            (f"{spec}/templates", GRAPH),
+            (f"{spec}/podSpecPatch", PATCH),
+        )
+        for kind, base, spec in (
+            ("CronWorkflow", "argo_cron_workflow", "0/spec/workflowSpec"),
+            (
+                "Sensor's workflow",
+                "argo_events_sensor",
+                "1/spec/triggers/0/template/k8s/source/resource/spec",
+            ),
+        )
+    ),
+    *(
+        way(
+            f"a step that creates an object, with {field}",
+            "argo_workflow_steps",
+            rule,
+            (
+                "0/spec/templates/1",
+                {"name": "download", **GET, field: value},
+            ),
+        )
+        for field, value, rule in STEP_FIELDS
     ),
     hidden(
         "defaults of all steps", "argo_workflow_steps", "spec/templateDefaults", {"container": EVIL}

@@ -16,7 +16,7 @@ _NAMES = ("apiVersion", "kind")
 def embedded(resource: Resource) -> Iterator[Resource]:
     """Yield the items of a list, and the objects at the paths that the kind's record contains."""
     for node in resource.listed:
-        yield resource.inside(node)
+        yield resource.item(node)
     record = resource.record
     for path in record.objects if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):

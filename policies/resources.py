@@ -52,7 +52,7 @@ class Resource:
     `policies.properties`). If `protected` is true, Pulumi rejects a deletion. `existing` lists
     address patterns of objects that already exist; patches to them create nothing. `kinds` is the
     registry of workload kinds. If the object is embedded in another one, `node` is its location
-    there.
+    there. `default_namespace` applies if the object sets no namespace; None if it is unknown.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Resource:
         existing: Sequence[str] = (),
         kinds: Registry = WORKLOAD_KINDS,
         node: Node | None = None,
+        default_namespace: str | None = "default",
     ) -> None:
         self.pulumi_type = pulumi_type
         self.pulumi_name = name
@@ -75,9 +76,18 @@ class Resource:
         self._existing = existing
         self._kinds = kinds
         self._node = node
+        self._default_namespace = default_namespace
+
+    def item(self, node: Node) -> Resource:
+        """Return an item of this list."""
+        return self._inside(node, self._default_namespace)
 
     def inside(self, node: Node) -> Resource:
         """Return an object that is embedded in this one."""
+        shares = self.record is not None and self.record.shares_namespace
+        return self._inside(node, self.namespace if shares else "default")
+
+    def _inside(self, node: Node, default_namespace: str | None) -> Resource:
         return Resource(
             "kubernetes:",
             node.value,
@@ -85,6 +95,7 @@ class Resource:
             existing=self._existing,
             kinds=self._kinds,
             node=node,
+            default_namespace=default_namespace,
         )
 
     @cached_property
@@ -180,11 +191,11 @@ class Resource:
 
     @cached_property
     def namespace(self) -> str | None:
-        """Namespace, `default` if none is set, None if unknown."""
+        """Namespace, `default` or the embedding object's if none is set, None if unknown."""
         declared = self._metadata["namespace"]
         if declared.value is UNKNOWN:
             return None
-        return declared.text or "default"
+        return declared.text or self._default_namespace
 
     def may_be(self, namespace: str | None, name: str) -> bool:
         """Return whether the object has, or may have, a name in a namespace.

@@ -64,6 +64,7 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         # Patches to the pods, as text.
         texts=(f"{spec}.podSpecPatch", *(f"{at}.podSpecPatch" for at in _inline_or_listed(spec))),
         objects=tuple(f"{at}.resource.manifest" for at in (*_inline_or_listed(spec), defaults)),
+        shares_namespace=True,
         opaque=(
             # Manifests from artifacts, and plugins, which run in the agent pod.
             *(
@@ -101,6 +102,7 @@ ARGO: Final = [
         roles=_BATCH,
         ends=True,
         objects=("spec.tasks.*.resource.manifest",),
+        shares_namespace=True,
         opaque=tuple(
             f"spec.tasks.*.{field}" for field in ("plugin", "resource.manifestFrom", "dag", "steps")
         ),

@@ -164,6 +164,8 @@ class WorkloadKind:
     namespaced: bool = True
     objects: tuple[str, ...] = ()
     """Paths of complete manifests inside the object."""
+    shares_namespace: bool = False
+    """True if manifests in `objects` without a namespace get the namespace of this object."""
     generators: tuple[str, ...] = ()
     """Paths of objects that contain a manifest's kind and name, and its other fields in `data`."""
     texts: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ HOLDERS: Final = [
         group="workload.codeflare.dev",
         kind="AppWrapper",
         objects=("spec.components.*.template",),
+        shares_namespace=True,
     ),
     WorkloadKind(
         group="work.open-cluster-management.io",
@@ -86,6 +87,7 @@ EVENTS: Final = [
         objects=tuple(
             f"{at}.source.{field}" for at in _CREATED for field in ("resource", "inline")
         ),
+        shares_namespace=True,
         opaque=tuple(
             f"{at}.source.{field}"
             for at in _CREATED

@@ -10,6 +10,9 @@ from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import Document
 from policies.evaluation import evaluate
+from policies.resources import Resource
+from policies.values import UNKNOWN
+from policies.views import View, flat
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: ml}\n"
 CONTAINER = "{name: a, image: 'a:1', securityContext: {privileged: true}}"
@@ -91,6 +94,24 @@ def workflow(manifest: str) -> dict[str, Any]:
     }
 
 
+BINDING = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "RoleBinding",
+    "metadata": {"name": "a"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+    "subjects": [{"kind": "ServiceAccount", "name": "a", "namespace": "ml"}],
+}
+BINDINGS = {"apiVersion": "v1", "kind": "List", "items": [BINDING]}
+
+
+def objects(manifest: dict[str, Any], kind: str) -> list[Resource]:
+    return [
+        view.resource
+        for view in flat([View(Resource("kubernetes:", manifest))])
+        if view.resource.kind == kind
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -123,6 +144,68 @@ def test_an_unreadable_manifest_of_a_bundle_is_refused(group: str, kind: str, sp
     manifest = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "a"}, "spec": spec}
     (message,) = messages(manifest, "kind-known")
     assert UNREADABLE in message
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "spec"),
+    [
+        ("workload.codeflare.dev", "AppWrapper", {"components": [{"template": BINDING}]}),
+        ("argoproj.io", "Workflow", {"templates": [{"resource": {"manifest": str(BINDING)}}]}),
+        (
+            "argoproj.io",
+            "CronWorkflow",
+            {"workflowSpec": {"templates": [{"resource": {"manifest": str(BINDINGS)}}]}},
+        ),
+        ("argoproj.io", "WorkflowTaskSet", {"tasks": {"a": {"resource": {"manifest": BINDING}}}}),
+        *(
+            (
+                "argoproj.io",
+                "Sensor",
+                {"triggers": [{"template": {name: {"source": {"resource": BINDING}}}}]},
+            )
+            for name in ("k8s", "argoWorkflow")
+        ),
+        (
+            "workload.codeflare.dev",
+            "AppWrapper",
+            {"components": [{"template": {**workflow(str(BINDING)), "metadata": {"name": "a"}}}]},
+        ),
+    ],
+)
+def test_an_object_without_a_namespace_belongs_to_that_of_its_holder(
+    group: str, kind: str, spec: Any
+) -> None:
+    manifest = {
+        "apiVersion": f"{group}/v1",
+        "kind": kind,
+        "metadata": {"name": "a", "namespace": "kube-system"},
+        "spec": spec,
+    }
+    (binding,) = objects(manifest, "RoleBinding")
+    assert binding.address == "kube-system/RoleBinding/a"
+    assert messages(manifest, "rbac-least-privilege")
+    manifest["metadata"] = {"name": "a", "namespace": "ml"}
+    assert not messages(manifest, "rbac-least-privilege")
+    manifest["metadata"] = {"name": "a", "namespace": UNKNOWN}
+    (binding,) = objects(manifest, "RoleBinding")
+    assert binding.namespace is None
+
+
+def test_an_embedded_object_keeps_its_own_namespace() -> None:
+    manifest = workflow(PRIVILEGED.replace("namespace: ml", "namespace: other"))
+    (pod,) = objects(manifest, "Pod")
+    assert pod.namespace == "other"
+
+
+def test_a_manifest_for_another_cluster_does_not_belong_to_the_namespace_of_its_holder() -> None:
+    manifest = {
+        "apiVersion": "work.open-cluster-management.io/v1",
+        "kind": "ManifestWork",
+        "metadata": {"name": "a", "namespace": "cluster1"},
+        "spec": {"workload": {"manifests": [BINDING]}},
+    }
+    (binding,) = objects(manifest, "RoleBinding")
+    assert binding.namespace == "default"
 
 
 def test_manifests_before_an_invalid_document_are_read() -> None:

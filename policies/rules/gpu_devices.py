@@ -40,6 +40,7 @@ class LimitConfig(TaskConfig, SystemConfig):
         default=[
             *("*cdi.k8s.io/*", "gpu-fraction*", "gpu-memory", "run.ai/*gpu*", "sharedgpu/*"),
             *("io.kubernetes.cri-o.devices", "*devices.noderesource.dev/*", "*devices.nri.io/*"),
+            "devices.gke.io/*",
         ],
         description="Annotations and labels of pods that assign devices or parts of a GPU; `*` "
         "matches anything.",

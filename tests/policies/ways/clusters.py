@@ -377,6 +377,7 @@ WAYS = [
             "io.kubernetes.cri-o.Devices",
             "devices.noderesource.dev/container.web",
             "devices.nri.io/pod",
+            "devices.gke.io/container.web",
         )
     ),
     way(

@@ -193,11 +193,12 @@ class Workload:
 
     def restart_policy(self, pod: Pod) -> Node:
         """Return the restart policy; the policy of a Kubeflow replica overrides the pod's."""
-        if pod.location.restart:
-            policy = value_near_pod(self.resource.root, pod.location.restart, pod.steps)
-            if not policy.absent:
-                return policy
         policy = pod.spec["restartPolicy"]
+        if pod.location.restart:
+            outer = value_near_pod(self.resource.root, pod.location.restart, pod.steps)
+            if outer.absent and policy.absent:
+                return Node(pod.location.restart_default or None, outer.parent, outer.key)
+            return policy if outer.absent else outer
         # The controller sets the restart policy of containers outside of the usual lists.
         return Node(UNKNOWN) if policy.absent and pod.location.containers else policy
 

@@ -115,6 +115,8 @@ class Pods:
     """Accelerators that the pod requests outside of its containers."""
     restart: str = ""
     """Path of a policy that overrides the pod's restart policy."""
+    restart_default: str = ""
+    """Restart policy that the controller sets if neither the pod nor `restart` sets one."""
     images: tuple[str, ...] = ()
     """Paths of images outside of containers."""
     supplied: tuple[str, ...] = ()

@@ -25,7 +25,11 @@ _TRAINING_OPERATOR: Final = {
 }
 
 
-def _replica(specs: str, name: str, maximum: tuple[str, ...] = ()) -> Pods:
+# Kinds for whose pods the operator sets the restart policy OnFailure; for others, it sets Never.
+_RESTARTED: Final = ("PyTorchJob", "PaddleJob")
+
+
+def _replica(specs: str, name: str, maximum: tuple[str, ...] = (), *, restart: str) -> Pods:
     at = f"spec.{specs}.{name}"
     count = Count(paths=(f"{at}.replicas",), maxima=maximum)
     return Pods(
@@ -33,16 +37,21 @@ def _replica(specs: str, name: str, maximum: tuple[str, ...] = ()) -> Pods:
         priority=("spec.runPolicy.schedulingPolicy.priorityClass",),
         count=(count,),
         restart=f"{at}.restartPolicy",
+        restart_default=restart,
     )
 
 
 def _training_operator() -> Iterator[WorkloadKind]:
     for kind, specs in _TRAINING_OPERATOR.items():
-        workers = _replica(specs, "Worker", ("spec.elasticPolicy.maxReplicas",))
+        default = "OnFailure" if kind in _RESTARTED else "Never"
+        maximum = ("spec.elasticPolicy.maxReplicas",)
+        workers = _replica(specs, "Worker", maximum, restart=default)
+        # The launcher of an MPIJob of version v2beta1.
+        others = _replica(specs, "*", restart="OnFailure" if kind == "MPIJob" else default)
         yield WorkloadKind(
             group="kubeflow.org",
             kind=kind,
-            pods=(workers, _replica(specs, "*")),
+            pods=(workers, others),
             roles=BATCH_ROLES,
             ends=True,
             always=True,

@@ -93,6 +93,40 @@ def test_kubeflow_counts_the_restarts_of_every_pod_and_the_limit_as_too_many(
     assert (judge("training-retries-bounded", job, config={"maxRetries": 10}) == []) == fine
 
 
+def kubeflow_job(kind: str, specs: str, replica: str, **fields: str) -> dict[str, Any]:
+    template = {"metadata": {"labels": dict(manifests.LABELS)}, "spec": manifests.pod_spec()}
+    template["spec"].pop("restartPolicy", None)
+    return {
+        "apiVersion": "kubeflow.org/v2beta1" if kind == "MPIJob" else "kubeflow.org/v1",
+        "kind": kind,
+        "metadata": manifests.metadata("digits"),
+        "spec": {
+            "runPolicy": {"backoffLimit": 2},
+            specs: {replica: {"replicas": 2, "template": template, **fields}},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "specs", "replica"),
+    [
+        ("MPIJob", "mpiReplicaSpecs", "Worker"),
+        ("MPIJob", "mpiReplicaSpecs", "Launcher"),
+        ("PyTorchJob", "pytorchReplicaSpecs", "Worker"),
+        ("PaddleJob", "paddleReplicaSpecs", "Worker"),
+        ("TFJob", "tfReplicaSpecs", "Worker"),
+        ("TFJob", "tfReplicaSpecs", "Chief"),
+        ("JAXJob", "jaxReplicaSpecs", "Worker"),
+        ("MXJob", "mxReplicaSpecs", "Worker"),
+        ("XGBoostJob", "xgbReplicaSpecs", "Master"),
+    ],
+)
+def test_the_operator_sets_a_restart_policy(kind: str, specs: str, replica: str) -> None:
+    assert judge("training-retries-bounded", kubeflow_job(kind, specs, replica)) == []
+    restarted = kubeflow_job(kind, specs, replica, restartPolicy="Always")
+    assert judge("training-retries-bounded", restarted)
+
+
 def test_a_ray_job_is_bounded_where_it_is_retried_at_all() -> None:
     assert judge("training-retries-bounded", ray_job()) == []
     assert judge("training-retries-bounded", ray_job(backoffLimit=3)) == []

@@ -140,7 +140,9 @@ def containers_at(spec: Node, location: Pods) -> Iterator[tuple[Node, ContainerK
     for key, kind in LISTS:
         for node in spec[key].items():
             restarts = kind == "init" and node["restartPolicy"].value == "Always"
-            container = ContainerNode(node, location, {}) if location.supplied else node
+            other = location.first_supplied and (key != "containers" or node.key != 0)
+            supplied = location.supplied and not other
+            container = ContainerNode(node, location, {}) if supplied else node
             yield container, "sidecar" if restarts else kind
     limits = dict(devices_at(spec, location.devices))
     for path in location.containers:

@@ -121,6 +121,8 @@ class Pods:
     """Paths of images outside of containers."""
     supplied: tuple[str, ...] = ()
     """Fields that the controller sets if the manifest does not."""
+    first_supplied: bool = False
+    """True if the controller sets `supplied` only for the first container."""
     partial: bool = False
     """True if the specification is incomplete, unless it contains the field `containers`."""
     additional: bool = False

@@ -9,6 +9,7 @@ from kube.names import LEADER_WORKER_SET_GROUP
 from kube.workloads.control import Job, Rollout, RuntimeReference
 from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
+from kube.workloads.serving import PROBES
 
 _ROLES: Final[tuple[Role, ...]] = ("training", "serving", "batch", "interactive")
 _POD: Final = "template.spec"
@@ -173,7 +174,11 @@ _RAY_PRIORITY: Final = ("metadata.labels[ray.io/priority-class-name]",)
 
 
 def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
-    """Return the pods of a Ray cluster, and the submitter pods that the same object declares."""
+    """Return the pods of a Ray cluster, and the submitter pods that the same object declares.
+
+    KubeRay adds readiness and liveness probes to the first container of head and workers. They
+    need no startup probe, because Ray responds to them before it loads a model.
+    """
     group = f"{cluster}.workerGroupSpecs.*"
     workers = (
         Count(
@@ -184,8 +189,16 @@ def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pod
         Count(paths=(f"{group}.numOfHosts",)),
     )
     return (
-        Pods(at=f"{cluster}.headGroupSpec.{_POD}", priority=_RAY_PRIORITY, count=outer),
-        Pods(at=f"{group}.{_POD}", priority=_RAY_PRIORITY, count=(*outer, *workers)),
+        *(
+            Pods(
+                at=f"{at}.{_POD}",
+                priority=_RAY_PRIORITY,
+                count=count,
+                supplied=PROBES,
+                first_supplied=True,
+            )
+            for at, count in ((f"{cluster}.headGroupSpec", outer), (group, (*outer, *workers)))
+        ),
         *(Pods(at=other, priority=_RAY_PRIORITY, count=outer) for other in others),
         # Containers that the operator adds to the head pod.
         Pods(

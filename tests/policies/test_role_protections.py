@@ -58,7 +58,7 @@ def cases(
 
 
 SUPPLIED = (
-    *("dynamo_components", "kserve_model_format"),
+    *("dynamo_components", "kserve_model_format", "ray_service"),
     *("llmisvc_data_parallel", "llmisvc_prefill_decode", "llmisvc_single_gpu"),
 )
 """Manifests of kinds whose controller adds the probes."""

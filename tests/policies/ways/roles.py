@@ -34,7 +34,34 @@ def _labelled_job(value: str) -> Way:
     return way(f"a gang labelled {value!r} without a queue", "volcano_queue", QUEUE_RULES, *edits)
 
 
+RAY_GROUPS = (
+    "0/spec/rayClusterConfig/headGroupSpec/template/spec/containers",
+    "0/spec/rayClusterConfig/workerGroupSpecs/0/template/spec/containers",
+)
+HARMLESS = [
+    way(
+        "a RayService with the probes of the operator",
+        "ray_service",
+        "",
+        *(edit for containers in RAY_GROUPS for edit in unprobed(f"{containers}/0")),
+    ),
+]
 WAYS = [
+    way(
+        "a second container of a RayService without probes",
+        "ray_service",
+        "inference-probes",
+        (
+            f"{RAY_GROUPS[1]}/1",
+            {"name": "a", "image": "registry.example.com/a:1", "ports": [{"containerPort": 8000}]},
+        ),
+    ),
+    way(
+        "a probe of a RayService that cannot fail",
+        "ray_service",
+        "inference-probes",
+        (f"{RAY_GROUPS[1]}/0/livenessProbe", {"exec": {"command": ["true"]}}),
+    ),
     *map(_labelled_server, ["interactive", "batch", "system", "other", "INFERENCE", ""]),
     *map(_labelled_job, ["inference", "serving", "interactive", "batch", "system", "none"]),
     way(

@@ -74,6 +74,8 @@ def _paths(record: WorkloadKind) -> Iterator[str]:
         yield from (pods.at, *pods.containers, *pods.images, *pods.defaults)
         yield from (pods.metadata, *pods.copied, *pods.priority)
         yield from pods.fields.values()
+        if pods.claims is not None:
+            yield from (pods.claims.at, pods.claims.devices)
         for count in pods.count:
             yield from (*count.paths, *count.maxima, count.enabled, count.less_with, count.divisor)
 

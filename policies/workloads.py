@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kube.accelerators import Accelerators
 from kube.quantities import quantity_or_none
-from kube.workloads.record import Pods, Role, WorkloadKind
+from kube.workloads.record import Pods, Role, WorkloadKind, steps
 from policies.containers import Container
 from policies.counts import (
     copies,
@@ -23,7 +23,7 @@ from policies.counts import (
 from policies.pod_parts import JoinedNode, LayeredNode, containers_at, devices_at, images_at
 from policies.resources import Resource
 from policies.roles import RoleSettings, role_of
-from policies.values import Key, Node
+from policies.values import Key, Node, nodes_at
 
 NO_RECORD: Final = WorkloadKind(group="", kind="")
 ANYWHERE: Final = Pods(at="")
@@ -208,6 +208,35 @@ class Pod:
             if claim["name"].text == name.text:
                 return accelerators.in_claim(self.claim_address(claim)) != 0
         return True
+
+    @cached_property
+    def added_claims(self) -> list[Node]:
+        """The claims that the pod's controller adds to those in `resourceClaims`."""
+        added = self.location.claims
+        nodes = nodes_at(self.spec, steps(added.at)) if added is not None else ()
+        return [Node(n.value, n.parent, n.key) for n in nodes if isinstance(n.value, dict)]
+
+    def added_gpu_claims(self, accelerators: Accelerators) -> list[Node]:
+        """Return the added claims that may contain GPUs."""
+        found = []
+        for claim in self.added_claims:
+            created = self.created_devices(claim)
+            if any(accelerators.includes_class(device_class) for device_class, _ in created) or (
+                not created and accelerators.in_claim(self.claim_address(claim)) != 0
+            ):
+                found.append(claim)
+        return found
+
+    def created_devices(self, claim: Node) -> list[tuple[str, Node]]:
+        """Return the device classes and devices of a claim that the pod's controller creates."""
+        added = self.location.claims
+        if added is None:
+            return []
+        return [
+            (device["deviceClassName"].text or added.device_class, device)
+            for device in nodes_at(claim, steps(added.devices))
+            if isinstance(device.value, dict)
+        ]
 
     def claim_address(self, claim: Node) -> str:
         """Return `namespace/name` of the ResourceClaim or template that a pod's claim refers to."""

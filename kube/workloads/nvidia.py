@@ -8,7 +8,7 @@ from typing import Final
 
 from kube.workloads.control import DEFAULT_ROLLOUT
 from kube.workloads.kubernetes import NOT_RUN
-from kube.workloads.record import Count, Devices, Pods, WorkloadKind
+from kube.workloads.record import AddedClaims, Count, Devices, Pods, WorkloadKind
 from kube.workloads.serving import PROBES, SERVING
 
 
@@ -19,6 +19,11 @@ def _nim(spec: str) -> Pods:
         containers=("", "sidecarContainers.*"),
         metadata=spec,
         context={"runAsUser": "userID", "runAsGroup": "groupID"},
+        claims=AddedClaims(
+            at="draResources.*",
+            devices="claimCreationSpec.devices.*",
+            device_class="gpu.nvidia.com",
+        ),
         count=(
             Count(
                 paths=(f"{spec}.replicas",),

@@ -83,6 +83,20 @@ class Devices:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AddedClaims:
+    """ResourceClaims that a controller adds to a pod and to the container at the pod's own path."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    at: str
+    """Path of the claims, relative to the pod, with the fields of a pod's `resourceClaims`."""
+    devices: str
+    """Path, relative to a claim, of the devices of a claim that the controller creates."""
+    device_class: str
+    """Device class if a device does not set `deviceClassName`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pods:
     """The pods at one path in the objects of a kind."""
 
@@ -113,6 +127,7 @@ class Pods:
     """Numbers whose product is the number of pods."""
     devices: tuple[Devices, ...] = ()
     """Accelerators that the pod requests outside of its containers."""
+    claims: AddedClaims | None = None
     restart: str = ""
     """Path of a policy that overrides the pod's restart policy."""
     restart_default: str = ""

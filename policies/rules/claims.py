@@ -132,7 +132,7 @@ def claim_declared(stack: Stack, config: GpuConfig) -> Iterator[Violation]:
     """An unknown claim may contain any number of GPUs, and an unused claim reserves its devices."""
     for workload in stack.workloads:
         for pod in workload.pods:
-            for claim in pod.spec["resourceClaims"].items():
+            for claim in (*pod.spec["resourceClaims"].items(), *pod.added_claims):
                 for violation in _undeclared(stack, pod, claim, config.accelerators):
                     yield Violation(violation.node, violation.write, resource=workload.resource)
 
@@ -142,7 +142,7 @@ def _undeclared(
 ) -> Iterator[Violation]:
     template, direct = claim["resourceClaimTemplateName"], claim["resourceClaimName"]
     source = direct if template.absent else template
-    if not source.known or pod.resource.namespace is None:
+    if not source.known or pod.resource.namespace is None or pod.created_devices(claim):
         return
     if not source.text:
         yield Violation(source, "the name of a ResourceClaimTemplate or ResourceClaim")
@@ -150,7 +150,8 @@ def _undeclared(
         stack, pod.resource.namespace, source.text, _CLAIM if template.absent else _TEMPLATE
     ):
         yield Violation(source, "the name of a ResourceClaimTemplate of this stack")
-    if claim["name"].known and not _is_used(pod, claim["name"]):
+    listed = claim not in pod.added_claims
+    if listed and claim["name"].known and not _is_used(pod, claim["name"]):
         yield Violation(claim, "resources.claims with this name in the container that uses it")
 
 
@@ -183,7 +184,13 @@ def claimed_devices(
 
     The name of the shared claim is empty for a template, because every pod gets its own devices.
     """
-    for claim in pod.spec["resourceClaims"].items():
+    for claim in (*pod.spec["resourceClaims"].items(), *pod.added_claims):
+        created = pod.created_devices(claim)
+        for device_class, device in created:
+            if accelerators.includes_class(device_class):
+                yield "", device_class, _count(device)
+        if created:
+            continue
         direct = claim["resourceClaimTemplateName"].absent
         address = pod.claim_address(claim)
         shared, kind = (address, _CLAIM) if direct else ("", _TEMPLATE)

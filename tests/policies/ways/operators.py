@@ -2,10 +2,23 @@
 
 from tests.policies.harness import REMOVED
 from tests.policies.ways.demand import more
+from tests.policies.ways.way import way
 
 DAG = "0/spec/templates/0/dag/tasks/1"
 RAPIDS = "0/spec/dynamicAllocation"
 
+DEVICE = {"name": "gpu", "count": 8, "deviceClassName": "gpu.nvidia.com"}
+NIM_CLAIMS = (("0/spec/resources", {"requests": {"cpu": "8"}, "limits": {"memory": "64Gi"}}),)
+HARMLESS = [
+    way(
+        "a created claim of a NIMService",
+        "nim_service",
+        "",
+        ("0/spec/resources", {"requests": {"cpu": "8"}, "limits": {"memory": "64Gi"}}),
+        ("0/spec/draResources", [{"claimCreationSpec": {"devices": [{**DEVICE, "count": 1}]}}]),
+        gpu_budget={"maxGpus": 3},
+    ),
+]
 WAYS = [
     more(
         "the items of a workflow",
@@ -61,6 +74,30 @@ WAYS = [
         "nim_service",
         3,
         ("0/spec/multiNode", {"backendType": "lws", "parallelism": {"pipeline": 16}}),
+    ),
+    more(
+        "the claims of a NIMService",
+        "nim_service",
+        3,
+        *NIM_CLAIMS,
+        ("0/spec/draResources", [{"claimCreationSpec": {"devices": [DEVICE]}}]),
+    ),
+    more(
+        "the default device of a NIMService's claim",
+        "nim_service",
+        3,
+        *NIM_CLAIMS,
+        ("0/spec/draResources", [{"claimCreationSpec": {"devices": [{"count": 8}]}}]),
+    ),
+    *(
+        way(
+            f"the {field} of a NIMService",
+            "nim_service",
+            "claim-declared",
+            *NIM_CLAIMS,
+            ("0/spec/draResources", [{field: "gpus"}]),
+        )
+        for field in ("resourceClaimName", "resourceClaimTemplateName")
     ),
     more("a service of a NIMPipeline", "nim_pipeline", 4, ("0/spec/services/1/spec/replicas", 50)),
     more("a component of Dynamo", "dynamo_components", 3, ("0/spec/components/1/replicas", 50)),

@@ -1,6 +1,7 @@
 """A cluster without nodes that several files share. Other files here start their own."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,16 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform
         yield platform
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def without_admission(tmp_path: Path) -> Iterator[Platform]:
+    """Another empty cluster, to which the tests of admission add no policies."""
+    with empty_cluster(tmp_path / "empty") as platform:
+        yield platform
+
+
+@pytest.fixture(scope="session")
 def admission(control_plane: Platform) -> Iterator[Cluster]:
-    """The same API server with the policies in it, which the other files do not expect."""
+    """The same API server with the policies in it."""
     with api_server(control_plane) as api:
         cluster = Cluster(control_plane, api)
         yield cluster

@@ -38,10 +38,10 @@ def destination(tmp_path: Path) -> Iterator[Platform]:
 
 @pytest.mark.slow
 def test_a_stack_moves_to_another_cluster(
-    control_plane: Platform, destination: Platform, tmp_path: Path
+    without_admission: Platform, destination: Platform, tmp_path: Path
 ) -> None:
-    kubeconfig = str(both(control_plane, destination, tmp_path))
-    file = control_plane.checkout / "Pulumi.moved.yaml"
+    kubeconfig = str(both(without_admission, destination, tmp_path))
+    file = without_admission.checkout / "Pulumi.moved.yaml"
 
     def configure(**cluster: Any) -> None:
         config = {**STACK, "cluster": {"kubeconfig": kubeconfig, **cluster}}
@@ -49,14 +49,14 @@ def test_a_stack_moves_to_another_cluster(
         file.write_text(yaml.safe_dump({"config": named}))
 
     def pulumi(command: str) -> str:
-        return control_plane.shell(f"pulumi {command} --stack moved")
+        return without_admission.shell(f"pulumi {command} --stack moved")
 
     def preview() -> str:
         command = "python -m gitops preview --stack moved --out moved"
-        return control_plane.shell(f"{command} && echo none || echo status=$?")
+        return without_admission.shell(f"{command} && echo none || echo status=$?")
 
     configure(context="previous")
-    control_plane.shell("pulumi stack init moved")
+    without_admission.shell("pulumi stack init moved")
     try:
         pulumi("up --yes --skip-preview")
         configure(context="next")
@@ -70,10 +70,10 @@ def test_a_stack_moves_to_another_cluster(
         recorded = json.loads(pulumi("stack output --json"))["cluster"]
         assert recorded == {"uid": uid, "identifier": uid}
         assert names(destination) == {"moved", "claims", "queue"}
-        assert names(control_plane) == {"moved", "claims"}
+        assert names(without_admission) == {"moved", "claims"}
     finally:
         pulumi("destroy --yes --skip-preview")
-        control_plane.shell("pulumi stack rm moved --yes && kubectl delete namespace moved")
+        without_admission.shell("pulumi stack rm moved --yes && kubectl delete namespace moved")
 
 
 def both(first: Platform, second: Platform, folder: Path) -> Path:

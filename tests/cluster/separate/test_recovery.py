@@ -30,21 +30,21 @@ spec: {{weight: 3}}
 
 
 @pytest.fixture
-def stack(control_plane: Platform) -> Iterator[Platform]:
+def stack(without_admission: Platform) -> Iterator[Platform]:
     """A cluster with a namespace and a queue, and a stack that declares both."""
     document = yaml.safe_dump({f"gpu-platform:{key}": value for key, value in STACK.items()})
     config = yaml.safe_load(document.replace("moved", NAME))
-    context = control_plane.shell("kubectl config current-context").strip()
+    context = without_admission.shell("kubectl config current-context").strip()
     config["gpu-platform:cluster"] = {"context": context}
-    file = control_plane.checkout / f"Pulumi.{NAME}.yaml"
+    file = without_admission.checkout / f"Pulumi.{NAME}.yaml"
     file.write_text(yaml.safe_dump({"config": config}))
-    control_plane.shell(f"kubectl create --filename=- <<< {shlex.quote(CREATED_BY_HAND)}")
-    control_plane.shell(f"pulumi stack init {NAME}")
+    without_admission.shell(f"kubectl create --filename=- <<< {shlex.quote(CREATED_BY_HAND)}")
+    without_admission.shell(f"pulumi stack init {NAME}")
     try:
-        yield control_plane
+        yield without_admission
     finally:
-        control_plane.shell(f"pulumi destroy --yes --skip-preview --stack {NAME}")
-        control_plane.shell(f"pulumi stack rm {NAME} --yes && kubectl delete namespace {NAME}")
+        without_admission.shell(f"pulumi destroy --yes --skip-preview --stack {NAME}")
+        without_admission.shell(f"pulumi stack rm {NAME} --yes && kubectl delete namespace {NAME}")
 
 
 def uids(platform: Platform) -> dict[str, str]:

@@ -71,7 +71,7 @@ class Node:
         if is_restart:
             self._forget_devices()
             delete_lost_pods(self._kubectl_output, self._names)
-        # The kubelets wait for this file, because they would reject the lost pods.
+        # The kubelets wait for this file. Before the deletion, they would reject the lost pods.
         self.control_plane.write_kubeconfig(self.layout.node_kubeconfig, server)
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
@@ -85,8 +85,8 @@ class Node:
     def _forget_devices(self) -> None:
         """Delete the devices of an earlier start from the status of the nodes.
 
-        Otherwise, pods with GPUs would be assigned to a node on which the device plugin has not
-        started yet, and the kubelet would reject them.
+        Otherwise, pods that request GPUs would be scheduled to a node on which the device plugin
+        has not started yet, and the kubelet would reject them.
         """
         output = self._kubectl_output("get", "nodes", *self._names, "--ignore-not-found", "-o=json")
         for node in json.loads(output or "{}").get("items", ()):

@@ -48,7 +48,7 @@ class NodeServices:
         return path
 
     def containerd(self) -> Service:
-        """Return the service of containerd 1.6, configured for CNI and the cluster's registry."""
+        """Return the containerd 1.6 service, configured for CNI and the cluster's registry."""
         # restrict_oom_score_adj is set because runc cannot lower the score without
         # CAP_SYS_RESOURCE.
         config = self._write(
@@ -100,7 +100,7 @@ class NodeServices:
         CNI_CHAIN.write_text(json.dumps(chain))
 
     def kubelet(self) -> Service:
-        """Return the service of the kubelet, which sets GPU feature discovery's node labels."""
+        """Return the kubelet service, which sets GPU feature discovery's node labels."""
         config = self._write("kubelet.json", self._kubelet_configuration())
         labels = {
             "nvidia.com/gpu.present": "true",
@@ -120,7 +120,7 @@ class NodeServices:
         return Service("kubelet", command)
 
     def gpus(self) -> Service:
-        """Return the service of the simulated GPU driver, and write the device plugin's file."""
+        """Return the simulated GPU driver's service, and write the device plugin's file."""
         hardware = Hardware(
             product=self.spec.gpu_product,
             memory_mib=self.spec.gpu_memory_mib,
@@ -163,7 +163,7 @@ class NodeServices:
         }
 
     def kube_proxy(self) -> Service:
-        """Return the service of kube-proxy, which does not change the host's conntrack limits."""
+        """Return the kube-proxy service, which does not change the host's conntrack limits."""
         config = self._write(
             "kube-proxy.json",
             {
@@ -184,7 +184,7 @@ class NodeServices:
         return Service("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={config}"])
 
     def coredns(self) -> Service:
-        """Return the service of CoreDNS, which runs as a process of the node, not in a pod."""
+        """Return the CoreDNS service, which runs as a process of the node, not in a pod."""
         config = self._write(
             "Corefile",
             f""".:53 {{
@@ -201,7 +201,7 @@ class NodeServices:
         return Service("coredns", [str(self.binaries / "coredns"), "-conf", str(config)])
 
     def dns_objects(self) -> dict[str, object]:
-        """Return the Service kube-dns without a selector, and its EndpointSlice for CoreDNS."""
+        """Return the Service kube-dns, which has no selector, and an EndpointSlice for CoreDNS."""
         names = {"name": "kube-dns", "namespace": "kube-system"}
         protocols = [("dns", "UDP"), ("dns-tcp", "TCP")]
         service = {
@@ -232,7 +232,7 @@ class NodeServices:
         return {"apiVersion": "v1", "kind": "List", "items": [service, endpoints]}
 
     def registry(self) -> Service:
-        """Return the service of the registry, which stores its data in the cache directory."""
+        """Return the registry service, which stores its data in the cache directory."""
         config = self._write(
             "registry.json",
             {
@@ -248,13 +248,13 @@ class NodeServices:
         return Service("registry", ["docker-registry", "serve", str(config)])
 
     def chart_repository(self, charts: Path) -> Service:
-        """Return the service of the Helm repository, a directory with an index.yaml."""
+        """Return the service for the Helm repository, a directory with an index.yaml."""
         port = str(self.spec.network.chart_port)
         options = ["--bind", self.node.address, "--directory", str(charts)]
         return Service("charts", [sys.executable, "-m", "http.server", port, *options])
 
     def docker(self) -> Service:
-        """Return the service of the Docker engine. Its socket is in the state directory."""
+        """Return the Docker engine service. Its socket is in the state directory."""
         command = [
             "dockerd",
             f"--host=unix://{self.layout.docker_socket}",

@@ -45,10 +45,10 @@ class RunStatus:
     queue: str
     state: State
     pods: int
-    """Number of scheduled pods, without finished pods unless the run itself has finished."""
+    """Number of scheduled pods. Finished pods count only after the run itself has finished."""
     wanted: int
-    """Number of existing pods, counted as in `pods`, or minimum number of pods that must start
-    together, whichever is larger."""
+    """Number of pods that the run needs: the gang's `minMember`, or the number of its existing
+    pods (counted as in `pods`) if that is larger."""
     gpus: Counter[str]
     """Number of devices of the running pods for each resource name."""
     restarts: int
@@ -314,8 +314,8 @@ class Usage:
     """GPU-hours. Other devices count as the fraction of a GPU that the price table defines, or not
     at all if it defines none."""
     cost: Decimal | None
-    """Cost in the price table's currency; None if the table lacks the price of a GPU or the
-    fraction of a GPU that another accelerator represents."""
+    """Cost in the price table's currency; None if the table has no price for a GPU model,
+    or no fraction of a GPU for another accelerator."""
 
 
 def usage(

@@ -16,8 +16,8 @@ from kube.names import LEADER_WORKER_SET_GROUP, ROLE_LABEL, SERVICE_LABEL, WORKL
 LEADER_LABEL: Final = {ROLE_LABEL: "serving-leader"}
 """Label of the pod that receives the requests if a replica consists of several pods.
 
-Its value differs from that of a training job's leader, which uses no GPU and may therefore share
-the node of a `whole_node` job.
+Its value must differ from the leader label of training jobs: `whole_node` jobs accept pods with
+that label on their nodes, because leaders of training jobs use no GPU.
 """
 
 

@@ -142,8 +142,8 @@ class _Recorder:
 class _Forking:
     """pytest plugin that runs each test in a fork, and tests that share a gang in the same fork.
 
-    A process that has trained can no longer fork a gang, because a fork lacks the libraries'
-    threads.
+    A process that has run training cannot fork a gang afterwards, because threads of libraries
+    such as OpenMP do not survive a fork.
     """
 
     def __init__(self, prefixes: tuple[str, ...] = ("",)) -> None:
@@ -182,7 +182,7 @@ class _Forking:
 
 
 class _Selection:
-    """pytest plugin that runs the selected tests in order, and then tests that a mutant adds."""
+    """pytest plugin that runs the selected tests in order, and then those that a mutant adds."""
 
     def __init__(self, tests: Sequence[str], known: Iterable[str]) -> None:
         self._order = {test: number for number, test in enumerate(tests)}

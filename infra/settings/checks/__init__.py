@@ -1,4 +1,4 @@
-"""Checks across sections.
+"""Checks that compare several sections of the settings.
 
 Every public function of this package's modules is a check: it compares the sections that its
 parameters name and yields a sentence for each problem.
@@ -22,7 +22,7 @@ SECTIONS: Final = {function: signature(function).parameters.keys() for function 
 
 
 def check(sections: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every problem across sections.
+    """Run all checks and yield a sentence for each problem.
 
     A check runs only if all sections that it compares are given. The caller leaves out invalid
     sections, so that each mistake is reported only once.

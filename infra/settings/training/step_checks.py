@@ -44,8 +44,8 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
         for name, step in job.steps.items():
             if step.when and TRAINING_STEP not in preceding_steps(job, name):
                 yield (
-                    f"sets steps.{name}.when, but the step does not run after the training, whose "
-                    f"export contains the metrics: set after: [{TRAINING_STEP}]"
+                    f"sets steps.{name}.when, which reads metrics of the training, but the step "
+                    f"does not run after the training: set after: [{TRAINING_STEP}]"
                 )
         yield from _value_problems(job)
     if job.steps and job.state == "stopped":
@@ -81,7 +81,10 @@ def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
 def _order_problem(job: TrainingJobSettings) -> str | None:
     """Return an error message for a reserved step name, an unknown step or a cycle of steps."""
     if TRAINING_STEP in job.steps:
-        return f"has a step {TRAINING_STEP!r}, which is the training itself: choose another name"
+        return (
+            f"has a step {TRAINING_STEP!r}, but this name is reserved for the training: "
+            "choose another name"
+        )
     after = {name: step.after for name, step in job.steps.items()} | {TRAINING_STEP: job.after}
     inputs = {name: step.inputs for name, step in job.steps.items()} | {TRAINING_STEP: job.inputs}
     for name, earlier in after.items():

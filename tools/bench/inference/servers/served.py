@@ -1,4 +1,4 @@
-"""Configuration of the peers' programs (from environment variables), their model and samples."""
+"""Settings (from `BENCH_*` variables), model and samples of the third-party servers."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ JSON = os.environ["BENCH_FORM"] == "json"
 
 
 def load() -> Compute:
-    """Load the model. Call this only in the process that computes."""
+    """Load the model. Call this only in the process that runs the model."""
     # Imported here, so that processes that only serve HTTP do not load PyTorch.
     from tools.bench.inference.networks import compute_of
 

@@ -4,8 +4,9 @@ Device plugins choose the names of their resources, so a list of GPU names is ne
 extended resource and device class is an accelerator unless `OTHER_DEVICES` or a setting lists it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from re import sub
@@ -75,6 +76,9 @@ KNOWN_ACCELERATORS: Final = (
 )
 """Known accelerators. Settings cannot list them as other devices."""
 
+_AMOUNTS: Final = ("*/vgpu-memory*", "*/vgpu-cores", "*/gpumem*", "*/gpucores", "*/gpu-mem*")
+"""Name patterns of resources that state how much of a GPU a container gets."""
+
 SHARED_SUFFIX: Final = ".shared"
 """Suffix that NVIDIA's device plugin adds to the name of time-sliced GPUs."""
 
@@ -99,6 +103,19 @@ NOT_ACCELERATORS: Final = "|".join(
 
 It matches their names as kube-state-metrics spells them.
 """
+
+
+def device_counts(requested: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """Return the numbers of devices among requested accelerators.
+
+    Amounts of memory or cores of a GPU, as of HAMi and of Volcano's vGPU plugin, belong to the
+    requested devices. Without devices, they count as one.
+    """
+    amounts = [name for name in requested if _matches(name, _AMOUNTS)]
+    devices = {name: count for name, count in requested.items() if name not in amounts}
+    if not any(devices.values()):
+        devices |= {name: min(requested[name], Decimal(1)) for name in amounts[:1]}
+    return devices
 
 
 @dataclass(frozen=True)

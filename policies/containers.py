@@ -6,7 +6,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kube.accelerators import Accelerators
+from kube.accelerators import Accelerators, device_counts
 from kube.quantities import quantity_or_none
 from policies.pod_parts import ContainerKind
 from policies.values import UNKNOWN, Node
@@ -56,11 +56,13 @@ class Container:
         return self.kind == "sidecar" and "initContainers" in self.node.steps
 
     def gpu_counts(self, accelerators: Accelerators) -> dict[str, Decimal]:
-        """Map GPU resources to the numbers that the container requests."""
-        return {
-            name: quantity_or_none((request if limit.absent else limit).value) or Decimal(0)
-            for name, request, limit in self.gpus(accelerators)
-        }
+        """Map GPU resources to the numbers of devices that the container requests."""
+        return device_counts(
+            {
+                name: quantity_or_none((request if limit.absent else limit).value) or Decimal(0)
+                for name, request, limit in self.gpus(accelerators)
+            }
+        )
 
     def gpus(self, accelerators: Accelerators) -> list[tuple[str, Node, Node]]:
         """Return (resource, request, limit) of each GPU resource; either amount may be absent."""

@@ -16,7 +16,15 @@ NAME: Final = re.compile(
 VAGUE_NAME: Final = re.compile(r"(?i)(^|[_.-])(key|auth)$")
 VAGUE_VALUE: Final = re.compile(r"^[A-Za-z0-9+=_-]{12,}$")
 PASSWORD: Final = re.compile(r"(?i)pass|pwd")
-HARMLESS: Final = re.compile(r"(?i)^(true|false|yes|no|none|null|auto|[0-9]{1,6})$")
+HARMLESS: Final = re.compile(r"(?i)^(true|false|yes|no|none|null|auto|empty|[0-9]{1,6})$")
+PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$")
+"""Names of variables whose absolute paths are not secrets."""
+NOT_SECRET_NAME: Final = re.compile(
+    r"(?i)(_(name|url|uri|header|type)|secretName|(^|_)(bos|eos|pad|unk|stop)_token)$"
+)
+"""Names that describe a secret or resemble one. Their values are still checked for secrets."""
+FILE: Final = re.compile(r"^/([A-Za-z0-9_.-]+/)*[A-Za-z0-9_.-]+\.[a-z]{2,5}$")
+"""Absolute path of a file with a suffix, which distinguishes it from a base64 text."""
 VALUE: Final = re.compile(
     r"\b(A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{22,}"
     r"|gl(pat|ptt|dt|rt|soat|cbt)-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}"
@@ -34,7 +42,7 @@ VALUE: Final = re.compile(
     r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
-    r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]*[^/\s:@)}>]@"
+    r"|[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s:@]*[^/\s:@)}>]@"
 )
 ARGUMENT: Final = re.compile(
     r"((--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret)"
@@ -50,7 +58,9 @@ SETTING: Final = re.compile(
     r"[\"']?[^\s\"'$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
 )
 PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
-TEMPLATE: Final = re.compile(r"[${<]|^(true|false)$")
+ENCRYPTED: Final = re.compile(r"^ENC\[AES256_GCM,data:")
+"""Beginning of a value that SOPS has encrypted."""
+TEMPLATE: Final = re.compile(rf"[${{<]|^(true|false)$|{ENCRYPTED.pattern}")
 _MIN_ENCODED_LENGTH: Final = 24
 """Minimum length of a base64 text that may contain a secret."""
 
@@ -59,13 +69,18 @@ def is_secret(name: str, text: str) -> bool:
     """Return whether a named value is a secret rather than a reference, path or harmless value."""
     if not text or REFERENCE.search(text):
         return False
-    if name.upper().endswith(("_FILE", "_PATH")) and text.startswith("/"):
-        return False
     if HARMLESS.search(text) and not PASSWORD.search(name):
         return False
     if VAGUE_NAME.search(name) and VAGUE_VALUE.search(text):
         return True
-    return bool(NAME.search(name)) or contains_secret(text)
+    return _is_named_secret(name, text) or contains_secret(text)
+
+
+def _is_named_secret(name: str, text: str) -> bool:
+    if not NAME.search(name) or (PATH_NAME.search(name) and text.startswith("/")):
+        return False
+    harmless = NOT_SECRET_NAME.search(name) or FILE.search(text)
+    return bool(PASSWORD.search(name)) or not harmless
 
 
 @lru_cache(maxsize=65536)

@@ -14,10 +14,14 @@ from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule, resource_rule
 from policies.secret_patterns import (
     ARGUMENT,
+    ENCRYPTED,
+    FILE,
     HARMLESS,
     NAME,
+    NOT_SECRET_NAME,
     PASSWORD,
     PASSWORD_FIELD,
+    PATH_NAME,
     REFERENCE,
     TEMPLATE,
     VAGUE_NAME,
@@ -59,10 +63,13 @@ def _command_lines(container: Container) -> Iterator[tuple[Node, str]]:
 _CEL_SECRET: Final = (
     "e.value != '' && !(e.name in settings.allowedNames)"
     f" && !e.value.matches({cel.literal(REFERENCE.pattern)})"
-    " && !(e.name.matches('(?i)_(FILE|PATH)$') && e.value.startsWith('/'))"
     f" && !(e.value.matches({cel.literal(HARMLESS.pattern)})"
     f" && !e.name.matches({cel.literal(PASSWORD.pattern)}))"
     f" && (e.name.matches({cel.literal(NAME.pattern)})"
+    f" && !(e.name.matches({cel.literal(PATH_NAME.pattern)}) && e.value.startsWith('/'))"
+    f" && (e.name.matches({cel.literal(PASSWORD.pattern)})"
+    f" || !e.name.matches({cel.literal(NOT_SECRET_NAME.pattern)})"
+    f" && !e.value.matches({cel.literal(FILE.pattern)}))"
     f" || e.value.matches({cel.literal(VALUE.pattern)})"
     f" || (e.name.matches({cel.literal(VAGUE_NAME.pattern)})"
     f" && e.value.matches({cel.literal(VAGUE_VALUE.pattern)})))"
@@ -128,7 +135,8 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
         # In a stack, the values come from encrypted configuration, and the engine encrypts them.
         for key in ("data", "stringData") if not resource.urn else ():
             for name, value in resource.root[key].fields():
-                if value.present and value.value != "" and name not in config.allowed_names:
+                literal = value.present and value.value != "" and not _is_encrypted(value)
+                if literal and name not in config.allowed_names:
                     yield Violation(value, "nothing: create this Secret elsewhere", found=_HIDDEN)
         return
     if resource.is_kind("", "ConfigMap"):
@@ -140,8 +148,16 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
                     yield Violation(value, f"{name} into a Secret", found=_HIDDEN)
         return
     if any_field(resource.properties, _may_be_secret):
+        sealed = resource.is_kind("bitnami.com", "SealedSecret")
         for location in _secret_locations(resource.root, config):
+            if sealed and location.steps[:2] == ("spec", "encryptedData"):
+                continue
             yield Violation(location, "a reference to a Secret", found=_HIDDEN)
+
+
+def _is_encrypted(value: Node) -> bool:
+    """Return whether SOPS has encrypted a value."""
+    return bool(ENCRYPTED.search(value.text or ""))
 
 
 def _is_password(key: str, value: Any) -> bool:

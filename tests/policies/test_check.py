@@ -74,6 +74,16 @@ def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([path, "--config", str(config)]) == 1
 
 
+def test_a_secret_that_sops_has_encrypted_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "namespace": "ml"}}
+    encrypted = {**secret, "data": {"password": "ENC[AES256_GCM,data:a,iv:b]"}, "sops": {}}
+    assert main([written(tmp_path / "a.yaml", encrypted), "--no-stack-rules"]) == 0
+    assert main([written(tmp_path / "b.yaml", {**secret, "data": {"a": "YQ=="}})]) == 1
+    assert "create this Secret elsewhere" in capsys.readouterr().out
+
+
 def test_standard_input_is_checked_by_a_separate_process():
     done = subprocess.run(
         [sys.executable, "-m", "policies.check", "-", "--format", "json"],

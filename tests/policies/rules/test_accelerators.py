@@ -146,6 +146,25 @@ def test_the_budget_counts_the_devices_of_claims(request_: dict[str, Any]) -> No
     assert "found 16 GPUs" in message
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 3000, "volcano.sh/vgpu-cores": 50},
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30},
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 30},
+        {"aliyun.com/gpu-mem": 8},
+        {"nvidia.com/gpu": 0, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30},
+    ],
+)
+def test_amounts_of_a_gpu_are_not_devices(limits: dict[str, int]) -> None:
+    resources = {"requests": {}, "limits": {"cpu": 1, **limits}}
+    spec = manifests.pod_spec()
+    spec["containers"][0]["resources"] = resources
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": manifests.metadata("a"), "spec": spec}
+    assert judge("gpu-budget", pod, config={"maxGpus": 1}) == []
+    assert judge("gpu-budget", pod, config={"maxGpus": 0})
+
+
 def test_the_budget_names_what_an_update_adds() -> None:
     (message,) = judge("gpu-budget", manifests.deployment(), config={"maxGpus": 1})
     assert "found 3 GPUs (2 without updates and autoscalers) in the whole stack" in message

@@ -119,6 +119,12 @@ def test_a_capability_can_be_allowed_by_configuration():
         ("A", "github_pat_" + "a" * 30),
         ("A", "sk-proj-" + "a" * 30),
         ("A", "hvs." + "a" * 30),
+        ("REDIS_URL", "redis://:correct-horse@redis:6379/0"),
+        ("API_KEY_URL", "https://:correct-horse@example.com"),
+        ("SECRET_NAME", "ghp_" + "a" * 36),
+        ("DB_PASSWORD_TYPE", "correct-horse"),
+        ("DB_PASSWORD", "/a/b.txt"),
+        ("API_KEY", "/" + "a" * 19 + "/" + "b" * 19),
     ],
 )
 def test_a_secret_in_the_environment_is_refused(name: str, value: str):
@@ -141,6 +147,15 @@ def test_a_secret_in_the_environment_is_refused(name: str, value: str):
         ("DATABASE", "postgres://$(USER):$(PASSWORD)@db/a"),
         ("IMAGE", "registry/task-" + "a" * 40),
         ("COMPASS", "north"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/var/secrets/google/key.json"),
+        ("JWT_PRIVATE_KEY", "/etc/keys/jwt.pem"),
+        ("SECRETS_DIR", "/etc/secrets"),
+        ("SECRET_NAME", "hub"),
+        ("EOS_TOKEN", "</s>"),
+        ("KEYCLOAK_TOKEN_URL", "https://login.example.com/token"),
+        ("API_KEY_HEADER", "X-API-Key"),
+        ("OPENAI_API_KEY", "EMPTY"),
+        ("REDIS_URL", "redis://:$(PASSWORD)@redis:6379/0"),
     ],
 )
 def test_a_harmless_variable_is_accepted(name: str, value: str):
@@ -186,6 +201,7 @@ SECRETS_ELSEWHERE = [
     manifest("example.com/v1", "Thing", spec={"auth": [{"name": "password", "value": "horse"}]}),
     manifest("example.com/v1", "Thing", spec={"url": "https://me:correct-horse@example.com"}),
     manifest("v1", "Service", metadata={"annotations": {"note": TOKEN}}),
+    manifest("bitnami.com/v1alpha1", "SealedSecret", spec={"template": {"data": {"a": TOKEN}}}),
 ]
 
 
@@ -198,7 +214,11 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest):
     "item",
     [
         manifest("v1", "ConfigMap", data={"config.yaml": "tokenizer: fast", "token_ttl": "3600"}),
-        manifest("v1", "ConfigMap", data={"password": ""}),
+        manifest("v1", "ConfigMap", data={"password": "", "secretName": "hub"}),
+        manifest(
+            "bitnami.com/v1alpha1", "SealedSecret", spec={"encryptedData": {"password": "AgBy3"}}
+        ),
+        manifest("example.com/v1", "Thing", spec={"password": "ENC[AES256_GCM,data:a,iv:b]"}),
         manifest("example.com/v1", "Thing", spec={"secretName": "hub", "tokenSecretRef": "a"}),
         manifest("v1", "Secret", data={"token": "Y29ycmVjdA=="}),  # the engine encrypts it
     ],

@@ -42,7 +42,7 @@ class TenancyArgs:
         """Build the arguments from the stack's settings."""
         return cls(
             tenancy=settings.tenancy,
-            gpu_resource=settings.gpu.resource,
+            gpu_resource=settings.gpu.offered,
             inference_ports=settings.inference.ports,
             inference_groups=settings.inference.has_groups,
             login=login,

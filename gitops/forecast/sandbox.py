@@ -43,7 +43,9 @@ TIMEOUT_SECONDS = 90.0
 """Timeout (s) for each state of the cluster that the sandbox waits for."""
 PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
-_FLAGS: Final = "--schedule-period={}s\n--vmodule=session=3,cache=3,event_handlers=3,preempt=4\n"
+_FLAGS: Final = "--schedule-period={}s\n--vmodule=session=3,cache=3,event_handlers=3{}\n"
+_PREEMPTION: Final = ",preempt=4"
+"""Log level for preemption. The scheduler logs every node that it considers for a pod."""
 _SESSION: Final = re.compile(
     rb"preempt\.go:\d+\] No preemptors in Queue <([^>]+)>|\] Close Session "
 )
@@ -350,7 +352,8 @@ def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandb
         state = Path(directory) / "simulated"
         settings = state / "volcano"
         settings.mkdir(parents=True)
-        (settings / FLAGS).write_text(_FLAGS.format(period))
+        preempts = "preempt" in (configuration or "")
+        (settings / FLAGS).write_text(_FLAGS.format(period, _PREEMPTION if preempts else ""))
         (settings / _CONFIGURATION).write_text(_DEFAULT if configuration is None else configuration)
         try:
             _devcluster(environment, "up", "--simulated-nodes=0")

@@ -52,7 +52,8 @@ def build(
     options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(planned, later, gpus, prices, stack)
     new, earlier = started(counted), earlier_runs(counted)
-    competing = earlier_runs(change for change in counted if not changes_cluster(change))
+    # Runs that continue in the previous cluster do not compete with those in the new one.
+    competing = [] if any(map(changes_cluster, counted)) else earlier
     return Report(
         stack=stack,
         mode=mode,

@@ -16,6 +16,7 @@ from gitops.forecast.state import Gang, PriorityClass, Queue, State, load
 from gitops.forecast.whatif import check
 from gitops.preview.changes import Change, changes
 from gitops.preview.events import Plan, PolicyFinding
+from gitops.preview.impact import changes_cluster
 from gitops.preview.validation import kubectl_options
 from gitops.stack_file import document
 from policies.configuration import parse
@@ -161,8 +162,8 @@ def _removed_gangs(changes: Iterable[Change]) -> set[tuple[str, str]]:
     removed = set()
     for change in changes:
         if change.old is not None and (
-            change.step.operation == "replace"
-            or (change.step.operation == "delete" and not change.is_retained)
+            change.step.operation in ("delete", "replace")
+            and (not change.is_retained or changes_cluster(change))
         ):
             removed |= _gang_keys([change.old])
         if change.new is not None and _terminates(change.new.resource):

@@ -81,7 +81,7 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
         for name, limit in tenancy.quota.devices.items()
     ]
     resources = {
-        "gpus": gpu.resource,
+        "gpus": gpu.offered,
         "cpu": "cpu",
         "memory": "memory",
         "memory_limits": "memory",
@@ -125,7 +125,7 @@ def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, D
         [
             need.amounts
             for key, job in training.all_jobs.items()
-            for need in needs(key, job, job.gpu_resource or gpu.resource)
+            for need in needs(key, job, job.gpu_resource or gpu.offered)
         ],
     )
 
@@ -144,7 +144,7 @@ def combine(
 def _service_amounts(
     service: InferenceServiceSettings, gpu: GpuSettings, pods: int
 ) -> Mapping[str, Decimal]:
-    gpus = {service.gpu_resource or gpu.resource: Decimal(service.gpus * pods)}
+    gpus = {service.gpu_resource or gpu.offered: Decimal(service.gpus * pods)}
     return {**_amounts(service.cpu, service.memory, pods), **gpus}
 
 

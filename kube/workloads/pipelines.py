@@ -66,11 +66,12 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         objects=tuple(f"{at}.resource.manifest" for at in (*_inline_or_listed(spec), defaults)),
         shares_namespace=True,
         opaque=(
-            # Manifests from artifacts, and plugins, which run in the agent pod.
+            # Manifests from artifacts, flags of kubectl (such as another namespace), and plugins,
+            # which run in the agent pod.
             *(
                 f"{at}.{field}"
                 for at in (*_inline_or_listed(spec), defaults)
-                for field in ("resource.manifestFrom", "plugin")
+                for field in ("resource.manifestFrom", "resource.flags", "plugin")
             ),
             # Templates that are nested more deeply.
             *(

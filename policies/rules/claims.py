@@ -142,7 +142,9 @@ def _undeclared(
 ) -> Iterator[Violation]:
     template, direct = claim["resourceClaimTemplateName"], claim["resourceClaimName"]
     source = direct if template.absent else template
-    if not source.known or pod.resource.namespace is None or pod.created_devices(claim):
+    listed = claim not in pod.added_claims
+    created = not listed and not claim["claimCreationSpec"].absent
+    if not source.known or pod.resource.namespace is None or created:
         return
     if not source.text:
         yield Violation(source, "the name of a ResourceClaimTemplate or ResourceClaim")
@@ -150,7 +152,6 @@ def _undeclared(
         stack, pod.resource.namespace, source.text, _CLAIM if template.absent else _TEMPLATE
     ):
         yield Violation(source, "the name of a ResourceClaimTemplate of this stack")
-    listed = claim not in pod.added_claims
     if listed and claim["name"].known and not _is_used(pod, claim["name"]):
         yield Violation(claim, "resources.claims with this name in the container that uses it")
 

@@ -27,6 +27,8 @@ VISIBLE_DEVICES = frozenset(
 )
 _NO_DEVICES = ("", "none", "void")
 _MOUNTED_DEVICES = "/var/run/nvidia-container-devices"
+_GKE_DEVICES = "devices.gke.io/"
+"""Prefix of the annotations that give the GPUs of a pod to its sidecars, as for TCPXO."""
 
 
 class LimitConfig(TaskConfig, SystemConfig):
@@ -69,7 +71,8 @@ class LimitConfig(TaskConfig, SystemConfig):
         f".exists(m, m.mountPath.startsWith('{_MOUNTED_DEVICES}'))).map(c, 'container ' + c.name)"
         " + ([variables.template.?metadata.?annotations, variables.template.?metadata.?labels,"
         " object.metadata.?annotations].exists(h, h.orValue({}).exists(n,"
-        " n.lowerAscii().matches(pattern(settings.deviceAnnotations)))) ? ['metadata'] : [])"
+        f" !(n.startsWith('{_GKE_DEVICES}') && variables.gpuContainers != [])"
+        " && n.lowerAscii().matches(pattern(settings.deviceAnnotations)))) ? ['metadata'] : [])"
         " + (variables.spec.?runtimeClassName.orValue('').matches("
         "pattern(settings.gpuRuntimeClasses)) && variables.gpuContainers == []"
         " ? ['runtimeClassName'] : [])",
@@ -162,6 +165,8 @@ def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Ite
     if passes_devices and not counted:
         yield Violation(runtime, expected)
     for name, value in (*pod.annotations(), *pod.labels(), *pod.resource.annotations.fields()):
+        if name.startswith(_GKE_DEVICES) and counted:
+            continue
         if any(fnmatchcase(name.lower(), pattern) for pattern in config.device_annotations):
             yield Violation(value, expected)
 

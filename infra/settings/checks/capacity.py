@@ -30,7 +30,7 @@ def gangs_fit_quota_and_queue(
     not at all.
     """
     for key, job in training.all_jobs.items():
-        for need in needs(key, job, job.gpu_resource or gpu.resource):
+        for need in needs(key, job, job.gpu_resource or gpu.offered):
             for quota, name, limit in quota_limits(tenancy, gpu):
                 needed = need.amounts.get(name, Decimal(0))
                 if needed > limit:
@@ -51,10 +51,10 @@ def gangs_fit_quota_and_queue(
 
 def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[str]:
     """Check that GPUs are limited by `tenancy.quota.gpus`, not by `tenancy.quota.devices`."""
-    if gpu.resource in tenancy.quota.devices:
+    if gpu.offered in tenancy.quota.devices:
         yield (
-            f"{full_key('tenancy', 'quota', 'devices', gpu.resource)} limits the GPUs "
-            f"(gpu.resource): set {full_key('tenancy', 'quota', 'gpus')} instead."
+            f"{full_key('tenancy', 'quota', 'devices', gpu.offered)} limits the stack's GPUs: "
+            f"set {full_key('tenancy', 'quota', 'gpus')} instead."
         )
 
 
@@ -163,7 +163,7 @@ def gpus_are_offered(
         if service.gpus > 0
     }
     for here, name in requested.items():
-        resource = name or gpu.resource
+        resource = name or gpu.offered
         if resource == gpu.resource != gpu.offered:
             yield (
                 f"{here} is {resource!r}, but {full_key('gpu', 'time_slicing')} offers shared GPUs "
@@ -188,7 +188,7 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
     if gpu.time_slicing is None:
         return
     for key, job in training.all_jobs.items():
-        if (job.gpu_resource or gpu.resource) == gpu.offered and job.gpus_per_node > 1:
+        if (job.gpu_resource or gpu.offered) == gpu.offered and job.gpus_per_node > 1:
             yield (
                 f"{job_key(key, 'gpus_per_node')} is {job.gpus_per_node}, but GPUs are shared by "
                 "time slicing, so several may be shares of one GPU: set 1, or remove time_slicing."

@@ -97,6 +97,14 @@ def test_a_run_in_a_new_namespace_waits_for_itself_but_not_in_a_new_cluster() ->
     found = report(*steps)
     assert found.waiting == []
     assert found.held_by_earlier_runs == {"research": 16}
+    # The new cluster does not run the deleted run, either.
+    queue = plans.queue(gpus=16)
+    steps = [
+        plans.step("replace", queue, queue, keys=["provider"]),
+        plans.step("delete", run("run-00000000"), retain=True),
+        plans.step("create", new=run()),
+    ]
+    assert report(*steps).waiting == []
 
 
 def test_a_run_waits_if_its_queue_is_too_small_for_the_stack() -> None:

@@ -53,6 +53,17 @@ def test_a_run_that_stays_in_the_cluster_continues() -> None:
     assert gangs == BEFORE
 
 
+@pytest.mark.parametrize(("key", "continues"), [("metadata.namespace", True), ("provider", False)])
+def test_a_run_that_starts_in_another_namespace_also_continues(key: str, continues: bool) -> None:
+    new = job("a")
+    new["metadata"]["namespace"] = "other"
+    events = [plans.step("replace", old=job("a"), new=new, retain=True, keys=[key])]
+    found, _ = with_plan(changes(plan(events).steps), state())
+    gangs = {gang.key: gang.state for gang in found.gangs}
+    assert gangs["other", "a"] == "pending"
+    assert (("ml", "a") in gangs) is continues
+
+
 def test_a_terminated_run_is_gone() -> None:
     command = {
         "apiVersion": "bus.volcano.sh/v1alpha1",

@@ -236,12 +236,6 @@ MISTAKES = {
         f"{JOB}.gpu_resource",
         "offered only if gpu-platform:gpu.mig_strategy is 'mixed'",
     ),
-    "shared GPU by the wrong name": (
-        "gpu.time_slicing",
-        {"replicas": 4},
-        f"{JOB}.gpu_resource",
-        "nvidia.com/gpu.shared",
-    ),
     "several shares of one GPU": (
         "gpu.time_slicing",
         {"replicas": 4, "rename": False},
@@ -451,6 +445,21 @@ MISTAKES = {
         "requires `provisioner`",
     ),
 }
+
+
+def test_shared_gpus_are_requested_and_limited_as_the_nodes_offer_them() -> None:
+    values = changed("gpu.time_slicing", {"replicas": 4})
+    job = values["training"]["jobs"]["digits"]
+    job["gpus_per_node"] = 1
+    values["tenancy"]["quota"] = {"gpus": 1}
+    (found,) = problems(values)
+    assert "more than gpu-platform:tenancy.quota.gpus" in found
+    assert "needs 2 nvidia.com/gpu.shared" in found
+    job["gpu_resource"] = "nvidia.com/gpu"
+    values["tenancy"]["quota"] = {"devices": {"nvidia.com/gpu.shared": 8}}
+    wrong_name, wrong_quota = sorted(problems(values), key=lambda text: "quota" in text)
+    assert "offers shared GPUs as nvidia.com/gpu.shared: use that name" in wrong_name
+    assert "set gpu-platform:tenancy.quota.gpus instead" in wrong_quota
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

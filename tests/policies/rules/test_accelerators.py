@@ -6,7 +6,7 @@ import pytest
 
 from kube.accelerators import Accelerators
 from tests.policies import manifests
-from tests.policies.harness import REMOVED, Manifest, changed, judge
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, judge
 
 POD = "spec/tasks/0/template/spec"
 MAIN = f"{POD}/containers/0"
@@ -224,6 +224,29 @@ def test_claims_that_cannot_be_resolved_are_refused(
 ) -> None:
     (message,) = judge("claim-declared", *stack)
     assert found in message
+
+
+def test_gkes_annotation_may_share_the_gpus_of_a_pod_with_its_sidecar() -> None:
+    annotations = {"devices.gke.io/container.tcpxo-daemon": "- path: /dev/nvidia0"}
+    edit = ("spec/template/metadata/annotations", annotations)
+    assert judge("gpu-limit-present", changed(manifests.deployment(), edit)) == []
+    without = changed(
+        manifests.deployment(), edit, ("spec/template/spec/containers/0/resources", {})
+    )
+    assert any("/dev/nvidia0" in message for message in judge("gpu-limit-present", without))
+
+
+@pytest.mark.parametrize("creation", [UNKNOWN_VALUE, {"devices": UNKNOWN_VALUE}])
+def test_an_unknown_claim_of_a_service_is_not_undeclared(creation: Any) -> None:
+    service = {
+        "apiVersion": "apps.nvidia.com/v1alpha1",
+        "kind": "NIMService",
+        "metadata": manifests.metadata("nim"),
+        "spec": {"draResources": [{"claimCreationSpec": creation}]},
+    }
+    assert judge("claim-declared", service) == []
+    service["spec"] = {"draResources": [{}]}
+    assert judge("claim-declared", service)
 
 
 def test_declared_claims_pass() -> None:

@@ -193,7 +193,9 @@ _TEMPLATE: Final = (
     "spec.template.metadata.annotations",
     "spec.template.metadata.labels[*]",
 )
-"""Ignored paths of a Job's pod template. The provider applies the cluster's value at an ignored
-path, unless the path has a wildcard. Without the wildcard, the provider would apply the labels
-`controller-uid` and `job-name`, which the API server adds. The next update would remove these
-labels and would therefore replace the Job."""
+"""Ignored paths of a Job's pod template.
+
+At an ignored path without a wildcard, the provider writes the cluster's value back. It would then
+own the labels `controller-uid` and `job-name`, which the API server adds, and the next update would
+remove them and therefore replace the Job. The wildcard prevents this.
+"""

@@ -175,7 +175,7 @@ _GANG: Final = "namespace, queue, gang"
 
 
 def _queue_wait() -> list[Recording]:
-    """Return rules for each gang's waiting time: until it was first complete, or until now."""
+    """Return rules for each gang's time until all of its pods were scheduled, or until now."""
     return [
         Recording(_FIRST_WAIT, _first_wait()),
         Recording(
@@ -187,7 +187,7 @@ def _queue_wait() -> list[Recording]:
 
 
 def _first_wait() -> str:
-    """Return a query for each gang's shortest wait that was reported while the gang was complete.
+    """Return a query for each gang's shortest wait while all of its pods were scheduled.
 
     The query also reads earlier values of the recorded series, because Volcano's value is reset if
     a pod is replaced, and lost if the scheduler restarts.

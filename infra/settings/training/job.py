@@ -167,16 +167,16 @@ class StepSettings(Settings):
 
 
 class PackingSettings(Settings):
-    """Placement of the job's pods in one part of the cluster, identified by a node label."""
+    """Placement of the job's pods in one topology domain, such as a zone or a rack."""
 
     label: QualifiedName = Field(
-        description="Node label whose value identifies the part, such as "
+        description="Node label whose value identifies the domain, such as "
         "topology.kubernetes.io/zone or a label for the rack or switch.",
     )
     required: bool = Field(
         default=False,
-        description="Require all pods to run in the same part as the first one, and wait until it "
-        "has capacity. By default, that part is only preferred.",
+        description="Require all pods to run in the domain of the first pod, and wait until it has "
+        "capacity. By default, this domain is only preferred.",
     )
 
 
@@ -185,8 +185,8 @@ class NetworkTopologySettings(Settings):
 
     mode: Literal["hard", "soft"] = Field(
         default="soft",
-        description="hard: wait for a part of the network with enough capacity; soft: prefer such "
-        "a part.",
+        description="hard: wait until the pods fit into one HyperNode (see highest_tier); soft: "
+        "prefer nodes that are close to each other.",
     )
     highest_tier: PositiveInt | None = Field(
         default=None, description="Highest tier that the pods may span; requires mode hard."
@@ -296,17 +296,17 @@ class TrainingJobSettings(Settings):
     )
     host_network: bool = Field(
         default=False,
-        description="Use the node's network, for RDMA if pods cannot get separate adapters.",
+        description="Use the node's network. RDMA needs this if pods cannot get separate adapters.",
     )
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(
         default=False,
-        description="Require the distribution that `spread` only prefers, because packing can "
-        "outweigh a preference. The gang then waits for enough nodes, even if one node has "
-        "capacity for several of its pods.",
+        description="Require the distribution that `spread` only prefers. Without this setting, "
+        "packing can outweigh the preference. With it, the gang waits for enough nodes, even if "
+        "several of its pods would fit on one node.",
     )
     pack: PackingSettings | None = Field(
-        default=None, description="Keep the pods within a part of the cluster."
+        default=None, description="Keep the pods within one zone, rack or similar domain."
     )
     network_topology: NetworkTopologySettings | None = Field(
         default=None,

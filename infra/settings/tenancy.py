@@ -44,12 +44,11 @@ class QuotaSettings(Settings):
     """Quota for all pods of the namespace together."""
 
     gpus: int | None = Field(
-        default=None, ge=0, description="Number of GPUs, requested as the stack's GPU resource."
+        default=None, ge=0, description="Number of GPUs, or of their shares with time_slicing."
     )
     devices: dict[QualifiedName, Annotated[int, Field(ge=0)]] = Field(
         default={},
-        description="Number of other devices by resource name, such as nvidia.com/mig-1g.10gb or "
-        "nvidia.com/gpu.shared.",
+        description="Number of other devices by resource name, such as nvidia.com/mig-1g.10gb.",
     )
     cpu: CpuQuantity | None = Field(default=None, description="Sum of the CPU requests.")
     memory: MemoryQuantity | None = Field(default=None, description="Sum of the memory requests.")

@@ -105,7 +105,8 @@ ARGO: Final = [
         objects=("spec.tasks.*.resource.manifest",),
         shares_namespace=True,
         opaque=tuple(
-            f"spec.tasks.*.{field}" for field in ("plugin", "resource.manifestFrom", "dag", "steps")
+            f"spec.tasks.*.{field}"
+            for field in ("plugin", "resource.manifestFrom", "resource.flags", "dag", "steps")
         ),
     ),
 ]

@@ -21,6 +21,7 @@ INLINE: dict[str, Callable[[Any], Any]] = {
 }
 MANIFEST = {"resource": {"action": "create", "manifest": str(KUBERNETES_POD)}}
 STEP = {"steps": [EVIL]}
+ELSEWHERE = {"resource": {"action": "get", "flags": ["-n", "kube-system"]}}
 GET = {"resource": {"action": "get"}}
 PATCH = '{"hostPID": true}'
 GRAPH = [
@@ -121,6 +122,20 @@ WAYS = [
         f"spec/{CONTEXT}",
         {"runAsNonRoot": False, "runAsUser": 0},
         "run-as-non-root",
+    ),
+    hidden(
+        "a manifest for the namespace in kubectl's flags",
+        "argo_workflow_steps",
+        "spec/templates/1",
+        ELSEWHERE,
+        "kind-known",
+    ),
+    way(
+        "a task with a manifest for the namespace in kubectl's flags",
+        "argo_workflow_steps",
+        "kind-known",
+        ("0/kind", "WorkflowTaskSet"),
+        ("0/spec", {"tasks": {"a": ELSEWHERE}}),
     ),
     hidden(
         "a patch of the pod as text",

@@ -7,6 +7,7 @@ from devcluster.paths import CHECKOUT
 from gitops.__main__ import main
 from gitops.environments.difference import differences
 from infra.settings import validate
+from infra.settings.tenancy import QuotaSettings
 from tests.infra.examples import changed, good, without
 
 
@@ -17,11 +18,10 @@ def told(other: dict[str, Any]) -> list[str]:
 
 
 def test_a_changed_value_has_its_description_and_both_values() -> None:
+    description = QuotaSettings.model_fields["gpus"].description
+    assert description
     (text,) = told(changed("tenancy.quota.gpus", 16))
-    assert text == (
-        "`tenancy.quota.gpus` (Number of GPUs, requested as the stack's GPU resource): 32 in one, "
-        "16 in other."
-    )
+    assert text == f"`tenancy.quota.gpus` ({description.rstrip('.')}): 32 in one, 16 in other."
 
 
 def test_a_default_is_a_value_like_any_other() -> None:

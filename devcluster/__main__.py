@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
                 help=f"additional job operators to run (real nodes only): {','.join(OPERATORS)}; "
                 "deploy starts those that the stack's jobs need",
             )
+            command.add_argument(
+                "--volcano",
+                default="",
+                metavar="VERSION",
+                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); the "
+                "default is also used if no release of this minor version can be built",
+            )
         if name == "down":
             command.add_argument(
                 "--purge", action="store_true", help="also delete checkpoints and the stack's state"
@@ -109,8 +116,13 @@ def _up(options: argparse.Namespace) -> int:
     spec = cluster_spec(choice.kind, options.simulated_nodes)
     if options.operators and choice.kind is not Kind.REAL:
         raise DevclusterError("--operators requires real nodes, because operators run in pods")
+    if options.volcano and choice.kind is Kind.REAL:
+        raise DevclusterError(
+            "--volcano requires simulated nodes: on real nodes, the stack installs it"
+        )
+    demands = Demands(operators=options.operators, volcano=options.volcano)
     with exclusive(Layout.of(choice.kind).lock, "devcluster up"):
-        lifecycle.up(spec, reporter, Demands(operators=options.operators))
+        lifecycle.up(spec, reporter, demands)
     return 0
 
 

@@ -52,7 +52,12 @@ def run_real(spec: ClusterSpec, layout: Layout, arguments: list[str], host_names
 
 
 def run_simulated(
-    spec: ClusterSpec, layout: Layout, binaries: Path, files: VolcanoFiles, api_port: int
+    spec: ClusterSpec,
+    layout: Layout,
+    binaries: Path,
+    files: VolcanoFiles,
+    api_port: int,
+    volcano: str,
 ) -> None:
     """Run the control plane and Volcano's processes."""
     events = EventLog(layout.events)
@@ -69,8 +74,13 @@ def run_simulated(
         webhooks.apply(layout.kubeconfig, binaries)
         supervisor.start(webhooks.service(layout.kubeconfig, binaries))
         webhooks.wait()
-        volcano = (layout.kubeconfig, binaries, layout.scheduler_configuration)
-        for service in volcano_services(*volcano, layout.state / "klog"):
+        for service in volcano_services(
+            layout.kubeconfig,
+            binaries,
+            layout.scheduler_configuration,
+            layout.state / "klog",
+            volcano,
+        ):
             supervisor.start(service)
         events.add("control-plane", "Volcano is running", ready=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -85,7 +95,7 @@ def group_name(kind: Kind) -> str:
     return f"gpu-platform-{kind}"
 
 
-def main(kind: str, binaries: str, files: str, last: str) -> None:
+def main(kind: str, binaries: str, files: str, last: str, volcano: str) -> None:
     """Run a cluster.
 
     Args:
@@ -94,13 +104,15 @@ def main(kind: str, binaries: str, files: str, last: str) -> None:
         files: Directory of the chart repository (real) or of Volcano's files (simulated).
         last: File descriptor of the host's network namespace (real), or port of the API server
             (simulated).
+        volcano: Version of Volcano's scheduler (simulated); empty for the default.
     """
     spec = cluster_spec(Kind(kind))
     layout = Layout.of(spec.kind)
     if spec.kind is Kind.REAL:
         run_real(spec, layout, [binaries, files], int(last))
     else:
-        run_simulated(spec, layout, Path(binaries), VolcanoFiles(Path(files)), int(last))
+        volcano_files = VolcanoFiles(Path(files))
+        run_simulated(spec, layout, Path(binaries), volcano_files, int(last), volcano)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,12 @@ def running(layout: Layout) -> Record | None:
 
 
 def launch(
-    kind: Kind, layout: Layout, binaries: Path, files: Path, api_port: int | None = None
+    kind: Kind,
+    layout: Layout,
+    binaries: Path,
+    files: Path,
+    api_port: int | None = None,
+    volcano: str = "",
 ) -> Record:
     """Start the cluster's process, detached from this one. It logs to `init.log`.
 
@@ -87,6 +92,7 @@ def launch(
         binaries: Directory of the tools.
         files: Directory of the chart repository (real) or of Volcano's files (simulated).
         api_port: Port of the API server (simulated).
+        volcano: Version of Volcano's scheduler (simulated); empty for the default.
     """
     layout.logs.mkdir(parents=True, exist_ok=True)
     groups = []
@@ -100,7 +106,7 @@ def launch(
     program = [sys.executable, "-m", "devcluster.cluster_init", kind, str(binaries), str(files)]
     with (layout.logs / "init.log").open("ab") as log:
         process = subprocess.Popen(
-            [*unshare, "--propagation", "private", "--", *program, last],
+            [*unshare, "--propagation", "private", "--", *program, last, volcano],
             env={**_environment(binaries), "PYTHONPATH": str(CHECKOUT)},
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from devcluster.operators import Demands
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
-from devcluster.toolchain import Group, Toolchain, ensure
+from devcluster.toolchain import Group, Toolchain, ensure, volcano_release
 from simulation import nodes as simulated_nodes
 from simulation.configuration import PORTS
 from simulation.supervisor import API_ANSWERS, EventLog
@@ -75,8 +75,13 @@ def up(
         reporter.say(f"installing Debian packages: {', '.join(packages)}")
         with reporter.step("Debian packages"):
             host.install_packages(packages, layout.logs / "packages.log")
-    wanted = demands.operators if real else ()
+    wanted = demands.operators if real else volcano_release(demands.volcano)
     record = launcher.running(layout)
+    if record is not None and demands.volcano:
+        raise DevclusterError(
+            "the cluster is already running, and --volcano takes effect only when it starts: stop "
+            "it first with `python -m devcluster down --nodes simulated`"
+        )
     if record is None:
         launcher.stop(layout)
         if stopped := launcher.stop_orphans(spec.kind):
@@ -94,7 +99,7 @@ def up(
     cluster = Cluster(spec, layout, toolchain)
     if record is None:
         with reporter.step("cluster") as step:
-            _start(cluster, step, early)
+            _start(cluster, step, early, demands.volcano)
     else:
         reporter.say("cluster: already running")
     if base is not None:
@@ -115,7 +120,7 @@ def _uv() -> Path:
     return Path(program)
 
 
-def _start(cluster: Cluster, step: Step, early: Early | None) -> None:
+def _start(cluster: Cluster, step: Step, early: Early | None, volcano: str) -> None:
     spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
@@ -126,7 +131,7 @@ def _start(cluster: Cluster, step: Step, early: Early | None) -> None:
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.charts)
     else:
         port = _free_port(layout)
-        launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano.root, port)
+        launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano.root, port, volcano)
     try:
         if early is not None:
             early.prepare(cluster)

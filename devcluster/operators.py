@@ -28,10 +28,12 @@ READY_SECONDS: Final = 180
 
 @dataclass(frozen=True)
 class Demands:
-    """Operators to run in the cluster, and base images for its registry."""
+    """Operators to run in the cluster, base images for its registry, and Volcano's version."""
 
     operators: tuple[Operator, ...] = ()
     bases: tuple[Base, ...] = ()
+    volcano: str = ""
+    """Version of the scheduler with simulated nodes; empty for the default."""
 
 
 def of_stack(file: Path, registry: str) -> Demands:

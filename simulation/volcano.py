@@ -130,8 +130,15 @@ class Webhooks:
                 time.sleep(0.05)
 
 
+def scheduler_program(binaries: Path, version: str) -> Path:
+    """Return the scheduler of Volcano's minor version, or the default if there is none."""
+    minor = ".".join(version.removeprefix("v").split(".")[:2])
+    program = binaries / f"vc-scheduler-{minor}"
+    return program if program.is_file() else binaries / "vc-scheduler"
+
+
 def volcano_services(
-    kubeconfig: Path, binaries: Path, configuration: Path, sockets: Path
+    kubeconfig: Path, binaries: Path, configuration: Path, sockets: Path, version: str = ""
 ) -> list[Service]:
     """Return the scheduler and controllers, without leader election, since each has one replica.
 
@@ -145,7 +152,7 @@ def volcano_services(
         Service(
             "vc-scheduler",
             [
-                str(binaries / "vc-scheduler"),
+                str(scheduler_program(binaries, version)),
                 *common,
                 # The scheduler rereads this file when it changes. If it is missing, the scheduler
                 # uses defaults.

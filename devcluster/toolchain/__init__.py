@@ -1,6 +1,13 @@
 """Pinned tools of the embedded cluster, built from source unless they are installed."""
 
-from devcluster.toolchain.pins import GROUPS, OPERATORS, Extra, Group, Operator
+from devcluster.toolchain.pins import (
+    GROUPS,
+    OPERATORS,
+    Extra,
+    Group,
+    Operator,
+    volcano_release,
+)
 from devcluster.toolchain.toolchain import Toolchain, ensure, go_caches, missing
 
 __all__ = [
@@ -13,4 +20,5 @@ __all__ = [
     "ensure",
     "go_caches",
     "missing",
+    "volcano_release",
 ]

@@ -42,7 +42,7 @@ NetworkPolicies = Literal["kube-router"]
 """A controller that enforces network policies. Only tests run it."""
 
 OldVolcano = Literal["volcano-1.10"]
-"""The Volcano release from which tests upgrade."""
+"""Volcano releases other than the default."""
 
 Languages = Literal["languages"]
 """Pulumi's language hosts for programs that are not written in Python. Only tests use them."""
@@ -59,6 +59,12 @@ Extra = (
     | Languages
 )
 """Tools outside the groups, requested by name."""
+
+
+def volcano_release(version: str) -> tuple[OldVolcano, ...]:
+    """Return the other Volcano release with the minor version of `version`, if there is one."""
+    minor = ".".join(version.removeprefix("v").split(".")[:2])
+    return tuple(name for name in get_args(OldVolcano) if name == f"volcano-{minor}")
 
 
 _NOT_BUILT_FROM: Any = {

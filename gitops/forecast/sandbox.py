@@ -22,7 +22,7 @@ import httpx
 from gitops.errors import GitopsError
 from gitops.forecast.objects import GANG_LABEL, NAMESPACE, Manifest, cluster_objects, node
 from gitops.forecast.state import State
-from simulation.volcano import FLAGS
+from simulation.volcano import FLAGS, scheduler_program
 
 _PROJECT: Final = Path(__file__).resolve().parents[2]
 _CORE: Final = "/api/v1"
@@ -50,10 +50,16 @@ _SESSION: Final = re.compile(
     rb"preempt\.go:\d+\] No preemptors in Queue <([^>]+)>|\] Close Session "
 )
 """Lines that the scheduler logs after preemption in a queue, and at the end of a session."""
-_KNOWN: Final = re.compile(rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNum=(\d+)')
-"""Line with the numbers of gangs and nodes that a session considers."""
+_KNOWN: Final = re.compile(
+    rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNum=(\d+)'
+    rb"|\] There are <(\d+)> Jobs, .* <(\d+)> Nodes in total"
+)
+"""Line with the numbers of gangs and nodes that a session considers, in Volcano 1.14 and 1.10."""
 _POD: Final = re.compile(rb"\] Added pod <([^>]+)> into cache")
-_CONFIGURED: Final = re.compile(rb"\] Finished loading scheduler config.* actions=\[([^]]*)\]")
+_CONFIGURED: Final = re.compile(
+    rb"\] (?:Finished loading scheduler config|Successfully loaded Scheduler conf).*"
+    rb" actions[=:] ?\[([^]]*)\]"
+)
 """Line with the actions of a configuration that the scheduler has just loaded."""
 _CONFIGURATION: Final = "scheduler.conf"
 _PAUSED: Final = "shuffle"
@@ -68,6 +74,7 @@ tiers:
 """Configuration that Volcano 1.14 uses if its configuration is missing or invalid."""
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _FORCE: Final = {"gracePeriodSeconds": "0"}
+_STDERR: Final = 2
 
 
 class SchedulerLog:
@@ -107,8 +114,8 @@ class SchedulerLog:
             self.queues, self._unfinished = self._unfinished, []
             for queue in self.queues[:1]:
                 self.first[queue] = self.sessions
-        for gangs, nodes in _KNOWN.findall(complete)[-1:]:
-            self.gangs, self.nodes = int(gangs), int(nodes)
+        for numbers in _KNOWN.findall(complete)[-1:]:
+            self.gangs, self.nodes = (int(number) for number in numbers if number)
         for pod in _POD.findall(complete)[-1:]:
             self.pod = pod.decode()
         configured = _CONFIGURED.findall(complete)
@@ -339,10 +346,14 @@ def _name(manifest: Manifest) -> str:
 
 
 @contextmanager
-def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandbox]:
+def sandbox(
+    configuration: str | None, volcano: str | None = None, period: float = PERIOD
+) -> Iterator[Sandbox]:
     """Run a simulated cluster with this scheduler configuration (None: Volcano's default).
 
-    `period` is the time (s) between two scheduler sessions.
+    The scheduler has the version `volcano` if a release of this minor version can be built. It is
+    built if necessary, and progress goes to standard error. `period` is the time (s) between two
+    scheduler sessions.
 
     Raises:
         GitopsError: If the cluster does not start.
@@ -356,14 +367,16 @@ def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandb
         (settings / FLAGS).write_text(_FLAGS.format(period, _PREEMPTION if preempts else ""))
         (settings / _CONFIGURATION).write_text(_DEFAULT if configuration is None else configuration)
         try:
-            _devcluster(environment, "up", "--simulated-nodes=0")
+            requested = volcano or ""
+            _devcluster(environment, "up", "--simulated-nodes=0", f"--volcano={requested}")
             exported = _devcluster(environment, "env")
             assignments = shlex.split(exported)
             variables = dict(w.split("=", 1) for w in assignments if "=" in w)
-            volcano = _version(Path(variables["PATH"].partition(os.pathsep)[0]) / "vc-scheduler")
+            binaries = Path(variables["PATH"].partition(os.pathsep)[0])
+            version = _version(scheduler_program(binaries, requested))
             with connect(Path(variables["KUBECONFIG"])) as api:
                 log = state / "logs" / "vc-scheduler.log"
-                yield Sandbox(api, log, volcano, settings / _CONFIGURATION)
+                yield Sandbox(api, log, version, settings / _CONFIGURATION)
         finally:
             _devcluster(environment, "down", "--purge")
 
@@ -394,7 +407,13 @@ def connect(kubeconfig: Path) -> httpx.Client:
 def _devcluster(environment: dict[str, str], *arguments: str) -> str:
     command = [sys.executable, "-m", "devcluster", *arguments, "--nodes", "simulated"]
     done = subprocess.run(
-        command, env=environment, cwd=_PROJECT, capture_output=True, text=True, check=False
+        command,
+        env=environment,
+        cwd=_PROJECT,
+        stdout=_STDERR if arguments[0] == "up" else subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise GitopsError(f"the simulated cluster does not start: {done.stderr.strip()[-600:]}")

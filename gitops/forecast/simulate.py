@@ -50,7 +50,7 @@ def simulate(
     Raises:
         GitopsError: If the simulated cluster does not start or rejects the snapshot.
     """
-    with sandbox(state.scheduler_configuration) as cluster:
+    with sandbox(state.scheduler_configuration, state.volcano) as cluster:
         without = None
         if base is not None:
             without = _replay(Replay(cluster, base), horizon).replay

@@ -14,6 +14,7 @@ from rich.console import Console
 from devcluster import DevclusterError, launcher, lifecycle
 from devcluster.launcher import Record
 from devcluster.lifecycle import Cluster
+from devcluster.operators import Demands
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import Kind, cluster_spec
@@ -139,3 +140,14 @@ def test_every_pod_may_write_to_volumes_that_others_mounted_first(layout: Layout
     modes = {path.name: path.stat().st_mode & 0o777 for path in layout.volumes.iterdir()}
     assert modes == {"checkpoints": 0o777, "datasets": 0o777}
     assert (layout.volumes / "checkpoints" / "kept").exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_volcanos_version_of_a_running_cluster_cannot_be_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = Record(1, 1, "", Kind.SIMULATED, [], "/")
+    monkeypatch.setattr(launcher, "running", lambda _: record)
+    demands = Demands(volcano="1.10.0")
+    with pytest.raises(DevclusterError, match="already running, and --volcano"):
+        lifecycle.up(cluster_spec(Kind.SIMULATED), Reporter(), demands)

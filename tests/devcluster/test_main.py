@@ -166,6 +166,14 @@ def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]):
     )
 
 
+def test_volcanos_version_needs_simulated_nodes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devcluster.host._obstacle_to_real_nodes", str)
+    assert main(["up", "--nodes=real", "--volcano=1.10.0"]) == 1
+    assert "--volcano requires simulated nodes" in capsys.readouterr().err
+
+
 def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]):
     assert main(["up", "--nodes=simulated", "--operators=trainer"]) == 1
     assert "--operators requires real nodes" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from devcluster.paths import Layout
 from infra.settings.volcano import ControllersSettings, VolcanoSettings
 from simulation.supervisor import Service
-from simulation.volcano import Webhooks, apply_definitions, volcano_services
+from simulation.volcano import Webhooks, apply_definitions, scheduler_program, volcano_services
 
 KUBECTL = """#!/bin/sh
 printf '%s\\n' "$*" >> "$(dirname "$0")/calls"
@@ -137,3 +137,25 @@ def test_waits_until_the_webhooks_are_served(webhooks: Webhooks):
         webhooks.wait(0.1)
     with socket.create_server(("127.0.0.1", webhooks.port)):
         webhooks.wait(0.1)
+
+
+@pytest.mark.parametrize(
+    ("version", "program"),
+    [
+        ("v1.10.2", "vc-scheduler-1.10"),
+        ("1.10", "vc-scheduler-1.10"),
+        ("v1.1.0", "vc-scheduler"),
+        ("v1.14.1", "vc-scheduler"),
+        ("latest", "vc-scheduler"),
+        ("", "vc-scheduler"),
+    ],
+)
+def test_the_scheduler_has_the_minor_version_if_it_was_built(
+    version: str, program: str, simulated: Layout, binaries: Path
+) -> None:
+    for name in ("vc-scheduler", "vc-scheduler-1.10"):
+        (binaries / name).touch()
+    assert scheduler_program(binaries, version) == binaries / program
+    paths = (simulated.kubeconfig, binaries, simulated.scheduler_configuration, simulated.state)
+    scheduler, _ = volcano_services(*paths, version)
+    assert scheduler.command[0] == str(binaries / program)

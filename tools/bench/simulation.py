@@ -235,7 +235,7 @@ def _simulated(states: int, horizon: int, seed: int) -> Iterator[tuple[int, Stat
     for kind, scheduler in enumerate(SCHEDULERS):
         with ExitStack() as stack, ThreadPoolExecutor(3) as threads:
             periods = (PERIOD, _REAL_PERIOD, _REAL_PERIOD)
-            clusters = [stack.enter_context(sandbox(scheduler, each)) for each in periods]
+            clusters = [stack.enter_context(sandbox(scheduler, period=each)) for each in periods]
             for number in range(kind, states, len(SCHEDULERS)):
                 before = random_state(
                     random, random.randint(1, _MAX_NODES), random.randint(2, 60), scheduler

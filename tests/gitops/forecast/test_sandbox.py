@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gitops.errors import GitopsError
-from gitops.forecast.sandbox import Sandbox
+from gitops.forecast.sandbox import Sandbox, SchedulerLog
 from tests.gitops.forecast.states import state
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "spec": {}}
@@ -16,6 +16,14 @@ PAUSED = "I0101 scheduler.go:9] Finished loading scheduler config. Final state: 
 RESUMED = PAUSED.replace("shuffle", "allocate backfill")
 MARKER = "I0101 event_handlers.go:9] Added pod <simulation/marker-0> into cache.\n"
 PREEMPTED = "I0101 preempt.go:9] No preemptors in Queue <{}>, break.\n"
+LOGS = {
+    "1.14": 'I0101 cache.go:9] "SnapShot for scheduling" jobNum=12 QueueNum=2 NodeNum=34\n'
+    "I0101 scheduler.go:9] Finished loading scheduler config. Final state: "
+    "actions=[enqueue allocate], plugins=[gang]\n",
+    "1.10": "I0101 cache.go:9] There are <12> Jobs, <2> Queues and <34> Nodes in total for "
+    "scheduling.\nI0101 scheduler.go:9] Successfully loaded Scheduler conf, "
+    "actions: [enqueue allocate], plugins: [gang]\n",
+}
 KNOWN = 'I0101 cache.go:9] "SnapShot for scheduling" jobNum={} QueueNum=2 NodeNum={}\n'
 
 
@@ -48,6 +56,16 @@ def test_sessions_are_counted_once_and_only_in_complete_lines(tmp_path: Path) ->
         log.write(f"\nother\n{CLOSED}")
     assert made.sessions() == 3
     assert made.sessions() == 3
+
+
+@pytest.mark.parametrize("release", LOGS)
+def test_the_log_of_every_release_names_gangs_nodes_and_actions(
+    release: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(LOGS[release])
+    log = SchedulerLog(tmp_path / "log").read()
+    assert (log.gangs, log.nodes) == (12, 34)
+    assert (log.configurations, log.actions) == (1, "enqueue allocate")
 
 
 def test_a_queue_is_preempted_by_a_session_that_considers_it_first(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""An upgrade of Volcano from 1.10 while gangs run and wait, on simulated nodes.
+"""Volcano 1.10 on simulated nodes: an upgrade while gangs run and wait, and a simulation.
 
-Both releases are complete: definitions, webhooks, controllers and scheduler. The upgrade changes
-them in the order of the chart's objects, and removes the webhooks that the new chart does not have.
+Both releases of the upgrade are complete: definitions, webhooks, controllers and scheduler. The
+upgrade changes them in the order of the chart's objects, and removes the webhooks that the new
+chart does not have.
 """
 
 import json
@@ -22,12 +23,15 @@ from devcluster.toolchain import ensure, pins
 from devcluster.toolchain.builder import Store
 from devcluster.toolchain.go import Go
 from devcluster.toolchain.manifests import VolcanoFiles
+from gitops.forecast.simulate import simulate
 from infra.settings.volcano import SchedulerSettings
+from infra.volcano import scheduler_configuration
 from simulation.configuration import pki
 from simulation.volcano import Webhooks, apply_definitions
 from tests.cluster.gangs import MALFORMED_QUEUE, VOLCANO, WEBHOOK, placed
 from tests.cluster.platform import Platform, await_, copy_checkout
 from tests.cluster.scheduling import Scheduling, stack, surroundings
+from tests.gitops.forecast.states import GANGS, TAKEN, state
 
 OLD = "1.10"
 PROGRAMS = ("vc-webhook-manager", "vc-controller-manager", "vc-scheduler")
@@ -202,3 +206,18 @@ def test_gangs_survive_an_upgrade_and_waiting_ones_start_after_it(upgraded: Upgr
     cluster.submit(stack(JOBS, **VOLCANO), "late")
     cluster.delete("waits")
     placed(cluster, late=2, indexed=1)
+
+
+def test_a_simulation_uses_the_scheduler_of_the_targets_release() -> None:
+    configuration = scheduler_configuration(GANGS, hierarchical=False, topology=False)
+    target = {"volcano": "v1.10.2", "scheduler_configuration": configuration}
+    answer = simulate(state().model_copy(update=target), TAKEN, repeat=1)
+    versions = "the target runs v1.10.2, the simulation runs Volcano v1.10.0"
+    assert versions in answer.assumptions
+    assert not any("rejects" in text for text in answer.assumptions)
+    assert {each.name: each.verdict for each in answer.gangs} == {
+        "a": "runs",
+        "b": "runs",
+        "large": "starts later",
+        "small": "starts at once",
+    }

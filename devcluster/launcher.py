@@ -147,7 +147,8 @@ def stop(layout: Layout) -> list[str]:
     """Stop the cluster and remove its control groups; return the groups that remain.
 
     Mounts, interfaces, firewall rules and processes belong to the cluster's namespaces and
-    disappear with them. This function also cleans up after a killed cluster or a reboot.
+    disappear with them. This function also cleans up after a killed cluster or a reboot. While
+    another cluster of the same kind is running, it keeps the groups, which have the same names.
     """
     record = read_record(layout)
     if record is None:
@@ -155,7 +156,8 @@ def stop(layout: Layout) -> list[str]:
     process = record.process()
     if process is not None:
         kill(process)
-    directories = [Path(directory) for directory in record.cgroups]
+    shared = any(_clusters(record.kind))
+    directories = [] if shared else [Path(directory) for directory in record.cgroups]
     for pid in cgroups.processes(directories):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -207,7 +209,7 @@ def running_elsewhere(kind: Kind) -> list[Path]:
     return states
 
 
-def _clusters(kind: Kind) -> Iterator[psutil.Process]:
+def _clusters(kind: str) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()

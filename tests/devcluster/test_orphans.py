@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 from devcluster import launcher
 from devcluster.launcher import Record, exclusive
+from devcluster.paths import Layout
 
 # No cluster of the machine that runs the test is of this kind.
 KIND: Any = f"test-{os.getpid()}"
@@ -41,9 +42,10 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def note(state: Path, pid: int) -> None:
+def note(state: Path, pid: int, *, groups: Sequence[Path] = (), boot: str = "") -> None:
     (state / KIND).mkdir(parents=True, exist_ok=True)
-    record = Record(pid, launcher.start_ticks(pid), launcher.boot_id(), KIND, [], "/checkout")
+    started, boot = launcher.start_ticks(pid), boot or launcher.boot_id()
+    record = Record(pid, started, boot, KIND, [str(group) for group in groups], "/checkout")
     (state / KIND / "cluster.json").write_text(json.dumps(asdict(record)))
 
 
@@ -66,6 +68,18 @@ def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: St
     assert launcher.stop_orphans(KIND) == 1
     assert not psutil.pid_exists(first.pid)
     assert second.poll() is None
+
+
+def test_the_processes_of_another_cluster_in_the_same_groups_are_not_killed(
+    tmp_path: Path, start: Start
+):
+    process, group = start(tmp_path / "other"), tmp_path / "group"
+    group.mkdir()
+    (group / "cgroup.procs").write_text(f"{process.pid}\n")
+    note(tmp_path, process.pid, groups=[group], boot="before")
+    assert launcher.stop(Layout(tmp_path, tmp_path / KIND)) == []
+    assert process.poll() is None
+    assert launcher.read_record(Layout(tmp_path, tmp_path / KIND)) is None
 
 
 def test_a_cluster_started_by_another_process_is_not_stopped(tmp_path: Path, start: Start):

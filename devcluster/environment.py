@@ -47,14 +47,17 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
 
 
 def proxy_exclusions() -> dict[str, str]:
-    """Return variables that exclude the cluster from the user's proxy, if one is set."""
+    """Return variables that exclude the cluster from the user's proxy, if one is set.
+
+    The loopback address is excluded, because gRPC would connect through the proxy to Pulumi's
+    engine.
+    """
     names = {name.upper() for name, value in os.environ.items() if value}
     if not names & {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
         return {}
     excluded = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
-    parts = [part for part in excluded.split(",") if part]
-    block = Network().block
-    value = ",".join(parts if block in parts else [*parts, block])
+    addresses = [part for part in excluded.split(",") if part] + ["127.0.0.1", Network().block]
+    value = ",".join(dict.fromkeys(addresses))
     return {"NO_PROXY": value, "no_proxy": value}
 
 

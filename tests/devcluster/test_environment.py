@@ -1,9 +1,11 @@
 """Variables for pulumi, kubectl and docker, and how a shell imports them."""
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import grpc
 import pytest
 
 from devcluster import environment
@@ -82,9 +84,24 @@ def test_the_cluster_is_reached_without_the_users_proxy(name: str, monkeypatch: 
     monkeypatch.setenv(name, "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "localhost,.example")
     found = environment.proxy_exclusions()
-    assert found["NO_PROXY"] == found["no_proxy"] == "localhost,.example,10.250.0.0/16"
+    assert found["NO_PROXY"] == found["no_proxy"] == "localhost,.example,127.0.0.1,10.250.0.0/16"
     monkeypatch.setenv("NO_PROXY", found["NO_PROXY"])
     assert environment.proxy_exclusions() == found
+
+
+@pytest.mark.usefixtures("home")
+def test_programs_reach_pulumis_engine_without_the_users_proxy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
+    for name, value in environment.proxy_exclusions().items():
+        monkeypatch.setenv(name, value)
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=10)
+    finally:
+        server.stop(None)
 
 
 def test_repeated_calls_return_the_same(layout: Layout, toolchain: Toolchain):

@@ -1,9 +1,9 @@
 """Removal of the pending operations of an interrupted update, which would block the next update.
 
 The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted
-update created. It cannot adopt a Helm release: Helm refuses to install a release while an
-installation with the same name is pending. Therefore, this module deletes the Secret in which Helm
-stores the pending release. The objects that Helm already installed have annotations with the
+update created. It cannot adopt a Helm release: Helm refuses to install or upgrade a release while
+an operation with the same name is pending. Therefore, this module deletes the Secret in which Helm
+stores the pending revision. The objects that Helm already installed have annotations with the
 release's name, so the next installation adopts them.
 """
 
@@ -15,14 +15,17 @@ from typing import Any
 from devcluster.deploy.stack import Stack
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
+_REVISIONS = {"creating": "", "updating": ",status=pending-upgrade"}
+"""Maps types of operations to a selector of the revisions to delete, by default all."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """A Helm release whose installation was interrupted."""
+    """A Helm release whose installation or upgrade was interrupted."""
 
-    name: str
     namespace: str
+    selector: str
+    """Label selector of the Secrets to delete."""
 
 
 def recover(stack: Stack, pending: Sequence[dict[str, Any]], kubectl: Sequence[str]) -> None:
@@ -33,20 +36,17 @@ def recover(stack: Stack, pending: Sequence[dict[str, Any]], kubectl: Sequence[s
         CalledProcessError: If a kubectl command fails.
     """
     for release in interrupted_releases(pending):
-        labels = f"owner=helm,name={release.name}"
-        subprocess.run(
-            [*kubectl, "delete", "secret", "-n", release.namespace, f"--selector={labels}"],
-            check=True,
-            capture_output=True,
-        )
+        selection = ["-n", release.namespace, f"--selector={release.selector}"]
+        subprocess.run([*kubectl, "delete", "secret", *selection], check=True, capture_output=True)
     stack.clear_pending_creates()
 
 
 def interrupted_releases(pending: Sequence[dict[str, Any]]) -> Iterator[Release]:
-    """Yield the Helm releases that have an explicit name and whose creation is pending."""
+    """Yield the explicitly named Helm releases whose creation or update is pending."""
     for operation in pending:
         resource = operation["resource"]
         inputs = resource.get("inputs", {})
         name = inputs.get("name")
-        if operation["type"] == "creating" and resource["type"] == RELEASE and name:
-            yield Release(name, inputs.get("namespace", "default"))
+        if operation["type"] in _REVISIONS and resource["type"] == RELEASE and name:
+            selector = f"owner=helm,name={name}{_REVISIONS[operation['type']]}"
+            yield Release(inputs.get("namespace", "default"), selector)

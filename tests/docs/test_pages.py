@@ -127,6 +127,7 @@ def test_every_page_is_linked_from_the_readme() -> None:
 MESSAGES_OF_OTHERS = {
     "invalid peer certificate": "uv",
     "cannot re-use a name that is still in use": "Helm",
+    "another operation (install/upgrade/rollback) is in progress": "Helm",
     "the stack is currently locked": "Pulumi",
     "failed to load checkpoint: EOF": "Pulumi",
     "spec is immutable after creation": "Kubernetes",

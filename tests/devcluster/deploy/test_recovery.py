@@ -38,11 +38,19 @@ def state(said: Path, *pending: dict[str, Any]) -> None:
 
 
 def test_a_release_that_was_being_installed_is_found_by_name_and_namespace() -> None:
-    assert list(interrupted_releases([POD, RELEASE])) == [Release("volcano", "volcano-system")]
+    assert list(interrupted_releases([POD, RELEASE])) == [
+        Release("volcano-system", "owner=helm,name=volcano")
+    ]
 
 
-def test_a_release_that_was_being_updated_is_left_to_helm() -> None:
-    assert list(interrupted_releases([{**RELEASE, "type": "updating"}])) == []
+def test_a_release_that_was_being_upgraded_keeps_its_earlier_revisions() -> None:
+    assert list(interrupted_releases([{**RELEASE, "type": "updating"}])) == [
+        Release("volcano-system", "owner=helm,name=volcano,status=pending-upgrade")
+    ]
+
+
+def test_a_release_that_was_being_deleted_is_left_to_helm() -> None:
+    assert list(interrupted_releases([{**RELEASE, "type": "deleting"}])) == []
 
 
 def test_a_release_without_a_name_holds_none() -> None:

@@ -164,13 +164,15 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     """Request a prediction for the first test sample of the digits data set.
 
     Raises:
-        NoPredictionError: If the model does not classify images of at least 8 x 8 pixels.
+        NoPredictionError: If the model does not classify digits in images of at least 8 x 8 pixels.
         DevclusterError: If the server responds with an error.
     """
     model_input = metadata["inputs"][0]
     outputs = [output["name"] for output in metadata["outputs"]]
     if len(model_input["shape"]) != 4 or "class" not in outputs:
         raise NoPredictionError("the model does not classify images")
+    if metadata["parameters"]["classes"] != [str(digit) for digit in range(10)]:
+        raise NoPredictionError("the model does not classify digits")
     channels, height, width = (int(size) for size in model_input["shape"][1:])
     tensor = {
         "name": model_input["name"],

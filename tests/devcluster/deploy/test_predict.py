@@ -19,6 +19,7 @@ from inference.protocol import v2_json
 from inference.protocol.v2_json import model_metadata
 from tests.devcluster.programs import Install
 from training.data import held_out_digits
+from training.data.published import FASHION_CLASSES
 from workload.manifest import Manifest, Weights
 
 SERVICE = {"service": "digits", "namespace": "ml", "model": "digits", "run": "digits-1"}
@@ -172,6 +173,13 @@ def test_a_model_without_classes_of_images_gets_no_sample():
     for metadata in (texts, features):
         with pytest.raises(NoPredictionError, match="does not classify images"):
             predict.predict("http://127.0.0.1:9", "model", metadata)
+
+
+@pytest.mark.parametrize("classes", [("china", "flower"), FASHION_CLASSES], ids=len)
+def test_a_model_of_other_images_gets_no_digit(classes: tuple[str, ...], server: Server):
+    manifest = MANIFEST.model_copy(update={"classes": classes, "outputs": len(classes)})
+    with pytest.raises(NoPredictionError, match="does not classify digits"):
+        predict.predict(server.url, "photos", model_metadata(served(manifest)))
 
 
 def test_a_server_that_requires_a_key_is_not_an_error(server: Server):

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# environment.sh PYTHON FOLDER: creates the virtual environment and installs uv in it.
+# environment.sh PYTHON FOLDER: creates the virtual environment and installs uv in it. It prints
+# only to standard error, because `eval "$(make env)"` evaluates the standard output.
 set -euo pipefail
 python=$1 folder=$2
 
@@ -19,7 +20,7 @@ python=$("$python" -c 'import sys; print(sys._base_executable)')
 # Debian has a separate package for venv.
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing Debian package: python3-venv"
+    echo "installing Debian package: python3-venv" >&2
     { apt-get update && apt-get install --yes --no-install-recommends python3-venv; } >/dev/null
   else
     fail "Python's venv is missing; run: sudo apt-get install python3-venv"
@@ -28,12 +29,13 @@ fi
 
 # A working environment is updated and not replaced, because processes may use it.
 if ! "$folder/bin/python" -c 'import sys' 2>/dev/null; then
-  echo "making the Python environment $folder"
+  echo "making the Python environment $folder" >&2
   rm -rf "$folder"
 fi
 # Unpacking uv takes most of the time, so later environments copy the program.
 pinned=$(dirname "$0")/uv.txt
 kept=${GPU_PLATFORM_CACHE:-${XDG_CACHE_HOME:-${HOME:-~}/.cache}/gpu-platform}/uv-$(sha256sum "$pinned" | cut -c1-12)
+kept=${kept/#\~\//${HOME:-~}/} # as in devcluster/paths.py
 if "$kept" --version >/dev/null 2>&1; then # not if it is damaged, or of another architecture
   [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
   cp "$kept" "$folder/bin/.uv"

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,25 @@ def test_an_environment_that_does_not_work_is_made_again(script: Path, tmp_path:
     done = run(script, sys.executable, folder)
     assert done.returncode == 0, done.stderr
     assert subprocess.run([folder / "bin/python", "-c", ""], check=False).returncode == 0
+
+
+def test_nothing_is_printed_that_a_shell_would_evaluate(script: Path, tmp_path: Path):
+    # `eval "$(make env)"` in a fresh clone also creates the environment.
+    done = run(script, sys.executable, tmp_path / "venv")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert str(tmp_path / "venv") in done.stderr
+
+
+def test_a_tilde_in_the_cache_directory_is_the_home_directory(script: Path, tmp_path: Path):
+    digest = sha256((script.parent / "uv.txt").read_bytes()).hexdigest()
+    kept, folder = tmp_path / "cache" / f"uv-{digest[:12]}", tmp_path / "venv"
+    kept.parent.mkdir()
+    kept.write_text("#!/bin/sh\necho pinned\n")
+    kept.chmod(0o755)
+    environment = os.environ | {"HOME": str(tmp_path), "GPU_PLATFORM_CACHE": "~/cache"}
+    subprocess.run([script, sys.executable, folder], check=True, env=environment)
+    assert (folder / "bin/uv").read_bytes() == kept.read_bytes()
 
 
 def test_a_missing_python_is_reported_with_a_remedy(script: Path, tmp_path: Path):

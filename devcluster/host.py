@@ -36,6 +36,9 @@ FILES = {
 }
 # Script that decides whether the installation of a package may start the package's services.
 POLICY = Path("/usr/sbin/policy-rc.d")
+# Exit status 101 prevents an installation by this project from starting Docker or containerd on the
+# host. If the file is left behind by a killed process, other installations may start services.
+_POLICY_TEXT = '#!/bin/sh\n[ -z "$GPU_PLATFORM_PACKAGES" ] || exit 101\n'
 # Maximum length of a socket path in bytes.
 SOCKET_LIMIT = 107
 
@@ -108,19 +111,18 @@ def install_packages(packages: list[str], log: Path) -> None:
     Raise DevclusterError with the command to run manually if the installation fails.
     """
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    variables = {"DEBIAN_FRONTEND": "noninteractive", "GPU_PLATFORM_PACKAGES": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Exit status 101 prevents the installation from starting Docker or containerd on the host.
-    created = not POLICY.exists()
+    created = not POLICY.exists() or POLICY.read_bytes() == _POLICY_TEXT.encode()
     if created:
-        POLICY.write_text("#!/bin/sh\nexit 101\n")
+        POLICY.write_text(_POLICY_TEXT)
         POLICY.chmod(0o755)
     try:
         with log.open("ab") as out:
             for step in (["apt-get", "update"], command):
                 subprocess.run(
                     step,
-                    env=environment,
+                    env=os.environ | variables,
                     check=True,
                     stdin=subprocess.DEVNULL,
                     stdout=out,

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +115,19 @@ def test_services_do_not_start_while_their_packages_are_installed(
         "noninteractive: install --yes --no-install-recommends skopeo pigz",
         "may start: 101",
     ]
+    assert not policy.exists()
+
+
+def test_a_policy_file_of_a_killed_installation_has_no_effect_and_is_removed_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
+):
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(host, "POLICY", policy)
+    install("apt-get", f"cp -p {policy} {tmp_path}/left")
+    host.install_packages(["pigz"], tmp_path / "log")
+    (tmp_path / "left").rename(policy)
+    assert subprocess.run([policy, "docker", "start"]).returncode == 0
+    host.install_packages(["pigz"], tmp_path / "log")
     assert not policy.exists()
 
 

@@ -16,6 +16,7 @@ import psutil
 
 from devcluster import DevclusterError
 from devcluster.paths import CHECKOUT, Layout
+from infra.settings.problems import PROJECT
 
 UNCHANGED = frozenset({"same", "read"})
 Report = Callable[[str], None]
@@ -59,7 +60,8 @@ class Stack:
         return dict(json.loads(text))
 
     def _has_stale_lock(self) -> bool:
-        locks = list((self.layout.pulumi_backend / ".pulumi" / "locks").rglob("*.json"))
+        directory = self.layout.pulumi_backend / ".pulumi" / "locks"
+        locks = list(directory.glob(f"*/{PROJECT}/{self.name}/*.json"))
         for lock in locks:
             try:
                 holder = psutil.Process(json.loads(lock.read_text())["pid"])

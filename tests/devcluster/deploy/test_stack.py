@@ -212,8 +212,8 @@ def test_a_stack_is_created_where_it_is_not_there(stack: Stack, said: Path):
     assert calls(said) == ["stack select --create dev --non-interactive"]
 
 
-def lock(layout: Layout, pid: int) -> None:
-    folder = layout.pulumi_backend / ".pulumi" / "locks" / "organization" / "gpu-platform" / "dev"
+def lock(layout: Layout, pid: int, stack: str = "dev") -> None:
+    folder = layout.pulumi_backend / ".pulumi" / "locks" / "organization" / "gpu-platform" / stack
     folder.mkdir(parents=True)
     (folder / "1.json").write_text(json.dumps({"pid": pid}))
 
@@ -241,6 +241,20 @@ def test_a_lock_of_a_running_process_is_kept(
         stack.select()
         alive.kill()
     assert len(calls(said)) == 1
+
+
+def test_a_lock_is_released_while_another_stack_is_updated(
+    stack: Stack, said: Path, layout: Layout, tmp_path: Path
+):
+    (tmp_path / "pulumi").symlink_to("/bin/sleep")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    lock(layout, dead.pid)
+    with subprocess.Popen([tmp_path / "pulumi", "60"]) as alive:
+        lock(layout, alive.pid, "team")
+        stack.select()
+        alive.kill()
+    assert len(calls(said)) == 2
 
 
 def test_a_lock_that_is_half_written_is_left_alone(stack: Stack, said: Path, layout: Layout):

@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.update(environment.proxy_exclusions())  # for kubectl and skopeo
     try:
         return int(options.run(options))
-    except (ClusterError, GitopsError) as error:
+    except (ClusterError, GitopsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:

@@ -43,7 +43,7 @@ def main() -> int:
                 announce=reporter.say,
             )
             step.detail = f"in {toolchain.bin}"
-    except DevclusterError as error:
+    except (DevclusterError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -74,6 +74,13 @@ def test_an_unknown_kind_of_nodes_is_reported_in_one_line(
     assert line == "error: NODES is 'fake': use NODES=real, NODES=simulated or neither"
 
 
+def test_a_cache_directory_that_cannot_be_created_is_reported_in_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str]
+):
+    home.touch()
+    assert str(home) in refused(["up", "--nodes=simulated"], capsys)
+
+
 def test_env_without_a_cluster_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]):
     line = refused(["env"], capsys)
     assert line == "error: no embedded cluster is running: start one with `make up`"

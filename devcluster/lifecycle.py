@@ -4,8 +4,10 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -237,9 +239,9 @@ def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
     layout = Layout.of(kind)
     if launcher.running(layout) is None:
         raise DevclusterError("the embedded cluster is not running: start it with `make up`")
-    toolchain = ensure(
-        "real" if kind is Kind.REAL else "simulated", layout.cache, lambda _line: None
-    )
+    group: Group = "real" if kind is Kind.REAL else "simulated"
+    announce = partial(print, file=sys.stderr)
+    toolchain = ensure(group, layout.cache, lambda _line: None, announce=announce)
     return Cluster(spec, layout, toolchain)
 
 

@@ -4,7 +4,7 @@ import io
 import json
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -124,6 +124,19 @@ def test_a_port_taken_in_the_meantime_is_named_with_a_remedy(simulated: Layout, 
     with socket.create_server(("127.0.0.1", port)), taken:
         lifecycle._free_port(simulated)
     assert lifecycle._free_port(simulated) == first
+
+
+@pytest.mark.usefixtures("alive")
+def test_building_new_tools_for_a_running_cluster_is_announced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def ensure(*_: object, announce: Callable[[str], None]) -> None:
+        announce("building etcd")
+
+    monkeypatch.setattr(lifecycle, "ensure", ensure)
+    lifecycle.attach(Kind.REAL, cluster_spec(Kind.REAL))
+    # A shell evaluates the standard output of `make env`.
+    assert capsys.readouterr() == ("", "building etcd\n")
 
 
 @pytest.mark.usefixtures("home")

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from devcluster.paths import Layout
 from devcluster.spec import Kind, Network
@@ -33,7 +34,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         # Skip metadata files. If Pulumi is killed while it writes one, the file remains empty, and
         # the next command fails with "failed to load checkpoint: EOF", although the state is
         # complete.
-        "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}?metadata=skip",
+        "PULUMI_BACKEND_URL": f"file://{quote(str(layout.pulumi_backend))}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
         **proxy_exclusions(),

@@ -3,7 +3,7 @@
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import grpc
 import pytest
@@ -61,9 +61,13 @@ def test_simulated_nodes_have_no_docker(simulated: Layout, toolchain: Toolchain)
     assert str(simulated.state / "bin") not in found["PATH"].split(":")
 
 
-def test_the_directory_of_pulumis_state_is_created(layout: Layout, toolchain: Toolchain):
+@pytest.mark.parametrize("name", ["state", "50%20#1?", "état"])
+def test_the_directory_of_pulumis_state_is_created(name: str, toolchain: Toolchain, tmp_path: Path):
+    layout = Layout(tmp_path, tmp_path / name)
     url = environment.variables(layout, toolchain, Kind.REAL)["PULUMI_BACKEND_URL"]
-    assert Path(urlsplit(url).path).is_dir()
+    assert Path(unquote(urlsplit(url).path)) == layout.pulumi_backend
+    assert layout.pulumi_backend.is_dir()
+    assert urlsplit(url).query == "metadata=skip"
 
 
 def test_stacks_created_in_the_shell_do_not_adopt_others_objects(

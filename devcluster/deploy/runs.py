@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from devcluster import DevclusterError
 from gitops import prices
@@ -25,6 +25,7 @@ POLL_SECONDS = 1.0
 OUTAGE_SECONDS = 60.0
 MISSED_SECONDS = 10.0
 """Time (s) after which a gang that Volcano has forgotten is repaired."""
+Read = TypeVar("Read")
 _LAST_LINES: Final = 15
 _IDLE: Final = {"paused", "succeeded", "failed"}
 """Phases in which a trial holds no GPUs."""
@@ -89,20 +90,15 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
     """
     cluster = Cluster(kubectl)
     repairs = _Repair(kubectl, run)
-    last_response = time.monotonic()
+
+    def read() -> tuple[Snapshot, RunStatus | None]:
+        snapshot = cluster.snapshot()
+        repairs.run_if_due(snapshot)
+        return snapshot, _status(cluster, snapshot, run)
+
     while True:
         started = time.monotonic()
-        try:
-            snapshot = cluster.snapshot()
-            repairs.run_if_due(snapshot)
-            status = _status(cluster, snapshot, run)
-        except GitopsError as error:
-            if time.monotonic() - last_response > OUTAGE_SECONDS:
-                raise
-            report(str(error))
-            _pause(started)
-            continue
-        last_response = time.monotonic()
+        snapshot, status = _retry(read, report)
         if status is None:
             raise DevclusterError(f"the run {run.name} no longer exists in {run.namespace}")
         report(describe(status))
@@ -129,12 +125,13 @@ def wait_scheduled(
 
     Raises:
         DevclusterError: If a pod is not scheduled within `timeout` seconds.
+        GitopsError: If the cluster is unavailable for a minute.
     """
     cluster = Cluster(kubectl)
     repairs = _Repair(kubectl, run)
     deadline = time.monotonic() + timeout
     while (started := time.monotonic()) < deadline:
-        snapshot = cluster.snapshot()
+        snapshot = _retry(cluster.snapshot, report)
         repairs.run_if_due(snapshot)
         pods = _pods(snapshot, run)
         scheduled = [pod for pod in pods if is_scheduled(pod) and not _is_step(pod)]
@@ -156,18 +153,37 @@ def wait_for_sweep(
 
     Raises:
         DevclusterError: If the sweep ends, but none of its trials has finished.
+        GitopsError: If the cluster is unavailable for a minute.
     """
     member = Member(kubectl, namespace)
     while True:
         started = time.monotonic()
-        summary = member.sweeps().get(key, {})
-        report(next(sweep_lines({key: summary})))
+        summary = _retry(member.sweeps, report).get(key, {})
+        problem = summary.get("problem")
+        report(
+            next(sweep_lines({key: summary}))
+            + (f"; rejected by the API server: {problem}" if problem else "")
+        )
         if summary.get("winner") is not None:
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}
         if summary and summary["state"] != "running" and phases <= _IDLE:
             raise DevclusterError(f"the sweep {key} is over, but none of its trials has finished")
         _pause(started)
+
+
+def _retry(read: Callable[[], Read], report: Callable[[str], None]) -> Read:
+    """Call `read` until it succeeds. Raise its GitopsError if it fails for `OUTAGE_SECONDS`."""
+    began = time.monotonic()
+    while True:
+        started = time.monotonic()
+        try:
+            return read()
+        except GitopsError as error:
+            if time.monotonic() - began > OUTAGE_SECONDS:
+                raise
+            report(str(error))
+            _pause(started)
 
 
 def _pause(started: float) -> None:

@@ -1,6 +1,7 @@
 """Waiting for runs. A program replaces kubectl and answers its requests."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +64,9 @@ class World:
             put(self.folder, objects, f"list.{number}")
         program = self.folder / "lists"
         program.write_text(
-            f'#!/bin/sh\ncd {self.folder}\nset -- list.*\ncat "$1"\n[ $# = 1 ] || rm "$1"\n'
+            f"#!/bin/sh\ncd {self.folder}\n"
+            '[ ! -e silent ] || { echo "connection refused" >&2; exit 1; }\n'
+            'set -- list.*\ncat "$1"\n[ $# = 1 ] || rm "$1"\n'
         )
         program.chmod(0o755)
         return [str(program)]
@@ -204,6 +207,14 @@ def test_the_winner_of_a_sweep_is_waited_for(world: World):
     assert world.reports[0].startswith("digits: running, 1 of 4 trials, 1 of 2 GPU-hours")
 
 
+def test_a_sweep_whose_trials_are_rejected_reports_the_reason(world: World):
+    rejected = sweep(state="running", problem="exceeded quota")
+    kubectl = world.answers([rejected], [sweep(state="complete", winner="digits-1")])
+    wait_for_sweep(kubectl, "ml", "digits", world.reports.append)
+    assert "rejected by the API server: exceeded quota" in world.reports[0]
+    assert "rejected" not in world.reports[1]
+
+
 def test_a_sweep_without_a_finished_trial_has_no_winner(world: World):
     trial = {"run": "digits-1", "phase": "failed", "epochs": 0, "value": None}
     trials = [{**trial, "hyperparameters": {}}]
@@ -309,16 +320,22 @@ def test_a_run_that_was_removed_is_not_waited_for(world: World):
         world.wait()
 
 
-def test_a_briefly_unreachable_cluster_is_awaited(world: World):
-    world.has(volcano_job("digits-1", "Completed"))
+@pytest.mark.parametrize("function", [wait, wait_scheduled, wait_for_sweep])
+def test_a_briefly_unreachable_cluster_is_awaited(world: World, function: Callable[..., object]):
+    world.has(volcano_job("digits-1", "Completed"), pod("digits-1"), pod("digits-1", 1))
     (world.folder / "silent").touch()
 
     def report(line: str) -> None:
         world.reports.append(line)
         (world.folder / "silent").unlink(missing_ok=True)
 
-    assert wait(world.kubectl, DIGITS, report).state is State.SUCCEEDED
-    assert world.reports[0] == "cannot list the pods of the cluster: connection refused"
+    if function is wait_for_sweep:
+        kubectl = world.answers([sweep(state="complete", winner="digits-1")])
+        assert wait_for_sweep(kubectl, "ml", "digits", report) == "digits-1"
+    else:
+        function(world.kubectl, DIGITS, report)
+    assert world.reports[0].endswith(": connection refused")
+    assert len(world.reports) == 2
 
 
 def test_waiting_ends_if_the_cluster_stays_silent(world: World, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""Host checks before the cluster starts: packages, disk space and addresses."""
+"""Host checks before the cluster starts: packages, disk space, namespaces and addresses."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import DevclusterError
-from devcluster.launcher import running_elsewhere
+from devcluster.launcher import namespaces, running_elsewhere
 from devcluster.nodes import links
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
@@ -102,7 +102,21 @@ def _obstacle_to_real_nodes() -> str:
     absent = missing_packages()
     if absent and not can_install():
         return f"without apt-get, these packages cannot be installed: {', '.join(absent)}"
+    if error := _namespaces_error(Kind.REAL):
+        return f"this process may not create namespaces, for example in a container ({error})"
     return ""
+
+
+def _namespaces_error(kind: Kind) -> str:
+    """Return the reason why the namespaces of a cluster cannot be created, or an empty string."""
+    command = ["unshare", *namespaces(kind), "--fork", "--mount-proc", "--", "true"]
+    try:
+        done = subprocess.run(
+            command, env={"PATH": system_path()}, capture_output=True, text=True, errors="replace"
+        )
+    except OSError as error:
+        return str(error)
+    return done.stderr.strip() if done.returncode else ""
 
 
 def install_packages(packages: list[str], log: Path) -> None:
@@ -143,6 +157,12 @@ def check(spec: ClusterSpec, layout: Layout, extras: Collection[Extra] = ()) -> 
     _check_disk(spec, layout, extras)
     if spec.kind is Kind.REAL:
         _check_real(spec, layout)
+    elif error := _namespaces_error(spec.kind):
+        raise DevclusterError(
+            f"the cluster's namespaces cannot be created ({error}): allow unprivileged user "
+            "namespaces (Ubuntu: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`), run the "
+            "command as root, or run the container with `--privileged`"
+        )
 
 
 def _check_disk(spec: ClusterSpec, layout: Layout, extras: Collection[Extra]) -> None:

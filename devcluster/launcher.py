@@ -102,7 +102,7 @@ def launch(
         groups = cgroups.create(f"{group_name(kind)}/supervisor", hierarchies)
     host_network = os.open("/proc/self/ns/net", os.O_RDONLY)
     last = str(host_network) if kind is Kind.REAL else str(api_port)
-    unshare = ["unshare", *_namespaces(kind), "--fork", "--kill-child", "--mount-proc"]
+    unshare = ["unshare", *namespaces(kind), "--fork", "--kill-child", "--mount-proc"]
     program = [sys.executable, "-m", "devcluster.cluster_init", kind, str(binaries), str(files)]
     with (layout.logs / "init.log").open("ab") as log:
         process = subprocess.Popen(
@@ -126,7 +126,8 @@ def launch(
     return record
 
 
-def _namespaces(kind: Kind) -> list[str]:
+def namespaces(kind: Kind) -> list[str]:
+    """Return the options of unshare(1) for the namespaces of a cluster."""
     if kind is Kind.REAL:
         return ["--mount", "--net", "--pid"]
     user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]

@@ -21,8 +21,9 @@ SIMULATED = cluster_spec(Kind.SIMULATED)
 
 
 @pytest.fixture
-def able(monkeypatch: pytest.MonkeyPatch) -> None:
+def able(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
     """Linux on x86_64, as root, where nothing is missing."""
+    install("unshare", "exit 0")
     machine = SimpleNamespace(sysname="Linux", machine="x86_64")
     monkeypatch.setattr(os, "uname", lambda: machine)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -35,6 +36,7 @@ def roomy(alone: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> Non
     """A disk with free space, no routes, and no other cluster."""
     monkeypatch.setattr(host, "GIB", 1)
     install("ip", "echo '[]'")
+    install("unshare", "exit 0")
 
 
 @pytest.mark.usefixtures("able")
@@ -55,6 +57,23 @@ def test_without_root_the_choice_is_simulated_nodes_and_says_why(monkeypatch: py
     verdict = host.choose_kind("auto")
     assert verdict.kind is Kind.SIMULATED
     assert verdict.reason == "real nodes are not possible here: they require root"
+
+
+@pytest.mark.usefixtures("able")
+def test_real_nodes_are_not_chosen_in_a_container_without_privileges(install: Install):
+    install("unshare", 'echo "unshare failed: Operation not permitted" >&2; exit 1')
+    verdict = host.choose_kind("auto")
+    assert verdict.kind is Kind.SIMULATED
+    assert "(unshare failed: Operation not permitted)" in verdict.reason
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_user_who_may_not_create_namespaces_is_rejected_before_the_build(
+    layout: Layout, install: Install
+):
+    install("unshare", 'echo "Operation not permitted" >&2; exit 1')
+    with pytest.raises(DevclusterError, match=r"\(Operation not permitted\): allow unprivileged"):
+        host.check(SIMULATED, layout)
 
 
 @pytest.mark.usefixtures("able")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,6 +190,24 @@ def _size(directory: Path) -> int:
     )
 
 
+def _overlay_error(directory: Path) -> str:
+    """Return the reason why an overlay cannot be mounted, or an empty string.
+
+    The usual reasons are an overlay below it, as in containers, and network file systems.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory) as part:
+        upper, work = Path(part, "upper"), Path(part, "work")
+        upper.mkdir()
+        work.mkdir()
+        options = f"lowerdir=/etc,upperdir={upper},workdir={work}"
+        command = ["unshare", "--mount", "mount", "-t", "overlay", "-o", options, "overlay", "/mnt"]
+        done = subprocess.run(
+            command, env={"PATH": system_path()}, capture_output=True, text=True, errors="replace"
+        )
+    return done.stderr.partition("\n")[0] if done.returncode else ""
+
+
 def _check_real(spec: ClusterSpec, layout: Layout) -> None:
     if len(str(layout.docker_socket).encode()) > SOCKET_LIMIT:
         raise DevclusterError(
@@ -201,6 +220,13 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
                 f"the cluster's files cannot be in {overlaid}, where the nodes mount their "
                 "own files: set GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if set) to another "
                 "directory"
+            )
+    for directory in (layout.cache, layout.state):
+        if error := _overlay_error(directory):
+            raise DevclusterError(
+                f"the nodes cannot mount overlays whose files are in {directory} ({error}): set "
+                "GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if set) to a directory without commas "
+                "on a local disk with ext4 or XFS"
             )
     ip = shutil.which("ip", path=system_path()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):

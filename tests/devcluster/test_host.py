@@ -255,6 +255,19 @@ def test_a_checkout_below_a_directory_of_the_nodes_is_rejected(tmp_path: Path, n
 
 
 @pytest.mark.usefixtures("roomy")
+def test_a_file_system_that_cannot_hold_the_nodes_files_is_rejected(
+    layout: Layout, tmp_path: Path, install: Install
+):
+    layout = Layout(tmp_path / "cache", tmp_path / "state")
+    refused = 'case "$*" in *"upperdir=%s/"*) echo "wrong fs type" >&2; exit 32;; esac'
+    for directory in (layout.cache, layout.state):
+        install("unshare", refused % directory)
+        with pytest.raises(DevclusterError, match=rf"{directory} \(wrong fs type\)"):
+            host.check(REAL, layout)
+        assert not list(directory.glob("tmp*"))
+
+
+@pytest.mark.usefixtures("roomy")
 def test_a_network_that_is_in_use_is_rejected(layout: Layout, install: Install):
     routes = json.dumps([{"dst": "10.250.7.0/24", "dev": "wg0"}])
     install("ip", f"echo '{routes}'")

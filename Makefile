@@ -89,8 +89,10 @@ help:
 	@echo "Targets:"; sed -n 's/^## \([^:]*\): /  make \1\n      /p' Makefile
 
 # The environment: uv from its pinned wheel, then everything else with uv. `make up` does not need
-# torch; the tests need everything.
-$(VENV)/uv.stamp: requirements/uv.txt
+# torch; the tests need everything. If the environment's Python was removed, for example by an
+# upgrade of the system, the environment is created again.
+.PHONY: python-removed
+$(VENV)/uv.stamp: requirements/uv.txt $(if $(realpath $(VENV)/bin/python),,python-removed)
 	@requirements/environment.sh $(PYTHON) $(VENV)
 	@touch $@
 

@@ -2,18 +2,34 @@
 
 import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.platform import ROOT
 
 
-def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+def make(*arguments: str, checkout: Path = ROOT) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PURGE"}
-    command = ["make", "--no-print-directory", "-n", *arguments]
+    command = ["make", "--no-print-directory", "-n", "-f", ROOT / "Makefile", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        command, cwd=checkout, env=environment, capture_output=True, text=True, check=False
     )
+
+
+@pytest.mark.parametrize("python", [sys.executable, "/gone/python3"])
+def test_an_environment_whose_python_was_removed_is_made_again(tmp_path: Path, python: str) -> None:
+    for name in ("requirements/uv.txt", "requirements/devcluster.txt", ".venv/bin/python"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".venv/bin/python").unlink()
+    (tmp_path / ".venv/bin/python").symlink_to(python)
+    for name in ("uv", "devcluster"):
+        (tmp_path / ".venv" / f"{name}.stamp").touch()
+    commands = make("status", checkout=tmp_path).stdout
+    assert ("environment.sh" in commands) is (python == "/gone/python3")
+    assert "devcluster status" in commands
 
 
 @pytest.mark.parametrize("value", ["", "0", " "])

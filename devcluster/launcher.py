@@ -76,6 +76,12 @@ def running(layout: Layout) -> Record | None:
     return record if record is not None and record.process() is not None else None
 
 
+def has_other_tools(record: Record, binaries: Path) -> bool:
+    """Return whether a running cluster was started with tools from another directory."""
+    process = record.process()
+    return process is not None and str(binaries) not in process.cmdline()
+
+
 def launch(
     kind: Kind,
     layout: Layout,

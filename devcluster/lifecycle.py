@@ -102,6 +102,11 @@ def up(
     if record is None:
         with reporter.step("cluster") as step:
             _start(cluster, step, early, demands.volcano)
+    elif launcher.has_other_tools(record, toolchain.bin):
+        reporter.say(
+            "cluster: already running, with tools of another version: `make down` and `make up` "
+            "restart it with the current ones"
+        )
     else:
         reporter.say("cluster: already running")
     if base is not None:

@@ -43,6 +43,14 @@ def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Pop
     assert found.pid == process.pid
 
 
+@pytest.mark.parametrize(("binaries", "other"), [("/tools/bin-1", False), ("/tools/bin-2", True)])
+def test_a_cluster_with_the_tools_of_another_version_is_recognised(binaries: str, other: bool):
+    command = ["sh", "-c", "read line", "devcluster.cluster_init", "real", "/tools/bin-1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as started:
+        assert launcher.has_other_tools(record_of(started.pid), Path(binaries)) is other
+        started.kill()
+
+
 def test_a_dead_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]):
     note(layout, record_of(process.pid))
     process.kill()

@@ -43,6 +43,8 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         _prefer_debian_docker(links)
         directories.insert(0, str(links))
         result["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
+        # A TLS client cannot use the socket.
+        result |= {"DOCKER_TLS_VERIFY": "", "DOCKER_CERT_PATH": ""}
         result["DOCKER_BUILDKIT"] = "1"
     return {**result, "PATH": ":".join(directories)}
 

@@ -135,7 +135,8 @@ def _fill_nodes(layout: Layout, spec: ClusterSpec, image: Image) -> list[Path]:
 
 def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Path]) -> None:
     """Let Docker pull the image, then replace its copies of the layers with hard links."""
-    docker = [DOCKER, f"--host=unix://{layout.docker_socket}"]
+    tls_disabled = ["env", "--unset=DOCKER_TLS_VERIFY"]  # a TLS client cannot use the socket
+    docker = [*tls_disabled, DOCKER, f"--host=unix://{layout.docker_socket}"]
     _run([*docker, "pull", "--quiet", reference])
     template = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
     output = _run([*docker, "image", "inspect", f"--format={template}", reference]).stdout

@@ -19,7 +19,9 @@ OWN = {
     "PULUMI_HOME": "/users/pulumi",
     "PULUMI_BACKEND_URL": "https://users.example",
     "PULUMI_CONFIG_PASSPHRASE": "users secret",
-    "DOCKER_HOST": "unix:///users/docker.sock",
+    "DOCKER_HOST": "tcp://users.example:2376",
+    "DOCKER_TLS_VERIFY": "1",
+    "DOCKER_CERT_PATH": "/users/certificates",
 }
 
 

@@ -52,7 +52,8 @@ elif command == "view":
     (names / arguments[1]).touch()
     print(json.dumps([{{"Source": "overlay", "Options": ["lowerdir=" + ":".join(paths)]}}]))
 """
-DOCKER = """case "$2" in
+DOCKER = """[ -z "$DOCKER_TLS_VERIFY" ] || exit 1  # a TLS client cannot use the socket
+case "$2" in
 pull)
   for layer in upper lower; do
     mkdir -p {store}/overlay2/$layer/diff; echo > {store}/overlay2/$layer/diff/its-own
@@ -140,7 +141,10 @@ def copies(layout: Layout, name: str) -> list[Path]:
     return sorted(layout.node_stores.rglob(f"usr/{name}"))
 
 
-def test_the_base_image_is_unpacked_once_for_all_stores(nodes: Layout):
+def test_the_base_image_is_unpacked_once_for_all_stores(
+    nodes: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")  # the user's, for another engine
     link_base(nodes, SPEC, REFERENCE)
     for name in ("root", "site"):
         found = copies(nodes, name)

@@ -30,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     except subprocess.CalledProcessError as error:
         command = error.cmd if isinstance(error.cmd, str) else " ".join(map(str, error.cmd))
         print(f"error: `{command}` exited with {error.returncode}", file=sys.stderr)
+        if printed := error.stderr:
+            text = printed if isinstance(printed, str) else printed.decode(errors="replace")
+            print(text.strip(), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: `make up` resumes an interrupted start", file=sys.stderr)

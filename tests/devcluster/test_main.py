@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import launcher
+from devcluster import launcher, lifecycle
 from devcluster.__main__ import main
 from devcluster.launcher import exclusive
 from devcluster.paths import CHECKOUT, Layout
@@ -79,6 +79,21 @@ def test_a_cache_directory_that_cannot_be_created_is_reported_in_one_line(
 ):
     home.touch()
     assert str(home) in refused(["up", "--nodes=simulated"], capsys)
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_a_failed_command_is_reported_with_its_reason(
+    text: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def down(*_: object, **__: object) -> None:
+        command = ["sh", "-c", "echo out of memory >&2; exit 7"]
+        subprocess.run(command, check=True, capture_output=True, text=text)
+
+    monkeypatch.setattr(lifecycle, "down", down)
+    assert main(["down", "--nodes=real"]) == 1
+    first, reason = capsys.readouterr().err.splitlines()
+    assert first.endswith("exited with 7")
+    assert reason == "out of memory"
 
 
 def test_env_without_a_cluster_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]):

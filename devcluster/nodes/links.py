@@ -31,11 +31,12 @@ def clashing_routes(network: Network, ip: str = "ip") -> list[str]:
     listed = subprocess.run(
         [ip, "-json", "route", "show"], check=True, capture_output=True, text=True
     )
-    clashes = []
+    block, clashes = ip_network(network.block), []
     for route in json.loads(listed.stdout or "[]"):
-        if route["dst"] != "default" and ip_network(route["dst"], strict=False).overlaps(
-            ip_network(network.block)
-        ):
+        # OpenVPN replaces the default route with routes to both halves of the address space.
+        if route["dst"] not in ("default", "0.0.0.0/1") and ip_network(
+            route["dst"], strict=False
+        ).overlaps(block):
             clashes.append(f"{route['dst']} dev {route.get('dev', '?')}")
     return clashes
 

@@ -11,6 +11,7 @@ HARMLESS = [
     {"dst": "192.168.1.0/24", "dev": "eth0"},
     {"dst": "10.251.0.0/16", "dev": "tun0"},
     {"dst": "10.249.255.255", "dev": "tun0"},
+    {"dst": "0.0.0.0/1", "dev": "tun0"},  # half of a VPN's default route
 ]
 
 

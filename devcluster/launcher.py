@@ -217,12 +217,14 @@ def running_elsewhere(kind: Kind) -> list[Path]:
 
 
 def _clusters(kind: str) -> Iterator[psutil.Process]:
+    """Yield the processes of all clusters of a kind, except those in containers."""
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
             command = process.cmdline()
             program = ["-m", "devcluster.cluster_init", kind]
             is_cluster = any(command[at : at + 3] == program for at in range(len(command)))
-            if is_cluster and command[0] == "unshare":
+            root = Path("/proc", str(process.pid), "root")
+            if is_cluster and command[0] == "unshare" and root.samefile("/"):
                 yield process
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from devcluster.paths import Layout
 # No cluster of the machine that runs the test is of this kind.
 KIND: Any = f"test-{os.getpid()}"
 
-Start = Callable[[Path], subprocess.Popen[bytes]]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -26,12 +27,13 @@ def start() -> Iterator[Start]:
     """Start a process that `ps` shows like a cluster's, with a state directory."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(state: Path) -> subprocess.Popen[bytes]:
+    def begin(state: Path, root: str = "/") -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             ["unshare", "-c", "read line", "-m", "devcluster.cluster_init", KIND],
             executable="/bin/sh",
             stdin=subprocess.PIPE,
             env={"GPU_PLATFORM_STATE": str(state)},
+            preexec_fn=partial(os.chroot, root) if root != "/" else None,
         )
         started.append(process)
         return process
@@ -52,6 +54,18 @@ def note(state: Path, pid: int, *, groups: Sequence[Path] = (), boot: str = "") 
 def test_a_cluster_with_its_record_is_left_alone(tmp_path: Path, start: Start):
     process = start(tmp_path)
     note(tmp_path, process.pid)
+    assert launcher.stop_orphans(KIND) == 0
+    assert process.poll() is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root directory")
+def test_a_cluster_in_a_container_is_left_alone(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    # It has the same path of its state directory, but another file system.
+    monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))
+    process = start(tmp_path, root="/usr")
+    assert launcher.running_elsewhere(KIND) == []
     assert launcher.stop_orphans(KIND) == 0
     assert process.poll() is None
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -47,6 +48,8 @@ def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Pop
 def test_a_cluster_with_the_tools_of_another_version_is_recognised(binaries: str, other: bool):
     command = ["sh", "-c", "read line", "devcluster.cluster_init", "real", "/tools/bin-1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as started:
+        while not psutil.Process(started.pid).cmdline():  # empty for a moment after the start
+            time.sleep(0.001)
         assert launcher.has_other_tools(record_of(started.pid), Path(binaries)) is other
         started.kill()
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -36,6 +37,8 @@ def start() -> Iterator[Start]:
             preexec_fn=partial(os.chroot, root) if root != "/" else None,
         )
         started.append(process)
+        while not psutil.Process(process.pid).cmdline():  # empty for a moment after the start
+            time.sleep(0.001)
         return process
 
     yield begin

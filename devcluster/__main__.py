@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
                 "--simulated-nodes",
                 type=_count,
                 metavar="N",
-                help="number of simulated nodes, each with 8 GPUs",
+                help="minimum number of simulated nodes, each with 8 GPUs; existing nodes are kept",
             )
         if name == "up":
             command.add_argument(

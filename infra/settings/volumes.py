@@ -17,7 +17,6 @@ from infra.settings.types import (
 from kube.names import (
     CHECKPOINTS_PATH,
     CHECKPOINTS_VOLUME,
-    DATASETS_PATH,
     DATASETS_VOLUME,
     SHM_PATH,
     SHM_VOLUME,
@@ -33,7 +32,7 @@ RESERVED_VOLUMES: Final = frozenset(
 )
 """Volume names that the stack itself uses in training pods."""
 
-_RESERVED_PATHS: Final = (SHM_PATH, TMP_PATH, CHECKPOINTS_PATH, DATASETS_PATH, SSH_PATH)
+_RESERVED_PATHS: Final = (SHM_PATH, TMP_PATH, CHECKPOINTS_PATH, SSH_PATH)
 
 _SOURCES: Final = ("claim", "secret", "config_map", "scratch")
 

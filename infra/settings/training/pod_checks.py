@@ -42,6 +42,13 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
     for name in job.volumes:
         if name in RESERVED_VOLUMES:
             yield f"has a volume {name!r}, which is a reserved name: choose another"
+    for volume in job.volumes.values():
+        inside = f"{volume.path.rstrip('/')}/".startswith(f"{DATASETS_PATH}/")
+        if inside and job.datasets is not None:
+            yield (
+                f"has a volume at {volume.path}, where datasets {job.datasets!r} is mounted: use "
+                "another path, or remove datasets"
+            )
     for path in duplicate_paths(job.volumes):
         yield f"has two volumes at {path}: use a different path for each"
     if problem := disk_problem(job.ephemeral_storage, job.volumes):

@@ -8,6 +8,7 @@ from infra.kinds import builder
 from infra.settings import SettingsError, validate
 from infra.settings.training.checks import LIMITED_SETTINGS, LimitedSetting
 from kube.kinds import KINDS, JobKind
+from kube.names import DATASETS_PATH
 from tests.infra.jobs import configuration, job, problems_of
 
 JOB = "gpu-platform:training.jobs.job"
@@ -104,6 +105,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " sets hyperparameters.data_url, but has no writable volume at /data",
         "scratch: 100Gi",
     ),
+    "volume inside of the data sets": (
+        job("volcano", volumes={"x": {"path": "/data/x", "scratch": "1Gi"}}),
+        " has a volume at /data/x, where datasets 'datasets'",
+        "remove datasets",
+    ),
     "volume with a reserved name": (
         job("volcano", volumes={"tmp": {"path": "/x", "scratch": "1Gi"}}),
         " has a volume 'tmp'",
@@ -173,6 +179,12 @@ def test_a_mistake_is_reported_with_its_key_and_a_remedy(mistake: str) -> None:
     (sentence,) = problems_of(described)
     assert sentence.startswith(f"{JOB}{place}")
     assert advice in sentence
+
+
+def test_a_data_set_can_be_downloaded_to_a_volume() -> None:
+    volumes = {"data": {"path": DATASETS_PATH, "scratch": "100Gi"}}
+    described = job("volcano", datasets=None, hyperparameters=DOWNLOAD, volumes=volumes)
+    assert problems_of(described) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,7 @@
 """Namespace of the workloads, with its limits."""
 
 import ipaddress
+from contextlib import suppress
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -22,10 +23,12 @@ _SYSTEM: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
 def _cidr(text: str) -> str:
-    try:
-        ipaddress.ip_network(text)
-    except ValueError:
-        raise ValueError("must be an address range such as 10.1.0.0/16") from None
+    length: str | None = None
+    with suppress(ValueError):
+        length = str(ipaddress.ip_network(text).prefixlen)
+    # Python also accepts an address without a prefix, a netmask, and the zone of an IPv6 address.
+    if text.partition("/")[2] != length or "%" in text:
+        raise ValueError("must be an address range such as 10.1.0.0/16 or 10.1.0.5/32")
     return text
 
 

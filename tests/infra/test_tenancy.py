@@ -1,8 +1,11 @@
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pulumi
+import pytest
 from pulumi.runtime.mocks import set_mocks
+from pydantic import ValidationError
 
 from infra.manifests import Manifest
 from infra.settings.inference import InferenceServiceSettings
@@ -37,6 +40,24 @@ def test_the_namespace_enforces_the_restricted_standard_unless_told_otherwise() 
 
     assert enforced(tenancy()) == "restricted"
     assert enforced(tenancy(pod_security="privileged")) == "privileged"
+
+
+@pytest.mark.parametrize(
+    ("given", "valid"),
+    [
+        ("10.1.0.5/32", True),
+        ("2001:db8::/32", True),
+        ("10.1.0.5", False),
+        ("10.1.0.5/16", False),
+        ("10.1.0.0/255.255.0.0", False),
+        ("10.1.0.0/", False),
+        ("fe80::%eth0/64", False),
+    ],
+)
+def test_address_ranges_have_the_notation_of_kubernetes(given: str, valid: bool) -> None:
+    values: dict[str, Any] = {"namespace": "ml", "network": {"egress_cidrs": [given]}}
+    with nullcontext() if valid else pytest.raises(ValidationError, match="an address range"):
+        TenancySettings.model_validate(values)
 
 
 def test_the_quota_counts_gpus_by_the_name_of_the_stack() -> None:

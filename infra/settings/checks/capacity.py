@@ -180,18 +180,34 @@ def gpus_are_offered(
             )
 
 
-def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
-    """Check that no training pod requests several time-sliced GPUs.
+def shared_gpus_are_requested_singly(
+    training: TrainingSettings, inference: InferenceSettings, gpu: GpuSettings
+) -> Iterator[str]:
+    """Check that no pod requests several time-sliced GPUs, which could be shares of one GPU.
 
-    They could be shares of the same GPU, and training would hang.
+    Training on them would hang. By default, the device plugin rejects such pods of every workload.
     """
     if gpu.time_slicing is None:
         return
-    for key, job in training.all_jobs.items():
-        if (job.gpu_resource or gpu.offered) == gpu.offered and job.gpus_per_node > 1:
+    requested = [
+        (job_key(key, "gpus_per_node"), job.gpu_resource, job.gpus_per_node)
+        for key, job in training.all_jobs.items()
+    ]
+    if gpu.time_slicing.refuse_more_than_one:
+        requested += [
+            (job_key(key, "steps", name, "gpus"), job.gpu_resource, step.gpus)
+            for key, job in training.all_jobs.items()
+            for name, step in job.steps.items()
+        ]
+        requested += [
+            (service_key(key, "gpus"), service.gpu_resource, service.gpus)
+            for key, service in inference.services.items()
+        ]
+    for path, resource, gpus in requested:
+        if (resource or gpu.offered) == gpu.offered and gpus > 1:
             yield (
-                f"{job_key(key, 'gpus_per_node')} is {job.gpus_per_node}, but GPUs are shared by "
-                "time slicing, so several may be shares of one GPU: set 1, or remove time_slicing."
+                f"{path} is {gpus}, but GPUs are shared by time slicing, so several may be shares "
+                "of one GPU: set 1, or remove time_slicing."
             )
 
 

@@ -1,4 +1,4 @@
-"""Containers whose memory exceeds the namespace's maximum."""
+"""Workloads that exceed limits of the namespace, or of the GPUs."""
 
 from typing import Any
 
@@ -74,3 +74,23 @@ def test_the_programs_of_the_stack_may_not_exceed_the_maximum() -> None:
         "gpu-platform:logs.recorder.memory is 101Gi",
         "gpu-platform:training.sweep_controller.memory is 100Gi",
     ]
+
+
+@pytest.mark.parametrize("refuse", [True, False])
+def test_the_plugin_rejects_every_pod_with_several_shares_of_gpus(refuse: bool) -> None:
+    values = good()
+    values["gpu"] = {"time_slicing": {"replicas": 4, "refuse_more_than_one": refuse}}
+    values["training"]["jobs"]["digits"] |= {
+        "gpus_per_node": 1,
+        "steps": {"evaluate": {"command": ["./evaluate"], "gpus": 2}},
+    }
+    values["inference"]["services"]["digits"]["gpus"] = 3
+    found = [sentence.partition(", but GPUs are shared")[0] for sentence in problems(values)]
+    assert found == (
+        [
+            "gpu-platform:training.jobs.digits.steps.evaluate.gpus is 2",
+            "gpu-platform:inference.services.digits.gpus is 3",
+        ]
+        if refuse
+        else []
+    )

@@ -37,6 +37,7 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
     launcher = None
     if KINDS[job.kind].has_launcher:
         launcher = job.launcher or LauncherSettings()
+    rdma = {} if job.rdma is None else {job.rdma.resource: Decimal(job.rdma.count * job.min_pods)}
     yield Need(
         job_key(key, "nodes"),
         job.min_pods,
@@ -45,6 +46,7 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
         f"{gang} {gpu_resource}"
         + (f", and a pod with {launcher.cpu} CPUs and {launcher.memory}" if launcher else ""),
         {
+            **rdma,
             gpu_resource: Decimal(gang),
             PODS: Decimal(job.min_pods + (launcher is not None)),
             "cpu": _together(job.cpu, job.min_pods, launcher.cpu if launcher else "0"),
@@ -103,13 +105,26 @@ def services_total(
 ) -> Mapping[str, Decimal]:
     """Return the total resources of all service replicas, the controllers and the recorder."""
     parts = [_service_amounts(each, gpu, each.max_pods) for each in inference.services.values()]
-    parts += [_amounts(each.cpu, each.memory, 1) for each in inference.rollbacks.values()]
-    if logs.recorder is not None:
-        parts.append(_amounts(logs.recorder.cpu, logs.recorder.memory, 1))
-    if training.sweeps:
-        controller = training.sweep_controller
-        parts.append(_amounts(controller.cpu, controller.memory, 1))
-    return combine(sum, parts)
+    return combine(sum, [*parts, programs_total(inference, training, logs)])
+
+
+def programs_total(
+    inference: InferenceSettings,
+    training: TrainingSettings,
+    logs: LogsSettings,
+    job: TrainingJobSettings | None = None,
+) -> Mapping[str, Decimal]:
+    """Return the total resources of the controllers and the recorder.
+
+    If `job` has a schedule, the program that starts its runs is included.
+    """
+    programs = [
+        *inference.rollbacks.values(),
+        *([logs.recorder] if logs.recorder else []),
+        *([training.sweep_controller] if training.sweeps else []),
+        *([job.schedule] if job and job.schedule else []),
+    ]
+    return combine(sum, [_amounts(each.cpu, each.memory, 1) for each in programs])
 
 
 def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:

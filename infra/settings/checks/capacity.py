@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from decimal import Decimal
 
-from infra.settings.amounts import needs, plain, quota_limits, services_total, update_surge
+from infra.settings.amounts import (
+    needs,
+    plain,
+    programs_total,
+    quota_limits,
+    services_total,
+    update_surge,
+)
 from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceSettings
 from infra.settings.monitoring import LogsSettings
@@ -20,24 +27,31 @@ from kube.quantities import parse_quantity
 
 def gangs_fit_quota_and_queue(
     training: TrainingSettings,
+    inference: InferenceSettings,
     tenancy: TenancySettings,
     volcano: VolcanoSettings,
     gpu: GpuSettings,
+    logs: LogsSettings,
 ) -> Iterator[str]:
     """Check that the quota and each job's queue can admit the whole gang and every step's pod.
 
-    The capabilities of a queue's ancestors also limit its jobs. Volcano places a gang as a whole or
-    not at all.
+    The quota must also admit the stack's own programs, which run at the same time. The capabilities
+    of a queue's ancestors also limit its jobs. Volcano places a gang as a whole or not at all.
     """
     for key, job in training.all_jobs.items():
+        programs = programs_total(inference, training, logs, job)
         for need in needs(key, job, job.gpu_resource or gpu.offered):
             for quota, name, limit in quota_limits(tenancy, gpu):
                 needed = need.amounts.get(name, Decimal(0))
-                if needed > limit:
+                others = programs.get(name, Decimal(0))
+                if needed and needed + others > limit:
+                    addition = (
+                        f" in addition to the {plain(others, name)} of the stack's own programs"
+                    )
                     yield (
                         f"{need.key} is {need.value}: {need.request}, which needs "
-                        f"{plain(needed, name)} {name}, more than {quota} "
-                        f"({plain(limit, name)}). The {need.subject} would never start."
+                        f"{plain(needed, name)} {name}{addition if others else ''}, more than "
+                        f"{quota} ({plain(limit, name)}). The {need.subject} would never start."
                     )
             for title, name, amount in _capabilities(volcano, job.queue):
                 needed = need.amounts.get(name, Decimal(0))

@@ -94,3 +94,43 @@ def test_the_plugin_rejects_every_pod_with_several_shares_of_gpus(refuse: bool) 
         if refuse
         else []
     )
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_quota_must_admit_the_rdma_devices_of_a_gang(devices: int) -> None:
+    values = good()
+    values["training"]["jobs"]["digits"]["rdma"] = {"resource": "rdma/hca", "interface": "eth0"}
+    values["tenancy"]["quota"]["devices"] = {"rdma/hca": devices}
+    found = [sentence.partition(", more than ")[::2] for sentence in problems(values)]
+    assert [(start.split(", ")[-1], end.split(" ")[0]) for start, end in found] == (
+        [("which needs 2 rdma/hca", "gpu-platform:tenancy.quota.devices.rdma/hca")]
+        if devices < 2
+        else []
+    )
+
+
+SCHEDULE = {"cron": "0 3 * * *", "image": "training", "cpu": "10m"}
+
+
+@pytest.mark.parametrize(
+    ("quota", "changes", "expected"),
+    [
+        ({"pods": 3}, {}, None),
+        ({"pods": 2}, {}, "needs 2 pods in addition to the 1 of"),
+        ({"pods": 3}, {"schedule": SCHEDULE}, "needs 2 pods in addition to the 2 of"),
+        ({"cpu": "16050m"}, {}, None),
+        ({"cpu": "16"}, {}, "needs 16 cpu in addition to the 0.05 of"),
+    ],
+)
+def test_the_quota_must_admit_a_gang_and_the_programs_that_run_at_the_same_time(
+    quota: dict[str, Any], changes: dict[str, Any], expected: str | None
+) -> None:
+    values = good()
+    values["inference"] = {}
+    values["images"]["workloads"]["recorder"] = values["images"]["workloads"]["training"]
+    values["logs"] = {"recorder": {"cpu": "50m"}}
+    values["tenancy"]["quota"] |= quota
+    values["training"]["jobs"]["digits"] |= changes
+    found = problems(values)
+    assert len(found) == (expected is not None)
+    assert all(expected is not None and expected in sentence for sentence in found)

@@ -1,6 +1,8 @@
 """Checks that names are unique, and that referenced queues, images, claims and the like exist."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from os.path import normpath
+from pathlib import Path
 from typing import Final
 
 from infra.settings.cluster import GpuSettings
@@ -261,11 +263,16 @@ def sources_exist(images: ImagesSettings) -> Iterator[str]:
         if image.build is None:
             continue
         path = full_key("images", "workloads", key, "build")
-        if not (PROJECT_ROOT / image.build.dockerfile).is_file():
+        if not _in_checkout(image.build.dockerfile, Path.is_file):
             yield f"{path}.dockerfile is {image.build.dockerfile!r}, which is not in the checkout."
         for name in image.build.sources:
-            if not (PROJECT_ROOT / name).exists():
+            if not _in_checkout(name, Path.exists):
                 yield f"{path}.sources contains {name!r}, which does not exist in the checkout."
+
+
+def _in_checkout(name: str, exists: Callable[[Path], bool]) -> bool:
+    path = PROJECT_ROOT / name
+    return Path(normpath(path)).is_relative_to(PROJECT_ROOT) and exists(path)
 
 
 def claim_names_differ(storage: StorageSettings) -> Iterator[str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from infra.settings.images import PROJECT_ROOT
 from tests.infra import sweeps
 from tests.infra.examples import changed, good, problems
 
@@ -190,3 +191,29 @@ def test_a_run_has_no_service_with_the_name_of_an_inference_service(
         f"gpu-platform:{SERVICE} also creates: use another `run`."
     )
     assert problems(values) == ([expected] if collides else [])
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "source", "wrong"),
+    [
+        ("training/Dockerfile", "recorder/../workload", []),
+        ("training/Dockerfile", "..", [".sources contains '..'"]),
+        ("training/Dockerfile", __file__, []),
+        (
+            str(PROJECT_ROOT.with_name("Dockerfile")),
+            "/etc/hosts",
+            [".dockerfile is ", ".sources contains '/etc/hosts'"],
+        ),
+    ],
+)
+def test_images_are_built_from_files_of_the_checkout(
+    dockerfile: str, source: str, wrong: list[str]
+) -> None:
+    build = {"dockerfile": dockerfile, "base_image": "python:3.13", "sources": [source]}
+    values = good()
+    values["images"]["registry"] = "registry.example.com"
+    values["images"]["workloads"]["other"] = {"build": build}
+    found = problems(values)
+    assert len(found) == len(wrong)
+    for sentence, part in zip(found, wrong, strict=True):
+        assert sentence.startswith(f"gpu-platform:images.workloads.other.build{part}")

@@ -16,6 +16,7 @@ from infra.settings.types import (
     QualifiedName,
     Settings,
     VersionedImage,
+    check_mappings,
 )
 
 RELEASE: Final = "kube-prometheus-stack"
@@ -201,6 +202,12 @@ class KubePrometheusStackSettings(Settings):
     timeout_seconds: PositiveInt = Field(
         default=600, description="Maximum time (s) until the whole chart is ready."
     )
+
+    @field_validator("values")
+    @classmethod
+    def _readable(cls, values: dict[str, Any]) -> dict[str, Any]:
+        check_mappings(values, "global")
+        return values
 
 
 class MonitoringSettings(Settings):

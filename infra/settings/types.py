@@ -1,7 +1,8 @@
 """Types of settings, checked against the rules of the Kubernetes API before objects are created."""
 
 import re
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -89,6 +90,13 @@ def _matcher(pattern: re.Pattern[str], limit: int, expected: str) -> AfterValida
         return text
 
     return AfterValidator(check)
+
+
+def check_mappings(values: Mapping[str, Any], *keys: str) -> None:
+    """Raise ValueError if one of these keys of chart values is set, but not to a mapping."""
+    for key in keys:
+        if not isinstance(values.get(key, {}), dict):
+            raise ValueError(f"has an invalid {key}: it must be a mapping of chart keys to values")
 
 
 def parse_image(text: str) -> re.Match[str]:

@@ -14,6 +14,7 @@ from infra.settings.types import (
     QualifiedName,
     Quantity,
     Settings,
+    check_mappings,
 )
 from kube.quantities import parse_quantity
 
@@ -279,9 +280,8 @@ class VolcanoSettings(Settings):
     @field_validator("values")
     @classmethod
     def _readable(cls, values: dict[str, Any]) -> dict[str, Any]:
+        check_mappings(values, "basic", "custom")
         custom = values.get("custom", {})
-        if not isinstance(custom, dict):
-            raise ValueError("has an invalid custom: it must be a mapping of chart keys to values")
         if custom.get(OVERRIDE) is not None:
             _check_override(custom[OVERRIDE])
         return values

@@ -68,9 +68,18 @@ def test_a_text_that_the_scheduler_would_not_read_is_refused(text: object, told:
     assert told in problem
 
 
-def test_custom_values_are_a_mapping() -> None:
-    (problem,) = volcano(values={"custom": "none"})
-    assert "invalid custom: it must be a mapping" in problem
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("volcano", "basic"),
+        ("volcano", "custom"),
+        ("monitoring.kube_prometheus_stack", "global"),
+    ],
+)
+@pytest.mark.parametrize("value", ["none", None])
+def test_chart_values_that_the_stack_reads_are_mappings(path: str, key: str, value: Any) -> None:
+    (problem,) = problems(changed(f"{path}.values", {key: value}))
+    assert problem.startswith(f"gpu-platform:{path}.values has an invalid {key}: it must be a")
 
 
 def test_a_scheduler_of_others_is_not_configured_here() -> None:

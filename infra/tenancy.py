@@ -83,15 +83,15 @@ class Tenancy(Component):
 
 def system_namespaces(settings: StackSettings) -> tuple[str, ...]:
     """Return the namespaces created by the stack that admit privileged pods."""
-    monitoring, gpu_namespace = settings.monitoring, settings.gpu.system_namespace
-    installed = {
-        **({gpu_namespace: True} if gpu_namespace is not None else {}),
-        settings.volcano.namespace: settings.volcano.install,
-        monitoring.kube_prometheus_stack.namespace: monitoring.kube_prometheus_stack.install,
-        monitoring.dcgm_exporter.namespace: monitoring.dcgm_exporter.install
-        and monitoring.prometheus != "none",
-    }
-    return tuple(name for name, is_installed in installed.items() if is_installed)
+    monitoring = settings.monitoring
+    chart, exporter = monitoring.kube_prometheus_stack, monitoring.dcgm_exporter
+    installed = (
+        (settings.gpu.system_namespace, True),
+        (settings.volcano.namespace, settings.volcano.install),
+        (chart.namespace, chart.install),
+        (exporter.namespace, exporter.install and monitoring.prometheus != "none"),
+    )
+    return tuple(name for name, is_installed in installed if is_installed and name is not None)
 
 
 def namespace(tenancy: TenancySettings) -> Manifest:

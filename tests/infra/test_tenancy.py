@@ -8,6 +8,7 @@ from pulumi.runtime.mocks import set_mocks
 from pydantic import ValidationError
 
 from infra.manifests import Manifest
+from infra.settings import validate
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.tenancy import TenancySettings
 from infra.tenancy import (
@@ -19,8 +20,10 @@ from infra.tenancy import (
     network_policies,
     quotas,
     service_accounts,
+    system_namespaces,
 )
 from tests.infra.conftest import LOOP, Engine, Monitor
+from tests.infra.examples import good
 
 GPU = "nvidia.com/gpu"
 
@@ -198,3 +201,19 @@ def test_the_quota_counts_slices_and_shares_of_gpus() -> None:
         "requests.nvidia.com/gpu": "8",
         "requests.nvidia.com/mig-1g.10gb": "7",
     }
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "expected"),
+    [
+        ("volcano", {"install": False}, ("volcano-system",)),
+        ("monitoring", {}, ("monitoring", "volcano-system")),
+    ],
+)
+def test_a_namespace_of_the_stack_may_be_the_default_of_a_chart_that_is_not_installed(
+    section: str, changes: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    values = good()
+    values["gpu"] = {"namespace": expected[0]}
+    values[section] = {**values.get(section, {}), **changes}
+    assert system_namespaces(validate(values)) == expected

@@ -27,6 +27,7 @@ def job_problems(job: TrainingJobSettings) -> Iterator[str]:
     """Yield each problem in the settings of the job, with a fix."""
     yield from _unsupported_settings(job)
     yield from _program_problems(job)
+    yield from _name_problems(job)
     yield from _size_problems(job)
     yield from _network_problems(job)
     yield from pod_problems(job)
@@ -198,6 +199,21 @@ def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSetting
         )
     elif problem := torchtitan.size_problem(job.nodes * job.gpus_per_node):
         yield problem
+
+
+def _name_problems(job: TrainingJobSettings) -> Iterator[str]:
+    """Yield a problem if Services of a run, also those of its operator, would be rejected."""
+    has_route = job.notebook is not None and job.notebook.route is not None
+    without_service = {"several pods": job.nodes == 1, "route": not has_route}
+    if (
+        job.run is not None
+        and job.run[0].isdigit()
+        and not without_service.get(KINDS[job.kind].service)
+    ):
+        yield (
+            f"sets run to {job.run!r}, from which the names of its Services are built: begin it "
+            "with a letter"
+        )
 
 
 def _size_problems(job: TrainingJobSettings) -> Iterator[str]:

@@ -311,6 +311,30 @@ def test_a_fixed_name_of_a_run_is_short_enough() -> None:
     validate(values)
 
 
+NOTEBOOK = {"home": "checkpoints", "token_secret": "anna"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "has_service"),
+    [
+        ("volcano", {}, True),
+        ("volcano", {"nodes": 1}, False),
+        ("volcano", {"nodes": 1, "steps": {"prepare": STEP}}, False),
+        ("plain", {"nodes": 1}, True),
+        ("pytorch", {"nodes": 1}, True),
+        ("notebook", {}, True),
+        ("notebook", {"notebook": NOTEBOOK}, False),
+    ],
+)
+def test_a_fixed_name_of_a_run_begins_with_a_letter_if_there_are_services(
+    kind: str, changes: dict[str, Any], has_service: bool
+) -> None:
+    found = problems_of(job(kind, run="2026-final", **changes))
+    assert len(found) == has_service
+    assert all(sentence.startswith(f"{JOB} sets run to '2026-final'") for sentence in found)
+    assert problems_of(job(kind, run="final-2026", **changes)) == []
+
+
 @pytest.mark.parametrize(
     ("first", "second", "problem"),
     [

@@ -1,8 +1,8 @@
 """Storage of data sets and checkpoints."""
 
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from infra.settings.types import (
     AbsolutePath,
@@ -15,6 +15,18 @@ from infra.settings.types import (
 )
 
 AccessMode = Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]
+
+
+def _exclusive(modes: list[AccessMode]) -> list[AccessMode]:
+    if "ReadWriteOncePod" in modes and len(modes) > 1:
+        raise ValueError(
+            "contains ReadWriteOncePod, which Kubernetes accepts only as the single mode: remove "
+            "it, or the other modes"
+        )
+    return modes
+
+
+AccessModes = Annotated[list[AccessMode], Field(min_length=1), AfterValidator(_exclusive)]
 ReclaimPolicy = Literal["Retain", "Delete"]
 
 PROVISIONERS: Final = {
@@ -72,7 +84,7 @@ class LocalSource(Settings):
     """A directory on one node, or a shared mount on several nodes."""
 
     path: AbsolutePath = Field(description="Path of the directory, the same on every node.")
-    nodes: dict[QualifiedName, list[LabelValue]] = Field(
+    nodes: dict[QualifiedName, Annotated[list[LabelValue], Field(min_length=1)]] = Field(
         min_length=1,
         description="Maps node labels to their values on the nodes that have the directory.",
     )
@@ -97,7 +109,7 @@ class VolumeSettings(Settings):
     """An existing volume that the stack registers in the cluster."""
 
     capacity: MemoryQuantity = Field(description="Capacity of the volume.")
-    access_modes: list[AccessMode] = Field(min_length=1, description="Access modes of the volume.")
+    access_modes: AccessModes = Field(description="Access modes of the volume.")
     storage_class: DnsName | None = Field(
         default=None, description="Storage class of the volume. null sets no class."
     )
@@ -124,8 +136,8 @@ class ClaimSettings(Settings):
         default=None, description="Name of the claim in the cluster. null uses the key."
     )
     size: MemoryQuantity = Field(description="Requested size.")
-    access_modes: list[AccessMode] = Field(
-        default=["ReadWriteMany"], min_length=1, description="Access modes of the claim."
+    access_modes: AccessModes = Field(
+        default=["ReadWriteMany"], description="Access modes of the claim."
     )
     storage_class: DnsName | None = Field(
         default=None,

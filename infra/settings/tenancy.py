@@ -4,7 +4,7 @@ import ipaddress
 from contextlib import suppress
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from infra.settings.types import (
     Annotations,
@@ -60,6 +60,14 @@ class QuotaSettings(Settings):
     )
     pods: PositiveInt | None = Field(default=None, description="Number of pods.")
     claims: PositiveInt | None = Field(default=None, description="Number of claims.")
+
+    @field_validator("devices")
+    @classmethod
+    def _are_devices(cls, devices: dict[str, int]) -> dict[str, int]:
+        for name in ("cpu", "memory"):
+            if name in devices:
+                raise ValueError(f"contains {name}, which is not a device: set quota.{name}")
+        return devices
 
 
 class LimitSettings(Settings):

@@ -286,6 +286,19 @@ class VolcanoSettings(Settings):
             _check_override(custom[OVERRIDE])
         return values
 
+    @field_validator("priority_classes")
+    @classmethod
+    def _names_are_permitted(
+        cls, classes: dict[str, PriorityClassSettings]
+    ) -> dict[str, PriorityClassSettings]:
+        for name in classes:
+            if name.startswith("system-"):
+                raise ValueError(
+                    f"contains {name}, but Kubernetes reserves the prefix system-: choose another "
+                    "name"
+                )
+        return classes
+
     @property
     def log_values(self) -> dict[str, int]:
         """The values of `log_level` for the chart's `custom`."""

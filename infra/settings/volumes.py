@@ -83,8 +83,12 @@ class VolumeSettings(Settings):
             raise ValueError(f"must set exactly one of {', '.join(_SOURCES)}, but sets {names}")
         if self.read_only and self.claim is None:
             raise ValueError("sets read_only, which applies only to a claim: remove it")
-        for reserved in _RESERVED_PATHS:
-            if self.path == "/" or f"{self.path.rstrip('/')}/".startswith(f"{reserved}/"):
+        if ":" in self.path:
+            raise ValueError(f"sets path to {self.path}, but mount paths may not contain ':'")
+        path = f"{self.path.rstrip('/')}/"
+        for reserved in (f"{each}/" for each in _RESERVED_PATHS):
+            # A volume at a parent directory, such as /dev, would hide the reserved one.
+            if path.startswith(reserved) or reserved.startswith(path):
                 raise ValueError(
                     f"sets path to {self.path}, which is reserved in every pod: choose another"
                 )

@@ -227,6 +227,12 @@ def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
             f"sets node_gpus to {job.node_gpus}, but gpus_per_node to {job.gpus_per_node}: a pod "
             "does not fit on such a node"
         )
+    for name, step in job.steps.items():
+        if job.node_gpus is not None and step.gpus > job.node_gpus:
+            yield (
+                f"sets steps.{name}.gpus to {step.gpus}, but node_gpus to {job.node_gpus}, which "
+                "also selects the nodes of steps: a pod does not fit on such a node"
+            )
     if problem := shm_problem(job.shared_memory, job.memory):
         yield problem
     if job.strict_spread and not job.spread:

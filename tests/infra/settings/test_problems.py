@@ -438,6 +438,46 @@ MISTAKES = {
         "volcano.queues.research",
         "more than capability (16)",
     ),
+    "reserved name of a priority class": (
+        "volcano.priority_classes.system-training",
+        {"value": 100},
+        "volcano.priority_classes",
+        "reserves the prefix system-",
+    ),
+    "CPU as a device": (
+        "tenancy.quota.devices",
+        {"cpu": 100},
+        "tenancy.quota.devices",
+        "set quota.cpu",
+    ),
+    "mode that excludes others": (
+        "storage.claims.checkpoints.access_modes",
+        ["ReadWriteMany", "ReadWriteOncePod"],
+        "storage.claims.checkpoints.access_modes",
+        "only as the single mode",
+    ),
+    "directory on no node": (
+        "storage.volumes.data",
+        {
+            "capacity": "1Gi",
+            "access_modes": ["ReadWriteOncePod"],
+            "local": {"path": "/data", "nodes": {"kubernetes.io/hostname": []}},
+        },
+        "storage.volumes.data.local.nodes.kubernetes.io/hostname",
+        "at least 1 entry",
+    ),
+    "volume over the devices": (
+        f"{JOB}.volumes.devices",
+        {"path": "/dev", "scratch": "1Gi"},
+        f"{JOB}.volumes.devices",
+        "which is reserved in every pod",
+    ),
+    "colon in a mount path": (
+        f"{JOB}.volumes.code",
+        {"path": "/code:1", "scratch": "1Gi"},
+        f"{JOB}.volumes.code",
+        "may not contain ':'",
+    ),
     "unknown provisioner": (
         "storage.classes.fast",
         {"kind": "other"},

@@ -23,6 +23,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "empty command": (job("plain", command=[]), ".command", "at least 1"),
     "minimum above maximum": (job("volcano", min_nodes=3), " sets min_nodes to 3", "nodes (2)"),
     "pod above node": (job("volcano", node_gpus=2), " sets node_gpus to 2", "gpus_per_node to 4"),
+    "pod of a step above node": (
+        job("volcano", node_gpus=4, steps={"evaluate": {**STEP, "gpus": 8}}),
+        " sets steps.evaluate.gpus to 8",
+        "node_gpus to 4",
+    ),
     "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "may use 80%"),
     "whole nodes that are not spread": (
         job("volcano", whole_node=True, spread=False),

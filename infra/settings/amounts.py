@@ -118,13 +118,15 @@ def programs_total(
 
     If `job` has a schedule, the program that starts its runs is included.
     """
-    programs = [
-        *inference.rollbacks.values(),
-        *([logs.recorder] if logs.recorder else []),
-        *([training.sweep_controller] if training.sweeps else []),
-        *([job.schedule] if job and job.schedule else []),
-    ]
-    return combine(sum, [_amounts(each.cpu, each.memory, 1) for each in programs])
+    parts = [_amounts(each.cpu, each.memory, 1) for each in inference.rollbacks.values()]
+    if logs.recorder is not None:
+        parts.append(_amounts(logs.recorder.cpu, logs.recorder.memory, 1))
+    if training.sweeps:
+        controller = training.sweep_controller
+        parts.append(_amounts(controller.cpu, controller.memory, 1))
+    if job is not None and job.schedule is not None:
+        parts.append(_amounts(job.schedule.cpu, job.schedule.memory, 1))
+    return combine(sum, parts)
 
 
 def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from infra.settings.schema import description, keys
+from infra.settings.schema import description, has_key, keys
 
 PROJECT: Final = "gpu-platform"
 
@@ -36,6 +36,9 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "finite_number": "must be a finite number",
 }
 
+
+_UNION: Final = "union"
+"""Type of the error that replaces one for each type of a union."""
 
 _WITHOUT_SUBJECT: Final = re.compile(r"(write|set|use|choose|a|another) ")
 """Start of an imperative or a noun phrase. Other requirements need a subject, as in `it must …`."""
@@ -68,7 +71,18 @@ def service_key(key: str, *path: str) -> str:
 
 def describe(error: ValidationError, model: type[BaseModel], section: str) -> list[str]:
     """Return a sentence for each error of a section: its key, the value and what is allowed."""
-    return [_sentence(detail, model, section) for detail in error.errors(include_url=False)]
+    merged: dict[tuple[str | int, ...], ErrorDetails] = {}
+    for number, detail in enumerate(error.errors(include_url=False)):
+        location = tuple(part for part in detail["loc"] if part != "[key]")
+        if detail["type"] not in _SENTENCES or has_key(model, location):
+            merged[(number,)] = detail
+            continue
+        # The last part of the location is not a key, but a type of the union that the key accepts.
+        parent = location[:-1]
+        earlier = f"{rule(merged[parent])} or " if parent in merged else ""
+        requirement = rule(detail).removeprefix("must be " if earlier else "")
+        merged[parent] = {**detail, "loc": parent, "type": _UNION, "msg": earlier + requirement}
+    return [_sentence(detail, model, section) for detail in merged.values()]
 
 
 def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
@@ -104,6 +118,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], section: str) -> str
 def rule(detail: ErrorDetails) -> str:
     """Return the part of an error message that states what is allowed."""
     kind = detail["type"]
+    if kind == _UNION:
+        return detail["msg"]
     if kind == "value_error":
         return detail["msg"].removeprefix("Value error, ")
     if kind in _SENTENCES:

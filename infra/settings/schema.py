@@ -101,6 +101,11 @@ def description(model: type[BaseModel], path: Sequence[str | int]) -> str:
     return next((str(schema.get("description", "")) for schema in _find(model, path)), "")
 
 
+def has_key(model: type[BaseModel], path: Sequence[str | int]) -> bool:
+    """Return whether a model, or a section, list or mapping inside it, has a key at a path."""
+    return bool(_find(model, path))
+
+
 def keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """Return the keys of the section at a path inside a model."""
     root = schema_of(model)

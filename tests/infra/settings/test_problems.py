@@ -438,6 +438,12 @@ MISTAKES = {
         "volcano.queues.research",
         "more than capability (16)",
     ),
+    "number for a variable named like a type": (
+        f"{JOB}.env",
+        {"int": 5},
+        f"{JOB}.env.int",
+        "but must be a string",
+    ),
     "reserved name of a priority class": (
         "volcano.priority_classes.system-training",
         {"value": 100},

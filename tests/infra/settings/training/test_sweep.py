@@ -47,6 +47,18 @@ def test_a_space_must_consist_of_values_that_a_job_can_have(
     assert says in problem(space={name: parameter})
 
 
+@pytest.mark.parametrize(
+    ("parameter", "key", "says"),
+    [
+        ({"min": "0.1", "max": 1}, "min", '"0.1", but must be an integer or a number'),
+        ({"choices": [0.1, None]}, "choices[1]", "null, but must be a string or a boolean"),
+    ],
+)
+def test_a_value_of_no_type_is_one_mistake(parameter: dict[str, Any], key: str, says: str) -> None:
+    found = problem(space={"learning_rate": parameter})
+    assert f"gpu-platform:training.sweeps.digits.space.learning_rate.{key} is {says}" in found
+
+
 def test_an_unknown_model_is_named_with_what_to_write() -> None:
     found = problem(space={"model": {"choices": ["digits-net", "resnet9000"]}})
     assert "with model resnet9000, which no job accepts" in found

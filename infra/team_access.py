@@ -7,10 +7,12 @@ from infra.manifests import Manifest
 from infra.platform_description import NAME as DESCRIPTION
 from infra.settings.tenancy import TenancySettings
 from kube.kinds import RESOURCES
+from kube.kinds.trainjob import RUNTIME
 from kube.kinds.volcano import COMMAND, TEMPLATE
 from kube.names import LEADER_WORKER_SET_GROUP
 
 _RBAC: Final = "rbac.authorization.k8s.io"
+_PODGROUPS: Final = "scheduling.volcano.sh"
 _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "update", "patch", "delete")
 _READABLE: Final = {
@@ -21,7 +23,7 @@ _READABLE: Final = {
     "events.k8s.io": ("events",),
     LEADER_WORKER_SET_GROUP: ("leaderworkersets",),
     "policy": ("poddisruptionbudgets",),
-    "scheduling.volcano.sh": ("podgroups",),
+    _PODGROUPS: ("podgroups",),
 }
 MEMBERS: Final = "team-members"
 VIEWERS: Final = "team-viewers"
@@ -54,6 +56,9 @@ def _run_rules() -> Iterator[Manifest]:
     """Yield the rules to submit, suspend, resume, change and delete runs."""
     for group, resources in _run_resources().items():
         yield _rule(group, resources, _WRITE)
+    # Runs of kinds that are not Volcano Jobs also need these objects.
+    for group, plural in ((_PODGROUPS, "podgroups"), (RUNTIME.group, RUNTIME.plural)):
+        yield _rule(group, (plural,), _WRITE)
     yield _rule(COMMAND.group, (COMMAND.plural,), ("create",))
     description = _rule("", ("configmaps",), ("get",))
     yield description | {"resourceNames": [DESCRIPTION]}

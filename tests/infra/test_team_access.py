@@ -3,14 +3,16 @@
 import pytest
 from pydantic import ValidationError
 
+from gitops.access.rights import plural
 from infra.manifests import Manifest
 from infra.settings.tenancy import TenancySettings
 from infra.team_access import MEMBERS, VIEWERS, team_access
-from kube.kinds import RESOURCES
+from kube.kinds import KINDS
 from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import Document
 from policies.evaluation import evaluate
+from tests.infra.jobs import job, objects
 
 
 def built(**groups: list[str]) -> dict[tuple[str, str], Manifest]:
@@ -34,15 +36,33 @@ def test_each_group_is_bound_to_the_role_of_the_namespace() -> None:
     assert {subject["kind"] for subject in binding["subjects"]} == {"Group"}
 
 
-def test_members_may_submit_runs_of_every_kind_and_viewers_none() -> None:
-    found = built(members=["vision"], viewers=["guests"])
+def created(name: str) -> set[tuple[str, str]]:
+    """Return the group and the plural of each resource that a role may create."""
+    role = built(members=["vision"], viewers=["guests"])["Role", name]
+    rules = [rule for rule in role["rules"] if "create" in rule["verbs"]]
+    return {(rule["apiGroups"][0], each) for rule in rules for each in rule["resources"]}
 
-    def created(name: str) -> set[tuple[str, str]]:
-        rules = [rule for rule in found["Role", name]["rules"] if "create" in rule["verbs"]]
-        return {(rule["apiGroups"][0], each) for rule in rules for each in rule["resources"]}
 
-    assert created(MEMBERS) >= {(resource.group, resource.plural) for resource in RESOURCES}
+def test_viewers_may_submit_no_runs() -> None:
     assert created(VIEWERS) == set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_members_may_submit_runs_of_every_kind_without_opening_the_network(kind: str) -> None:
+    manifests = objects(job(kind, **({} if kind == "notebook" else {"nodes": 1})))
+    needed = {
+        (manifest["apiVersion"].rpartition("/")[0], plural(manifest["kind"]))
+        for manifest in manifests
+    }
+    opens = {
+        "notebook": {
+            ("", "services"),
+            ("networking.k8s.io", "networkpolicies"),
+            ("gateway.networking.k8s.io", "httproutes"),
+        },
+        "ray": {("networking.k8s.io", "networkpolicies")},
+    }
+    assert needed - created(MEMBERS) == opens.get(kind, set())
 
 
 def test_the_policy_pack_accepts_the_roles() -> None:

@@ -18,6 +18,7 @@ TEAM_REQUESTS: Final = {
     "read runs with steps": "list jobflows.flow.volcano.sh",
     "submit a run": "create jobs.batch.volcano.sh",
     "submit a run with steps": "create jobtemplates.flow.volcano.sh",
+    "submit a run that is not a Volcano Job": "create podgroups.scheduling.volcano.sh",
     "change or suspend a run": "patch jobs.batch",
     "suspend or resume a Volcano Job": "create commands.bus.volcano.sh",
     "delete a run": "delete jobs.batch.volcano.sh",

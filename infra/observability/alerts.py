@@ -8,6 +8,7 @@ from infra.observability.rules import (
     GPUS_UNHEALTHY,
     NOT_TERMINATED,
     ON_POD,
+    QUOTA_MATCHER,
     RUN_PODS,
     recordings,
     with_group_labels,
@@ -301,7 +302,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
         Alert(
             name="QuotaExhausted",
             expr="max by (namespace, resourcequota, resource) "
-            '(kube_resourcequota{type="used", resource=~"requests.*gpu.*|requests.*mig.*"}) '
+            f'(kube_resourcequota{{type="used", {QUOTA_MATCHER}}}) '
             ">= on (namespace, resourcequota, resource) "
             "max by (namespace, resourcequota, resource) "
             '(kube_resourcequota{type="hard"}) > 0',

@@ -45,6 +45,12 @@ _PLACED_PODS: Final = "gpu_platform:run_placed_pods"
 GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
 """Label matcher for GPU series, whatever resource names the device plugins use."""
 
+QUOTA_MATCHER: Final = (
+    # In quotas, names of resources have their own spelling, whose other characters `.` matches.
+    f'resource=~"requests[.].+", resource!~"requests[.]({NOT_ACCELERATORS.replace("_", ".")})"'
+)
+"""Label matcher for the GPUs in the series of quotas."""
+
 GPUS_UNHEALTHY: Final = (
     f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "
     f"- sum by (node) (kube_node_status_allocatable{{{GPU_MATCHER}}})"

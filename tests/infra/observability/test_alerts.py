@@ -40,6 +40,16 @@ def of_run(number: int) -> str:
     return f'kube_pod_labels{{{about}, label_gpu_platform_dev_run="digits-1"}}'
 
 
+def quota(resource: str, used: int) -> dict[str, str]:
+    """Return the series of a quota of 8."""
+    labels = f'namespace="ml", resourcequota="workloads", resource="{resource}"'
+    amounts = {"used": used, "hard": 8}
+    return {
+        f'kube_resourcequota{{{labels}, type="{type_}"}}': f"{amount}x30"
+        for type_, amount in amounts.items()
+    }
+
+
 @dataclass(frozen=True)
 class Case:
     """Series with a value per minute for which an alert fires, and series for which it does not."""
@@ -290,17 +300,19 @@ CASES = [
     Case(
         "QuotaExhausted",
         20,
+        quota("requests.nvidia.com/gpu", 8),
+        quota("requests.nvidia.com/gpu", 4),
+    ),
+    Case(
+        "QuotaExhausted",
+        20,
+        quota("requests.huawei.com/Ascend910", 8),
         {
-            'kube_resourcequota{namespace="ml", resourcequota="workloads", '
-            'resource="requests.nvidia.com/gpu", type="used"}': "8x30",
-            'kube_resourcequota{namespace="ml", resourcequota="workloads", '
-            'resource="requests.nvidia.com/gpu", type="hard"}': "8x30",
-        },
-        {
-            'kube_resourcequota{namespace="ml", resourcequota="workloads", '
-            'resource="requests.nvidia.com/gpu", type="used"}': "4x30",
-            'kube_resourcequota{namespace="ml", resourcequota="workloads", '
-            'resource="requests.nvidia.com/gpu", type="hard"}': "8x30",
+            **quota("requests.rdma/hca", 8),
+            **quota("requests.cpu", 8),
+            **quota("requests.ephemeral-storage", 8),
+            **quota("limits.memory", 8),
+            **quota("pods", 8),
         },
     ),
     Case(

@@ -224,6 +224,7 @@ def _launcher_pod(job: TrainingJobSettings, pod: Pod) -> Pod:
         node_selector={},
         spread=(),
         affinity={},
+        annotations={**_AUTOSCALER_ANNOTATIONS, **job.annotations},
         ports={},
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from infra.manifests import Manifest
+from kube.names import PROMETHEUS_ANNOTATION
 from tests.infra.jobs import job, kind_of
 
 
@@ -53,6 +54,17 @@ def test_only_workers_have_gpus_and_the_launcher_has_the_configured_size() -> No
         "requests": {"cpu": "2", "memory": "3Gi"},
         "limits": {"memory": "3Gi"},
     }
+
+
+def test_only_workers_are_scraped() -> None:
+    hyperparameters = {"model": "digits-net", "dataset": "digits", "metrics_port": 9400}
+    described = spec(hyperparameters=hyperparameters, annotations={"a": "b"})
+    found = {task["name"]: task["template"]["metadata"] for task in described["tasks"]}
+    worker, launcher = found["worker"]["annotations"], found["launcher"]["annotations"]
+    assert worker.keys() - launcher.keys() == {
+        f"{PROMETHEUS_ANNOTATION}{name}" for name in ("scrape", "port", "path")
+    }
+    assert launcher["a"] == "b"
 
 
 def run_launcher(command: list[str], hosts: str) -> list[str]:

@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from infra.settings.tenancy import OwnNamespace
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
@@ -26,7 +27,7 @@ class NodeHealthSettings(Settings):
     image: DnsLabel = Field(
         default="recorder", description="Key of the image, which is built from recorder/."
     )
-    namespace: DnsLabel = Field(
+    namespace: OwnNamespace = Field(
         default="gpu-node-health",
         description="Namespace of the controller, created by the stack. Anyone who may create pods "
         "there can use the controller's permissions.",

@@ -32,13 +32,16 @@ def _cidr(text: str) -> str:
     return text
 
 
-def _own_namespace(text: str) -> str:
+def _not_system_namespace(text: str) -> str:
     if text in _SYSTEM:
         raise ValueError(
             "must be a namespace that only the stack uses, because the stack limits all pods in it"
         )
     return text
 
+
+OwnNamespace = Annotated[DnsLabel, AfterValidator(_not_system_namespace)]
+"""The name of a namespace all of whose pods the stack restricts."""
 
 Cidr = Annotated[str, AfterValidator(_cidr)]
 
@@ -191,9 +194,7 @@ class GroupsSettings(Settings):
 class TenancySettings(Settings):
     """The workloads' namespace: its quota, limits and network policies."""
 
-    namespace: Annotated[DnsLabel, AfterValidator(_own_namespace)] = Field(
-        description="Namespace of all workloads of this stack."
-    )
+    namespace: OwnNamespace = Field(description="Namespace of all workloads of this stack.")
     pod_security: Literal["restricted", "baseline", "privileged"] = Field(
         default="restricted", description="Pod Security Standard that is enforced in the namespace."
     )

@@ -24,6 +24,12 @@ MISTAKES = {
     "no CPU": (f"{JOB}.cpu", "0", f"{JOB}.cpu", "must be greater than zero"),
     "bad name": ("tenancy.namespace", "ML_Dev", "tenancy.namespace", "lower-case letters"),
     "system namespace": ("tenancy.namespace", "kube-system", "tenancy.namespace", "only the stack"),
+    "system namespace of restricted pods": (
+        "gpu.node_health",
+        {"namespace": "kube-system"},
+        "gpu.node_health.namespace",
+        "only the stack",
+    ),
     "one namespace twice": ("gpu.namespace", "ml", "tenancy.namespace", "use different names"),
     "bad key of a job": ("training.jobs.Digits_1", {}, "training.jobs.Digits_1", "short DNS label"),
     "bad variable name": (f"{JOB}.env", {"1X": "a"}, f"{JOB}.env.1X", "variable name"),

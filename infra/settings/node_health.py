@@ -68,7 +68,8 @@ class NodeHealthSettings(Settings):
     api_ports: Annotated[list[PortNumber], Field(min_length=1)] = Field(
         default=[443, 6443],
         description="Ports of the API server. With network isolation, the pod may connect only to "
-        "these ports, DNS and the port of Prometheus.",
+        "these ports, DNS and the port in the URL of Prometheus. If the Service of Prometheus has "
+        "another port than its pods, add that of the pods.",
     )
 
     @model_validator(mode="after")

@@ -164,7 +164,7 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
                 "reclaimable": settings.reclaimable,
                 "capability": settings.capability,
                 # Since 1.14, the webhook requires `deserved` even if the scheduler ignores it.
-                "deserved": {**settings.guarantee, **settings.deserved},
+                "deserved": settings.deserved_at_least,
                 "guarantee": compact({"resource": settings.guarantee}),
                 "parent": settings.parent,
             }

@@ -203,6 +203,11 @@ class QueueSettings(Settings):
         "without child queues.",
     )
 
+    @property
+    def deserved_at_least(self) -> ResourceAmounts:
+        """What the queue deserves: `deserved`, and the guarantee of resources not listed there."""
+        return {**self.guarantee, **self.deserved}
+
     @model_validator(mode="after")
     def _amounts_ascend(self) -> Self:
         rising = ("guarantee", "deserved", "capability")

@@ -81,20 +81,25 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
     """Check, as Volcano's webhooks do, that child queues stay within the limits of their parent."""
     for name, parent in volcano.queues.items():
         below = {key: queue for key, queue in volcano.queues.items() if queue.parent == name}
-        for promise in ("guarantee", "deserved"):
-            limiting = promise if getattr(parent, promise) else "capability"
-            limits: ResourceAmounts = getattr(parent, limiting)
-            children: list[ResourceAmounts] = [getattr(queue, promise) for queue in below.values()]
+        exceeded: set[str] = set()
+        for promise, attribute in (("guarantee", "guarantee"), ("deserved", "deserved_at_least")):
+            limiting = promise if getattr(parent, attribute) else "capability"
+            limits: ResourceAmounts = getattr(parent, attribute) or parent.capability
+            children: list[ResourceAmounts] = [
+                getattr(queue, attribute) for queue in below.values()
+            ]
             for resource in dict.fromkeys(itertools.chain(*children) if limits else ()):
                 parts = (parse_quantity(child.get(resource, "0")) for child in children)
                 total = sum(parts, Decimal(0))
-                if total > parse_quantity(limits.get(resource, "0")):
-                    shown = limits.get(resource, UNLISTED)
-                    yield (
-                        f"{_key(name, limiting)} for {resource} is {shown}, but {promise} of its "
-                        f"child queues ({', '.join(below)}) is {total.normalize():f} in total: "
-                        "assign no more than the parent has."
-                    )
+                if resource in exceeded or total <= parse_quantity(limits.get(resource, "0")):
+                    continue
+                exceeded.add(resource)
+                shown = limits.get(resource, UNLISTED)
+                yield (
+                    f"{_key(name, limiting)} for {resource} is {shown}, but {promise} of its "
+                    f"child queues ({', '.join(below)}) is {total.normalize():f} in total: "
+                    "assign no more than the parent has."
+                )
         for key, queue in below.items():
             for resource, amount in queue.capability.items():
                 maximum = parent.capability.get(resource, "0")

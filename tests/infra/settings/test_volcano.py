@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.settings.volcano import QueueSettings
+from infra.volcano import queue
 from tests.infra.examples import changed, good, problems
 
 GPU = "nvidia.com/gpu"
@@ -127,6 +129,28 @@ def test_child_queues_get_no_more_than_their_parent(promise: str) -> None:
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
     assert problem.startswith(f"gpu-platform:volcano.queues.team.{promise} for {GPU} is 8, but")
     assert "(lab, desk) is 10 in total" in problem
+
+
+@pytest.mark.parametrize(
+    ("team", "limit"),
+    [({"deserved": {GPU: 8}}, "0 (not listed)"), ({"deserved": {GPU: 8, "cpu": 16}}, None)],
+)
+def test_a_child_queue_deserves_what_it_is_guaranteed(
+    team: dict[str, Any], limit: str | None
+) -> None:
+    """The stack also writes the guarantee to `deserved`, which Volcano's webhooks compare."""
+    queues = {
+        "team": team,
+        "lab": {"parent": "team", "deserved": {GPU: 8}, "guarantee": {"cpu": 16}},
+    }
+    assert queue("lab", QueueSettings.model_validate(queues["lab"]))["spec"]["deserved"] == {
+        "cpu": "16",
+        GPU: "8",
+    }
+    found = volcano(scheduler={"share": "capacity"}, queues=queues)
+    assert len(found) == (limit is not None)
+    for problem in found:
+        assert f"queues.team.deserved for cpu is {limit}, but deserved of its child" in problem
 
 
 def test_a_child_queue_may_use_no_more_than_its_parent() -> None:

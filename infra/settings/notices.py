@@ -25,6 +25,9 @@ MAX_JOBS: Final = 100
 the whole state at each step of an update, so the time per job grows with the number of jobs
 (docs/scale.md)."""
 
+RATE_SECONDS: Final = 300
+"""Period of the rates in alerts and dashboards."""
+
 _EFA: Final = "vpc.amazonaws.com/"
 """Resource name prefix of EFA, which NCCL uses through a plugin. `nccl.network` would bypass the
 plugin."""
@@ -41,6 +44,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _priorities_without_preemption(settings)
     yield from _runs_without_metrics(settings)
     yield from _exporter_without_driver(settings)
+    yield from _rare_scrapes(settings)
     yield from _updates_that_wait_for_training(settings)
     yield from _claims_of_the_first_consumer(settings)
     yield from _slow_processes(settings)
@@ -123,6 +127,18 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
             "does not find the driver by default: alerts and dashboards would cover no GPU. Set "
             f"{full_key('monitoring', 'dcgm_exporter')}.gke to true, or install to false if the "
             "cluster has an exporter."
+        )
+
+
+def _rare_scrapes(settings: StackSettings) -> Iterator[str]:
+    monitoring = settings.monitoring
+    # A rate needs two samples.
+    longest = RATE_SECONDS // 2
+    if monitoring.prometheus != "none" and monitoring.interval_seconds > longest:
+        yield (
+            f"{full_key('monitoring', 'interval_seconds')} is {monitoring.interval_seconds}, but "
+            f"alerts and dashboards read rates over {RATE_SECONDS} seconds, which need two "
+            f"scrapes: set at most {longest}, or some alerts never fire."
         )
 
 

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pulumi
@@ -5,8 +6,10 @@ import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
+from infra.observability.alerts import rule_groups
+from infra.observability.dashboards import pages
 from infra.settings import validate
-from infra.settings.notices import MAX_JOBS, notices
+from infra.settings.notices import MAX_JOBS, RATE_SECONDS, notices
 from tests.infra.conftest import Provision
 from tests.infra.examples import changed, good
 from tests.infra.jobs import configuration, job
@@ -245,3 +248,23 @@ def test_an_update_that_mounts_a_claim_twice_is_warned_of(
     found = [each for each in told(values) if "mount claim 'models' during an update" in each]
     assert bool(found) is warned
     assert all(each.startswith("gpu-platform:inference.services.digits.rollout.") for each in found)
+
+
+@pytest.mark.parametrize(
+    ("prometheus", "seconds", "warns"),
+    [("operator", 150, False), ("operator", 151, True), ("none", 151, False)],
+)
+def test_scrapes_that_are_too_rare_for_rates_are_warned_of(
+    prometheus: str, seconds: int, warns: bool
+) -> None:
+    values = good()
+    values["monitoring"] = {"prometheus": prometheus, "interval_seconds": seconds}
+    found = [each for each in told(values) if "monitoring.interval_seconds" in each]
+    assert len(found) == warns
+    assert all("set at most 150" in each for each in found)
+
+
+def test_rates_have_the_period_that_the_warning_states() -> None:
+    settings = validate(changed("monitoring", {"prometheus": "operator"})).monitoring
+    queries = str([rule_groups(settings), pages(settings)])
+    assert set(re.findall(r"rate\(.+?\[(\d+m)\]", queries)) == {f"{RATE_SECONDS // 60}m"}

@@ -67,9 +67,13 @@ class QuotaSettings(Settings):
     @field_validator("devices")
     @classmethod
     def _are_devices(cls, devices: dict[str, int]) -> dict[str, int]:
-        for name in ("cpu", "memory"):
-            if name in devices:
+        for name in devices:
+            if name in ("cpu", "memory"):
                 raise ValueError(f"contains {name}, which is not a device: set quota.{name}")
+            if name.startswith("requests."):
+                raise ValueError(
+                    f"contains {name}: leave out the prefix requests., which the stack adds"
+                )
         return devices
 
 

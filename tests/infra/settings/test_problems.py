@@ -462,6 +462,12 @@ MISTAKES = {
         "tenancy.quota.devices",
         "set quota.cpu",
     ),
+    "device with the prefix of quotas": (
+        "tenancy.quota.devices",
+        {"requests.nvidia.com/mig-1g.10gb": 4},
+        "tenancy.quota.devices",
+        "leave out the prefix",
+    ),
     "mode that excludes others": (
         "storage.claims.checkpoints.access_modes",
         ["ReadWriteMany", "ReadWriteOncePod"],

@@ -158,10 +158,11 @@ def reject_recorded(
         run = (created.new_inputs or {})["metadata"]["name"]
         if run in (await recorded.future() or ()):
             raise pulumi.RunError(
-                f"The run {run} would start again, because its job was deleted in the cluster. "
-                "If it has finished, remove the job from gpu-platform:training.jobs; to resume "
-                "it from its checkpoint, set `recreate: true`; to start a new run, increase "
-                "`attempt`."
+                f"The run {run} would start again: its job was deleted in the cluster, or `run` is "
+                "set, and the kind or the steps of the job have changed. If the run has finished, "
+                "remove the job from gpu-platform:training.jobs; to resume it from its checkpoint, "
+                "set `recreate: true` once its previous job has ended; to start a new run, "
+                "increase `attempt` or change `run`."
             )
 
     return reject

@@ -12,6 +12,7 @@ from infra.settings.training.network import NcclSettings
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from infra.training_job import ignored_paths, reject_recorded
 from infra.training_run import TrainingJobArgs, manifests, run_name
+from kube.kinds import RESOURCES
 from tests.infra.examples import TRAINING_IMAGE, settings
 
 JOB = "training.jobs.digits"
@@ -244,6 +245,19 @@ def test_additional_volumes_are_mounted_from_their_sources() -> None:
     assert {name for name in volumes if "readOnly" not in mounts[name]} == {"cache"}
 
 
+def test_a_fixed_run_of_another_kind_is_another_object() -> None:
+    """A hook rejects the second object, which would train in the directory of the first."""
+    job = args().job.model_copy(update={"run": "digits-final"})
+    found = [
+        manifests(replace(args(), job=job.model_copy(update=changes)), "digits-final", "image")[-1]
+        for changes in ({}, {"kind": "indexed"}, {"steps": {"a": StepSettings(command=["./a"])}})
+    ]
+    assert {manifest["metadata"]["name"] for manifest in found} == {"digits-final"}
+    kinds = {(manifest["apiVersion"], manifest["kind"]) for manifest in found}
+    assert len(kinds) == len(found)
+    assert kinds <= {(resource.api_version, resource.kind) for resource in RESOURCES}
+
+
 async def test_a_recorded_run_is_not_created_again() -> None:
     reject = reject_recorded(pulumi.Output.from_input(["digits-0a1b2c3d"]))
 
@@ -252,7 +266,9 @@ async def test_a_recorded_run_is_not_created_again() -> None:
         return pulumi.ResourceHookArgs("urn", "", f"{run}-job", "type", new_inputs=inputs)
 
     await reject(created("digits-4e5f6a7b"))
-    with pytest.raises(pulumi.RunError, match=r"digits-0a1b2c3d would start.*recreate.*attempt"):
+    with pytest.raises(
+        pulumi.RunError, match=r"digits-0a1b2c3d would start.*`run` is set.*recreate"
+    ):
         await reject(created("digits-0a1b2c3d"))
 
 

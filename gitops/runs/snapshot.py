@@ -128,7 +128,8 @@ class Cluster:
 
     @cached_property
     def _kinds(self) -> list[str]:
-        known = set((self._output("api-resources", "--output=name") or "").split())
+        # If an aggregated API is not available, kubectl fails, but prints all other resources.
+        known = set(self._run("api-resources", "--output=name").stdout.split())
         return [*ALWAYS, *(kind for kind in IF_INSTALLED if kind in known)]
 
     def _list(self, kind: str) -> list[Object]:

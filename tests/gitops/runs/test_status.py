@@ -206,6 +206,14 @@ def test_kinds_that_must_not_be_listed_are_skipped(tmp_path: Path) -> None:
         only(replace(cluster, namespace="ml"))
 
 
+def test_runs_are_read_while_an_aggregated_api_is_down(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), pod("digits"))
+    program = tmp_path / "kubectl"
+    program.write_text(program.read_text().replace("exec cat names", "cat names; exit 1"))
+    forbid(tmp_path, "nodes")  # so that each kind is requested separately
+    assert only(cluster).state is State.RUNNING
+
+
 def test_groups_and_queues_may_lack_a_spec(tmp_path: Path) -> None:
     objects = [volcano_job("digits", "Pending"), group("digits", least=2), queue()]
     for each in objects[1:]:

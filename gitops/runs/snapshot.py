@@ -40,11 +40,13 @@ class Snapshot:
     """Objects of a cluster, grouped by kind or, for jobs, by API resource."""
 
     objects: dict[str, list[Object]] = field(default_factory=dict)
+    namespace: str | None = None
+    """The only namespace whose objects are included; None if all are."""
 
     @classmethod
-    def of(cls, items: Sequence[Object]) -> "Snapshot":
+    def of(cls, items: Sequence[Object], namespace: str | None = None) -> "Snapshot":
         """Return a snapshot of these objects."""
-        snapshot = cls()
+        snapshot = cls(namespace=namespace)
         for item in items:
             group = item.get("apiVersion", "").rpartition("/")[0]
             kind = str(item["kind"])
@@ -62,6 +64,11 @@ class Snapshot:
             if metadata["name"] == name and namespace in (None, metadata.get("namespace")):
                 return thing
         return None
+
+    @property
+    def shows_usage(self) -> bool:
+        """True if nodes, queues and the pods of all namespaces could be listed."""
+        return self.namespace is None and bool(self.all("Node") and self.all("Queue"))
 
     def active(self) -> list[Object]:
         """Return the pods that have not finished."""
@@ -107,11 +114,11 @@ class Cluster:
         """
         done = self._get(",".join(self._kinds))
         if done.returncode == 0:
-            return Snapshot.of(_items(done.stdout))
+            return Snapshot.of(_items(done.stdout), self.namespace)
         # The command fails as a whole if the user may not list one of the kinds.
         with ThreadPoolExecutor(len(self._kinds)) as pool:
             lists = list(pool.map(self._list, self._kinds))
-        return Snapshot.of([item for items in lists for item in items])
+        return Snapshot.of([item for items in lists for item in items], self.namespace)
 
     def logs(self, namespace: str, pod: str, lines: int) -> list[str]:
         """Return the last log lines of a pod with timestamps; empty if they cannot be read."""

@@ -181,7 +181,7 @@ def _reasons(
     forgotten = _forgotten(snapshot, group)
     if forgotten and (pods or not computed):
         computed.append(forgotten)
-    elif starting and missing and not computed and not unavailable:
+    elif snapshot.shows_usage and starting and missing and not computed and not unavailable:
         others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
         computed.append(
             f"the cluster has free capacity, but queue {queue} has used its share; "
@@ -210,16 +210,21 @@ def _forgotten(snapshot: Snapshot, group: Object) -> str:
 
 
 def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str]:
+    if not snapshot.all("Node"):
+        return  # the user may not list nodes
     total, used = snapshot.total(), snapshot.used()
+    only = "only" if snapshot.namespace is None else "at most"
     for resource, amount in sorted(missing.items()):
         free = total[resource] - used[resource]
         if amount > total[resource]:
             yield f"requests {amount} {resource}, but the cluster has only {total[resource]}"
         elif amount > free:
-            yield f"requests {amount} {resource}, but only {free} of {total[resource]} are free"
+            yield f"requests {amount} {resource}, but {only} {free} of {total[resource]} are free"
 
 
 def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iterator[str]:
+    if not snapshot.all("Queue"):
+        return  # the user may not list queues: Volcano always has the queues root and default
     queue = snapshot.find("Queue", None, name)
     if queue is None:
         yield f"queue {name} does not exist"
@@ -230,6 +235,7 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
     specs = {each["metadata"]["name"]: each.get("spec", {}) for each in snapshot.all("Queue")}
     parents = {each: spec.get("parent") for each, spec in specs.items()}
     above = {each: with_ancestors(each, parents) for each in specs}
+    uses = "uses" if snapshot.namespace is None else "uses at least"
     for limiting in above[name]:
         limits = devices(specs.get(limiting, {}).get("capability", {}))
         if not limits:
@@ -242,7 +248,7 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
                     f"{limit}"
                 )
             elif missing[resource] + used[resource] > limit:
-                yield f"queue {limiting} is full: it uses {used[resource]} of {limit} {resource}"
+                yield f"queue {limiting} is full: it {uses} {used[resource]} of {limit} {resource}"
 
 
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:

@@ -216,7 +216,31 @@ def test_the_reason_of_a_job_that_is_not_admitted() -> None:
 def test_queues_that_are_closed_or_do_not_exist() -> None:
     closed = only(node(64), queue(state="Closed"), job("late"), group("late"))
     assert closed.reasons[0].startswith("queue vision is Closed: `vcctl queue operate")
-    assert only(node(64), job("late"), group("late")).reasons[0] == "queue vision does not exist"
+    missing = only(node(64), queue("default"), job("late"), group("late"))
+    assert missing.reasons[0] == "queue vision does not exist"
+
+
+def test_nodes_and_queues_that_cannot_be_listed_are_no_reason() -> None:
+    """The default permissions of a team's members include neither nodes nor queues."""
+    late = (group("late"), pod("late"), pod("late"))
+    for visible in ((), (node(64),), (queue(),)):
+        assert only(*visible, *late).reasons == (f"Volcano: {MISSING}",)
+
+
+def test_the_usage_of_other_namespaces_is_unknown() -> None:
+    def reasons(*objects: dict[str, Any]) -> tuple[str, ...]:
+        late = (group("late"), pod("late"), pod("late"))
+        (found,) = waiting(Snapshot.of([*objects, *late], "ml"))
+        return found.reasons[:-1]
+
+    assert reasons(node(64), queue()) == ()
+    busy = (group("busy", least=1), pod("busy", on="n"))
+    assert reasons(node(), node(), queue(), *busy) == (
+        f"requests 16 {GPU}, but at most 8 of 16 are free",
+    )
+    assert reasons(node(64), queue(capability={GPU: "16"}), *busy) == (
+        f"queue vision is full: it uses at least 8 of 16 {GPU}",
+    )
 
 
 def test_an_elastic_job_that_runs_with_less_than_it_could_have() -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gitops.forecast.shapes import add, quantities
 from gitops.forecast.state import Amounts, Gang, Node, PodShape, State
+from kube.kinds.volcano import with_ancestors
 from kube.names import GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
 
@@ -18,11 +19,15 @@ Manifest = dict[str, Any]
 
 
 def cluster_objects(state: State) -> list[Manifest]:
-    """Return the simulation's namespace, and the PriorityClasses and queues of a snapshot."""
+    """Return the simulation's namespace, and the PriorityClasses and queues of a snapshot.
+
+    Parents of queues come before their children.
+    """
     classes = {each.name: (each.value, each.preemption_policy) for each in state.priority_classes}
     for gang in state.gangs:
         if gang.priority_class:
             classes.setdefault(gang.priority_class, (gang.priority, "PreemptLowerPriority"))
+    parents = {queue.name: str(queue.spec.get("parent") or "") for queue in state.queues}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         *(
@@ -43,7 +48,8 @@ def cluster_objects(state: State) -> list[Manifest]:
                 "metadata": {"name": queue.name},
                 "spec": queue.spec,
             }
-            for queue in state.queues
+            # Volcano rejects a queue whose parent does not exist.
+            for queue in sorted(state.queues, key=lambda q: len(with_ancestors(q.name, parents)))
             if queue.name != "root"
         ),
     ]

@@ -166,9 +166,11 @@ class Sandbox:
         Raises:
             GitopsError: If the API server rejects an object, or nodes do not become Ready.
         """
-        # Queues are rejected until Volcano's webhooks are ready, and child queues until their
-        # parents exist.
+        # Queues are rejected until Volcano's webhooks are ready and have seen their parents.
         for each in self._new(cluster_objects(state)):
+            if each["kind"] == "PriorityClass":
+                # The API server rejects changes to values and preemption policies.
+                self._api.delete(f"{_PATHS[each['kind']]}/{_name(each)}")
             self._until(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
         # A server-side apply takes ten times as long as a create request, and only existing nodes

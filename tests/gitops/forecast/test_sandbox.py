@@ -8,6 +8,7 @@ import pytest
 
 from gitops.errors import GitopsError
 from gitops.forecast.sandbox import Sandbox, SchedulerLog
+from gitops.forecast.state import Queue
 from tests.gitops.forecast.states import state
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "spec": {}}
@@ -99,6 +100,27 @@ def test_a_second_state_applies_only_what_differs(tmp_path: Path) -> None:
         made.load(each)
     written = [path.rpartition("/")[2] for method, path in api.asked if method == "PATCH"]
     assert written == ["vision", "vision"]
+
+
+def test_parents_of_queues_are_created_first(tmp_path: Path) -> None:
+    api = Api()
+    parents = {"ai": "lab", "lab": "science", "science": "root", "root": ""}
+    queues = [Queue(name=name, spec={"parent": parent}) for name, parent in parents.items()]
+    sandbox(tmp_path, api).load(state().model_copy(update={"queues": queues}))
+    names = [path.rpartition("/")[2] for method, path in api.asked if method == "PATCH"]
+    assert [name for name in names if name in parents] == ["science", "lab", "ai"]
+
+
+def test_a_changed_priority_class_is_created_again(tmp_path: Path) -> None:
+    api = Api()
+    made = sandbox(tmp_path, api)
+    made.load(state())
+    api.asked.clear()
+    changed = state()
+    changed.priority_classes[0] = changed.priority_classes[0].model_copy(update={"value": 3})
+    made.load(changed)
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses/batch"
+    assert [method for method, asked in api.asked if asked == path] == ["DELETE", "PATCH"]
 
 
 def test_a_rejected_object_is_named(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def access(
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
     """Yield the Roles and bindings for snapshots of a cluster with Volcano in `namespace`."""
-    kinds = defaultdict(list, {"scheduling.k8s.io": ["priorityclasses"], "apps": ["deployments"]})
+    kinds = defaultdict(list, {"apps": ["deployments"]})
     for each in (*ALWAYS, *IF_INSTALLED):
         resource, _, group = each.partition(".")
         kinds[group].append(resource)

@@ -47,8 +47,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
     """
     snapshot = cluster.snapshot()
     notes: list[str] = []
-    classes = cluster.read("priorityclasses")
-    if classes is None:
+    if not snapshot.all("PriorityClass"):
         notes.append("PriorityClasses cannot be listed")
     if not snapshot.all("Node"):
         notes.append("the cluster has no nodes, or they cannot be listed")
@@ -78,7 +77,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
                 preemption_policy=each.get("preemptionPolicy") or "PreemptLowerPriority",
                 is_default=each.get("globalDefault", False),
             )
-            for each in classes or ()
+            for each in snapshot.all("PriorityClass")
         ],
         gangs=sorted(gangs, key=lambda gang: (gang.created, gang.namespace, gang.name)),
         notes=notes,

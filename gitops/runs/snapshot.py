@@ -17,7 +17,7 @@ from kube.names import GROUP_ANNOTATION
 Object = Mapping[str, Any]
 
 _JOBS: Final = {(resource.group, resource.kind): resource.name for resource in RESOURCES}
-ALWAYS: Final = ("pods", "events", "nodes")
+ALWAYS: Final = ("pods", "events", "nodes", "priorityclasses.scheduling.k8s.io")
 """API resources that every cluster has."""
 IF_INSTALLED: Final = (
     *_JOBS.values(),

@@ -55,15 +55,22 @@ def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     """Return the positions of the waiting PodGroups in their queues, starting at 1.
 
     The PodGroups are sorted by priority, then by age, as Volcano's `priority` and `gang` plugins
-    sort jobs that have not started.
+    sort jobs that have not started. A PodGroup that is not admitted has no pods, so its
+    PriorityClass takes precedence over the priorities of the pods.
     """
-    priority: dict[tuple[str, str], int] = {}
+    of_pods: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():
         if (name := group_of(pod)) is not None:
-            priority[name] = max(priority.get(name, 0), int(pod["spec"].get("priority") or 0))
+            value = int(pod["spec"].get("priority") or 0)
+            of_pods[name] = max(of_pods.get(name, value), value)
+    classes = snapshot.all("PriorityClass")
+    of_classes = {each["metadata"]["name"]: int(each["value"]) for each in classes}
+    default = next((int(each["value"]) for each in classes if each.get("globalDefault")), 0)
 
     def order(group: Object) -> tuple[int, str]:
-        return -priority.get(key(group), 0), str(group["metadata"].get("creationTimestamp", ""))
+        chosen = group.get("spec", {}).get("priorityClassName")
+        priority = of_classes.get(chosen, of_pods.get(key(group), default))
+        return -priority, str(group["metadata"].get("creationTimestamp", ""))
 
     last: Counter[str] = Counter()
     numbers: dict[tuple[str, str], int] = {}

@@ -52,6 +52,8 @@ def cluster() -> list[dict[str, Any]]:
     down["metadata"]["name"] = "down"
     down["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
     return [
+        objects.priority_class("urgent", 2000),
+        objects.priority_class("system-node-critical", 2000001000),
         objects.node(**{"example.com/rack": "a", "example.com/owner": "someone"}),
         down,
         objects.queue(),
@@ -70,15 +72,6 @@ def cluster() -> list[dict[str, Any]]:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     kubectl.install(tmp_path, cluster(), log=LOG)
-    classes = [
-        {"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 2000},
-        {
-            "kind": "PriorityClass",
-            "metadata": {"name": "system-node-critical"},
-            "value": 2000001000,
-        },
-    ]
-    kubectl.put(tmp_path, classes, "priorityclasses")
     volume = {"name": "conf", "configMap": {"name": "scheduler"}}
     pod = {"containers": [{"image": "example.com/vc-scheduler:v1.14.1"}], "volumes": [volume]}
     deployment = {
@@ -180,11 +173,8 @@ def test_a_snapshot_contains_no_environment_variables(installed: Path) -> None:
 
 
 def test_gangs_without_a_class_get_the_default_class(installed: Path) -> None:
-    classes = [
-        {"kind": "PriorityClass", "metadata": {"name": name}, "value": value, "globalDefault": is_}
-        for name, value, is_ in [("urgent", 2000, False), ("normal", 100, True)]
-    ]
-    kubectl.put(installed, classes, "priorityclasses")
+    normal = objects.priority_class("normal", 100) | {"globalDefault": True}
+    kubectl.put(installed, [*cluster(), normal])
     gangs = {gang.name: (gang.priority_class, gang.priority) for gang in taken(installed).gangs}
     assert gangs["waiting"] == ("urgent", 2000)
     assert gangs["suspended"] == ("normal", 100)
@@ -227,8 +217,8 @@ def test_redaction_keeps_values_that_equal_a_name(installed: Path) -> None:
 
 
 def test_unreadable_parts_are_named(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("priorityclasses", "deployments"):
-        (installed / name).unlink()
+    kubectl.forbid(installed, "priorityclasses.scheduling.k8s.io")
+    (installed / "deployments").unlink()
     state = taken(installed)
     assert state.volcano is None
     assert len(state.notes) == 3

@@ -25,6 +25,7 @@ KINDS = {
     "pods": "Pod",
     "events": "Event",
     "nodes": "Node",
+    "priorityclasses.scheduling.k8s.io": "PriorityClass",
     "jobs.batch": "batch/v1 Job",
     "jobs.batch.volcano.sh": "batch.volcano.sh/v1alpha1 Job",
     "jobflows.flow.volcano.sh": "JobFlow",

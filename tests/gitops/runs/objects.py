@@ -111,6 +111,10 @@ def queue() -> dict[str, Any]:
     return {"kind": "Queue", "metadata": {"name": "vision"}, "spec": {}, "status": {}}
 
 
+def priority_class(name: str, value: int) -> dict[str, Any]:
+    return {"kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+
+
 def _metadata(run: str) -> dict[str, Any]:
     return {
         "namespace": NAMESPACE,

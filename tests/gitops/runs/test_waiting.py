@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from gitops.runs.snapshot import Snapshot
-from gitops.runs.waiting import Waiting, waiting
+from gitops.runs.waiting import Waiting, positions, waiting
+from tests.gitops.runs.objects import priority_class
 
 GPU = "nvidia.com/gpu"
 MISSING = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable"
@@ -103,6 +104,20 @@ def test_a_job_waits_for_gpus_that_are_in_use() -> None:
 def test_a_job_that_the_cluster_is_too_small_for() -> None:
     found = only(node(), queue(), job("big"), group("big"))
     assert f"requests 16 {GPU}, but the cluster has only 8" in found.reasons
+
+
+def test_groups_without_pods_have_the_priority_of_their_class() -> None:
+    groups = [group(name, phase="Pending") for name in ("a", "spot", "plain", "urgent")]
+    groups[0]["spec"]["priorityClassName"] = "unlisted"
+    for each in (groups[1], groups[3]):
+        each["spec"]["priorityClassName"] = each["metadata"]["name"]
+    classes = [priority_class("spot", -10), priority_class("urgent", 1000)]
+    classes.append(priority_class("normal", 10) | {"globalDefault": True})
+    with_priority = pod("a")
+    with_priority["spec"]["priority"] = -5
+    jobs = [job(each["metadata"]["name"]) for each in groups]
+    found = positions(Snapshot.of([*groups, *classes, *jobs, with_priority]))
+    assert found == {("ml", "urgent"): 1, ("ml", "plain"): 2, ("ml", "a"): 3, ("ml", "spot"): 4}
 
 
 def test_a_queue_that_is_full() -> None:

@@ -114,9 +114,12 @@ def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]
     state = state.model_copy(update=_queues_and_classes(changes, state))
     started = [c.new for c in changes if c.new and c.step.operation in ("create", "replace")]
     new = planned_gangs(started, state.taken)
+    # PodGroups and TrainingRuntimes that do not change define the minimum and the pods of gangs.
+    views = [c.new for c in changes if c.new is not None]
+    planned = {gang.key: gang for gang in planned_gangs(views, state.taken).gangs}
     assumptions = [not_simulated(title) for title in new.omitted]
     removed, suspended = _removed_gangs(changes), set(_suspended_gangs(changes))
-    resumed = _resumed_gangs(changes, state.taken)
+    resumed = {key: planned[key] for key in _resumed_gangs(changes) if key in planned}
     gangs: list[Gang] = []
     for gang in state.gangs:
         if gang.key in removed:
@@ -126,7 +129,9 @@ def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]
         else:
             gangs.append(resumed.get(gang.key, gang))
     present = {gang.key for gang in gangs}
-    for gang in new.gangs:
+    # A snapshot contains suspended Volcano Jobs, but no suspended jobs of other kinds.
+    unlisted = [gang for gang in resumed.values() if gang.key not in present | removed]
+    for gang in [*(planned.get(gang.key, gang) for gang in new.gangs), *unlisted]:
         if gang.key in present:
             assumptions.append(f"{gang.namespace}/{gang.name} is already in the snapshot")
             continue
@@ -180,14 +185,19 @@ def _terminates(resource: Resource) -> bool:
 def _suspended_gangs(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:
     for change in changes:
         if change.step.operation == "update" and change.new and is_suspended(change.new.resource):
-            yield from _gang_keys([change.new])
+            yield _key(change.new.resource)
 
 
-def _resumed_gangs(changes: Iterable[Change], now: datetime) -> dict[tuple[str, str], Gang]:
-    updates = [c for c in changes if c.step.operation == "update" and c.old and c.new]
-    views = [c.new for c in updates if c.old and is_suspended(c.old.resource)]
-    gangs = planned_gangs([view for view in views if view is not None], now).gangs
-    return {gang.key: gang for gang in gangs if gang.state != "suspended"}
+def _resumed_gangs(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:
+    for change in changes:
+        if change.step.operation == "update" and change.old and change.new:
+            before, after = change.old.resource, change.new.resource
+            if is_suspended(before) and not is_suspended(after):
+                yield _key(after)
+
+
+def _key(resource: Resource) -> tuple[str, str]:
+    return resource.namespace or "default", resource.name
 
 
 def _gang_keys(views: list[View]) -> set[tuple[str, str]]:

@@ -13,13 +13,15 @@ from gitops.errors import GitopsError
 from gitops.forecast import simulate
 from gitops.forecast.answer import Answer, Victim
 from gitops.forecast.combine import combine
-from gitops.forecast.state import State, dump
+from gitops.forecast.state import Queue, State, dump
 from gitops.preview.changes import changes
 from gitops.preview.events import Plan, plan
 from gitops.preview.simulation import with_plan, with_simulation
+from kube.kinds import kinds_that_support
 from tests.gitops import plans
 from tests.gitops.forecast.states import JOB, state
 from tests.gitops.forecast.test_gantt import answer, gang
+from tests.infra import jobs
 
 
 def job(name: str = "urgent", **spec: Any) -> dict[str, Any]:
@@ -103,6 +105,26 @@ def test_runs_are_suspended_and_resumed() -> None:
     event = plans.step("update", indexed("a", suspend=True), indexed("a", suspend=False))
     gangs, _ = after(event, of=halted)
     assert gangs["a"] == "pending"
+
+
+@pytest.mark.parametrize("kind", sorted(kinds_that_support("state: suspended")))
+def test_runs_of_every_kind_are_resumed_as_whole_gangs(kind: str) -> None:
+    """Only the job changes, but other objects define its gang, and the snapshot lacks it."""
+    running, suspended = (
+        jobs.objects(jobs.job(kind, state=state, priority_class=None))
+        for state in (None, "suspended")
+    )
+    empty = state().model_copy(update={"gangs": [], "queues": [Queue(name="research")]})
+
+    def changed(old: list[dict[str, Any]], new: list[dict[str, Any]], of: State) -> State:
+        pairs = zip(old, new, strict=True)
+        steps = [plans.same(b) if a == b else plans.step("update", a, b) for a, b in pairs]
+        return with_plan(changes(plan(steps).steps), of)[0]
+
+    resumed = changed(suspended, running, empty)
+    (found,) = resumed.gangs
+    assert (found.state, found.minimum) == ("pending", found.size)
+    assert [each.state for each in changed(running, suspended, resumed).gangs] == ["suspended"]
 
 
 def test_a_queue_and_a_priority_of_the_plan_are_those_of_its_runs() -> None:

@@ -17,6 +17,7 @@ from kube.names import (
     SWEEP_SHARE_ANNOTATION,
 )
 from kube.quantities import quantity_or_none
+from kube.workloads.kubernetes import CONCURRENCY
 from kube.workloads.record import Role
 from policies.containers import Container
 from policies.controllers import Workload
@@ -131,6 +132,12 @@ def is_suspended(resource: Resource) -> bool:
     """Return whether a job's specification suspends it."""
     paths = resource.record.suspend if resource.record is not None else ()
     return any(resource.root.at(path).value is True for path in paths)
+
+
+def is_schedule(resource: Resource) -> bool:
+    """Return whether an object starts other objects repeatedly, as a CronJob does."""
+    record = resource.record
+    return record is not None and any(CONCURRENCY in pods.count for pods in record.pods)
 
 
 def _pod_amounts(pod: Pod, *fields: str) -> dict[str, Decimal]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-from gitops.demand import is_suspended, seconds
+from gitops.demand import is_schedule, is_suspended, seconds
 from gitops.forecast.capture import PREEMPTABLE
 from gitops.forecast.shapes import pod_shape
 from gitops.forecast.state import Gang, PodShape
@@ -43,7 +43,7 @@ def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if _is_scheduled(workload, pod)]
         resource = workload.resource
-        if pods and resource.group != _JOB_FLOW and not resource.kind.startswith("Cron"):
+        if pods and resource.group != _JOB_FLOW and not is_schedule(resource):
             gangs += _gangs(stack, workload, pods, created)
         elif any("/" in name for pod in workload.pods for name in pod_shape_of(pod, 1).requests):
             omitted.append(resource.title)

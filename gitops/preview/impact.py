@@ -5,11 +5,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from gitops.demand import Demand, demands, is_suspended
+from gitops.demand import Demand, demands, is_schedule, is_suspended
 from gitops.preview import claims
 from gitops.preview.changes import Change
+from infra.schedule import PROGRAM
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
+from kube.kinds.volcano import TEMPLATE
+from kube.names import RUN_LABEL
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rules.sweeps import is_sweep
@@ -33,8 +36,14 @@ class Impact:
 def impacts(changes: Iterable[Change]) -> list[Impact]:
     """Return the effects on data, queues, runs and services, most severe first."""
     all_changes = list(changes)
-    idle = {*_idle_canaries(all_changes)}
-    single = {impact for change in all_changes if (impact := _impact(change, idle)) is not None}
+    idle, schedules = {*_idle_canaries(all_changes)}, {*_schedules(all_changes)}
+    single = {
+        impact
+        for change in all_changes
+        # An active run of a schedule keeps its copies of the templates.
+        if _schedule(change.resource) not in schedules
+        and (impact := _impact(change, idle)) is not None
+    }
     renamed = {Impact(_DATA, text) for text in claims.under_new_keys(all_changes)}
     return sorted(single | renamed | {*_servers_without_models(all_changes)})
 
@@ -87,11 +96,26 @@ def _idle_canaries(changes: Iterable[Change]) -> Iterator[tuple[str | None, str]
                 yield route.namespace, canary
 
 
+def _schedules(changes: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
+    """Yield the namespace and name of each schedule that stays in the stack."""
+    for change in changes:
+        if change.new is not None and is_schedule(change.new.resource):
+            yield change.new.resource.namespace, change.new.resource.name
+
+
+def _schedule(template: Resource) -> tuple[str | None, str] | None:
+    """Return the namespace and name of the schedule that a JobTemplate may belong to."""
+    if template.is_kind(TEMPLATE.group, TEMPLATE.kind):
+        for pod in find_pods(template):
+            job = (pod.metadata["labels"][RUN_LABEL].text or "").rpartition("-")[0]
+            return template.namespace, f"{job}-{PROGRAM}"
+    return None
+
+
 def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact | None:
     if _is_suspension(change):
-        return Impact(
-            _RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {_SUSPENDED}"
-        )
+        effect = _PAUSED if is_schedule(change.resource) else _SUSPENDED
+        return Impact(_RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {effect}")
     if (text := claims.shrunk(change)) is not None:
         return Impact(_DATA, text)
     if _is_termination(change):
@@ -220,6 +244,7 @@ _SUSPENDED = (
     "is suspended: its pods are terminated, and the work since the last checkpoint is lost. It "
     "keeps its name and continues when it is resumed."
 )
+_PAUSED = "is suspended: it starts no new runs. An active run continues."
 _STOPPED = (
     "is stopped permanently: its pods are terminated, the work since the last checkpoint is lost, "
     "and it cannot be resumed."

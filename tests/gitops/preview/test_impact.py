@@ -7,6 +7,7 @@ from gitops.preview.changes import Change, changes
 from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts
 from infra.inference_service import routes
 from tests.gitops import plans
+from tests.infra import jobs
 from tests.infra.serving import examples
 
 
@@ -251,6 +252,28 @@ def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
     (text,) = told(plans.step("update", job, halted))
     assert "Training run `run-00000000` is suspended: its pods are terminated" in text
     assert told(plans.step("update", halted, job), plans.step("update", halted, halted)) == []
+
+
+def scheduled(run: str = "job-0123abcd", **changes: Any) -> list[dict[str, Any]]:
+    """Return the template and the CronJob of a scheduled job."""
+    schedule = {"cron": "0 3 * * *", "image": "recorder", **changes}
+    objects = jobs.objects(jobs.job("volcano", schedule=schedule), run)
+    return [objects[0], objects[-1]]
+
+
+def test_a_suspended_schedule_does_not_affect_an_active_run() -> None:
+    (_, before), (_, after) = scheduled(), scheduled(suspend=True)
+    (text,) = told(plans.step("update", before, after))
+    assert text.startswith("CronJob `job-schedule` is suspended")
+    assert "terminated" not in text
+
+
+def test_a_changed_schedule_does_not_affect_an_active_run() -> None:
+    (old, before), (new, after) = scheduled(), scheduled("job-9999aaaa")
+    created = [plans.step("delete", old), plans.step("create", new=new)]
+    assert told(*created, plans.step("update", before, after)) == []
+    first, _ = told(plans.step("delete", old), plans.step("delete", before))
+    assert "it is killed" in first
 
 
 @pytest.mark.parametrize("operation", ["delete", "replace"])

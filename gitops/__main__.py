@@ -61,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "environment in which requirements.txt is installed, such as .venv/bin/python\n"
         )
         return FAILED
+    except OSError as error:
+        sys.stderr.write(f"error: {error}\n")  # such as a directory that is not writable
+        return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130

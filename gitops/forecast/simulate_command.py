@@ -105,10 +105,10 @@ def run(options: argparse.Namespace) -> int:
         repeat=options.repeat,
     )
     answer = answer.model_copy(update={"assumptions": [*assumptions, *answer.assumptions]})
-    if options.svg is not None:
-        write_atomically(options.svg, svg(answer).encode())
     if options.json:
         sys.stdout.write(answer.model_dump_json(by_alias=True, indent=2) + "\n")
     else:
         sys.stdout.write(render(answer))
+    if options.svg is not None:
+        write_atomically(options.svg, svg(answer).encode())
     return UNCHANGED

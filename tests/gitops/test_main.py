@@ -1,4 +1,5 @@
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,16 @@ def test_a_missing_package_is_named(
     said = capsys.readouterr().err
     assert said.startswith("error: the package rich is not installed")
     assert "requirements.txt" in said
+
+
+def test_a_file_that_cannot_be_written_is_reported_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["preview", "--stack", "none", "--out", str(tmp_path / "file")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,10 @@ class Answer(_Model):
 def render(answer: Answer, width: int = 160) -> str:
     """Return the result as text."""
     text = StringIO()
-    console = Console(file=text, width=width, color_system=None, force_terminal=False)
+    # Reasons and names are not markup.
+    console = Console(
+        file=text, width=width, color_system=None, force_terminal=False, markup=False, emoji=False
+    )
     console.print(
         f"Snapshot of {answer.taken.isoformat()}, {duration(answer.age_seconds)} old; "
         f"simulated {duration(answer.horizon_seconds)}, in which {answer.ends} "

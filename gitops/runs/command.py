@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,10 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every",
         metavar="SECONDS",
-        type=float,
+        type=_period,
         default=2.0,
         help="seconds between refreshes with --watch; default: 2",
     )
+
+
+def _period(text: str) -> float:
+    """Parse a number of seconds. If it is invalid, raise ValueError, which argparse reports."""
+    seconds = float(text)
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise ValueError(text)
+    return seconds
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,6 +104,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
     import gc
 
     from rich.live import Live
+    from rich.text import Text
 
     from gitops.runs.snapshot import Cluster
     from gitops.runs.status import read_runs
@@ -110,7 +120,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
                 statuses = read_runs(cluster, table, now, product=product)
                 live.update(render(statuses, table.currency, now), refresh=True)
             except GitopsError as error:
-                live.update(f"{error}\nretrying", refresh=True)
+                live.update(Text(f"{error}\nretrying"), refresh=True)
             time.sleep(options.every)
 
 

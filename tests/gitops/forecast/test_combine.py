@@ -47,6 +47,11 @@ def test_a_single_simulation_is_its_own_answer() -> None:
     assert line(found, "late") == ["ml/late", "vision", "8", "starts later", "30m", "1h00m"]
 
 
+def test_reasons_are_no_markup() -> None:
+    reason = "insufficient [nvidia.com/gpu] [/home] :smile:"
+    assert reason in render(combine([answer(gang("a", "waits", None, None, reason=reason))]))
+
+
 def test_simulations_that_agree_are_one_answer() -> None:
     assert render(combine([ONE, ONE, ONE])) == render(combine([ONE]))
     assert svg(combine([ONE, ONE])) == svg(combine([ONE]))

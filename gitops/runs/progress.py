@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from workload.progress import (
     AnyEvent,
@@ -16,6 +17,11 @@ from workload.progress import (
     Step,
     parse,
 )
+
+_PROGRESS: Final = ("step", "epoch", "epochs", "done_epochs", "seconds")
+_RESULTS: Final = ("loss", "accuracy")
+_MAX: Final = 10**10
+"""Maximum of plausible numbers, including seconds."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
 
 def result(messages: Iterable[str]) -> Finished | None:
     """Return the result in the termination messages of a run's containers, or None."""
-    events = (parse(message) for message in messages)
+    events = (_event(message) for message in messages)
     return next((event for event in events if isinstance(event, Finished)), None)
 
 
@@ -142,7 +148,26 @@ def _remaining(marks: list[tuple[datetime, float]], epochs: float, now: datetime
     if after <= before:
         return None
     each = (last - first).total_seconds() / (after - before)
-    return max((epochs - after) * each - (now - last).total_seconds(), 0.0)
+    left = max((epochs - after) * each - (now - last).total_seconds(), 0.0)
+    return left if left <= _MAX else None
+
+
+def _event(line: str) -> AnyEvent | None:
+    """Return the event of a line. Implausible numbers, such as NaN, are replaced with None.
+
+    Events that report nothing without these numbers are omitted. Programs may print anything, and
+    the line of one run must not prevent the report on all others.
+    """
+    event = parse(line)
+    if event is None:
+        return None
+    progress, results = (
+        [name for name in names if not least <= (getattr(event, name, None) or 0) <= _MAX]
+        for names, least in ((_PROGRESS, 0), (_RESULTS, -_MAX))
+    )
+    if progress and isinstance(event, Started | Epoch | Checkpointed):
+        return None
+    return event.model_copy(update=dict.fromkeys([*progress, *results]))
 
 
 def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:
@@ -151,7 +176,7 @@ def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:
         # Lines without a timestamp are ignored, because programs may print anything.
         with contextlib.suppress(ValueError):
             at = datetime.fromisoformat(time).astimezone(UTC)
-            event = parse(line)
+            event = _event(line)
             if isinstance(event, Started | Epoch) and event.epochs is None:
                 continue
             if isinstance(event, Started | Step | Epoch | Evaluated | Checkpointed | Finished):

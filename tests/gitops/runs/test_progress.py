@@ -1,12 +1,14 @@
 """Progress in the log of a training program."""
 
 import json
+import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gitops.runs.progress import Progress, failure_text, progress
+from gitops.runs.progress import Progress, failure_text, progress, result
+from workload.progress import Finished
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -94,6 +96,35 @@ def test_a_finished_run_is_done() -> None:
 )
 def test_a_custom_program_may_print_anything(text: str) -> None:
     assert progress([text, f"{START.isoformat()} [1, 2]"], at(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "fields"),
+    [
+        ("start", {"epochs": math.inf}),
+        ("start", {"epochs": -1}),
+        ("resume", {"epochs": 3, "done_epochs": math.nan}),
+        ("epoch", {"epoch": math.inf, "epochs": 3, "loss": 1}),
+        ("checkpoint", {"step": 1, "seconds": 1e300}),
+        ("checkpoint", {"step": 1, "seconds": math.nan}),
+    ],
+)
+def test_events_with_implausible_numbers_are_omitted(event: str, fields: dict[str, float]) -> None:
+    assert progress([line(0, event, **fields)], START) is None
+
+
+def test_implausible_numbers_are_unknown() -> None:
+    lines = [
+        line(n, "step", step=n, loss=math.nan, done_epochs=n, epochs=math.inf) for n in range(2)
+    ]
+    assert progress(lines, at(1)) == Progress(step=1)
+    lines = [line(0, "start", epochs=10**10), line(86_400, "step", step=1, loss=-1)]
+    lines.append(line(86_400, "epoch", epoch=1, epochs=10**10, loss=math.inf))
+    found = progress(lines, at(86_400))
+    assert found is not None
+    assert (found.loss, found.remaining_seconds) == (None, None)
+    finished = json.dumps({"event": "finished", "accuracy": math.nan, "seconds": math.inf})
+    assert result([finished]) == Finished(event="finished", accuracy=None, seconds=None)
 
 
 def test_values_that_are_not_numbers_are_omitted() -> None:

@@ -125,7 +125,7 @@ def _groups(
     for group in snapshot.all("PodGroup"):
         if not wants_pods(snapshot, group):
             continue
-        group_pods, spec = pods[key(group)], group["spec"]
+        group_pods, spec = pods[key(group)], group.get("spec", {})
         job = _job(snapshot, group["metadata"]["namespace"], owner(group))
         shapes = shapes_of(group_pods) or job_shapes(job) or estimated_shapes(spec)
         if not shapes:

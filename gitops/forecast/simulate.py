@@ -205,7 +205,9 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
             "the checkpoints of some evicted gangs are unknown; their lost GPU-hours are counted "
             "from their start"
         )
-    notes.append("quotas, volumes, and new pods outside gangs are not simulated")
+    notes.append(
+        "quotas, volumes, network topologies, and new pods outside gangs are not simulated"
+    )
     if replay.evicts:
         notes.append(
             "the scheduler chooses among equal gangs at random, so it may evict other gangs in the "

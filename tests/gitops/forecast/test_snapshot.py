@@ -167,6 +167,16 @@ def test_priorities_are_those_of_the_classes(installed: Path) -> None:
     assert priorities == {"running": 10, "waiting": 2000, "suspended": 2000}
 
 
+def test_groups_may_lack_a_spec(installed: Path) -> None:
+    items = cluster()
+    for item in items:
+        if item["kind"] == "PodGroup":
+            del item["spec"]
+    kubectl.put(installed, items)
+    gangs = {gang.name: (gang.queue, gang.minimum) for gang in taken(installed).gangs}
+    assert gangs["waiting"] == ("default", 1)
+
+
 def test_a_snapshot_contains_no_environment_variables(installed: Path) -> None:
     taken(installed)
     assert "hidden" not in (installed / "state.json").read_text()

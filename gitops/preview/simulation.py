@@ -19,6 +19,7 @@ from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.impact import changes_cluster
 from gitops.preview.validation import kubectl_options
 from gitops.stack_file import document
+from kube.kinds.volcano import FLOW, job_prefix
 from policies.configuration import parse
 from policies.custom_rules import with_custom_rules
 from policies.resources import Resource
@@ -118,7 +119,7 @@ def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]
     views = [c.new for c in changes if c.new is not None]
     planned = {gang.key: gang for gang in planned_gangs(views, state.taken).gangs}
     assumptions = [not_simulated(title) for title in new.omitted]
-    removed, suspended = _removed_gangs(changes), set(_suspended_gangs(changes))
+    removed, suspended = _removed_gangs(changes, state), set(_suspended_gangs(changes))
     resumed = {key: planned[key] for key in _resumed_gangs(changes) if key in planned}
     gangs: list[Gang] = []
     for gang in state.gangs:
@@ -162,7 +163,7 @@ def _queues_and_classes(changes: Iterable[Change], state: State) -> dict[str, An
     return {"queues": [*queues.values()], "priority_classes": [*classes.values()]}
 
 
-def _removed_gangs(changes: Iterable[Change]) -> set[tuple[str, str]]:
+def _removed_gangs(changes: Iterable[Change], state: State) -> set[tuple[str, str]]:
     """Return the gangs that the plan deletes, replaces or terminates."""
     removed = set()
     for change in changes:
@@ -171,6 +172,10 @@ def _removed_gangs(changes: Iterable[Change]) -> set[tuple[str, str]]:
             and (not change.is_retained or changes_cluster(change))
         ):
             removed |= _gang_keys([change.old])
+            if change.old.resource.is_kind(FLOW.group, FLOW.kind):
+                namespace, run = _key(change.old.resource)
+                steps = (g for g in state.gangs if g.name.startswith(job_prefix(run)))
+                removed |= {gang.key for gang in steps if gang.namespace == namespace}
         if change.new is not None and _terminates(change.new.resource):
             command = change.new.resource
             removed.add((command.namespace or "", command.root["target"]["name"].text or ""))

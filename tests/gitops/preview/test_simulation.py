@@ -66,6 +66,23 @@ def test_a_run_that_starts_in_another_namespace_also_continues(key: str, continu
     assert (("ml", "a") in gangs) is continues
 
 
+def test_the_steps_of_a_deleted_run_are_gone() -> None:
+    flow = {
+        "apiVersion": "flow.volcano.sh/v1alpha1",
+        "kind": "JobFlow",
+        "metadata": {"name": "run-0123abcd", "namespace": "ml"},
+        "spec": {},
+    }
+    running = state()
+    step, other = "run-0123abcd-0123abcd-train", "run-0123abcd-else"
+    for number, name in enumerate((step, other)):
+        running.gangs[number] = running.gangs[number].model_copy(update={"name": name})
+    gangs, _ = after(plans.step("delete", old=flow), of=running)
+    assert gangs == {other: "running", "large": "pending", "small": "pending"}
+    gangs, _ = after(plans.step("delete", old=flow, retain=True), of=running)
+    assert gangs[step] == "running"
+
+
 def test_a_terminated_run_is_gone() -> None:
     command = {
         "apiVersion": "bus.volcano.sh/v1alpha1",

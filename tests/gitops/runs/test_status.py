@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gitops import prices
+from gitops.__main__ import main
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import RunStatus, read_runs
@@ -288,3 +290,26 @@ def test_an_unreachable_cluster_is_reported_in_one_sentence(tmp_path: Path) -> N
 def test_a_missing_kubectl_is_reported(tmp_path: Path) -> None:
     with pytest.raises(GitopsError, match="install kubectl"):
         read_runs(Cluster([str(tmp_path / "kubectl")]), prices.load(), NOW)
+
+
+@pytest.mark.parametrize("period", ["-1", "0", "nan", "inf", "soon"])
+def test_an_invalid_period_is_a_wrong_argument(period: str) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["status", "--watch", "--every", period])
+    assert left.value.code == 64
+
+
+def test_errors_are_watched_as_kubectl_prints_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    reason = "the server [fd00::1]:6443 [/refused]"
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\necho '{reason}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("gitops.runs.command.time", SimpleNamespace(sleep=interrupt))
+    assert main(["status", "--watch"]) == 130
+    assert reason in capsys.readouterr().out

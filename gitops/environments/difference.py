@@ -17,6 +17,8 @@ from infra.settings.schema import description
 
 Steps = tuple[str, ...]
 _PREFIX = f"{PROJECT}:"
+_MAX_LENGTH = 200
+"""Maximum length of a value. Image references with a digest are shorter."""
 
 
 def values_of(configuration: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -165,11 +167,11 @@ def _shown(value: Any) -> str:
     if isinstance(value, BaseModel | dict):
         return f"set{_in_brackets(_brief(value))}"
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.12g}"
     if isinstance(value, list | tuple):
         return ", ".join(_item(item) for item in value)
     text = " ".join(str(value).split())
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
 def _item(value: Any) -> str:

@@ -10,6 +10,8 @@ from infra.settings import validate
 from infra.settings.tenancy import QuotaSettings
 from tests.infra.examples import changed, good, without
 
+REGISTRY = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
+
 
 def told(other: dict[str, Any]) -> list[str]:
     return [
@@ -32,6 +34,23 @@ def test_a_default_is_a_value_like_any_other() -> None:
 def test_settings_of_one_environment_are_reported_once() -> None:
     (text,) = told(without("inference.services.digits"))
     assert text.startswith("`inference.services.digits` is only in one (job digits")
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "after"),
+    [
+        ("training.jobs.digits.hyperparameters.learning_rate", 0.12345678, 0.12345679),
+        (
+            "images.workloads.training.reference",
+            f"{REGISTRY}/gpu-platform/training@sha256:{'0' * 64}",
+            f"{REGISTRY}/gpu-platform/training@sha256:{'0' * 63}1",
+        ),
+    ],
+)
+def test_values_that_differ_are_shown_differently(key: str, before: object, after: object) -> None:
+    one, other = (validate(changed(key, value)) for value in (before, after))
+    (found,) = differences(one, other)
+    assert (found.one, found.other) == (str(before), str(after))
 
 
 def test_equal_environments_have_no_difference() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from gitops.forecast.objects import amounts
 from gitops.forecast.shapes import add, quantities
 from gitops.forecast.state import Node, PodShape
-from gitops.runs.snapshot import devices
+from gitops.runs.snapshot import accelerators
 
 Free = dict[str, dict[str, Decimal]]
 """Maps node names to the free amount of each resource."""
@@ -31,12 +31,12 @@ def free(nodes: Iterable[Node], pods: Iterable[Mapping[str, Any]]) -> Free:
 
 
 def free_devices(left: Free) -> int:
-    """Return the number of free GPUs and other devices."""
-    return sum(devices(quantities(each)).total() for each in left.values())
+    """Return the number of free GPUs and other accelerators."""
+    return sum(accelerators(quantities(each)).total() for each in left.values())
 
 
 def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
-    """Return the number of free devices on nodes where no pod of these shapes fits.
+    """Return the number of free accelerators on nodes where no pod of these shapes fits.
 
     Without shapes, return 0.
     """

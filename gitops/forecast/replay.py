@@ -16,7 +16,7 @@ from gitops.forecast.answer import Victim
 from gitops.forecast.capacity import Free, free, may_fit
 from gitops.forecast.sandbox import Sandbox
 from gitops.forecast.state import Gang, State
-from gitops.runs.snapshot import devices, group_of, request
+from gitops.runs.snapshot import accelerators, group_of, request
 
 _STABLE_SESSIONS: Final = 2
 """Number of sessions without a change after which a decision is final. The first session may have
@@ -71,13 +71,13 @@ class SimulatedGang:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs and other devices that all pods request."""
-        return sum(devices(s.requests).total() * s.count for s in self.gang.pods)
+        """Number of GPUs and other accelerators that all pods request."""
+        return sum(accelerators(s.requests).total() * s.count for s in self.gang.pods)
 
     @property
     def used(self) -> int:
-        """Number of devices that the scheduled pods use."""
-        return sum(request(pod).total() for pod in self.pods)
+        """Number of accelerators that the scheduled pods use."""
+        return sum(accelerators(request(pod)).total() for pod in self.pods)
 
 
 class Replay:
@@ -148,7 +148,7 @@ class Replay:
         return True
 
     def used_by_queue(self) -> Counter[str]:
-        """Return, for each queue, the number of devices that its placed pods use."""
+        """Return, for each queue, the number of accelerators that its placed pods use."""
         used: Counter[str] = Counter()
         for run in self.runs:
             used[run.gang.queue] += run.used

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
 from gitops.forecast.state import Amounts, PodShape
@@ -13,6 +13,7 @@ _CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations", "topologySprea
 _RELATED_PODS: Final = ("podAffinity", "podAntiAffinity", "topologySpreadConstraints")
 _ZERO: Final = Decimal(0)
 _MILLI: Final = Decimal("0.001")
+_ONE: Final = Decimal(1)
 
 
 def requests(spec: Mapping[str, Any]) -> Amounts:
@@ -60,7 +61,7 @@ def _amounts(container: Mapping[str, Any]) -> dict[str, Decimal]:
 
 def quantities(amounts: Mapping[str, Decimal]) -> Amounts:
     """Return amounts as Kubernetes quantities."""
-    return {name: f"{amount:f}" for name, amount in sorted(amounts.items())}
+    return {name: f"{amount.normalize():f}" for name, amount in sorted(amounts.items())}
 
 
 def shapes_of(pods: Iterable[Object]) -> list[PodShape]:
@@ -104,11 +105,14 @@ def job_shapes(job: Object | None) -> list[PodShape]:
 
 
 def estimated_shapes(spec: Mapping[str, Any]) -> list[PodShape]:
-    """Return a shape for pods that do not exist yet, each with an equal share of `minResources`."""
+    """Return a shape for pods that do not exist yet, each with an equal share of `minResources`.
+
+    Shares of devices are rounded up to integers.
+    """
     minimum = max(int(spec.get("minMember") or 1), 1)
     amounts = {name: quantity_or_none(a) for name, a in spec.get("minResources", {}).items()}
     shares = {
-        n: (a / minimum).quantize(_MILLI)
+        n: (a / minimum).quantize(_ONE if "/" in n else _MILLI, ROUND_CEILING)
         for n, a in amounts.items()
         if a and not n.startswith("limits.")
     }

@@ -13,7 +13,7 @@ from gitops.forecast.combine import combine
 from gitops.forecast.replay import Replay, SimulatedGang, evicts
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
 from gitops.forecast.state import State
-from gitops.runs.snapshot import devices
+from gitops.runs.snapshot import accelerators
 
 HORIZON: Final = 20
 REPETITIONS: Final = 3
@@ -87,14 +87,14 @@ def _answer(replayed: _ReplayResult, without: Replay | None, base: State, now: d
     before: Counter[str] = Counter()
     for gang in base.gangs:
         for shape in gang.pods:
-            before[gang.queue] += len(shape.nodes) * devices(shape.requests).total()
+            before[gang.queue] += len(shape.nodes) * accelerators(shape.requests).total()
     names = dict.fromkeys([*(queue.name for queue in state.queues), *before, *replayed.used])
     return Answer(
         taken=state.taken,
         age_seconds=state.age(now).total_seconds(),
         ends=replay.ends,
         horizon_seconds=replay.now,
-        gpus=sum(devices(node.allocatable).total() for node in state.nodes),
+        gpus=sum(accelerators(node.allocatable).total() for node in state.nodes),
         free=replayed.free,
         fragmented=replayed.fragmented,
         gangs=[*_verdicts(replay, without), *_suspended_answers(state)],
@@ -167,7 +167,7 @@ def _suspended_answers(state: State) -> list[GangAnswer]:
             namespace=gang.namespace,
             name=gang.name,
             queue=gang.queue,
-            gpus=sum(devices(s.requests).total() * s.count for s in gang.pods),
+            gpus=sum(accelerators(s.requests).total() * s.count for s in gang.pods),
             verdict="suspended",
             verdicts={"suspended": 1},
         )

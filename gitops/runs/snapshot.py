@@ -7,10 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
 
 from gitops.errors import GitopsError
+from kube.accelerators import Accelerators, device_counts
 from kube.kinds import RESOURCES
 from kube.names import GROUP_ANNOTATION
 
@@ -25,6 +27,7 @@ IF_INSTALLED: Final = (
     "queues.scheduling.volcano.sh",
 )
 """API resources that only some clusters have."""
+_ACCELERATORS: Final = Accelerators()
 _FINISHED: Final = ("Succeeded", "Failed")
 
 TIMEOUT_SECONDS = 60.0
@@ -218,6 +221,13 @@ def devices(amounts: Mapping[str, Any]) -> Counter[str]:
             if "/" in name and not name.startswith(prefixes) and str(amount).isdecimal()
         }
     )
+
+
+def accelerators(amounts: Mapping[str, Any]) -> Counter[str]:
+    """Return GPUs and other accelerators, without network devices, for example."""
+    found = devices(amounts)
+    included = {name: Decimal(n) for name, n in found.items() if _ACCELERATORS.includes(name)}
+    return Counter({name: int(count) for name, count in device_counts(included).items()})
 
 
 def is_scheduled(pod: Object) -> bool:

@@ -14,6 +14,7 @@ from gitops.runs.snapshot import (
     Cluster,
     Object,
     Snapshot,
+    accelerators,
     group_of,
     is_scheduled,
     key,
@@ -50,7 +51,7 @@ class RunStatus:
     """Number of pods that the run needs: the gang's `minMember`, or the number of its existing
     pods (counted as in `pods`) if that is larger."""
     gpus: Counter[str]
-    """Number of devices of the running pods for each resource name."""
+    """Number of accelerators of the running pods for each resource name."""
     restarts: int
     created: datetime | None
     stage: str = ""
@@ -198,7 +199,7 @@ class _Reader:
             stage=stage(job.manifest),
             pods=sum(map(is_scheduled, counted)),
             wanted=max(len(counted), minimum),
-            gpus=sum((request(pod) for pod in running), Counter[str]()),
+            gpus=sum((accelerators(request(pod)) for pod in running), Counter[str]()),
             restarts=_restarts(job),
             created=moment(job.manifest["metadata"].get("creationTimestamp")),
             progress=None if waits else self._progress(job, state),

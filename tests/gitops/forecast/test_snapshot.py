@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
+from gitops import prices
 from gitops.__main__ import main
 from gitops.errors import GitopsError
+from gitops.forecast.capacity import free, free_devices
 from gitops.forecast.redaction import redact
-from gitops.forecast.shapes import requests
+from gitops.forecast.replay import SimulatedGang
+from gitops.forecast.shapes import estimated_shapes, requests
 from gitops.forecast.state import State, load
+from gitops.runs.snapshot import Cluster
+from gitops.runs.status import read_runs
 from tests.gitops.forecast.states import TAKEN, gang
 from tests.gitops.runs import kubectl, objects
 
@@ -153,6 +158,30 @@ def test_a_gang_that_is_not_admitted_has_the_pods_of_its_tasks(installed: Path) 
     assert (waiting.size, waiting.minimum, waiting.priority_class) == (3, 3, "urgent")
     assert waiting.pods[0].requests == {objects.GPU: "8"}
     assert waiting.remaining(datetime.now(UTC)) is None
+
+
+@pytest.mark.parametrize(("minimum", "each"), [(2, "8"), (3, "6")])
+def test_a_gang_without_pods_and_tasks_has_shares_of_its_minimum(minimum: int, each: str) -> None:
+    amounts = {objects.GPU: "16", "cpu": "7", "pods": "2"}
+    (shape,) = estimated_shapes({"minMember": minimum, "minResources": amounts})
+    assert (shape.count, shape.requests[objects.GPU]) == (minimum, each)
+
+
+def test_network_devices_are_no_gpus(installed: Path) -> None:
+    items = cluster()
+    for item in items:
+        if item["kind"] == "Node":
+            item["status"]["allocatable"]["rdma/hca"] = "1000"
+        elif item["metadata"]["name"].startswith("running-"):
+            item["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] = "1"
+    kubectl.put(installed, items)
+    state = taken(installed)
+    (running,) = (gang for gang in state.gangs if gang.state == "running")
+    assert running.pods[0].requests == {"cpu": "1", objects.GPU: "2", "rdma/hca": "1"}
+    assert SimulatedGang("running", running, None).gpus == 4
+    assert free_devices(free(state.nodes, [])) == 6
+    (status,) = read_runs(Cluster(), prices.load(), TAKEN, name=("ml", "running"))
+    assert status.gpus == {objects.GPU: 4}
 
 
 def test_priorities_are_those_of_the_classes(installed: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from kube.accelerators import device_counts
 from kube.names import (
     GPU_PRODUCT_LABEL,
     RUN_LABEL,
@@ -67,11 +68,9 @@ class Demand:
     @property
     def gpus(self) -> dict[str, Decimal]:
         """Number of GPUs of one pod for each resource name."""
-        return {
-            name: amount
-            for name, amount in self.requests.items()
-            if _ROLES.accelerators.includes(name) and amount
-        }
+        included = _ROLES.accelerators.includes
+        requested = {name: amount for name, amount in self.requests.items() if included(name)}
+        return {name: count for name, count in device_counts(requested).items() if count}
 
     def total(self, amounts: Mapping[str, Decimal], name: str) -> Decimal:
         """Return the sum of a resource over all pods, or 0 if their number is unknown."""

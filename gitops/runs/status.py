@@ -26,12 +26,10 @@ from gitops.runs.states import causes, is_controlled, stage, state_of, steps
 from gitops.runs.waiting import Waiting, positions, waiting
 from infra.api_client import ApiClient
 from infra.settings.monitoring import RECORDER
-from kube.accelerators import Accelerators
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
-_ACCELERATORS: Final = Accelerators()
 LOG_LINES: Final = 400
 """Number of log lines to read from the end of a log. Most logs are read completely."""
 
@@ -335,10 +333,10 @@ def usage(
             continue
         time = Decimal(str(max(((ended_at(pod) or now) - start).total_seconds(), 0.0))) / 3600
         node = labels.get(pod["spec"].get("nodeName", ""), {})
-        for resource, count in request(pod).items():
+        for resource, count in accelerators(request(pod)).items():
             share = prices.share(resource)
             if share is None:
-                known = known and not _ACCELERATORS.includes(resource)
+                known = False
                 continue
             hours += time * count * share
             price = _price(node, prices, product)

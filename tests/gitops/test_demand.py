@@ -61,6 +61,16 @@ def test_a_pod_requests_the_larger_of_all_containers_and_each_init_container() -
     assert demand.total(demand.requests, "nvidia.com/gpu") == 6
 
 
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "volcano.sh/vgpu-number"])
+def test_amounts_of_a_gpus_memory_are_no_gpus(name: str) -> None:
+    job = plans.volcano_job()
+    (container,) = job["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    memory = {"nvidia.com/gpumem": "3000", "volcano.sh/vgpu-memory": "3000"}
+    container["resources"]["limits"] = {name: "1", **memory}
+    (demand,) = of(job)
+    assert demand.gpus == {name: 1}
+
+
 def test_a_sidecar_runs_alongside_the_others() -> None:
     job = plans.volcano_job(gpus=2)
     pod = job["spec"]["tasks"][0]["template"]["spec"]

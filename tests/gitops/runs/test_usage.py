@@ -62,7 +62,8 @@ def test_the_cost_of_a_share_that_is_not_in_the_table_is_unknown(resource: str) 
 
 def test_devices_that_are_not_gpus_cost_nothing() -> None:
     connected = pod("run")
-    connected["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] = "1"
+    limits = connected["spec"]["containers"][0]["resources"]["limits"]
+    limits |= {"rdma/hca": "1", "nvidia.com/gpumem": "3000"}
     assert of(connected) == Usage(Decimal(4), Decimal(3))
 
 

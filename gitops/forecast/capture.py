@@ -53,6 +53,12 @@ def capture(cluster: Cluster, now: datetime) -> State:
         notes.append("the cluster has no nodes, or they cannot be listed")
     if down := sum(not _is_ready(node) for node in snapshot.all("Node")):
         notes.append(f"nodes that are not Ready, listed as unschedulable: {down}")
+    if not snapshot.all("Queue"):
+        notes.append("queues cannot be listed")
+    groups = [group for group in snapshot.all("PodGroup") if _has_queue(snapshot, group)]
+    lost = [group for group in snapshot.all("PodGroup") if not _has_queue(snapshot, group)]
+    if ignored := sum(wants_pods(snapshot, group) for group in lost):
+        notes.append(f"gangs in queues that do not exist, which Volcano ignores: {ignored}")
     version, configuration = _scheduler(cluster)
     if configuration is None:
         notes.append("the configuration of Volcano's scheduler was not found")
@@ -60,12 +66,12 @@ def capture(cluster: Cluster, now: datetime) -> State:
         (run.namespace, run.name): run
         for run in read_runs(cluster, Prices(currency="-"), now, snapshot=snapshot)
     }
-    gangs = [*_groups(snapshot, runs, now), *_suspended_gangs(snapshot, now)]
+    gangs = [*_groups(snapshot, groups, runs, now), *_suspended_gangs(snapshot, now)]
     return State(
         taken=now,
         volcano=version,
         scheduler_configuration=configuration,
-        nodes=list(_nodes(snapshot)),
+        nodes=list(_nodes(snapshot, groups)),
         queues=[
             Queue(name=each["metadata"]["name"], spec=each.get("spec", {}))
             for each in snapshot.all("Queue")
@@ -84,11 +90,16 @@ def capture(cluster: Cluster, now: datetime) -> State:
     ).with_priorities()
 
 
-def _nodes(snapshot: Snapshot) -> Iterator[Node]:
+def _has_queue(snapshot: Snapshot, group: Object) -> bool:
+    """Return whether the queue of a PodGroup exists, or queues cannot be listed."""
+    return not snapshot.all("Queue") or bool(snapshot.find("Queue", None, queue_of(group)))
+
+
+def _nodes(snapshot: Snapshot, groups: Iterable[Object]) -> Iterator[Node]:
     reserved: dict[str, dict[str, Decimal]] = defaultdict(dict)
-    groups = {key(group) for group in snapshot.all("PodGroup")}
+    simulated = set(map(key, groups))
     for pod in snapshot.active():
-        if is_scheduled(pod) and group_of(pod) not in groups:
+        if is_scheduled(pod) and group_of(pod) not in simulated:
             amounts = {name: Decimal(amount) for name, amount in requests(pod["spec"]).items()}
             node_name = pod["spec"]["nodeName"]
             reserved[node_name] = add(reserved[node_name], {**amounts, "pods": Decimal(1)})
@@ -114,7 +125,10 @@ def _is_ready(node: Object) -> bool:
 
 
 def _groups(
-    snapshot: Snapshot, runs: Mapping[tuple[str, str], RunStatus], now: datetime
+    snapshot: Snapshot,
+    groups: Iterable[Object],
+    runs: Mapping[tuple[str, str], RunStatus],
+    now: datetime,
 ) -> Iterator[Gang]:
     pods: dict[tuple[str, str] | None, list[Object]] = defaultdict(list)
     known = {node["metadata"]["name"] for node in snapshot.all("Node")}
@@ -122,7 +136,7 @@ def _groups(
         # Omit pods of deleted nodes, because Kubernetes deletes these pods only after a delay.
         if not is_scheduled(pod) or pod["spec"]["nodeName"] in known:
             pods[group_of(pod)].append(pod)
-    for group in snapshot.all("PodGroup"):
+    for group in groups:
         if not wants_pods(snapshot, group):
             continue
         group_pods, spec = pods[key(group)], group.get("spec", {})

@@ -196,8 +196,20 @@ def test_priorities_are_those_of_the_classes(installed: Path) -> None:
     assert priorities == {"running": 10, "waiting": 2000, "suspended": 2000}
 
 
-def test_groups_may_lack_a_spec(installed: Path) -> None:
+def test_gangs_whose_queue_does_not_exist_only_reserve_resources(installed: Path) -> None:
     items = cluster()
+    for item in items:
+        if item["kind"] == "PodGroup" and item["metadata"]["name"] in ("running", "waiting"):
+            item["spec"]["queue"] = "deleted"
+    kubectl.put(installed, items)
+    state = taken(installed)
+    assert [gang.name for gang in state.gangs] == ["suspended"]
+    assert state.nodes[0].reserved == {objects.GPU: "6", "cpu": "3", "pods": "3"}
+    assert any("queues that do not exist" in note for note in state.notes)
+
+
+def test_groups_may_lack_a_spec(installed: Path) -> None:
+    items = [*cluster(), objects.queue("default")]
     for item in items:
         if item["kind"] == "PodGroup":
             del item["spec"]

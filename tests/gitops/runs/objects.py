@@ -107,8 +107,8 @@ def node(product: str = "NVIDIA-L4", gpus: int = 8, **labels: str) -> dict[str, 
     }
 
 
-def queue() -> dict[str, Any]:
-    return {"kind": "Queue", "metadata": {"name": "vision"}, "spec": {}, "status": {}}
+def queue(name: str = "vision") -> dict[str, Any]:
+    return {"kind": "Queue", "metadata": {"name": name}, "spec": {}, "status": {}}
 
 
 def priority_class(name: str, value: int) -> dict[str, Any]:

@@ -113,7 +113,8 @@ def _annotations(gang: Gang) -> dict[str, str]:
 
 
 def _pod(pod: str, name: str, gang: Gang, shape: PodShape, node_name: str) -> Manifest:
-    limits = {resource: value for resource, value in shape.requests.items() if "/" in resource}
+    # The API server requires limits for resources that cannot be overcommitted.
+    limits = {k: v for k, v in shape.requests.items() if "/" in k or k.startswith("hugepages-")}
     spec: Manifest = {
         **shape.constraints,
         "schedulerName": "volcano",

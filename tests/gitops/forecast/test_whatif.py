@@ -109,6 +109,15 @@ def test_pods_of_the_first_attempt_are_on_the_nodes_of_the_snapshot() -> None:
     assert not any("nodeName" in pod["spec"] for pod in objects.pods("gang", running, 1))
 
 
+def test_devices_and_huge_pages_have_limits() -> None:
+    gang = state().gangs[1]
+    limited = {GPU: "8", "rdma/hca": "1", "hugepages-2Mi": "5368709120"}
+    shape = gang.pods[0].model_copy(update={"requests": {"cpu": "1", "memory": "1Gi", **limited}})
+    (pod,) = objects.pods("gang", gang.model_copy(update={"pods": [shape]}), 0)
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["limits"] == limited
+
+
 def test_a_group_requests_the_resources_of_its_minimum() -> None:
     spec = objects.group("gang", state().gangs[0])["spec"]
     assert (spec["minMember"], spec["minResources"]) == (2, {GPU: "16", "cpu": "2"})

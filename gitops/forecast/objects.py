@@ -64,7 +64,7 @@ def node(spec: Node) -> Manifest:
         "kind": "Node",
         "metadata": {
             "name": spec.name,
-            "labels": {**spec.labels, "type": "kwok"},
+            "labels": spec.labels,
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
         "spec": {"taints": spec.taints, "unschedulable": spec.unschedulable},

@@ -131,6 +131,13 @@ def test_a_class_that_is_not_listed_has_the_priority_of_its_gangs() -> None:
     assert [each["value"] for each in created if each["kind"] == "PriorityClass"] == [1000]
 
 
+def test_a_simulated_node_has_only_the_labels_of_the_snapshot() -> None:
+    labels = {"type": "gpu"}
+    assert (
+        objects.node(Node(name="n", labels=labels, allocatable={}))["metadata"]["labels"] == labels
+    )
+
+
 def test_a_simulated_node_has_what_other_pods_leave() -> None:
     made = Node(name="n", allocatable={GPU: "8", "cpu": "64"}, reserved={GPU: "10", "cpu": "1.5"})
     assert objects.node(made)["status"]["allocatable"] == {GPU: "0", "cpu": "62.5"}

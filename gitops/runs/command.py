@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gitops.errors import FAILED, UNCHANGED, GitopsError
+from gitops.errors import FAILED, UNCHANGED, GitopsError, UsageError
 
 if TYPE_CHECKING:
     from gitops.prices import Prices
@@ -30,7 +30,8 @@ GPU-hours and cost include only pods that still exist. gitops/config/prices.yaml
 of GPU models, keyed by the value of the node label nvidia.com/gpu.product. Nodes without this label
 are assumed to have the model of --stack.
 
-exit status: 0 if no run has failed; 1 if a run has failed or the cluster does not respond.
+exit status: 0 if no run has failed; 1 if a run has failed or the cluster does not respond; 64 if an
+argument is invalid.
 """
 
 
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     Raises:
-        GitopsError: If the cluster does not respond.
+        GitopsError: If the cluster does not respond, or the price table does not list --stack.
     """
     from gitops import prices
     from gitops.runs.snapshot import Cluster
@@ -81,6 +82,9 @@ def run(options: argparse.Namespace) -> int:
     from kube.kinds.record import State
 
     table = prices.load(options.prices or prices.DEFAULT)
+    if options.stack and options.stack not in table.environments:
+        known = ", ".join(table.environments)
+        raise UsageError(f"--stack {options.stack}: the price table contains only {known}")
     product = table.environment(options.stack).product or ""
     if options.watch:
         return _watch(options, table, product)

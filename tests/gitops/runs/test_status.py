@@ -299,6 +299,13 @@ def test_an_invalid_period_is_a_wrong_argument(period: str) -> None:
     assert left.value.code == 64
 
 
+def test_a_stack_that_has_no_gpu_model_is_a_wrong_argument(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["status", "--stack", "prdo"]) == 64
+    assert ", prod" in capsys.readouterr().err
+
+
 def test_errors_are_watched_as_kubectl_prints_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

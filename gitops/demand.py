@@ -1,8 +1,8 @@
 """Resource requests of a stack's pods, for every workload kind that the policy pack supports.
 
 The sums follow Kubernetes: a pod's request is the sum over its long-running containers or the
-request of its largest init container, whichever is larger. A limit without a request counts as a
-request.
+request of its largest init container and the sidecars that precede it, whichever is larger. A limit
+without a request counts as a request.
 """
 
 from collections import defaultdict
@@ -141,14 +141,16 @@ def is_schedule(resource: Resource) -> bool:
 
 def _pod_amounts(pod: Pod, *fields: str) -> dict[str, Decimal]:
     running: dict[str, Decimal] = defaultdict(Decimal)
-    starting: dict[str, Decimal] = defaultdict(Decimal)
-    for container in pod.containers:
+    peak: dict[str, Decimal] = defaultdict(Decimal)
+    # Init containers and sidecars among them start in this order, and before all others.
+    for container in sorted(
+        pod.containers, key=lambda c: not (c.kind == "init" or c.is_init_sidecar)
+    ):
         for name, amount in _container_amounts(container, fields).items():
+            peak[name] = max(peak[name], running[name] + amount)
             if container.is_long_running:
                 running[name] += amount
-            else:
-                starting[name] = max(starting[name], amount)
-    return {name: max(running[name], starting[name]) for name in sorted({*running, *starting})}
+    return dict(sorted(peak.items()))
 
 
 def _container_amounts(container: Container, fields: tuple[str, ...]) -> dict[str, Decimal]:

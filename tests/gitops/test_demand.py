@@ -80,6 +80,16 @@ def test_a_sidecar_runs_alongside_the_others() -> None:
     assert demand.gpus == {"nvidia.com/gpu": Decimal(3)}
 
 
+def test_a_sidecar_also_runs_alongside_later_init_containers() -> None:
+    job = plans.volcano_job(gpus=2)
+    pod = job["spec"]["tasks"][0]["template"]["spec"]
+    first, last = ({"name": n, "resources": {"limits": {"cpu": "60"}}} for n in "ac")
+    sidecar = {"name": "b", "restartPolicy": "Always", "resources": {"limits": {"cpu": "10"}}}
+    pod["initContainers"] = [first, sidecar, last]
+    (demand,) = of(job)
+    assert demand.requests["cpu"] == 70
+
+
 def test_an_autoscaler_decides_the_number_of_pods() -> None:
     target = {"kind": "Deployment", "name": "digits"}
     scaler = {

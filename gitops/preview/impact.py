@@ -229,14 +229,15 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if resource.is_kind("", "Namespace"):
         kept = "Its content is kept." if change.is_retained else _NAMESPACE
         return _DATA, [kept]
-    if resource.is_kind("scheduling.volcano.sh", "Queue"):
-        return _QUEUES, [_QUEUE]
     if _is_run(resource):
         return _RUNS, list(_run(change))
+    stays = change.is_retained and change.step.operation == "delete"
+    if resource.is_kind("scheduling.volcano.sh", "Queue"):
+        return _QUEUES, [] if stays else [_QUEUE]
     if resource.unseen:
-        return _QUEUES, [_RELEASE]
+        return _QUEUES, [] if stays else [_RELEASE]
     if any(pod.role(_ROLES) == "serving" for pod in find_pods(resource)):
-        return _SERVICES, [_UNAVAILABLE]
+        return _SERVICES, [] if stays else [_UNAVAILABLE]
     return _OTHER, []
 
 

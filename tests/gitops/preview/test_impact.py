@@ -254,6 +254,20 @@ def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
     assert told(plans.step("update", halted, job), plans.step("update", halted, halted)) == []
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        plans.queue(),
+        plans.deployment(),
+        {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}},
+    ],
+    ids=lambda kept: kept["kind"],
+)
+def test_an_object_that_stays_in_the_cluster_has_no_other_effect(kept: dict[str, Any]) -> None:
+    (text,) = told(plans.step("delete", kept, retain=True))
+    assert text.endswith("leaves the stack and stays in the cluster.")
+
+
 def scheduled(run: str = "job-0123abcd", **changes: Any) -> list[dict[str, Any]]:
     """Return the template and the CronJob of a scheduled job."""
     schedule = {"cron": "0 3 * * *", "image": "recorder", **changes}

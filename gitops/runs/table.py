@@ -164,9 +164,8 @@ def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
     commands: dict[str, list[str]] = {}
     for run in runs:
         if run.failure_log_command:
-            commands.setdefault(run.failure_log_command.replace(run.name, "RUN"), []).append(
-                run.name
-            )
+            command = f"{run.failure_log_command.removesuffix(run.name)}RUN"
+            commands.setdefault(command, []).append(run.name)
     for command, names in commands.items():
         yield Text()
         yield Text(f"last log lines and events of the failures of {', '.join(names)}:")

@@ -140,6 +140,10 @@ def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
         "last log lines and events of the failures of digits-1a2b3c4d, gang-2:",
         f"  {command.replace('digits-1a2b3c4d', 'RUN')}",
     ]
+    named_like_a_word = dataclasses.replace(
+        other, name="exec", failure_log_command=command.replace("digits-1a2b3c4d", "exec")
+    )
+    assert shown(named_like_a_word).endswith(command.replace("digits-1a2b3c4d", "RUN") + "\n")
     assert failed.as_json()["failureLogCommand"] == command
     assert RUN.as_json()["failureLogCommand"] is None
 

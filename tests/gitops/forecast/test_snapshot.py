@@ -208,6 +208,14 @@ def test_gangs_whose_queue_does_not_exist_only_reserve_resources(installed: Path
     assert any("queues that do not exist" in note for note in state.notes)
 
 
+def test_closed_queues_are_named(installed: Path) -> None:
+    closed = objects.queue("closed") | {"status": {"state": "Closed"}}
+    before = taken(installed).notes
+    kubectl.put(installed, [*cluster(), closed])
+    (note,) = set(taken(installed).notes) - set(before)
+    assert note.endswith(": 1")
+
+
 def test_groups_may_lack_a_spec(installed: Path) -> None:
     items = [*cluster(), objects.queue("default")]
     for item in items:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gitops.errors import GitopsError
+from gitops.runs.states import is_controlled, state_of
 from infra.manifests import Manifest
 from infra.platform_description import KEY, NAME
 from kube.kinds import RESOURCES
@@ -89,8 +90,9 @@ class Member:
             for resource in RESOURCES
             for item in self._list(resource.name, f"--field-selector=metadata.name={run}")
         ]
-        # Jobs that a JobFlow created are deleted with the JobFlow.
-        own = [(r, item) for r, item in objects if not item["metadata"].get("ownerReferences")]
+        # Jobs that a JobFlow created are deleted with the JobFlow. The objects of a scheduled run
+        # have an owner, the CronJob's Job, but no controller.
+        own = [(resource, item) for resource, item in objects if not is_controlled(item)]
         if not own:
             raise GitopsError(
                 f"namespace {self.namespace} has no run {run!r}: `python -m gpu_platform list` "
@@ -183,11 +185,11 @@ class Member:
     def _final_state(self, run: str) -> State | None:
         """Return the final state of a run, or None if it has not finished."""
         states = [
-            resource.state(item.get("status", {}))
+            state_of(resource, item, running=0)
             for resource, item in self.find(run)
             if resource is not TEMPLATE
         ]
-        return next((state for state in states if state is not None and state.finished), None)
+        return next((state for state in states if state.finished), None)
 
     def _print_logs(self, run: str, *options: str, since: datetime | None = None) -> None:
         selected = ["--selector", f"{RUN_LABEL}={run}", "--all-containers", "--prefix"]

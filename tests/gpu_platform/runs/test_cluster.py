@@ -8,6 +8,8 @@ import pytest
 
 from gitops.errors import GitopsError
 from gpu_platform.runs.cluster import Member
+from kube.kinds.record import State
+from kube.kinds.volcano import FLOW
 
 
 class Api(Member):
@@ -122,7 +124,8 @@ def test_a_run_with_steps_is_not_suspended(api: Api) -> None:
 
 
 def test_stopping_deletes_what_no_other_object_owns(api: Api) -> None:
-    owned = item("batch.volcano.sh/v1alpha1", "Job", ownerReferences=[{"kind": "JobFlow"}])
+    owners = [{"kind": "JobFlow", "controller": True}]
+    owned = item("batch.volcano.sh/v1alpha1", "Job", ownerReferences=owners)
     api.has("jobflows.flow.volcano.sh", item("flow.volcano.sh/v1alpha1", "JobFlow"))
     api.has("jobtemplates.flow.volcano.sh", item("flow.volcano.sh/v1alpha1", "JobTemplate"))
     api.has("jobs.batch.volcano.sh", owned)
@@ -131,6 +134,20 @@ def test_stopping_deletes_what_no_other_object_owns(api: Api) -> None:
         ["delete", "jobflows.flow.volcano.sh"],
         ["delete", "jobtemplates.flow.volcano.sh"],
     ]
+
+
+def test_a_scheduled_run_is_found_although_a_job_owns_it(api: Api) -> None:
+    flow = item("flow.volcano.sh/v1alpha1", "JobFlow", ownerReferences=[{"kind": "Job"}])
+    api.has("jobflows.flow.volcano.sh", flow)
+    assert api.find("tiny-1a2b3c4d") == [(FLOW, flow)]
+
+
+def test_following_ends_when_a_step_fails(api: Api) -> None:
+    flow = item("flow.volcano.sh/v1alpha1", "JobFlow")
+    failed = {"name": "tiny-1a2b3c4d-1a2b3c4d-prepare", "state": "Failed"}
+    status = {"state": {"phase": "Running"}, "jobStatusList": [failed]}
+    api.has("jobflows.flow.volcano.sh", {**flow, "status": status})
+    assert api.follow("tiny-1a2b3c4d") is State.FAILED
 
 
 def test_an_unknown_run_is_named(api: Api) -> None:

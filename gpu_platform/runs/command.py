@@ -145,23 +145,24 @@ def _report_cost(
     from kube.quantities import quantity_or_none
 
     table = prices.load(options.prices or prices.DEFAULT)
-    row = submission.cost(run, table, description.stack)
-    if row is None:
+    rows = submission.costs(run, table, description.stack)
+    for row in rows:
+        price = "unknown cost" if row.cost_hour is None else f"{row.cost_hour:.2f} {table.currency}"
+        deadline = "the deadline of each attempt" if row.each_attempt else "its deadline"
+        until = "" if row.cost is None else f", at most {row.cost:.2f} until {deadline}"
+        sys.stderr.write(f"{row.run}: {row.gpus:f} GPUs, {price} per hour{until}\n")
+    if not rows or options.platform is not None:
         return
-    hourly = "unknown cost" if row.cost_hour is None else f"{row.cost_hour:.2f} {table.currency}"
-    until = "" if row.cost is None else f", at most {row.cost:.2f} until its deadline"
-    sys.stderr.write(f"{run.name}: {row.gpus:f} GPUs, {hourly} per hour{until}\n")
-    if options.platform is not None:
-        return
+    wanted = max(row.gpus for row in rows)
     resource = run.job.gpu_resource or description.platform.gpu_nodes.resource
     for name, used, hard in member.quota(resource):
         left = (quantity_or_none(hard) or 0) - (quantity_or_none(used) or 0)
-        if left < row.gpus:
+        if left < wanted:
             sys.stderr.write(
                 f"{run.name}: {left:f} of {hard} {resource} are left in quota {name}, so the "
                 "run's pods wait until other runs finish\n"
             )
-    sys.stderr.write(f"{run.name}: {_free_capacity(member, run.job.queue, resource, row.gpus)}\n")
+    sys.stderr.write(f"{run.name}: {_free_capacity(member, run.job.queue, resource, wanted)}\n")
 
 
 def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -> str:

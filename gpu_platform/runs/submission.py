@@ -128,12 +128,11 @@ def violations(
     return findings(submission.name, submission.manifests, platform.namespace, queues, settings)
 
 
-def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
-    """Return the GPUs of a run and their cost until its deadline, or None if it uses no GPUs."""
+def costs(submission: Submission, prices: Prices, stack: str) -> list[RunRow]:
+    """Return the GPUs and the cost of a run; for a run with steps, those of each step with GPUs."""
     views = [View(resource_of(dict(each))) for each in submission.manifests]
     demanded: list[Demand] = list(with_gpus(demands(views)))
-    rows = run_rows(demanded, prices, stack)
-    return rows[0] if rows else None
+    return run_rows(demanded, prices, stack)
 
 
 def stack_configuration(jobs: Mapping[str, TrainingJobSettings]) -> str:

@@ -60,6 +60,19 @@ def test_a_dry_run_prints_manifests_and_advice(
     assert "violates the advisory rule training-ends" in said.err
 
 
+def test_every_step_has_a_cost(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluation = {"command": ["true"], "gpus": 1, "cpu": 1, "memory": "4Gi", "after": ["train"]}
+    gpus = {"gpus_per_node": 4, "gpu_product": "NVIDIA-L4", "attempt_deadline_seconds": 7200}
+    job = JOB | gpus | {"steps": {"evaluate": evaluation}}
+    (files / "job.yaml").write_text(yaml.safe_dump({"tiny": job}))
+    assert submit(files, "--dry-run") == 0
+    lines = capsys.readouterr().err.splitlines()
+    evaluated, trained = (line for line in lines if " per hour" in line)
+    assert "(evaluate): 1 GPUs, 0.75 USD per hour" in evaluated
+    assert "(train): 4 GPUs, 3.00 USD per hour, at most 6.00 until" in trained
+    assert "each attempt" in trained
+
+
 def test_the_policies_are_those_of_the_stack(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

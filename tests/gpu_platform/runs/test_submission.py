@@ -13,7 +13,7 @@ from gitops.errors import GitopsError
 from gpu_platform.runs.submission import (
     Description,
     Submission,
-    cost,
+    costs,
     read_jobs,
     stack_configuration,
     submissions,
@@ -100,8 +100,7 @@ def test_the_policies_say_the_same_of_a_run_as_of_that_of_a_stack(
 
 
 def test_a_run_has_a_cost(submitted: list[Submission]) -> None:
-    row = cost(submitted[0], prices.load(prices.DEFAULT), "prod")
-    assert row is not None
+    (row,) = costs(submitted[0], prices.load(prices.DEFAULT), "prod")
     assert row.gpus > 0
 
 

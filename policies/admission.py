@@ -16,6 +16,7 @@ from policies.cel import Manifest, Target, Variables, literal, pattern
 from policies.configuration import Configuration
 from policies.custom_rules import with_custom_rules
 from policies.inputs import UnusableInputError, add_rule_arguments, read_configuration
+from policies.kubernetes_yaml import Dumper
 from policies.rule import ConfigurationError as ConfigurationError
 from policies.rule import Rule, RuleConfig
 from policies.settings import GpuConfig, SystemConfig
@@ -237,13 +238,6 @@ def _exempt(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -
     return f"variables.addresses.exists(a, {' || '.join(conditions)})" if conditions else "false"
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes repeated parts in full, without anchors and aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
@@ -281,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    sys.stdout.write(yaml.dump_all(built, Dumper=_Dumper, sort_keys=False, width=100))
+    sys.stdout.write(yaml.dump_all(built, Dumper=Dumper, sort_keys=False, width=100))
     return 0
 
 

@@ -173,3 +173,22 @@ Loader.yaml_constructors = {tag: yaml.CSafeLoader.yaml_constructors[tag] for tag
     f"{_PREFIX}binary": _binary,
     **{f"{_PREFIX}{name}": _construct_typed for name in _TYPES},
 }
+
+
+class Dumper(yaml.SafeDumper):
+    """Dumper that repeats shared parts, and quotes strings that kubectl would not read as strings.
+
+    PyYAML writes `1e3`, `08` and `y` without quotes, because it reads them as strings itself.
+    """
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Return True, so that no anchors are written."""
+        return True
+
+
+def _represent_text(dumper: Dumper, text: str) -> yaml.ScalarNode:
+    style = None if scalar(text) == text else "'"
+    return dumper.represent_scalar(f"{_PREFIX}str", text, style=style)
+
+
+Dumper.add_representer(str, _represent_text)

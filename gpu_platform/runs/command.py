@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from decimal import Decimal
@@ -66,9 +65,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.dry_run:
         import yaml
 
-        # The JSON round trip prevents YAML anchors for parts that objects share.
-        objects = json.loads(json.dumps([each for run in runs for each in run.manifests]))
-        sys.stdout.write(yaml.safe_dump_all(objects, sort_keys=False))
+        from policies.kubernetes_yaml import Dumper
+
+        objects = [each for run in runs for each in run.manifests]
+        sys.stdout.write(yaml.dump_all(objects, Dumper=Dumper, sort_keys=False))
         return 0
     if options.simulate is not None:
         sys.stdout.write(_simulation_report(runs, options.simulate))

@@ -25,6 +25,7 @@ from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import TrainingSettings
 from infra.training_run import manifests, run_name
 from policies.evaluation import Finding, resource_of
+from policies.kubernetes_yaml import Dumper
 from policies.views import View
 
 
@@ -141,6 +142,5 @@ def stack_configuration(jobs: Mapping[str, TrainingJobSettings]) -> str:
         key: job.model_dump(mode="json", exclude_unset=True, by_alias=True)
         for key, job in jobs.items()
     }
-    return yaml.safe_dump(
-        {"config": {"gpu-platform:training": {"jobs": configuration}}}, sort_keys=False
-    )
+    stack = {"config": {"gpu-platform:training": {"jobs": configuration}}}
+    return yaml.dump(stack, Dumper=Dumper, sort_keys=False)

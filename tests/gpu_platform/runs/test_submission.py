@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gitops import prices
+from gitops import prices, stack_file
 from gitops.errors import GitopsError
 from gpu_platform.runs.submission import (
     Description,
@@ -20,6 +20,7 @@ from gpu_platform.runs.submission import (
     violations,
 )
 from infra.platform_description import KEY, NAME
+from policies import kubernetes_yaml
 from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import read
@@ -97,6 +98,25 @@ def test_the_policies_say_the_same_of_a_run_as_of_that_of_a_stack(
         assert {(f.rule, f.message) for f in found} == {(f.rule, f.message) for f in expected}
         told |= {f.rule for f in found}
     assert told
+
+
+def test_printed_objects_are_read_by_kubectl_without_changes(submitted: list[Submission]) -> None:
+    for submission in submitted:
+        text = yaml.dump_all(submission.manifests, Dumper=kubernetes_yaml.Dumper)
+        read_again = yaml.load_all(text, kubernetes_yaml.Loader)
+        assert canonical(read_again) == canonical(submission.manifests)
+
+
+@pytest.mark.parametrize("text", ["1e3", "08", "0o17", "1.e5", "y", "Off", "12e4567", "a: b", ""])
+def test_exported_texts_stay_texts(text: str, tmp_path: Path) -> None:
+    job = {"queue": "q", "cpu": 1, "memory": "1Gi", "command": ["run", text], "env": {"TEXT": text}}
+    file = tmp_path / "jobs.yaml"
+    file.write_text(json.dumps({"tiny": job}))
+    exported = stack_file.parse(stack_configuration(read_jobs(file)))
+    (read_again,) = exported["config"]["gpu-platform:training"]["jobs"].values()
+    assert (read_again["command"], read_again["env"]) == (job["command"], job["env"])
+    printed = yaml.dump({text: [text]}, Dumper=kubernetes_yaml.Dumper)
+    assert yaml.load(printed, kubernetes_yaml.Loader) == {text: [text]}  # noqa: S506
 
 
 def test_a_run_has_a_cost(submitted: list[Submission]) -> None:

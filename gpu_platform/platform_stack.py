@@ -171,7 +171,7 @@ class Platform:
         """Return the arguments of a service on this platform.
 
         Images must be pinned by digest, unless they are outputs. If the settings name a job, `run`
-        is the run to serve.
+        is the run to serve. The canary has the image of the service unless `canary_image` is set.
 
         Raises:
             PlatformError: If the platform does not support the service. The message lists every
@@ -182,8 +182,11 @@ class Platform:
                 f"The namespace of {key!r} is an output of a resource, but the URL of a service "
                 "contains it: pass the name as a string."
             )
-        images = [each for each in (image, canary_image) if each is not None]
-        _raise(key, self.problems_of_service(service, *images, run=run))
+        _raise(key, self.problems_of_service(service, image, canary_image, run=run))
+        if service.canary is not None and canary_image is not None:
+            # In the settings, a canary has a separate image if `image` is set to any name.
+            canary = service.canary.model_copy(update={"image": "canary"})
+            service = service.model_copy(update={"canary": canary})
         return InferenceServiceArgs(
             key=key,
             service=service,
@@ -191,7 +194,7 @@ class Platform:
             namespace=self.namespace,
             domain=domain,
             image=image,
-            canary_image=image if canary_image is None else canary_image,
+            canary_image=canary_image,
             gpu_nodes=self.gpu_nodes,
             claims=self.claims,
             service_account=service_account,
@@ -229,7 +232,9 @@ class Platform:
     def problems_of_service(
         self,
         service: InferenceServiceSettings,
-        *images: pulumi.Input[str],
+        image: pulumi.Input[str],
+        canary_image: pulumi.Input[str] | None = None,
+        *,
         run: str | None = None,
     ) -> Iterator[Problem]:
         """Yield a problem for each setting of a service that this platform does not support."""
@@ -248,9 +253,20 @@ class Platform:
             yield Problem(
                 "canary.rollback", "requires the platform's stack: define the service there"
             )
-        for image in images:
-            if not isinstance(image, pulumi.Output):
-                yield from pinning_problems(image)
+        if service.canary is None and canary_image is not None:
+            yield Problem(
+                "canary",
+                "is missing, but an image for it is set: add the canary, or omit the image",
+            )
+        if service.canary is not None and service.canary.image is not None and canary_image is None:
+            yield Problem(
+                "canary.image",
+                f"is {service.canary.image!r}, but only the platform's stack has images by key: "
+                "pass canary_image",
+            )
+        for each in (image, canary_image):
+            if each is not None and not isinstance(each, pulumi.Output):
+                yield from pinning_problems(each)
 
     def _missing_claims(self, volumes: Mapping[str, VolumeSettings]) -> Iterator[Problem]:
         for name, volume in volumes.items():

@@ -130,8 +130,7 @@ class InferenceService(Deferred):
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = validate(InferenceSettings, values, "services", name).services.values()
-            images = [each for each in (image, canary_image) if each is not None]
-            _raise_if_any(platform.problems_of_service(service, *images))
+            _raise_if_any(platform.problems_of_service(service, image, canary_image))
             arguments = platform.inference_service(
                 name,
                 service,

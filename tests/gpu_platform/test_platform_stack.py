@@ -197,6 +197,32 @@ def test_a_service_with_other_volumes_or_a_rollback_is_refused() -> None:
     ]
 
 
+def test_a_canary_has_the_image_that_is_passed() -> None:
+    canary = {"weight": 10, "run": "digits-4567cdef"}
+    route = {"gateway": {"name": "g", "namespace": "n"}}
+    settings = service(run="digits-0123abcd", route=route, canary=canary)
+    platform = Platform.of(STACK, OUTPUTS)
+    for passed, expected in ((TRAINING_IMAGE, TRAINING_IMAGE), (None, INFERENCE_IMAGE)):
+        placed = platform.inference_service(
+            "digits", settings, image=INFERENCE_IMAGE, canary_image=passed
+        )
+        assert placed.canary is not None
+        assert placed.canary.image == expected
+
+
+def test_an_image_that_no_canary_uses_is_refused() -> None:
+    route = {"gateway": {"name": "g", "namespace": "n"}}
+    settings = service(run="digits-0123abcd", route=route)
+    platform = Platform.of(STACK, OUTPUTS)
+    with pytest.raises(PlatformError, match="  - canary is missing"):
+        platform.inference_service(
+            "digits", settings, image=INFERENCE_IMAGE, canary_image=INFERENCE_IMAGE
+        )
+    keyed = service(run="digits-0123abcd", route=route, canary={"weight": 10, "image": "new"})
+    with pytest.raises(PlatformError, match=r"  - canary\.image is 'new'"):
+        platform.inference_service("digits", keyed, image=INFERENCE_IMAGE)
+
+
 def test_what_is_fetched_needs_no_claim() -> None:
     platform = Platform.of(STACK, {**OUTPUTS, "claims": {}})
     fetched = service(url="s3://models/digits-0123abcd/export")

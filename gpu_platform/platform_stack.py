@@ -1,20 +1,22 @@
 """Platform for the workloads of other stacks, read from the outputs of the platform's stack."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 import pulumi
 import pulumi_kubernetes as kubernetes
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from infra.outputs import PLATFORM_OUTPUTS, PlatformOutputs, gpu_nodes_input
 from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference import InferenceServiceSettings, InferenceSettings
 from infra.settings.problems import rule
 from infra.settings.training.job import TrainingJobSettings
+from infra.settings.training.settings import TrainingSettings
 from infra.settings.types import PinnedImage
 from infra.settings.volumes import VolumeSettings
 from infra.training_run import TrainingJobArgs
@@ -145,7 +147,8 @@ class Platform:
             PlatformError: If the platform does not support the job. The message lists every
                 unsupported key.
         """
-        _raise(key, self.problems_of_job(job, image, image_identity))
+        problems = self.problems_of_job(job, image, image_identity)
+        _raise(key, chain(_problems_of_key(TrainingSettings, "jobs", key, job), problems))
         return TrainingJobArgs(
             key=key,
             job=job,
@@ -182,7 +185,8 @@ class Platform:
                 f"The namespace of {key!r} is an output of a resource, but the URL of a service "
                 "contains it: pass the name as a string."
             )
-        _raise(key, self.problems_of_service(service, image, canary_image, run=run))
+        problems = self.problems_of_service(service, image, canary_image, run=run)
+        _raise(key, chain(_problems_of_key(InferenceSettings, "services", key, service), problems))
         if service.canary is not None and canary_image is not None:
             # In the settings, a canary has a separate image if `image` is set to any name.
             canary = service.canary.model_copy(update={"image": "canary"})
@@ -294,6 +298,17 @@ def _choice(noun: str, names: Collection[str]) -> str:
     return f"the platform has only the {noun}s {', '.join(sorted(names))}: use one of them"
 
 
+def _problems_of_key(
+    section: type[BaseModel], table: str, key: str, settings: BaseModel
+) -> Iterator[Problem]:
+    """Yield a problem if the names of objects cannot be derived from a key."""
+    try:
+        section.model_validate({table: {key: settings}})
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            yield Problem("key", f"is {key!r}: it {rule(detail)}")
+
+
 def pinning_problems(image: object) -> Iterator[Problem]:
     """Yield a problem if an image is not pinned by digest."""
     try:
@@ -303,7 +318,7 @@ def pinning_problems(image: object) -> Iterator[Problem]:
             yield Problem("image", f"is {image!r}: it {rule(detail)}")
 
 
-def _raise(key: str, problems: Iterator[Problem]) -> None:
+def _raise(key: str, problems: Iterable[Problem]) -> None:
     if lines := [f"  - {problem.key} {problem.reason}." for problem in problems]:
         raise PlatformError("\n".join([f"the platform does not support {key!r}:", *lines]))
 

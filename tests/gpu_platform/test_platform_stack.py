@@ -153,6 +153,21 @@ def test_several_shares_of_a_gpu_are_refused() -> None:
     platform.training_job("digits", job(), image=TRAINING_IMAGE)
 
 
+@pytest.mark.parametrize("key", ["Digits_Run", "", "a" * 41])
+def test_a_key_that_yields_no_names_is_refused(key: str) -> None:
+    platform = Platform.of(STACK, OUTPUTS)
+    with pytest.raises(PlatformError, match=f"  - key is '{key}'"):
+        platform.training_job(key, job(), image=TRAINING_IMAGE)
+    with pytest.raises(PlatformError, match=f"  - key is '{key}'"):
+        platform.inference_service(key, service(run="digits-0123abcd"), image=INFERENCE_IMAGE)
+
+
+def test_names_of_pods_are_checked() -> None:
+    steps = {"a-long-step": {"command": ["run"], "cpu": "1", "memory": "4Gi"}}
+    with pytest.raises(PlatformError, match="  - key is "):
+        Platform.of(STACK, OUTPUTS).training_job("a" * 40, job(steps=steps), image=TRAINING_IMAGE)
+
+
 def service(**changed: Any) -> InferenceServiceSettings:
     return InferenceServiceSettings.model_validate({"cpu": "1", "memory": "1Gi", **changed})
 

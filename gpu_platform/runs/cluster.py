@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gitops.errors import GitopsError
+from gitops.runs.snapshot import is_scheduled
 from gitops.runs.states import is_controlled, state_of
 from infra.manifests import Manifest
 from infra.platform_description import KEY, NAME
@@ -170,8 +171,9 @@ class Member:
         while True:
             final_state = self._final_state(run)
             pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
-            # `kubectl logs` fails if a container of one of the pods has not started.
-            if pods and all(map(_has_started, pods)):
+            # Pods of a gang start together, but additional pods of an elastic gang may wait longer.
+            scheduled = [pod for pod in pods if is_scheduled(pod)]
+            if scheduled and all(map(_has_started, scheduled)):
                 now = datetime.now(UTC)
                 self._print_logs(run, "--follow", since=since)
                 since, announced = now, False
@@ -193,7 +195,8 @@ class Member:
 
     def _print_logs(self, run: str, *options: str, since: datetime | None = None) -> None:
         selected = ["--selector", f"{RUN_LABEL}={run}", "--all-containers", "--prefix"]
-        limits = ["--max-log-requests=1024"]
+        # Without --ignore-errors, kubectl exits if a container of one of the pods has not started.
+        limits = ["--max-log-requests=1024", "--ignore-errors"]
         limits += [f"--since-time={since.isoformat()}"] if since else ["--tail=-1"]
         command = [*self.kubectl, "logs", "--namespace", self.namespace]
         subprocess.run([*command, *selected, *limits, *options], check=False)

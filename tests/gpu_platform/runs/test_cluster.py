@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -148,6 +149,24 @@ def test_following_ends_when_a_step_fails(api: Api) -> None:
     status = {"state": {"phase": "Running"}, "jobStatusList": [failed]}
     api.has("jobflows.flow.volcano.sh", {**flow, "status": status})
     assert api.follow("tiny-1a2b3c4d") is State.FAILED
+
+
+def test_an_elastic_gang_is_followed_while_a_pod_waits(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = []
+
+    def print_logs(api: Api, run: str, *_: str, since: object = None) -> None:
+        printed.append(run)
+        api.has("jobs.batch.volcano.sh", {**VOLCANO, "status": {"state": {"phase": "Completed"}}})
+
+    monkeypatch.setattr(Api, "_print_logs", print_logs)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    running = {"spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
+    api.has("jobs.batch.volcano.sh", {**VOLCANO, "status": {"state": {"phase": "Running"}}})
+    api.has("pods", running, {"spec": {}, "status": {"phase": "Pending"}})
+    assert api.follow("tiny-1a2b3c4d") is State.SUCCEEDED
+    assert printed[0] == "tiny-1a2b3c4d"
 
 
 def test_an_unknown_run_is_named(api: Api) -> None:

@@ -16,7 +16,7 @@ from gitops.errors import GitopsError
 from gitops.preview.new_runs import run_rows
 from gitops.preview.report import RunRow
 from gitops.prices import Prices
-from gitops.stack_file import document
+from gitops.stack_file import parse
 from gpu_platform.platform_stack import Platform, PlatformError
 from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest, with_metadata
@@ -78,9 +78,11 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
         GitopsError: If the file cannot be read or is not valid. The message lists every problem.
     """
     try:
-        values = document(file)
-    except OSError as error:
-        raise GitopsError(f"{file} cannot be read: {error.strerror}") from None
+        values = parse(file.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise GitopsError(f"{file} cannot be read: {error}") from None
+    if not (isinstance(values, dict) and values):
+        raise GitopsError(f"{file} contains no jobs: write a mapping from keys to jobs")
     try:
         # Sort the keys as Pulumi does, because the order of variables and volumes is significant.
         values = json.loads(json.dumps(values, sort_keys=True))

@@ -166,7 +166,9 @@ def test_a_job_that_does_not_fit_the_platform_is_refused(
     [
         ("digits: {nods: 2}", "did you mean 'nodes'"),
         ("digits: {cpu: 1", "jobs.yaml"),
-        ("[]", "jobs.yaml"),
+        ("[]", "contains no jobs"),
+        ("{}", "contains no jobs"),
+        ("", "contains no jobs"),
     ],
 )
 def test_mistakes_in_the_file_are_named(text: str, says: str, tmp_path: Path) -> None:

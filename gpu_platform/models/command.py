@@ -15,6 +15,8 @@ from gitops.errors import BLOCKED, GitopsError, UsageError
 from gitops.runs.command import kubectl
 from gpu_platform.runs.findings import read_settings
 from infra.manifests import Manifest as Object
+from policies.documents import DocumentError
+from policies.documents import read as documents_of
 from workload.promotion import parse_named
 
 try:
@@ -77,10 +79,10 @@ def _publish(options: argparse.Namespace) -> Iterator[str]:
 def _objects(options: argparse.Namespace) -> list[Object]:
     if options.objects is not None:
         try:
-            documents = [each for each in yaml.safe_load_all(options.objects.read_text()) if each]
-        except (OSError, ValueError, yaml.YAMLError) as error:
+            documents = documents_of(str(options.objects), options.objects.read_bytes())
+            return [document.manifest for document in documents]
+        except (OSError, DocumentError) as error:
             raise GitopsError(f"{options.objects} cannot be read: {error}") from None
-        return [item for each in documents for item in each.get("items", [each])]
     from gpu_platform.runs.cluster import Member
     from workload.manifest import ExportError, read_manifest
 

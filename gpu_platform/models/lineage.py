@@ -90,9 +90,10 @@ def build_lineage(
     Raises:
         GitopsError: If the objects belong to a different run.
     """
-    views = [View(resource_of(dict(each))) for each in objects]
-    runs = {each["metadata"].get("labels", {}).get(RUN_LABEL) for each in objects} - {None}
-    names = {each["metadata"]["name"] for each in objects}
+    resources = [resource_of(dict(each)) for each in objects]
+    views = [View(resource) for resource in resources]
+    runs = {text for resource in resources if (text := resource.labels[RUN_LABEL].text)}
+    names = {resource.name for resource in resources}
     if objects and manifest.run not in runs | names:
         raise GitopsError(
             f"the export belongs to run {manifest.run!r}, but the objects belong to "

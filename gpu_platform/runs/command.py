@@ -221,7 +221,11 @@ def _sweeps(options: argparse.Namespace) -> int:
     if options.html is not None:
         from gpu_platform.runs.sweep_page import page
 
-        options.html.write_text(page(sweeps), "utf-8")
+        content = page(sweeps)
+        try:
+            options.html.write_text(content, "utf-8")
+        except OSError as error:
+            raise GitopsError(f"{options.html} cannot be written: {error.strerror}") from None
         sys.stdout.write(f"wrote {options.html}\n")
         return 0
     for line in sweep_lines(sweeps):

@@ -50,5 +50,5 @@ def _table(summary: Mapping[str, Any]) -> Iterator[str]:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"  {'  '.join(cells)}".rstrip()
-    if (more := len(summary["trials"]) - _SHOWN) > 0:
+    if (more := summary["chosen"] - _SHOWN) > 0:
         yield f"  and {more} more"

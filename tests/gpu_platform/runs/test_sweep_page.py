@@ -126,7 +126,7 @@ def test_missing_packages_and_old_controllers_are_named(monkeypatch: pytest.Monk
 
 
 def test_the_command_writes_what_the_controller_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim, file = tmp_path / "claim", tmp_path / "sweeps.html"
     claim.mkdir()
@@ -143,3 +143,6 @@ def test_the_command_writes_what_the_controller_reports(
     assert len(images(text)) == 3
     for run in stage.api.jobs:
         assert run in text
+    missing = str(tmp_path / "missing" / "sweeps.html")
+    assert command.main(["sweeps", "--namespace", "ml", "--html", missing]) == 1
+    assert f"{missing} cannot be written" in capsys.readouterr().err

@@ -42,10 +42,15 @@ class Trial:
         """Return the number of rungs that the trial has reached."""
         return sum(self.at(rung) is not None for rung in rungs)
 
+    @property
+    def is_active(self) -> bool:
+        """True if the job of the trial exists, and is neither paused nor finished."""
+        return self.phase in ("waiting", "placed", "pausing")
+
     def occupies_slot(self, rungs: Sequence[int]) -> bool:
         """Return whether the trial occupies a parallel slot, or has one reserved to resume."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
-        return resuming or self.phase in ("asked", "waiting", "placed", "pausing")
+        return resuming or self.is_active or self.phase == "asked"
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,7 @@ def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = Fa
 
 def is_over(trials: Sequence[Trial], *, complete: bool, spent: bool) -> bool:
     """Return whether the sweep is over: complete, or all trials are permanently paused."""
-    active = any(trial.phase in ("waiting", "placed", "pausing") for trial in trials)
-    return complete or (spent and not active)
+    return complete or (spent and not any(trial.is_active for trial in trials))
 
 
 def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) -> Iterator[Action]:
@@ -133,15 +137,14 @@ def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterato
 
     Trials that already have a slot come first, then promoted ones, then new ones.
     """
-    slots = bounds.parallel
+    slots = bounds.parallel - sum(trial.is_active for trial in trials)
     for trial in trials:
-        if not trial.occupies_slot(bounds.rungs):
+        if trial.is_active or not trial.occupies_slot(bounds.rungs):
             continue
+        # More trials than `parallel` have a slot if the user has reduced `parallel`.
+        if slots > 0:
+            yield Action("create" if trial.phase == "asked" else "resume", trial.run)
         slots -= 1
-        if trial.phase == "asked":
-            yield Action("create", trial.run)
-        elif trial.phase == "paused":
-            yield Action("resume", trial.run)
     more = 0 if exhausted else bounds.trials - len(trials)
     promoted = list(_promotions(bounds, trials))
     running = any(trial.occupies_slot(bounds.rungs) for trial in trials)

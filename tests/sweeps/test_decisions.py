@@ -52,6 +52,16 @@ def test_a_trial_that_resumes_occupies_its_place_until_its_phase_changes() -> No
     assert kinds(decide(HALVING, trials)) == [("resume", "a")]
 
 
+def test_fewer_trials_resume_after_parallel_was_reduced() -> None:
+    bounds = Bounds(parallel=2, trials=9, rungs=[1, 3], factor=3)
+    paused = [trial(run, "paused", 0.5, granted=1) for run in "abc"]
+    assert kinds(decide(bounds, paused)) == [("resume", "a"), ("resume", "b")]
+    running = [trial("d", "placed"), trial("e", "pausing", 0.5)]
+    asked = trial("f", "asked")
+    assert kinds(decide(bounds, [paused[0], asked, *running])) == []
+    assert not is_complete(bounds, paused)
+
+
 def test_a_promoted_trial_runs_to_the_next_rung_even_if_others_overtake_it() -> None:
     overtaken = trial("a", "placed", 0.1, 0.2, granted=1)
     others = [trial(name, "paused", 0.9) for name in "bcd"]

@@ -94,8 +94,9 @@ class LogStreams:
         return Tail(self._lines, self._size, [line async for line in lines]).lines
 
     async def _read(self, attempt: Attempt) -> None:
-        # A restarted stream receives the last lines again, so it starts with an empty tail.
-        tail = self._tails[attempt] = Tail(self._lines, self._size)
+        # A restarted stream receives the last lines again, so it starts with an empty tail. If it
+        # receives nothing, for example because the node is lost, the earlier lines are kept.
+        tail = Tail(self._lines, self._size)
         client, free = self._connection()
         try:
             async with free:
@@ -109,6 +110,7 @@ class LogStreams:
                 )
                 async for line in lines:
                     tail.add(line)
+                    self._tails[attempt] = tail
         except (HTTPError, RuntimeError) as error:
             # lightkube raises RuntimeError if the server responds to this request with an error.
             _log.warning("log stream of %s interrupted: %s", attempt.pod, type(error).__name__)

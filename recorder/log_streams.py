@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from httpx2 import HTTPError
+from httpx2 import HTTPError, Response
 from lightkube import AsyncClient
 
 from recorder.pods import Attempt
@@ -111,8 +111,7 @@ class LogStreams:
                 async for line in lines:
                     tail.add(line)
                     self._tails[attempt] = tail
-        except (HTTPError, RuntimeError) as error:
-            # lightkube raises RuntimeError if the server responds to this request with an error.
+        except HTTPError as error:
             _log.warning("log stream of %s interrupted: %s", attempt.pod, type(error).__name__)
             # The lines received so far are kept. The next update of the pod restarts the stream.
             self._tasks.pop(attempt, None)
@@ -122,5 +121,17 @@ class LogStreams:
         for stream in self._streams:
             if not stream[1].locked():
                 return stream
-        self._streams.append((self._connect(), asyncio.Semaphore(STREAMS)))
+        client = self._connect()
+        client._client._client.event_hooks["response"].append(_read_error)
+        self._streams.append((client, asyncio.Semaphore(STREAMS)))
         return self._streams[-1]
+
+
+async def _read_error(response: Response) -> None:
+    """Read an error response, which closes it.
+
+    lightkube does not close error responses to these requests. Each of them would occupy one of the
+    connection's HTTP/2 streams, until no log could be streamed any more.
+    """
+    if response.is_error:
+        await response.aread()

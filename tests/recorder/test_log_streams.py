@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
-from httpx2 import ReadError
+from httpx2 import AsyncByteStream, MockTransport, ReadError, Request, Response
+from lightkube import AsyncClient
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.config.models import Cluster, User
 
 from recorder.log_streams import LogStreams, Tail
 from recorder.pods import Attempt
+
+ATTEMPT = Attempt("uid", "pod", "training", 0)
+ERROR = b'{"apiVersion": "v1", "kind": "Status", "code": 404, "message": "no such pod"}'
 
 
 def test_the_last_lines_are_kept() -> None:
@@ -29,25 +34,48 @@ def test_a_truncated_character_is_replaced() -> None:
     assert line.endswith("öü")
 
 
-class LostNode:
-    """A client whose first stream is interrupted after a line; later requests fail."""
+class Body(AsyncByteStream):
+    """The body of a response. If `lost`, the connection breaks after the content."""
 
-    def __init__(self) -> None:
-        self.requests = 0
+    def __init__(self, content: bytes, *, lost: bool = False) -> None:
+        self.content, self.lost, self.closed = content, lost, False
 
-    async def log(self, pod: str, **_: Any) -> AsyncIterator[str]:
-        self.requests += 1
-        if self.requests == 1:
-            yield "the last line"
-        raise ReadError("the node is lost")
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.content
+        if self.lost:
+            raise ReadError("the node is lost")
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def connected(*responses: tuple[int, Body]) -> LogStreams:
+    """Return streams whose requests get these responses."""
+    remaining = iter(responses)
+
+    def respond(_: Request) -> Response:
+        status, body = next(remaining)
+        return Response(status, headers={"Content-Type": "application/json"}, stream=body)
+
+    cluster, user = Cluster(server="http://api"), User(token="token")
+    config = KubeConfig.from_one(cluster=cluster, user=user, namespace="ml").get()
+    return LogStreams(lambda: AsyncClient(config, transport=MockTransport(respond)), 10, 1000)
 
 
 async def test_a_restarted_stream_that_fails_keeps_the_earlier_lines() -> None:
-    client: Any = LostNode()
-    streams = LogStreams(lambda: client, 10, 1000)
-    attempt = Attempt("uid", "pod", "training", 0)
-    for requests in (1, 2):
-        streams.follow(attempt)
-        await asyncio.sleep(0.01)
-        assert client.requests == requests
-    assert await streams.last_lines(attempt) == ["the last line"]
+    lines, error = Body(b"the last line\n", lost=True), Body(ERROR)
+    streams = connected((200, lines), (502, error))
+    for body in (lines, error):
+        streams.follow(ATTEMPT)
+        await asyncio.sleep(0.05)
+        assert body.closed
+    assert await streams.last_lines(ATTEMPT) == ["the last line"]
+
+
+async def test_error_responses_are_closed() -> None:
+    errors = [Body(ERROR) for _ in range(3)]
+    streams = connected(*((404, body) for body in errors))
+    for body in errors:
+        streams.follow(ATTEMPT)
+        await asyncio.sleep(0.05)
+        assert body.closed

@@ -208,7 +208,8 @@ class Study:
         values = {}
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())
-            value = _value(parameter, self.distributions[name], texts.get(name, str(default)))
+            text = texts.get(name, str(default))
+            value = _value(name, parameter, self.distributions[name], text)
             if value is None:
                 return None
             values[name] = value
@@ -271,10 +272,15 @@ def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistr
     return found
 
 
-def _value(parameter: ParameterSettings, distribution: BaseDistribution, text: str) -> Any:
+def _value(
+    name: str, parameter: ParameterSettings, distribution: BaseDistribution, text: str
+) -> Any:
     """Parse a parameter's value; return None if it is not in the space."""
     if isinstance(distribution, CategoricalDistribution):
-        return next((each for each in parameter.choices if str(written(each)) == text), None)
+        # Runs write 0 as 0.0 if the hyperparameter is a float.
+        is_float = TrainingConfig.model_fields[name].annotation is float
+        choices = {str(written(float(c) if is_float else c)): c for c in parameter.choices}
+        return choices.get(text)
     try:
         value = int(text) if isinstance(distribution, IntDistribution) else float(text)
     except ValueError:

@@ -109,6 +109,17 @@ def test_the_study_is_rebuilt_from_the_settings_of_runs(tmp_path: Path) -> None:
     assert not before.is_rebuilt
 
 
+def test_integer_choices_of_floats_are_found(tmp_path: Path) -> None:
+    settings = described(space={"weight_decay": {"choices": [0, 0.1]}})
+    made = Study(tmp_path, sweep(settings))
+    for choice in (0, 0.1):
+        config = sweep(settings).settings.trial({"weight_decay": choice}).hyperparameters
+        assert config is not None
+        assert made.parameters({"weight_decay": str(config.weight_decay)}) == {
+            "weight_decay": choice
+        }
+
+
 def test_a_default_that_an_export_does_not_list_is_found(tmp_path: Path) -> None:
     made = study(tmp_path)
     default = TrainingConfig().optimizer

@@ -274,10 +274,10 @@ class SweepSettings(Settings):
                 detail = error.errors(include_url=False)[0]
                 location = ".".join(str(part) for part in detail["loc"][1:])
                 values = ", ".join(f"{name} {value}" for name, value in parameters.items())
-                separator = ":" if detail["type"] == "value_error" else ""
+                subject = f"{location}{':' if detail['type'] == 'value_error' else ''} "
                 yield (
-                    f"has a space with {values}, which no job accepts: {location}{separator} "
-                    f"{rule(detail)}"
+                    f"has a space with {values}, which no job accepts: "
+                    f"{subject if location else ''}{rule(detail)}"
                 )
                 return
 

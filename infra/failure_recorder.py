@@ -12,6 +12,7 @@ from infra.manifests import Manifest
 from infra.pods import GpuNodes, Mount, Pod
 from infra.settings import StackSettings
 from infra.settings.monitoring import RECORDER, RecorderSettings
+from infra.settings.problems import choice
 from infra.shared import SharedResources
 
 CLAIMS_PATH: Final = "/claims"
@@ -61,6 +62,13 @@ class FailureRecorder(Component):
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
+        # The settings of a stack are checked before, but those of other programs are not.
+        for key in args.recorder.claims:
+            if key not in args.claims:
+                raise pulumi.RunError(
+                    f"recorder.claims of {name!r} contains {key!r}, which is not a key of claims: "
+                    f"{choice(args.claims)}."
+                )
         super().__init__("FailureRecorder", name, opts)
         self.create_in_order(name, manifests(args))
         self.register_outputs({})

@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from infra.failure_recorder import FailureRecorderArgs, manifests
+import pulumi
+import pytest
+
+from infra.failure_recorder import FailureRecorder, FailureRecorderArgs, manifests
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.settings.monitoring import RecorderSettings
@@ -30,6 +33,15 @@ def built(*, isolated: bool = True, **settings: Any) -> dict[str, Manifest]:
         isolated=isolated,
     )
     return {each["kind"]: each for each in manifests(given)}
+
+
+def test_unknown_claims_are_refused_without_a_traceback() -> None:
+    recorder = RecorderSettings(claims=["models"])
+    given = FailureRecorderArgs(
+        recorder=recorder, namespace="ml", image="", claims={"checkpoints": ""}, gpu_nodes=NODES
+    )
+    with pytest.raises(pulumi.RunError, match=r"'models', which is not a key .*checkpoints"):
+        FailureRecorder("recorder", given)
 
 
 def test_it_may_read_pods_logs_and_events_and_nothing_else() -> None:

@@ -76,12 +76,17 @@ class LogStreams:
                 return await self._request(attempt)
         return [] if tail is None else tail.lines
 
+    def drop(self, attempt: Attempt) -> None:
+        """Stop a container's stream and drop its lines."""
+        if (task := self._tasks.pop(attempt, None)) is not None:
+            task.cancel()
+        self._tails.pop(attempt, None)
+
     def forget(self, uid: str) -> None:
         """Stop the streams and drop the lines of a deleted pod."""
-        for attempt in [each for each in self._tasks if each.uid == uid]:
-            self._tasks.pop(attempt).cancel()
-        for attempt in [each for each in self._tails if each.uid == uid]:
-            del self._tails[attempt]
+        for attempt in {*self._tasks, *self._tails}:
+            if attempt.uid == uid:
+                self.drop(attempt)
 
     async def _request(self, attempt: Attempt) -> list[str]:
         lines = self._client.log(

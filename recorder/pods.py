@@ -71,6 +71,14 @@ def failed_containers(pod: Pod) -> Iterator[Termination]:
             yield _termination(_attempt(pod, status, status.restartCount - 1), before)
 
 
+def succeeded_containers(pod: Pod) -> Iterator[Attempt]:
+    """Yield the containers that have succeeded."""
+    for status in _statuses(pod):
+        terminated = status.state.terminated if status.state else None
+        if terminated is not None and terminated.exitCode == 0:
+            yield _attempt(pod, status, status.restartCount)
+
+
 def unobserved_terminations(pod: Pod, now: datetime) -> Iterator[Termination]:
     """Yield the containers of a deleted pod whose termination was not observed."""
     for status in _statuses(pod):

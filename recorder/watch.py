@@ -32,6 +32,7 @@ from recorder.pods import (
     failed_containers,
     run_of,
     running_containers,
+    succeeded_containers,
     unobserved_terminations,
 )
 from recorder.records import Bounds, write
@@ -106,6 +107,9 @@ class Recorder:
         self._pods[_uid(pod)] = pod
         for attempt in running_containers(pod):
             self.streams.follow(attempt)
+        for attempt in succeeded_containers(pod):
+            # The pods of finished runs may exist for months, and their lines need memory.
+            self.streams.drop(attempt)
         for termination in failed_containers(pod):
             self._start_record(pod, termination)
 
@@ -139,6 +143,7 @@ class Recorder:
     async def _record(self, pod: Pod, termination: Termination) -> None:
         name, claim = termination.attempt.pod, claim_of(pod)
         lines = await self.streams.last_lines(termination.attempt)
+        self.streams.drop(termination.attempt)
         facts: dict[str, Any] = {"run": run_of(pod), "node": pod.spec.nodeName if pod.spec else ""}
         facts["events"] = []
         try:

@@ -13,7 +13,7 @@ from recorder import log_streams
 from recorder.pods import Attempt
 from recorder.records import Bounds
 from recorder.watch import Recorder
-from tests.recorder.examples import RUN, Api, document, ended
+from tests.recorder.examples import RUN, Api, document, ended, pod
 
 
 @pytest.fixture
@@ -87,6 +87,18 @@ async def test_a_succeeded_pod_leaves_no_record(api: Api, claims: Path) -> None:
     api.tell("ADDED", document("worker-1", state=ended(1)))
     await until(lambda: bool(kept(claims)))
     assert [record["pod"] for record in kept(claims)] == ["worker-1"]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+async def test_lines_of_terminated_containers_are_dropped(code: int, claims: Path) -> None:
+    api = Api()
+    api.logs["worker-0"] = ["line"]
+    recorder = Recorder(api.client, claims, Bounds())
+    recorder.update(pod())
+    await until(lambda: bool(recorder.streams._tails))
+    recorder.update(pod(state=ended(code)))
+    await until(lambda: len(kept(claims)) == code)
+    assert not recorder.streams._tails
 
 
 async def test_a_lost_api_server_is_watched_again(api: Api, claims: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from inference.engine.handlers import Classifier, Plain, Source
 from inference.engine.interface import InputError, Tensors, TensorSpec
@@ -46,9 +46,12 @@ class EncodedImages(Classifier):
         try:
             with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
                 if image.width * image.height > MAX_PIXELS:
-                    raise InputError(f"image has more than {MAX_PIXELS} pixels")
+                    raise Image.DecompressionBombError
                 scaled = image.convert(_MODES[self._channels]).resize((self._width, self._height))
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        except Image.DecompressionBombError as error:
+            # Pillow also raises this error when it opens a very large image.
+            raise InputError(f"image has more than {MAX_PIXELS} pixels") from error
+        except (OSError, SyntaxError, ValueError) as error:
             raise InputError("image must be a complete PNG or JPEG file") from error
         shape = (self._height, self._width, self._channels)
         values = np.asarray(scaled, np.float32).reshape(shape) / np.float32(255)

@@ -1,6 +1,7 @@
 """The example handlers, with the checks of a worker at its start."""
 
 import io
+import zlib
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +37,20 @@ def png(size: tuple[int, int], mode: str = "L", value: int = 200) -> bytes:
     return content.getvalue()
 
 
+GREY = b"\x08\0\0\0\0"
+TEXT = (b"zTXt", b"a\0\0" + zlib.compress(bytes(2**21)))
+
+
+def starting_with(*chunks: tuple[bytes, bytes]) -> bytes:
+    """Return a PNG file whose header is replaced by other chunks."""
+    content = png((8, 8))
+    made = b"".join(
+        len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+        for kind, data in chunks
+    )
+    return content[:8] + made + content[33:]
+
+
 def images(*contents: bytes) -> Tensors:
     return {"image": np.array(contents, np.object_)}
 
@@ -61,8 +76,10 @@ def test_encoded_images_are_classified_like_their_pixels(pictures: EncodedImages
         (b"GIF89a", "image must be a complete PNG or JPEG file"),
         (png((64, 64))[:60], "image must be a complete PNG or JPEG file"),
         (png((MAX_PIXELS // 1024 + 1, 1024)), "image has more than"),
+        (starting_with((b"IHDR", b"\0\0\x75\x30" * 2 + GREY)), "image has more than"),
+        (starting_with((b"IHDR", b"\0\0\0\x08" * 2 + GREY), TEXT), "image must be a complete"),
     ],
-    ids=["another format", "truncated", "too large"],
+    ids=["another format", "truncated", "too large", "too large to open", "too much text"],
 )
 def test_other_files_are_refused(pictures: EncodedImages, content: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):

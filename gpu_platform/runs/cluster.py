@@ -158,7 +158,7 @@ class Member:
     def logs(self, run: str) -> None:
         """Print the logs of a run's pods. Raise GitopsError if the run does not exist."""
         self.find(run)
-        self._print_logs(run)
+        subprocess.run(self._logs_command(run, "--tail=-1"), check=False)
 
     def follow(self, run: str) -> State:
         """Print the logs of a run's pods, including restarted ones, and return the final state.
@@ -167,6 +167,7 @@ class Member:
             GitopsError: If the run does not exist, or is deleted while its logs are followed.
         """
         since: datetime | None = None
+        printed: dict[str, str] = {}
         announced = False
         while True:
             final_state = self._final_state(run)
@@ -175,7 +176,7 @@ class Member:
             scheduled = [pod for pod in pods if is_scheduled(pod)]
             if scheduled and all(map(_has_started, scheduled)):
                 now = datetime.now(UTC)
-                self._print_logs(run, "--follow", since=since)
+                self._follow_logs(run, since, printed)
                 since, announced = now, False
             elif not final_state and not announced:
                 sys.stderr.write(f"{run} is waiting for its pods; Ctrl-C leaves it in the queue\n")
@@ -193,13 +194,34 @@ class Member:
         ]
         return next((state for state in states if state.finished), None)
 
-    def _print_logs(self, run: str, *options: str, since: datetime | None = None) -> None:
+    def _follow_logs(self, run: str, since: datetime | None, printed: dict[str, str]) -> None:
+        """Print log lines until all containers terminate, except lines of an earlier call.
+
+        `printed` maps containers to the timestamps of their last printed lines. If `since` is not
+        None, it must not be later than the start of the earlier call.
+        """
+        before = dict(printed)
+        limit = f"--since-time={since.isoformat()}" if since else "--tail=-1"
+        command = self._logs_command(run, limit, "--follow", "--timestamps")
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, errors="replace"
+        ) as process:
+            for line in process.stdout or ():
+                container, _, rest = line.rstrip("\n").partition(" ")
+                timestamp, _, text = rest.partition(" ")
+                if not container.startswith("[pod/"):
+                    sys.stdout.write(line)  # a message from kubectl
+                elif timestamp > before.get(container, ""):
+                    printed[container] = timestamp
+                    sys.stdout.write(f"{container} {text}\n")
+                sys.stdout.flush()
+
+    def _logs_command(self, run: str, *options: str) -> list[str]:
         selected = ["--selector", f"{RUN_LABEL}={run}", "--all-containers", "--prefix"]
         # Without --ignore-errors, kubectl exits if a container of one of the pods has not started.
         limits = ["--max-log-requests=1024", "--ignore-errors"]
-        limits += [f"--since-time={since.isoformat()}"] if since else ["--tail=-1"]
         command = [*self.kubectl, "logs", "--namespace", self.namespace]
-        subprocess.run([*command, *selected, *limits, *options], check=False)
+        return [*command, *selected, *limits, *options]
 
     def quota(self, resource: str) -> Iterator[tuple[str, str, str]]:
         """Yield the name, usage and limit of each quota for a resource in the namespace."""

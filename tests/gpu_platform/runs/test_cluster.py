@@ -3,6 +3,7 @@
 import json
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from kube.kinds.volcano import FLOW
 class Api(Member):
     """A member whose kubectl answers by its first two arguments, and nothing has items."""
 
-    def __init__(self) -> None:
-        super().__init__(["kubectl"], "vision")
+    def __init__(self, kubectl: Sequence[str] = ("kubectl",)) -> None:
+        super().__init__(kubectl, "vision")
         self.answers: dict[str, tuple[str, str]] = {}
         self.calls: list[list[str]] = []
 
@@ -151,22 +152,33 @@ def test_following_ends_when_a_step_fails(api: Api) -> None:
     assert api.follow("tiny-1a2b3c4d") is State.FAILED
 
 
-def test_an_elastic_gang_is_followed_while_a_pod_waits(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+KUBECTL = """
+for time in 1 2; do
+  echo "[pod/worker-0/training] 2026-11-21T21:00:0$time.000000000Z line $time"
+done
+echo "error: worker-1 has not started"
+"""
+
+
+def test_each_line_of_an_elastic_gang_is_printed_once_although_a_pod_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed = []
-
-    def print_logs(api: Api, run: str, *_: str, since: object = None) -> None:
-        printed.append(run)
-        api.has("jobs.batch.volcano.sh", {**VOLCANO, "status": {"state": {"phase": "Completed"}}})
-
-    monkeypatch.setattr(Api, "_print_logs", print_logs)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
+    api = Api(["sh", "-c", KUBECTL])
     running = {"spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
     api.has("jobs.batch.volcano.sh", {**VOLCANO, "status": {"state": {"phase": "Running"}}})
     api.has("pods", running, {"spec": {}, "status": {"phase": "Pending"}})
+
+    def complete(_: float) -> None:
+        api.has("jobs.batch.volcano.sh", {**VOLCANO, "status": {"state": {"phase": "Completed"}}})
+
+    monkeypatch.setattr(time, "sleep", complete)
     assert api.follow("tiny-1a2b3c4d") is State.SUCCEEDED
-    assert printed[0] == "tiny-1a2b3c4d"
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("[pod/")] == [
+        "[pod/worker-0/training] line 1",
+        "[pod/worker-0/training] line 2",
+    ]
+    assert "error: worker-1 has not started" in lines
 
 
 def test_an_unknown_run_is_named(api: Api) -> None:

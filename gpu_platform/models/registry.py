@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -28,6 +29,8 @@ _REFERENCE: Final = re.compile(
     r"(?P<host>[A-Za-z0-9.-]+(:\d+)?)/(?P<repository>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
     r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+TIMEOUT_SECONDS = (30.0, 600.0)
+"""Time limits (s) to connect and to receive a response, which may take long for a large file."""
 _MAX_MANIFEST_BYTES: Final = 4 * 2**20
 _CHUNK_BYTES: Final = 2**20
 SIGNATURE_SUFFIX: Final = ".sig"
@@ -79,7 +82,7 @@ class Repository:
         trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
         root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
         with self._errors("cannot be reached"):
-            response = requests.get(root, timeout=30, verify=trusted)
+            response = requests.get(root, timeout=TIMEOUT_SECONDS[0], verify=trusted)
         challenge = response.headers.get("WWW-Authenticate", "").lower()
         self._root = f"{root}{reference.repository}/"
         self._container = Container(reference.name)
@@ -89,6 +92,8 @@ class Repository:
             tls_verify=trusted,
             auth_backend="basic" if challenge.startswith("basic") else "token",
         )
+        session = self._client.session
+        session.request = partial(session.request, timeout=TIMEOUT_SECONDS)
         with self._errors("cannot be used"):
             self._client.auth.load_configs(self._container)
         if challenge.startswith("basic") and not hasattr(self._client.auth, "_basic_auth"):

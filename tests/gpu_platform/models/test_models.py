@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +20,9 @@ from model_signing import verifying
 
 from devcluster.paths import CHECKOUT
 from gitops.errors import GitopsError
-from gpu_platform.models import promotion
+from gpu_platform.models import promotion, registry
 from gpu_platform.models.artifact import ARTIFACT_TYPE, CONFIG_TYPE
-from gpu_platform.models.registry import Reference
+from gpu_platform.models.registry import Reference, Repository
 from gpu_platform.runs.command import main
 from inference.cache import Cache
 from inference.fetch import FetchError, fetch
@@ -241,6 +243,25 @@ def test_a_registry_that_stops_answering_is_reported(
     for read in (repository.signature, repository.manifest, repository.blob):
         with pytest.raises(GitopsError, match=f"^{shelf.name} .*127.0.0.1"):
             read(digest)
+
+
+def test_a_registry_that_never_answers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "TIMEOUT_SECONDS", (5.0, 0.2))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer_once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        name = f"127.0.0.1:{server.getsockname()[1]}/models/digits"
+        repository = Repository(Reference.parse(name), plain_http=True)
+        thread.join()
+        with pytest.raises(GitopsError, match=r"did not return its tags: .*timed out"):
+            repository.tags()
 
 
 def test_objects_of_another_run_are_refused(

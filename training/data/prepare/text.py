@@ -60,6 +60,9 @@ def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except Exception as error:  # the package raises nothing more specific
         raise DataError(f"{path} is not a valid tokenizer.json: {error}") from None
+    # Some files contain a maximum length for a model's inputs, which would cut every text.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
 
     def encode(text: bytes) -> NDArray[Any]:
         ids = tokenizer.encode(text.decode(), add_special_tokens=False).ids

@@ -118,6 +118,25 @@ def test_a_tokenizer_is_used_and_kept_with_its_tokens(
     assert sum(map(len, parts)) < 0.6 * len(content)
 
 
+def test_a_tokenizer_that_truncates_and_pads_keeps_all_text(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    from tokenizers import Tokenizer
+
+    (tmp_path / "text").mkdir()
+    content = "the dog and the cat\n" * 40
+    (tmp_path / "text/a.txt").write_text(content)
+    known = Tokenizer.from_file(str(tokenizer))
+    known.enable_truncation(16)
+    known.enable_padding(length=1000)
+    known.save(str(tokenizer))
+    assert prepare(tmp_path / "text", tmp_path / "tokens", f"--tokenizer={tokenizer}") == 0
+    parts = [
+        np.fromfile(tmp_path / f"tokens/{name}-00000.bin", "<u2") for name in ("train", "held-out")
+    ]
+    assert "".join(known.decode(part.tolist()) for part in parts) == content
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

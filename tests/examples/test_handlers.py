@@ -70,6 +70,13 @@ def test_encoded_images_are_classified_like_their_pixels(pictures: EncodedImages
         assert row == pytest.approx(expected[0], abs=1e-5)
 
 
+def test_grey_images_of_16_bits_are_classified_like_their_pixels(pictures: EncodedImages) -> None:
+    content = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 200 << 8, np.uint16)).save(content, format="PNG")
+    found = pictures.compute(images(content.getvalue(), png((8, 8))))["probabilities"]
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -127,7 +127,8 @@ def _from_file(
         with Image.open(path) as image:
             if min(image.size) < minimum:
                 return Dropped("too small")
-            upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
+            upright = _with_8_bits(ImageOps.exif_transpose(image))
+            upright = upright.convert("L" if channels == 1 else "RGB")
     # Decoders may raise any exception for a damaged file. Such files are counted and reported.
     except Exception:
         return Dropped("unreadable")
@@ -135,6 +136,18 @@ def _from_file(
     digest = _digest(picture)
     share = int.from_bytes(digest[:8], "big") / 2**64
     return Picture(_encoded(picture), digest, label, share < held_out)
+
+
+def _with_8_bits(image: Image.Image) -> Image.Image:
+    """Reduce grey values of 16 bits to 8 bits, because Pillow's `convert` would clip them.
+
+    Raise ValueError for channels of 32 bits, which have no defined range.
+    """
+    if image.mode in ("I", "F"):
+        raise ValueError("the range of the values is unknown")
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image
 
 
 def _digest(picture: Image.Image) -> bytes:

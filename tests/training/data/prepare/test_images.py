@@ -71,6 +71,35 @@ def test_additional_images_do_not_change_the_held_out_ones(tmp_path: Path) -> No
     assert held_out[0] < held_out[1]
 
 
+@pytest.mark.parametrize(("suffix", "order"), [("png", "<"), ("tif", "<"), ("tif", ">")])
+@pytest.mark.parametrize("options", [[], ["--grey"]])
+def test_images_of_16_bits_per_channel_are_reduced_to_8(
+    options: list[str], suffix: str, order: str, tmp_path: Path
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 2**16, (20, 32, 32), dtype=np.uint16)
+    (tmp_path / "pictures/x-ray").mkdir(parents=True)
+    for number, image in enumerate(pixels):
+        path = tmp_path / f"pictures/x-ray/{number}.{suffix}"
+        Image.fromarray(image.astype(f"{order}u2")).save(path)
+    assert prepare(tmp_path / "pictures", tmp_path / "shards", *options) == 0
+    data = load("shards", tmp_path, None, seed=0)
+    found = [part.batch(np.arange(len(part)))[0][:, 0] for part in (data.train, data.held_out)]
+    assert {each.tobytes() for each in np.concatenate(found)} == {
+        each.tobytes() for each in (pixels >> 8).astype(np.uint8)
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_images_of_32_bits_per_channel_have_no_known_range(
+    dtype: type[np.generic], tmp_path: Path
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    pixels = np.arange(40 * 50).reshape(40, 50).astype(dtype)
+    Image.fromarray(pixels).save(tmp_path / "pictures/cat/depth.tif")
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == 0
+    assert read_manifest(tmp_path / "shards").dropped["unreadable"] == 3
+
+
 def test_grayscale_and_small_images_are_used_if_requested(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     assert prepare(tmp_path / "pictures", tmp_path / "shards", "--grey", "--min-size=8") == 0

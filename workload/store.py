@@ -31,7 +31,7 @@ class StoreError(OSError):
 
 
 class DamagedError(ValueError):
-    """An object does not have the expected size or digest."""
+    """An object does not exist, or does not have the expected size or digest."""
 
 
 def connect(url: str) -> "ObjectStore":
@@ -100,7 +100,7 @@ class StoreDirectory:
         """Download an object to a file, which appears only when it is complete and verified.
 
         `advance` is called with the number of bytes of each part. Raise DamagedError if the object
-        does not have this size and digest.
+        does not exist or does not have this size and digest.
         """
 
         def write(stream: BinaryIO) -> None:
@@ -123,8 +123,10 @@ class StoreDirectory:
     def _chunks(self, name: str) -> Iterator[bytes]:
         from obstore import get
 
-        with self._errors(f"{name} cannot be read"):
+        with self._errors(f"{name} cannot be read"), contextlib.suppress(FileNotFoundError):
             yield from map(bytes, get(self._store, name).stream(min_chunk_size=CHUNK_BYTES))
+            return
+        raise DamagedError(f"{self.url}/{name} is damaged: it does not exist")
 
     @contextlib.contextmanager
     def _errors(self, problem: str) -> Iterator[None]:

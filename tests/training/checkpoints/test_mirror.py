@@ -144,14 +144,15 @@ def test_an_incomplete_copy_is_not_restored_and_is_removed_later(
     assert {name.split("/")[1] for name in names(bucket)} == {"step-00000001", "step-00000003"}
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x02" * 999, b"\x02" * 1001, b"\x03" * 1000])
+@pytest.mark.parametrize("damage", [None, b"", b"\x02" * 999, b"\x02" * 1001, b"\x03" * 1000])
 def test_a_damaged_object_is_refused_and_an_older_checkpoint_restored(
-    damage: bytes, bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: bytes | None, bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
     copied(run_dir, save(run_dir, 1), save(run_dir, 2))
     name = "runs/run/checkpoints/step-00000002/rank-0.safetensors"
-    bucket.Object(name).put(Body=damage)  # type: ignore[attr-defined]
+    found = bucket.Object(name)  # type: ignore[attr-defined]
+    found.delete() if damage is None else found.put(Body=damage)
     shutil.rmtree(run_dir)
     assert copied(run_dir).restore(lambda: None)
     assert [path.name for path in files.list_checkpoints(run_dir / "checkpoints")] == [
@@ -298,6 +299,13 @@ def test_a_data_set_is_fetched_once_and_files_that_differ_again(
     assert fetched() == ["manifest.json"]
     (target / "train-00000.bin").write_bytes(bytes(80))
     assert fetched() == ["manifest.json", "train-00000.bin"]
+
+
+def test_a_missing_object_of_a_data_set_is_invalid_input(bucket: object, tmp_path: Path) -> None:
+    write_tokens(tmp_path / "source", 80)
+    bucket.upload_file(str(tmp_path / "source/manifest.json"), "books/manifest.json")  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match=r"s3://models/books/train-00000\.bin"):
+        download("s3://models/books", tmp_path / "tokens", print)
 
 
 def test_another_data_set_is_not_overwritten(bucket: object, tmp_path: Path) -> None:

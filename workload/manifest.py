@@ -59,6 +59,11 @@ class Artifact(Weights):
         pattern=r"^[a-z0-9-]+$", description="Kind of the artifact: pt2, pruned or int8."
     )
     method: str = Field(default="", description="Method, such as static for int8.")
+    setting: str = Field(
+        default="",
+        description="Setting that requested the artifact, such as prune 0.5; empty in exports of "
+        "earlier versions.",
+    )
     metrics: dict[str, float] = Field(default_factory=dict, description="Metrics of this variant.")
     metrics_before: dict[str, float] = Field(
         default_factory=dict, description="Metrics of the original model in the same evaluation."

@@ -258,6 +258,8 @@ def test_a_finished_run_writes_artifacts_and_metrics_that_are_requested_later(
     for settings in (requested, {}):
         assert train(**settings) == exit_codes.DONE
         assert events(capsys)[-1]["already"] is True
+    assert train(**requested | {"prune": 0.75}) == exit_codes.DONE
+    assert read_manifest(folder).artifact("pruned").zeros == pytest.approx(0.75, abs=1e-3)
     with pytest.raises(ConfigurationError, match="finished run with other settings"):
         train(seed=1, quantize="dynamic")
     shutil.rmtree(tmp_path / "run/checkpoints")

@@ -122,11 +122,11 @@ def missing_results(config: TrainingConfig, manifest: Manifest) -> list[str]:
 
     Artifacts that could not be exported do not count as missing.
     """
-    written = {(artifact.kind, artifact.method) for artifact in manifest.artifacts}
+    written = {(each.kind, each.method, each.setting) for each in manifest.artifacts}
     artifacts = [
         setting
         for setting, form in requested_artifacts(config).items()
-        if form not in written and setting not in manifest.skipped
+        if not written & {(*form, setting), (*form, "")} and setting not in manifest.skipped
     ]
     metrics = [
         f"metrics {each}" for each in config.metrics if metric_name(each) not in manifest.metrics

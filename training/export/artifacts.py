@@ -162,7 +162,8 @@ def make_artifacts(
             before = before or evaluate_on_cpu(source.model, source.held_out)
             _write(source, config, kind, path)
             heartbeat()
-            artifacts.append(_check(source, kind, method, path, before, heartbeat))
+            artifact = _check(source, kind, method, path, before, heartbeat)
+            artifacts.append(artifact.model_copy(update={"setting": setting}))
         except Exception as error:
             path.unlink(missing_ok=True)
             skipped.append(setting)

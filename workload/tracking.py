@@ -6,6 +6,7 @@ projects and credentials are configured by the packages' own environment variabl
 MLFLOW_TRACKING_URI and WANDB_PROJECT.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -31,6 +32,8 @@ CAPACITY: Final = 10_000
 
 SECONDS_VARIABLE: Final = "RUN_TRACK_SECONDS"
 """Environment variable with the maximum time (s) to wait for the last lines (default: 10)."""
+
+_MAX_SECONDS: Final = 86_400
 
 _BATCH: Final = 100
 _PAUSES: Final = (1.0, 60.0)
@@ -260,10 +263,13 @@ SERVICES: Final = {each.name: each for each in (Mlflow, Wandb)}
 
 
 class Tracker:
-    """Queue and thread that pass the progress lines to one service."""
+    """Queue and thread that pass the progress lines to one service.
+
+    Raise FatalError if $RUN_TRACK_SECONDS is invalid.
+    """
 
     def __init__(self, service: Service) -> None:
-        self._service, self._reason = service, ""
+        self._service, self._reason, self._seconds = service, "", _seconds()
         self._lines: queue.Queue[Line] = queue.Queue(CAPACITY)
         self._unwritten: list[Line] = []
         self._closing = threading.Event()
@@ -281,12 +287,11 @@ class Tracker:
 
     def close(self) -> None:
         """Wait a limited time for the last lines, and report how many lines were not written."""
-        seconds = float(os.environ.get(SECONDS_VARIABLE, "10"))
         self._closing.set()
-        self._thread.join(seconds)
+        self._thread.join(self._seconds)
         missing = self.dropped + self._lines.qsize() + len(self._unwritten)
         if missing:
-            late = f"it took longer than {seconds:g} seconds ({SECONDS_VARIABLE})"
+            late = f"it took longer than {self._seconds:g} seconds ({SECONDS_VARIABLE})"
             reason = self._reason or late
             message = f"{self._service.name} did not receive {missing} progress lines: {reason}"
             report.emit("warning", message=message)
@@ -338,6 +343,16 @@ def track(directory: Path, names: Iterable[str] | None = None) -> None:
         SERVICES[name].check()
     for name in chosen:
         report.listeners.append(Tracker(SERVICES[name](directory)))
+
+
+def _seconds() -> float:
+    text = os.environ.get(SECONDS_VARIABLE, "10")
+    with contextlib.suppress(ValueError):
+        if 0 <= (seconds := float(text)) <= _MAX_SECONDS:
+            return seconds
+    raise FatalError(
+        f"{SECONDS_VARIABLE} is {text!r}: use a number of seconds from 0 to {_MAX_SECONDS}"
+    )
 
 
 def _parts(values: list[Any], size: int) -> Iterable[list[Any]]:

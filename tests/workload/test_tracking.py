@@ -159,6 +159,17 @@ def test_the_address_of_the_server_is_required(
         track(tmp_path, ["mlflow"])
 
 
+@pytest.mark.parametrize("seconds", ["10s", "", "-1", "inf", "nan", "1e9"])
+def test_a_time_limit_that_is_no_number_of_seconds_is_refused_at_the_start(
+    seconds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", sys)
+    monkeypatch.setenv(tracking.SECONDS_VARIABLE, seconds)
+    with pytest.raises(FatalError, match=f"{tracking.SECONDS_VARIABLE} is '{seconds}'"):
+        track(tmp_path, ["wandb"])
+    assert report.listeners == []
+
+
 def test_a_program_ends_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

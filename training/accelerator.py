@@ -4,6 +4,7 @@ On the CPU, PyTorch's defaults apply. `make bench-gpu` exercises the GPU branche
 """
 
 import os
+import re
 from typing import Final
 
 import torch
@@ -13,17 +14,22 @@ from training.config import TrainingConfig
 from workload.configuration import Precision
 
 PEAK_FLOPS: Final = {
+    "GB200": 2500e12,
     "B200": 2250e12,
+    "GH200": 989e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
+    "A10G": 70e12,
     "A10": 125e12,
     "T4": 65e12,
 }
-"""Dense half-precision FLOP/s, keyed by a substring of the device name. The first match is used."""
+"""Dense half-precision FLOP/s, keyed by words of the device name. The first match is used."""
 
 NCCL_DEFAULTS: Final = {
     # When a collective times out, each rank writes its last collectives to a file.
@@ -63,9 +69,12 @@ def is_channels_last(network: nn.Module, config: TrainingConfig, device: torch.d
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the peak half-precision FLOP/s of a GPU; None if unknown."""
+    """Return the peak half-precision FLOP/s of a GPU; None if unknown, such as for a MIG device."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
+    if " MIG " in name:
+        return None
+    known = (flops for words, flops in PEAK_FLOPS.items() if re.search(rf"\b{words}\b", name))
+    return next(known, None)
 
 
 def report(

@@ -30,6 +30,31 @@ def test_a_cpu_has_no_known_peak_and_no_changed_defaults() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA A10G", "A10G"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA T400 4GB", None),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+    ],
+)
+def test_the_peak_is_that_of_exactly_this_gpu(
+    name: str, known: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    expected = accelerator.PEAK_FLOPS[known] if known else None
+    assert accelerator.peak_flops(torch.device("cuda")) == expected
+
+
+@pytest.mark.parametrize(
     ("network", "device", "parallel", "chosen"),
     [
         (nn.Sequential(nn.Conv2d(1, 1, 1)), "cuda", "ddp", True),

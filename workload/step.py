@@ -51,9 +51,11 @@ def main() -> NoReturn:
         emit("step_skipped", step=options.name, reason=reason)
         sys.exit(DONE)
     marker_of(options.run, options.name).unlink(missing_ok=True)
+    command, env = _replaced(options.command, inputs, {})
+    if shutil.which(command[0], path=env.get("PATH")) is None:
+        _fail(options, ValueError(f"{command[0]!r} is not a program that this image can execute"))
     if options.output:
         sys.exit(_produce(options, inputs))
-    command, env = _replaced(options.command, inputs, {})
     os.execvpe(command[0], command, env)  # noqa: S606  no shell is wanted
 
 

@@ -338,6 +338,18 @@ def test_a_failed_command_leaves_nothing(claim: Claim) -> None:
     assert claim.results() == []
 
 
+@pytest.mark.parametrize("options", [[], ["--output=y=text"]])
+@pytest.mark.parametrize("program", ["no-such-program", "./README.md", "."])
+def test_a_command_that_cannot_be_executed_fails_for_good(
+    claim: Claim, options: list[str], program: str
+) -> None:
+    module = ["workload.step", f"--run={claim.folder / 'job-1'}", "--name=x", *options]
+    code, output = run_here([*module, "--", program], dict(os.environ))
+    assert code == exit_codes.BAD_INPUT
+    assert program in json.loads(output)["error"]
+    assert not (claim.folder / RESULTS_FOLDER).exists()
+
+
 @pytest.mark.parametrize(
     ("reference", "says"),
     [

@@ -75,7 +75,8 @@ def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
     line = _write(content)
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.stat().st_size == 0:
-            TERMINATION_LOG.write_bytes((text or line).encode()[:MAX_MESSAGE_BYTES])
+            message = text or _shortened(content, line)
+            TERMINATION_LOG.write_bytes(message.encode()[:MAX_MESSAGE_BYTES])
 
 
 def fail(
@@ -109,6 +110,16 @@ def _write(content: Mapping[str, object]) -> str:
     else:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
+    return line
+
+
+def _shortened(content: Mapping[str, object], line: str) -> str:
+    """Shorten the message of an event until its line fits, because cut JSON cannot be parsed."""
+    message = str(content.get("message", ""))
+    while message and (excess := len(line) - MAX_MESSAGE_BYTES) > 0:
+        # A character takes at most 12 bytes of JSON.
+        message = message[: -max(excess // 12, 1)]
+        line = json.dumps({**content, "message": f"{message}…"}, default=str)
     return line
 
 

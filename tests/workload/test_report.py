@@ -6,6 +6,12 @@ import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from workload import report
+from workload.progress import Failed, parse
 
 RUN = """
 import sys, time
@@ -81,3 +87,18 @@ def test_a_pipe_gets_json_and_no_bar() -> None:
 def test_an_image_without_rich_gets_json_on_a_terminal_too() -> None:
     said = [json.loads(line) for line in on_terminal(WITHOUT_RICH).splitlines()]
     assert [line["event"] for line in said] == ["start", "epoch", "error"]
+
+
+@pytest.mark.parametrize("character", ["a", "ä", '"', "😀"])
+def test_a_long_error_is_a_valid_event_in_the_termination_message(
+    character: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "termination-log"
+    log.touch()
+    monkeypatch.setattr(report, "TERMINATION_LOG", log)
+    report.fail("missing: " + character * 9000, 64, rank=3)
+    assert 0.9 * report.MAX_MESSAGE_BYTES < log.stat().st_size <= report.MAX_MESSAGE_BYTES
+    event = parse(log.read_text())
+    assert isinstance(event, Failed)
+    assert (event.rank, event.exit_code) == ("3", 64)
+    assert event.message.startswith("missing: " + character * 100)

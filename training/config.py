@@ -122,6 +122,11 @@ class TrainingConfig(TrainingSettings):
                     "bucket and a path, such as s3://models/runs, without a user, a query or a "
                     "trailing slash"
                 )
+        if self.run_url is not None and set(self.run_dir.name) & set("#%?"):
+            raise ValueError(
+                f"run_dir {self.run_dir} ends in a name that cannot be part of run_url: leave out "
+                "'#', '%' and '?'"
+            )
         if self.data_url is not None and self.dataset not in PREPARED:
             raise ValueError(
                 f"data_url is set, but dataset {self.dataset!r} has no manifest of its files: "

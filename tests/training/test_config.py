@@ -176,6 +176,8 @@ def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
         ({"data_url": "s3://data/birds"}, "dataset 'digits' has no manifest of its files"),
         ({"run_url": "file:///tmp/run"}, "use one of s3://, gs://, az:// with a bucket and"),
         ({"run_url": "s3://models/runs/"}, "or a trailing slash"),
+        ({"run_url": "s3://models", "run_dir": "/runs/a#1"}, "cannot be part of run_url"),
+        ({"run_url": "s3://models", "run_dir": "/runs/50%"}, "cannot be part of run_url"),
         ({"run_url": "s3://models/../runs"}, "use one of s3://, gs://, az:// with a bucket and"),
         ({"compile": 7}, "compile is 7: input should be a valid boolean"),
         ({"model": "my.module.factory"}, "or a custom model as package.module:factory"),

@@ -130,7 +130,8 @@ class Run:
     """Context manager for a run of `steps` steps; enter it after the process group is initialized.
 
     All ranks must call all methods in the same order. They share `directory`, by default $RUN_DIR
-    or `run`. `newest` is the checkpoint to resume from; None in a new run.
+    or `run`. With `log_every` 0, only the last step is logged. `newest` is the checkpoint to resume
+    from; None in a new run.
     """
 
     def __init__(
@@ -213,7 +214,8 @@ class Run:
             return
         # Detach the loss, so that the graph of a step is freed before the next step.
         self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
-        if self._rank == 0 and (step % self._log_every == 0 or step == self._steps):
+        logged = self._log_every and step % self._log_every == 0
+        if self._rank == 0 and (logged or step == self._steps):
             value = float(self._values["loss"])
             self._diverged = not math.isfinite(value)
             if not self._diverged:

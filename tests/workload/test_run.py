@@ -55,6 +55,16 @@ def test_a_run_resumes_from_its_newest_checkpoint_and_keeps_a_few(tmp_path: Path
     assert names(tmp_path) == ["step-00000004", "step-00000005"]
 
 
+def test_without_progress_lines_the_last_step_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Run(3, tmp_path, log_every=0) as run:
+        for step in range(run.resume() + 1, 4):
+            run.step(step, 0.5, never)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["step"] for event in events if event["event"] == "step"] == [3]
+
+
 def test_lines_of_progress_are_those_that_the_platform_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

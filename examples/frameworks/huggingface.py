@@ -60,6 +60,8 @@ def main(steps: int, directory: str) -> None:
         save_steps=100,
         logging_steps=10,
         report_to=[],
+        # By default, the Trainer replaces a NaN loss in its log, so the run would continue.
+        logging_nan_inf_filter=False,
         # Without this setting, the processes would train independently on a machine without GPUs.
         use_cpu=not torch.cuda.is_available(),
     )

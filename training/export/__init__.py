@@ -14,6 +14,7 @@ from torch import nn
 from training.config import TrainingConfig, metric_name
 from training.data import Dataset
 from training.export.artifacts import (
+    FILES,
     Source,
     make_artifacts,
     requested_artifacts,
@@ -73,8 +74,8 @@ def write_export(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink()
+    for leftover in (*folder.glob(".*.tmp"), *(folder / name for name in FILES.values())):
+        leftover.unlink(missing_ok=True)
     path = folder / WEIGHTS_FILE
     write_weights(path, model)
     weights = Weights(**describe(path))

@@ -151,8 +151,6 @@ def make_artifacts(
     An artifact that cannot be exported is skipped with a warning. Return the artifacts, and the
     settings of the skipped ones.
     """
-    for file in FILES.values():
-        (source.folder / file).unlink(missing_ok=True)
     before: dict[str, float] = {}
     artifacts, skipped = [], []
     for setting, (kind, method) in requested_artifacts(config).items():

@@ -85,6 +85,8 @@ def test_artifacts_of_an_earlier_export_are_removed(export: Export) -> None:
     assert (folder / "model-pruned.safetensors").exists()
     export(export_formats="pt2")
     assert not (folder / "model-pruned.safetensors").exists()
+    export()
+    assert not (folder / "model.pt2").exists()
 
 
 def test_artifacts_are_evaluated_on_held_out_samples(digits_net: Trained, tmp_path: Path) -> None:

@@ -83,11 +83,13 @@ class StepManifest(BaseModel):
 class Value:
     """Value of an input: the text that replaces its placeholder, and the digest of its content.
 
-    For a parameter or metric, `digest` is not a hash, but contains the text itself.
+    For a parameter or metric, `digest` is not a hash, but contains the text itself. `element` is
+    the JSON of the value in a list.
     """
 
     text: str
     digest: str
+    element: str
 
 
 def marker_of(run: Path, step: str) -> Path:
@@ -119,8 +121,8 @@ def resolve(run: Path, reference: str) -> Value:
     """
     if reference.startswith("["):
         values = [resolve(run, each) for each in reference.strip("[]").split(",")]
-        texts = "[" + ", ".join(_as_json(value.text) for value in values) + "]"
-        return Value(texts, ",".join(value.digest for value in values))
+        text = "[" + ", ".join(value.element for value in values) + "]"
+        return Value(text, ",".join(value.digest for value in values), text)
     step, _, output = reference.partition(".")
     if step == TRAINING:
         return _of_training(run / "export", output)
@@ -131,12 +133,13 @@ def resolve(run: Path, reference: str) -> Value:
     manifest = read_result(folder)
     if output in manifest.parameters:
         text = _written(manifest.parameters[output])
-        return Value(text, json.dumps(text))
+        return Value(text, json.dumps(text), json.dumps(manifest.parameters[output]))
     if output not in manifest.artifacts:
         known = ", ".join([*manifest.parameters, *manifest.artifacts])
         raise ExportError(f"{folder} has no output {output!r}; its outputs: {known}")
     artifact = manifest.artifacts[output]
-    return Value(str(checked_file(folder, artifact)), artifact.sha256)
+    path = str(checked_file(folder, artifact))
+    return Value(path, artifact.sha256, json.dumps(path))
 
 
 def _of_training(folder: Path, output: str) -> Value:
@@ -145,12 +148,13 @@ def _of_training(folder: Path, output: str) -> Value:
         files = (manifest.weights, *manifest.artifacts)
         for file in files:
             checked_file(folder, file)
-        return Value(str(folder), digest_of([[file.file, file.sha256] for file in files]))
+        digest = digest_of([[file.file, file.sha256] for file in files])
+        return Value(str(folder), digest, json.dumps(str(folder)))
     if output not in manifest.metrics:
         known = ", ".join(sorted(manifest.metrics)) or "none"
         raise ExportError(f"the export has no metric {output!r}; its metrics: {known}")
     text = _written(manifest.metrics[output])
-    return Value(text, text)
+    return Value(text, text, text)
 
 
 def digest_of(described: object) -> str:
@@ -263,11 +267,3 @@ def _parameter(name: str, type_: str, path: Path) -> Parameter:
 
 def _written(value: Parameter) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _as_json(text: str) -> str:
-    """Return a number or a boolean unchanged, and any other text as a JSON string."""
-    with contextlib.suppress(ValueError):
-        if isinstance(json.loads(text), bool | int | float):
-            return text
-    return json.dumps(text)

@@ -139,13 +139,24 @@ def test_inputs_are_replaced_in_variables_and_in_commands_without_outputs(claim:
     assert event == {"code": 0, "rows": 2}
 
 
-def test_outputs_of_a_fan_out_are_a_list(claim: Claim) -> None:
-    for index, item in enumerate(("clean", "noisy")):
+@pytest.mark.parametrize(
+    ("type_", "items", "values"),
+    [
+        ("text", ("clean", "noisy"), ["clean", "noisy"]),
+        ("text", ("1.10", "NaN"), ["1.10", "NaN"]),
+        ("number", ("1.5", "2"), [1.5, 2]),
+        ("boolean", ("true", "false"), [True, False]),
+    ],
+)
+def test_outputs_of_a_fan_out_are_a_list(
+    claim: Claim, type_: str, items: tuple[str, ...], values: list[object]
+) -> None:
+    for index, item in enumerate(items):
         claim.step(
-            "job-1", f"check-{index}", COPY, item, "$(outputs.name)", outputs={"name": "text"}
+            "job-1", f"check-{index}", COPY, item, "$(outputs.name)", outputs={"name": type_}
         )
     found = claim.read("job-1", "[check-0.name,check-1.name]")["parameters"]["y"]
-    assert json.loads(found) == ["clean", "noisy"]
+    assert json.loads(found) == values
 
 
 @pytest.fixture

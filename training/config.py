@@ -14,6 +14,7 @@ from pydantic import ValidationError, ValidationInfo, field_validator, model_val
 from training.settings import IMAGES, PREPARED, TEXTS, DatasetName, TrainingSettings
 from workload.catalog import MODELS, checked_options
 from workload.configuration import problem_sentences
+from workload.progress import Epoch, Finished
 from workload.store import STORES, URL
 
 DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
@@ -24,8 +25,8 @@ DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
 """Maps a model to its built-in data sets. The project's other models accept any of `IMAGES`. All
 models except gpt also accept custom data sets."""
 
-REPORTED: Final = ("accuracy", "loss", "held_out_loss", "seconds")
-"""Values reported for an epoch; custom metrics must have other names."""
+REPORTED: Final = Epoch.model_fields.keys() | Finished.model_fields.keys()
+"""Values reported for an epoch or in the last line; custom metrics must have other names."""
 
 
 TENSORFLOW_FIELDS: Final = frozenset((

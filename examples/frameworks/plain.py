@@ -4,6 +4,7 @@ Run it with `python -m training.launch --nproc-per-node=2 plain.py STEPS`.
 """
 
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -40,9 +41,13 @@ def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
 
 def main(steps: int) -> None:
     """Train and export the model, with a checkpoint every 100 steps and after SIGTERM."""
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
     torch.manual_seed(0)
-    net = Net(10, (1, 8, 8))
+    net = Net(10, (1, 8, 8)).to(device)
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -52,19 +57,19 @@ def main(steps: int) -> None:
             torch.save(state, directory / "state.pt")
 
     def load(directory: Path) -> None:
-        state = torch.load(directory / "state.pt", weights_only=True)
+        state = torch.load(directory / "state.pt", map_location="cpu", weights_only=True)
         net.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
     with Run(steps) as run:
         for step in range(run.resume(load) + 1, steps + 1):
-            x, y = batch(step, dist.get_rank())
+            x, y = (tensor.to(device) for tensor in batch(step, dist.get_rank()))
             loss = cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             run.step(step, loss, save, due=step % 100 == 0)
-        x, y = batch(0, 0)
+        x, y = (tensor.to(device) for tensor in batch(0, 0))
         accuracy = (net(x).argmax(1) == y).float().mean().item()
         run.finish(
             lambda directory: save_file(net.state_dict(), directory / "model.safetensors"),

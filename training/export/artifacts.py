@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from training.config import TrainingConfig
 from training.data.loader import scale
 from training.data.samples import Samples, spread
+from training.evaluation import TOKENS
 from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
 from workload.configuration import ConfigurationError
 from workload.export import fill, read_form, tensors_of
@@ -54,7 +55,13 @@ MAX_EVALUATED: Final = 2048
 """Maximum number of held-out samples per evaluation, evenly spaced over the set."""
 
 BATCH: Final = 32
-"""Number of samples in a batch that is evaluated, compared or timed."""
+"""Maximum number of samples in a batch that is evaluated, compared or timed."""
+
+
+def batch_size(samples: Samples) -> int:
+    """Return the number of samples in a batch: fewer for long texts, whose logits are large."""
+    _, target = samples.batch(spread(len(samples), 1))
+    return min(BATCH, max(1, TOKENS // target.size))
 
 
 def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
@@ -64,11 +71,17 @@ def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def evaluate_on_cpu(model: nn.Module, samples: Samples) -> dict[str, float]:
-    """Return accuracy (0 to 1) and mean cross entropy (per image or token) on held-out samples."""
+def evaluate_on_cpu(
+    model: nn.Module, samples: Samples, heartbeat: Callable[[], object] = lambda: None
+) -> dict[str, float]:
+    """Return accuracy (0 to 1) and mean cross entropy (per image or token) on held-out samples.
+
+    `heartbeat` is called before each batch.
+    """
     inputs, targets = spread_samples(samples, MAX_EVALUATED)
-    loss = correct = 0.0
-    for part, expected in zip(torch.split(inputs, BATCH), torch.split(targets, BATCH), strict=True):
+    loss, correct, size = 0.0, 0.0, batch_size(samples)
+    for part, expected in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
+        heartbeat()
         logits = model(part).flatten(0, -2)
         loss += float(cross_entropy(logits, expected.flatten(), reduction="sum"))
         correct += float((logits.argmax(1) == expected.flatten()).sum())
@@ -157,7 +170,7 @@ def make_artifacts(
         heartbeat()
         path = source.folder / FILES[kind]
         try:
-            before = before or evaluate_on_cpu(source.model, source.held_out)
+            before = before or evaluate_on_cpu(source.model, source.held_out, heartbeat)
             _write(source, config, kind, path)
             heartbeat()
             artifact = _check(source, kind, method, path, before, heartbeat)
@@ -192,11 +205,11 @@ def _check(
     """Read an artifact back, compare it with the model, evaluate it and time it."""
     is_pruned = kind == "pruned"
     model = fill(copy.deepcopy(source.model), path) if is_pruned else read_form(path, kind, method)
-    inputs = source.samples[:BATCH]
+    inputs = source.samples[: batch_size(source.held_out)]
     # Pruned and int8 artifacts need not compute the same outputs as the model.
     difference = largest_difference(source.model, model, inputs, exact=kind == "pt2")
     heartbeat()
-    metrics = evaluate_on_cpu(model, source.held_out)
+    metrics = evaluate_on_cpu(model, source.held_out, heartbeat)
     if not all(map(math.isfinite, metrics.values())):
         raise ExportError(f"its evaluation returned {metrics}")
     heartbeat()

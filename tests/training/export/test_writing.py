@@ -110,6 +110,35 @@ def test_every_activity_beats_the_watchdog(digits_net: Trained, tmp_path: Path) 
     assert len(beats) >= 5
 
 
+def test_artifacts_of_long_texts_are_tested_in_small_batches_with_beats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/one.txt").write_text("the quick brown fox jumps over the lazy dog. " * 200)
+    options = {"context": 16, "layers": 1, "heads": 2, "width": 16}
+    config = TrainingConfig.model_validate(
+        {"model": "gpt", "model_options": options, "dataset": "text", "prune": 0.5}
+    )
+    data = load("text", tmp_path, (16,), seed=0)
+    model = build("gpt", dict(options), data.outputs, data.shape)
+    monkeypatch.setattr(artifacts, "TOKENS", 5 * 16)
+    sizes: list[int] = []
+    beats: list[None] = []
+    forward = type(model).forward
+
+    def counted(self: nn.Module, inputs: Tensor) -> Tensor:
+        sizes.append(len(inputs))
+        result: Tensor = forward(self, inputs)
+        return result
+
+    monkeypatch.setattr(type(model), "forward", counted)
+    manifest = write_export(
+        tmp_path / "export", model, config, data, {}, beat=lambda: beats.append(None)
+    )
+    assert manifest.artifact("pruned").batch == max(sizes) == 5
+    assert len(beats) >= 2 * len(data.held_out) // 5
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -302,6 +302,17 @@ def test_a_result_that_is_not_finite_is_fatal_and_not_exported(
     assert not (tmp_path / "export").exists()
 
 
+@pytest.mark.parametrize("name", ["event", "export", "sha256"])
+def test_a_result_named_like_a_field_of_the_last_line_is_fatal(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended, Run(1, tmp_path) as run:
+        run.finish(never, {name: 0.9})
+    assert ended.value.code == exit_codes.BAD_INPUT
+    assert f"metric {name} " in json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    assert not (tmp_path / "export").exists()
+
+
 def test_results_may_be_tensors(tmp_path: Path) -> None:
     with Run(1, tmp_path) as run:
         run.finish(write, {"accuracy": torch.tensor(0.5)})

@@ -21,8 +21,10 @@ def problem_sentences(
     error: ValidationError, written_as: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return a sentence per error. `written_as` maps field names to the names that users write."""
-    names = written_as or {}
-    return [_sentence(detail, names) for detail in error.errors(include_url=False)]
+    details = error.errors(include_url=False)
+    # For a list with an invalid element, pydantic also reports that the list is too short.
+    lists = {detail["loc"][:-1] for detail in details if len(detail["loc"]) > 1}
+    return [_sentence(detail, written_as or {}) for detail in details if detail["loc"] not in lists]
 
 
 def first_problem(error: ValidationError, document: str) -> str:
@@ -39,8 +41,8 @@ def _sentence(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if not detail["loc"]:
         return message
-    name = ".".join(str(part) for part in detail["loc"])
-    name = written_as.get(name, name)
+    first, *rest = (str(part) for part in detail["loc"])
+    name = ".".join([written_as.get(first, first), *rest])
     if detail["type"] == "extra_forbidden":
         return f"{name} is not known here"
     if detail["type"] == "missing":

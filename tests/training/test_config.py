@@ -192,6 +192,14 @@ def test_incompatible_settings_are_reported(values: dict[str, object], sentence:
     assert sentence in "; ".join(problem_sentences(caught.value, {}))
 
 
+def test_an_invalid_element_is_reported_under_the_name_that_the_user_wrote() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_config(["--betas=0.9,1.5"], {variable_of("track"): "mlflow,comet"})
+    betas, track = sorted(str(caught.value).split("; "))
+    assert betas.startswith("--betas.1 is '1.5': ")
+    assert track.startswith(f"{variable_of('track')}.1 is 'comet': ")
+
+
 @pytest.mark.parametrize("url", ["s3://me:secret@models/runs", "az://models/runs?sig=secret"])
 def test_credentials_in_a_url_are_refused_and_not_printed(url: str) -> None:
     with pytest.raises(ValidationError) as caught:

@@ -72,6 +72,9 @@ def _images(options: argparse.Namespace) -> str:
         source = from_folder(options.folder, shape, minimum, options.held_out, options.workers)
         settings = {"size": options.size, "min_size": minimum, "held_out": options.held_out}
     else:
+        if options.grey or options.min_size is not None:
+            name = "--grey" if options.grey else "--min-size"
+            raise DataError(f"{name} applies to --folder only: leave it out with --dataset")
         source = from_dataset(options.dataset, options.data_dir)
         settings = {"dataset": options.dataset}
     manifest = prepare_images(

@@ -11,6 +11,7 @@ from training.data.__main__ import main
 from training.data.manifest import MANIFEST_FILE, ShardsManifest, read_manifest
 from training.data.prepare import output
 from training.data.prepare.images import Dropped, Picture, Source, from_dataset, prepare_images
+from workload import exit_codes
 
 
 def write_pictures(folder: Path, count: int = 20) -> None:
@@ -98,6 +99,16 @@ def test_images_of_32_bits_per_channel_have_no_known_range(
     Image.fromarray(pixels).save(tmp_path / "pictures/cat/depth.tif")
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == 0
     assert read_manifest(tmp_path / "shards").dropped["unreadable"] == 3
+
+
+@pytest.mark.parametrize("option", ["--grey", "--min-size=8"])
+def test_options_of_directories_are_refused_for_a_built_in_data_set(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["prepare", "images", "--dataset=digits", option, str(tmp_path / "shards")]
+    assert main(given) == exit_codes.BAD_INPUT
+    assert option.partition("=")[0] in capsys.readouterr().err
+    assert not (tmp_path / "shards").exists()
 
 
 def test_grayscale_and_small_images_are_used_if_requested(tmp_path: Path) -> None:

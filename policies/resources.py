@@ -84,8 +84,9 @@ class Resource:
 
     def inside(self, node: Node) -> Resource:
         """Return an object that is embedded in this one."""
-        shares = self.record is not None and self.record.shares_namespace
-        return self._inside(node, self.namespace if shares else "default")
+        if self.record is None or not self.record.shares_namespace:
+            return self._inside(node, "default")
+        return self._inside(node, self.namespace if self.record.namespaced else None)
 
     def _inside(self, node: Node, default_namespace: str | None) -> Resource:
         return Resource(
@@ -196,6 +197,11 @@ class Resource:
         if declared.value is UNKNOWN:
             return None
         return declared.text or self._default_namespace
+
+    @property
+    def awaits_namespace(self) -> bool:
+        """True if the object sets a namespace that is not known yet."""
+        return self._metadata["namespace"].value is UNKNOWN
 
     def may_be(self, namespace: str | None, name: str) -> bool:
         """Return whether the object has, or may have, a name in a namespace.

@@ -130,8 +130,14 @@ class Stack:
         return (item for kind in kinds for item in self._by_kind.get((group, kind.lower()), ()))
 
     def find(self, group: str, kind: str, namespace: str | None, name: str) -> Resource | None:
-        """Return the object with this name, if the stack declares it and its name is known."""
-        return self._by_name.get((group, kind.lower(), namespace, name))
+        """Return the object with this name, if the stack declares it and its name is known.
+
+        If `namespace` is None, it is unknown, and the object may be in any namespace.
+        """
+        found = self._by_name.get((group, kind.lower(), namespace, name))
+        if found is None and namespace is None:
+            return next((item for item in self.of_kind(group, kind) if item.name == name), None)
+        return found
 
     def may_have(self, group: str, kind: str, namespace: str | None, name: str) -> bool:
         """Return whether the stack declares, or may declare, an object with this name."""

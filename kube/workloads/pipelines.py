@@ -63,6 +63,7 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         ends=True,
         # Patches to the pods, as text.
         texts=(f"{spec}.podSpecPatch", *(f"{at}.podSpecPatch" for at in _inline_or_listed(spec))),
+        namespaced=kind != "ClusterWorkflowTemplate",
         objects=tuple(f"{at}.resource.manifest" for at in (*_inline_or_listed(spec), defaults)),
         shares_namespace=True,
         opaque=(
@@ -165,6 +166,7 @@ def _tekton(
         pods=(*pods, *_shared_pods(*shared)),
         roles=_BATCH,
         ends=True,
+        namespaced=kind != "ClusterTask",
         opaque=opaque,
     )
 

@@ -184,7 +184,10 @@ class WorkloadKind:
     objects: tuple[str, ...] = ()
     """Paths of complete manifests inside the object."""
     shares_namespace: bool = False
-    """True if manifests in `objects` without a namespace get the namespace of this object."""
+    """True if manifests in `objects` without a namespace get the namespace of this object.
+
+    If this object has no namespace, theirs is unknown.
+    """
     generators: tuple[str, ...] = ()
     """Paths of objects that contain a manifest's kind and name, and its other fields in `data`."""
     texts: tuple[str, ...] = ()

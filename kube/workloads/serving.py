@@ -174,6 +174,7 @@ KSERVE: Final = [
         group="serving.kserve.io",
         kind="ClusterStorageContainer",
         pods=(Pods(at="", containers=("spec.container",), count=NOT_RUN, partial=True),),
+        namespaced=False,
     ),
 ]
 
@@ -212,7 +213,12 @@ def _analysis(kind: str) -> WorkloadKind:
     spec = "spec.metrics.*.provider.job.spec"
     pods = Pods(at=f"{spec}.template.spec", count=(job_count(spec),))
     return WorkloadKind(
-        group="argoproj.io", kind=kind, pods=(pods,), roles=("batch", "training"), ends=True
+        group="argoproj.io",
+        kind=kind,
+        pods=(pods,),
+        roles=("batch", "training"),
+        ends=True,
+        namespaced=kind != "ClusterAnalysisTemplate",
     )
 
 

@@ -144,7 +144,7 @@ def _undeclared(
     source = direct if template.absent else template
     listed = claim not in pod.added_claims
     created = not listed and not claim["claimCreationSpec"].absent
-    if not source.known or pod.resource.namespace is None or created:
+    if not source.known or pod.resource.awaits_namespace or created:
         return
     if not source.text:
         yield Violation(source, "the name of a ResourceClaimTemplate or ResourceClaim")
@@ -156,13 +156,13 @@ def _undeclared(
         yield Violation(claim, "resources.claims with this name in the container that uses it")
 
 
-def _declares(stack: Stack, namespace: str, name: str, kind: str) -> bool:
+def _declares(stack: Stack, namespace: str | None, name: str, kind: str) -> bool:
     if stack.may_have(_GROUP, kind, namespace, name):
         return True
     # NVIDIA's controller creates a template for each ComputeDomain.
     domains = stack.of_kind("resource.nvidia.com", "ComputeDomain")
     return kind == _TEMPLATE and any(
-        domain.namespace in (namespace, None)
+        (namespace is None or domain.namespace in (namespace, None))
         and domain.root["spec"]["channel"]["resourceClaimTemplate"]["name"].value == name
         for domain in domains
     )

@@ -160,7 +160,7 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
         for pod in pods[:1]:
             name = pod.metadata["annotations"][GROUP_ANNOTATION]
             namespace = workload.resource.namespace
-            if not name.text or namespace is None:
+            if not name.text or workload.resource.awaits_namespace:
                 continue
             group = stack.find(*_POD_GROUP, namespace, name.text)
             if group is None and stack.may_have(*_POD_GROUP, namespace, name.text):

@@ -197,6 +197,36 @@ def test_an_embedded_object_keeps_its_own_namespace() -> None:
     assert pod.namespace == "other"
 
 
+def test_an_object_of_a_cluster_scoped_template_may_be_in_any_namespace() -> None:
+    manifest = {**workflow(str(BINDING)), "kind": "ClusterWorkflowTemplate"}
+    del manifest["metadata"]["namespace"]
+    (binding,) = objects(manifest, "RoleBinding")
+    assert binding.namespace is None
+
+
+def test_a_claim_in_a_cluster_scoped_template_must_be_declared() -> None:
+    pod = yaml.safe_load(POD)
+    del pod["metadata"]["namespace"]
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "gpus"}]
+    container = {"name": "a", "resources": {"claims": [{"name": "gpus"}]}}
+    pod["spec"] = {"containers": [container], "resourceClaims": claims}
+    manifest = {**workflow(str(pod)), "kind": "ClusterWorkflowTemplate"}
+    del manifest["metadata"]["namespace"]
+    assert messages(manifest, "claim-declared")
+    request = {"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 3}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "gpus", "namespace": "ml"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    documents = [Document("a.yaml", item, None) for item in (manifest, claim)]
+    found = evaluate(documents, configure({"gpu-budget": {"maxGpus": 2}}, RULES))
+    rules = {item.rule for item in found}
+    assert "claim-declared" not in rules
+    assert "gpu-budget" in rules
+
+
 def test_a_manifest_for_another_cluster_does_not_belong_to_the_namespace_of_its_holder() -> None:
     manifest = {
         "apiVersion": "work.open-cluster-management.io/v1",

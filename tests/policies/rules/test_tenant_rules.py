@@ -25,6 +25,34 @@ def with_gpu(name: str) -> Manifest:
 
 
 @pytest.mark.parametrize(
+    ("version", "kind", "field"),
+    [
+        ("argoproj.io/v1alpha1", "ClusterWorkflowTemplate", "templates"),
+        ("argoproj.io/v1alpha1", "ClusterAnalysisTemplate", "metrics"),
+        ("tekton.dev/v1beta1", "ClusterTask", "steps"),
+    ],
+)
+@pytest.mark.parametrize("rule", ["namespace-gpu-quota", "namespace-default-deny"])
+def test_the_namespace_of_a_cluster_scoped_template_is_unknown(
+    rule: str, version: str, kind: str, field: str
+):
+    container = manifests.container("main")
+    pod = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    items = {
+        "templates": {"name": "main", "container": container},
+        "metrics": {"name": "main", "provider": {"job": pod}},
+        "steps": {**container, "computeResources": container["resources"]},
+    }
+    template = {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": "a"},
+        "spec": {field: [items[field]]},
+    }
+    assert judge(rule, template) == []
+
+
+@pytest.mark.parametrize(
     ("hard", "spec"),
     [
         ({"limits.nvidia.com/gpu": 8}, {}),

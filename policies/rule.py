@@ -174,10 +174,16 @@ class Rule(Generic[C]):
         return f"{subject}: {violation.text}\n{self.remediation}"
 
     def violations(self, view: View, config: C) -> Iterator[Violation]:
-        """Yield the violations of one resource."""
+        """Yield the violations of one resource.
+
+        A value that several pods inherit, as from the spec of an Argo workflow, is reported once.
+        """
+        seen: dict[tuple[str, int], Violation] = {}
         for part in self._parts(view, config):
             for violation in self.check(part, config):
-                yield replace(violation, resource=view.resource)
+                key = (violation.text, id(violation.node.value))
+                if seen.setdefault(key, violation) is violation:
+                    yield replace(violation, resource=view.resource)
 
     def _parts(self, view: View, config: C) -> list[Any]:
         """Return the parts to check, without those of system workloads."""

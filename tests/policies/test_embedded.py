@@ -191,6 +191,15 @@ def test_an_object_without_a_namespace_belongs_to_that_of_its_holder(
     assert binding.namespace is None
 
 
+def test_a_value_that_all_templates_of_a_workflow_inherit_is_reported_once() -> None:
+    manifest = workflow(PRIVILEGED)
+    container = {"image": "a:1"}
+    manifest["spec"]["templates"] = [{"name": name, "container": container} for name in "ab"]
+    manifest["spec"]["hostNetwork"] = True
+    (message,) = messages(manifest, "no-host-namespaces")
+    assert "spec.hostNetwork: found true" in message
+
+
 def test_an_embedded_object_keeps_its_own_namespace() -> None:
     manifest = workflow(PRIVILEGED.replace("namespace: ml", "namespace: other"))
     (pod,) = objects(manifest, "Pod")

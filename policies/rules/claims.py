@@ -55,12 +55,13 @@ def _includes(device: Node, accelerators: Accelerators) -> bool:
 
 
 def _count(device: Node) -> Decimal:
-    """Return the number of devices: 1 by default, 0 if unknown."""
+    """Return the number of devices: 1 by default, 0 if unknown, unlimited if it is invalid."""
     if device["allocationMode"].value == "All":
         return UNLIMITED
-    if device["count"].absent:
-        return Decimal(1)
-    return quantity_or_none(device["count"].value) or Decimal(0)
+    if not device["count"].known:
+        return Decimal(0)
+    number = Decimal(1) if device["count"].absent else quantity_or_none(device["count"].value)
+    return number if number is not None and number >= 0 else UNLIMITED
 
 
 @resource_rule(

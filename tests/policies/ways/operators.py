@@ -90,6 +90,19 @@ WAYS = [
         ("0/spec/draResources", [{"claimCreationSpec": {"devices": [{"count": 8}]}}]),
     ),
     *(
+        more(
+            f"the invalid count {count} of a NIMService's claim",
+            "nim_service",
+            3,
+            *NIM_CLAIMS,
+            (
+                "0/spec/draResources",
+                [{"claimCreationSpec": {"devices": [{**DEVICE, "count": count}]}}],
+            ),
+        )
+        for count in ("many", -8)
+    ),
+    *(
         way(
             f"the {field} of a NIMService",
             "nim_service",

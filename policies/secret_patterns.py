@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-# The patterns are also part of CEL expressions, so they must not use lookaround, which RE2 lacks.
+# The patterns up to REFERENCE are also part of CEL expressions, so they must not use lookaround,
+# which RE2 lacks.
 NAME: Final = re.compile(
     r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
     r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
@@ -32,13 +33,17 @@ VALUE: Final = re.compile(
     r"|AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,}|xox[abeoprs]-[0-9A-Za-z-]{10,}"
     r"|hvs\.[A-Za-z0-9_-]{24,}|npm_[A-Za-z0-9]{36}|pypi-AgEI[A-Za-z0-9_-]{20,}"
     r"|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}"
-    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.|AccountKey=[A-Za-z0-9+/=]{40,})"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.|(Account|SharedAccess)Key=[A-Za-z0-9+/=]{40,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     r"|LS0tLS1CRUdJTi(BSU0Eg|BQUklW|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)"
     r"|\b(aGZf|Z2hwX|Z2l0aHViX3Bhd|Z2xwYXQt|bnZhcGkt|c2stYW50L|c2stcHJvai|QUtJQ|eG94Yi|ZXlK)"
     r"[A-Za-z0-9+/_-]{20,}"
     r"|(?i:authorization): *(?i:basic) +[A-Za-z0-9+/=]{8,}"
     r"|\b(B|b)earer [A-Za-z0-9._~+/=-]{16,}"
+    r"|(?i:[^\s;?&][;?&] *(password|pwd) *= *[\"']?"
+    r"[^\s;&\"'`$<{(*%\[#/][^\s;&\"'(]{3,}([\"';&\s]|$))"
+    r"|(?i:\b(host|user|username|dbname)=[^\s,;(]+ +([a-z_]+=[^\s,;(]+ +){0,9}password=[\"']?"
+    r"[^\s\"'`$<{(*%\[,]{4,})"
     r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
@@ -49,15 +54,37 @@ ARGUMENT: Final = re.compile(
     r"|--((auth|api|access|bearer|hf|hub|github|registration)-)?token)(=|\s+)"
     r"|\bcurl\b[^|;&]*\s(-u|--user)[= ]?[\"']?[^\s:$]+:"
     r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
-    r"[\"']?[^\s\"'$<({;|&/\[-][^\s\"';|&]{3,}"
+    r"[\"']?[^\s\"'`$<({;|&/\[-][^\s\"';|&]{3,}"
 )
 ENCODED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
 REFERENCE: Final = re.compile(r"^\$\([A-Za-z_][A-Za-z0-9_]*\)$")
-SETTING: Final = re.compile(
-    r"(?im)^[ \t]*[\"']?[a-z0-9_.-]*(password|passwd)[\"']?[ \t]*[:=][ \t]*"
-    r"[\"']?[^\s\"'$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
+# The patterns from here on are not part of CEL expressions.
+_CALL: Final = r"(?![ \t]*[a-z_][\w.]*(\(.*\)|\[.*\]|[(\[])[ \t\r,;)}]*$)"
+_NAME_SERVICES: Final = (
+    r"([ \t]+(files|compat|db|nis(plus)?|ldap|sss|systemd|winbind|altfiles|extrausers"
+    r"|(cache_)?oslogin|\[[^\]\n]*\]))+[ \t\r]*(#.*)?$"
 )
-PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
+_SETTING_KEYS: Final = (
+    rf"^[ \t]*(-[ \t]+)?(?!passwd:{_NAME_SERVICES})"
+    rf"([\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*[:=]{_CALL}"
+    rf"|[a-z0-9_.-]*passw(or)?d[ \t]*(:|={_CALL}))",
+    r"[\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*:(?=[ \t]*[\"'])",
+    r"(^|[{,])[ \t]*(-[ \t]+)?[\"']?(?-i:[A-Z0-9_]*"
+    r"(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN))[\"']?[ \t]*:",
+    r"^[ \t]*(requirepass|masterauth)(?=[ \t])",
+)
+SETTING: Final = re.compile(
+    rf"(?im)({'|'.join(_SETTING_KEYS)})[ \t]*"
+    r"(?!(true|false|null|none|str|string|bytes|SecretStr|Optional\[.*)[ \t\r]*([,;)}=|#].*)?$)"
+    r"[\"']?[^\s\"'`$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
+)
+CONFIGURATION_NAME: Final = re.compile(
+    r"(?i)^(?!.*\.secret(s|KeyRef)\.)[^/]*\.(((client|access)[._-]?)?secret([._-]?(access[._-]?)?key)?"
+    r"|client\.secret\..+|account\.key\..+|session[._-]token|private[._-]?key)$"
+)
+"""Names of secrets in configuration maps, such as `spark.hadoop.fs.s3a.secret.key`."""
+SPARK_VARIABLE: Final = re.compile(r"\.(driver|executor|appMaster)Env\.(\w+)$")
+PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_.-])password$")
 ENCRYPTED: Final = re.compile(r"^ENC\[AES256_GCM,data:")
 """Beginning of a value that SOPS has encrypted."""
 TEMPLATE: Final = re.compile(rf"[${{<]|^(true|false)$|{ENCRYPTED.pattern}")
@@ -73,7 +100,8 @@ def is_secret(name: str, text: str) -> bool:
         return False
     if VAGUE_NAME.search(name) and VAGUE_VALUE.search(text):
         return True
-    return _is_named_secret(name, text) or contains_secret(text)
+    is_header = bool(VALUE.search(f"{name}: {text}"))
+    return is_header or _is_named_secret(name, text) or contains_secret(text)
 
 
 def _is_named_secret(name: str, text: str) -> bool:
@@ -107,7 +135,13 @@ def _hidden_texts(text: str) -> Iterator[str]:
 
 def contains_in_file(name: str, text: str) -> bool:
     """Return whether a value of a ConfigMap, which may be a whole file, contains a secret."""
-    return is_secret(name, text) or bool(ARGUMENT.search(text) or SETTING.search(text))
+    return is_secret(name, text) or contains_setting(text)
+
+
+@lru_cache(maxsize=65536)
+def contains_setting(text: str) -> bool:
+    """Return whether a script or a configuration file sets a secret."""
+    return bool(ARGUMENT.search(text) or SETTING.search(text))
 
 
 def decoded(text: str) -> str:

@@ -14,6 +14,7 @@ from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule, resource_rule
 from policies.secret_patterns import (
     ARGUMENT,
+    CONFIGURATION_NAME,
     ENCRYPTED,
     FILE,
     HARMLESS,
@@ -23,12 +24,14 @@ from policies.secret_patterns import (
     PASSWORD_FIELD,
     PATH_NAME,
     REFERENCE,
+    SPARK_VARIABLE,
     TEMPLATE,
     VAGUE_NAME,
     VAGUE_VALUE,
     VALUE,
     contains_in_file,
     contains_secret,
+    contains_setting,
     decoded,
     is_secret,
 )
@@ -37,6 +40,7 @@ from policies.workloads import Pod
 
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _ENVIRONMENTS: Final = ("env", "envVars", "environment")
+_PROSE: Final = ("description", "message", "summary")
 _ACCOUNT_SECRET: Final = "kubernetes.io/service-account-token"  # noqa: S105  a type
 _HIDDEN: Final = "a literal, which is not shown here"
 
@@ -70,7 +74,7 @@ _CEL_SECRET: Final = (
     f" && (e.name.matches({cel.literal(PASSWORD.pattern)})"
     f" || !e.name.matches({cel.literal(NOT_SECRET_NAME.pattern)})"
     f" && !e.value.matches({cel.literal(FILE.pattern)}))"
-    f" || e.value.matches({cel.literal(VALUE.pattern)})"
+    f" || (e.name + ': ' + e.value).matches({cel.literal(VALUE.pattern)})"
     f" || (e.name.matches({cel.literal(VAGUE_NAME.pattern)})"
     f" && e.value.matches({cel.literal(VAGUE_VALUE.pattern)})))"
 )
@@ -160,22 +164,32 @@ def _is_encrypted(value: Node) -> bool:
     return bool(ENCRYPTED.search(value.text or ""))
 
 
-def _is_password(key: str, value: Any) -> bool:
-    """Return whether a field of a custom resource contains a password."""
-    named = isinstance(value, str) and bool(value) and _names_password(key)
+def _is_secret_field(key: str, value: str) -> bool:
+    """Return whether a field of a custom resource is a secret, or a text that sets one."""
+    if not value:
+        return False
+    if contains_secret(value) or (key not in _PROSE and contains_setting(value)):
+        return True
+    password, secret, variable = _named_secret(key)
+    if variable:
+        return is_secret(variable, value)
+    named = password or (secret and not HARMLESS.search(value) and not value.startswith("/"))
     return named and not TEMPLATE.search(value)
 
 
 @lru_cache(maxsize=4096)
-def _names_password(key: str) -> bool:
-    return bool(PASSWORD_FIELD.search(key))
+def _named_secret(key: str) -> tuple[bool, bool, str]:
+    """Return whether a key names a password or a secret, and the environment variable it sets."""
+    variable = SPARK_VARIABLE.search(key)
+    is_password, is_secret = PASSWORD_FIELD.search(key), CONFIGURATION_NAME.search(key)
+    return bool(is_password), bool(is_secret), variable[2] if variable else ""
 
 
 def _may_be_secret(key: str, value: Any) -> bool:
     if isinstance(value, str):
-        return contains_secret(value) or _is_password(key, value)
+        return _is_secret_field(key, value)
     if isinstance(value, list):
-        return _is_command(key, value)
+        return _is_command(value)
     if not isinstance(value, dict):
         return False
     named = list(value.items()) if key in _ENVIRONMENTS else []
@@ -187,10 +201,10 @@ def _may_be_secret(key: str, value: Any) -> bool:
     )
 
 
-def _is_command(key: str, value: Any) -> bool:
-    """Return whether a list is a command, such as that of a probe, that contains a secret."""
-    words = value if key == "command" and isinstance(value, list) else []
-    return bool(ARGUMENT.search(" ".join(word for word in words if isinstance(word, str))))
+def _is_command(value: Any) -> bool:
+    """Return whether the words of a command, such as that of a probe, contain a secret."""
+    words = [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
+    return bool(ARGUMENT.search(" ".join(words))) and not any(map(ARGUMENT.search, words))
 
 
 def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
@@ -206,20 +220,22 @@ def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
                 if key not in config.allowed_names and value.text and is_secret(key, value.text):
                     yield value
         name = node["name"].text
-        if name and node["value"].text and not checked and name not in config.allowed_names:
-            if is_secret(name, node["value"].text or ""):
-                yield node["value"]
+        text = node["value"].text
+        reported = name not in config.allowed_names and not checked
+        if name and text and reported and is_secret(name, text):
+            yield node["value"]
             continue
         for key, child in _children(node):
             if isinstance(child.value, str):
-                password = _is_password(key, child.value) and key not in config.allowed_names
-                if (contains_secret(child.value) or password) and not checked:
+                is_allowed = (name if key == "value" else key) in config.allowed_names
+                is_secret_ = contains_secret(child.value) or not is_allowed
+                if is_secret_ and not checked and _is_secret_field(key, child.value):
                     yield child
             elif isinstance(child.value, dict | list):
                 in_pod = key in ("env", "command", "args") and _is_container(node)
                 in_pod |= key == "annotations" and _is_pod(node.parent)
                 if not (checked or in_pod or key in config.allowed_names):
-                    if _is_command(key, child.value):
+                    if _is_command(child.value):
                         yield child
                     elif is_secret(key, child["value"].text or ""):
                         yield child["value"]

@@ -125,6 +125,13 @@ def test_a_capability_can_be_allowed_by_configuration():
         ("DB_PASSWORD_TYPE", "correct-horse"),
         ("DB_PASSWORD", "/a/b.txt"),
         ("API_KEY", "/" + "a" * 19 + "/" + "b" * 19),
+        ("DSN", "Server=db,1433;User Id=sa;Password=hunter22;Encrypt=true"),
+        ("DSN", "Uid=sa; Pwd='hunter22'"),
+        ("DSN", "host=db user=app dbname=a password=hunter22"),
+        ("URL", "jdbc:postgresql://db/a?user=app&password=hunter22"),
+        ("JAAS", 'LoginModule required username="app" password="hunter22";'),
+        ("BUS", "Endpoint=sb://a.example.com/;SharedAccessKey=" + "a" * 43 + "="),
+        ("AUTHORIZATION", "Basic YWRtaW46aHVudGVyMg=="),
     ],
 )
 def test_a_secret_in_the_environment_is_refused(name: str, value: str):
@@ -156,6 +163,9 @@ def test_a_secret_in_the_environment_is_refused(name: str, value: str):
         ("API_KEY_HEADER", "X-API-Key"),
         ("OPENAI_API_KEY", "EMPTY"),
         ("REDIS_URL", "redis://:$(PASSWORD)@redis:6379/0"),
+        ("DSN", "Server=db;User Id=sa;Password=$(PASSWORD)"),
+        ("DSN", "host=db user=app password=$(PASSWORD)"),
+        ("CODE", "connect(host=h, user=u, password=secret)"),
     ],
 )
 def test_a_harmless_variable_is_accepted(name: str, value: str):
@@ -188,6 +198,7 @@ def test_a_secret_among_the_words_of_a_command_is_refused(words: list[str], key:
         ["--image-pull-secret", "registry"],
         ["sh", "-c", "HF_TOKEN=$(cat /run/token) run"],
         ["sh", "-c", 'DB_PASSWORD="${PASSWORD}" run'],
+        ["sh", "-c", "HF_TOKEN=`cat /run/token` run"],
     ],
 )
 def test_a_harmless_command_is_accepted(words: list[str]):
@@ -201,6 +212,39 @@ SECRETS_ELSEWHERE = [
     manifest("example.com/v1", "Thing", spec={"auth": [{"name": "password", "value": "horse"}]}),
     manifest("example.com/v1", "Thing", spec={"url": "https://me:correct-horse@example.com"}),
     manifest("v1", "Service", metadata={"annotations": {"note": TOKEN}}),
+    manifest("v1", "ConfigMap", data={"a.json": '{"user": "a", "password": "hunter22"}'}),
+    manifest("v1", "ConfigMap", data={"redis.conf": "requirepass hunter22"}),
+    manifest("v1", "ConfigMap", data={"nsswitch.conf": "passwd: files\npassword: hunter22"}),
+    manifest("ray.io/v1", "RayJob", spec={"entrypoint": "WANDB_API_KEY=hunter22 python a.py"}),
+    *(
+        manifest("ray.io/v1", "RayJob", spec={"runtimeEnvYAML": text})
+        for text in (
+            "env_vars:\n  WANDB_API_KEY: hunter22",
+            "env_vars: {A: b, WANDB_API_KEY: hunter22}",
+            '{"env_vars": {"WANDB_API_KEY": "hunter22"}}',
+        )
+    ),
+    manifest("example.com/v1", "Thing", spec={"script": "#!/bin/sh\nexport DB_PASSWORD=hunter22"}),
+    manifest("example.com/v1", "Thing", spec={"extraArgs": ["--api-key", "hunter22"]}),
+    *(
+        manifest("example.com/v1", "Thing", spec={"sparkConf": {name: "hunter22"}})
+        for name in (
+            "spark.hadoop.fs.s3a.secret.key",
+            "spark.hadoop.fs.s3a.session.token",
+            "spark.hadoop.fs.azure.account.key.team.dfs.core.windows.net",
+            "fs.azure.account.oauth2.client.secret.team.dfs.core.windows.net",
+            "spark.executorEnv.AWS_SECRET_ACCESS_KEY",
+            "javax.jdo.option.ConnectionPassword",
+            "connection.password",
+            "s3.secret-key",
+        )
+    ),
+    manifest(
+        "example.com/v1",
+        "Thing",
+        spec={"probe": {"httpHeaders": [{"name": "Authorization", "value": "Basic YTpodW50ZXI="}]}},
+    ),
+    manifest("example.com/v1", "Thing", spec={"name": "a", "value": "b", "password": "hunter22"}),
     manifest("bitnami.com/v1alpha1", "SealedSecret", spec={"template": {"data": {"a": TOKEN}}}),
 ]
 
@@ -221,6 +265,40 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest):
         manifest("example.com/v1", "Thing", spec={"password": "ENC[AES256_GCM,data:a,iv:b]"}),
         manifest("example.com/v1", "Thing", spec={"secretName": "hub", "tokenSecretRef": "a"}),
         manifest("v1", "Secret", data={"token": "Y29ycmVjdA=="}),  # the engine encrypts it
+        *(
+            manifest("v1", "ConfigMap", data={"file": text})
+            for text in (
+                "passwd:         files systemd\ngroup: files",
+                "passwd: compat [NOTFOUND=return] sss  # users",
+                "password: null",
+                "require_password: true",
+                'password = os.environ["DB_PASSWORD"]',
+                "    password=getenv(\n",
+                "def connect(\n    password: str,\n    a: int)",
+                "password: ${DB_PASSWORD}",
+            )
+        ),
+        *(
+            manifest("example.com/v1", "Thing", spec={"script": text})
+            for text in (
+                'echo "HF_TOKEN: not set"',
+                "run --token $TOKEN --password-file /run/password",
+                "env_vars: {HF_TOKEN: $TOKEN}",
+            )
+        ),
+        manifest("example.com/v1", "Thing", spec={"description": "Start it with --token value."}),
+        *(
+            manifest("example.com/v1", "Thing", spec={"sparkConf": {name: value}})
+            for name, value in (
+                ("spark.hadoop.fs.s3a.aws.credentials.provider", "com.example.Provider"),
+                ("spark.kubernetes.driver.secrets.client.secret", "/etc/secrets"),
+                ("spark.kubernetes.driver.secretKeyRef.CLIENT_SECRET", "team:key"),
+                ("spark.authenticate.secret", "true"),
+                ("spark.kubernetes.kerberos.tokenSecret.name", "kerberos"),
+                ("spark.executorEnv.OMP_NUM_THREADS", "8"),
+                ("connection.password", "${file:/run/password}"),
+            )
+        ),
     ],
 )
 def test_names_of_secrets_are_not_secrets(item: Manifest):

@@ -73,6 +73,29 @@ WAYS = [
         "",
         ("0/spec/template/metadata/annotations", {"team.example.com/token": "hf_" + "a" * 34}),
     ),
+    way(
+        "a secret in the script of a workflow",
+        "argo_workflow_steps",
+        "",
+        ("0/spec/templates/2/script/source", "import os\nos.system('curl -u me:correct-horse a')"),
+    ),
+    way(
+        "a secret in the script of a step",
+        "tekton_task",
+        "",
+        ("0/spec/steps/0/script", "#!/bin/sh\nexport HUB_TOKEN=correct-horse\n"),
+    ),
+    way(
+        "a secret in a Spark property",
+        "spark_application",
+        "",
+        ("0/spec/sparkConf/spark.hadoop.fs.s3a.secret.key", "correct-horse"),
+    ),
+    container(
+        "a password in a header of a probe",
+        "readinessProbe/httpGet/httpHeaders",
+        [{"name": "Authorization", "value": "Basic bWU6Y29ycmVjdC1ob3JzZQ=="}],
+    ),
     way("a secret in a ConfigMap", "mig_configuration", "", ("0/data/token", "hf_" + "a" * 34)),
     way("a password in a ConfigMap", "mig_configuration", "", ("0/data/DB_PASSWORD", "horse")),
     way(

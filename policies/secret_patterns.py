@@ -16,7 +16,9 @@ NAME: Final = re.compile(
 )
 VAGUE_NAME: Final = re.compile(r"(?i)(^|[_.-])(key|auth)$")
 VAGUE_VALUE: Final = re.compile(r"^[A-Za-z0-9+=_-]{12,}$")
-PASSWORD: Final = re.compile(r"(?i)pass|pwd")
+PASSWORD: Final = re.compile(r"(?i)passw|passphrase|pwd|pass([._-]?[0-9]+)?$")
+PASSWORD_OPTION: Final = re.compile(r"(?i)(allow_empty|random_root)_(root_)?password$")
+"""Names of options that database images read, such as `MYSQL_ALLOW_EMPTY_PASSWORD`."""
 HARMLESS: Final = re.compile(r"(?i)^(true|false|yes|no|none|null|auto|empty|[0-9]{1,6})$")
 PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$")
 """Names of variables whose absolute paths are not secrets."""
@@ -57,7 +59,10 @@ ARGUMENT: Final = re.compile(
     r"[\"']?[^\s\"'`$<({;|&/\[-][^\s\"';|&]{3,}"
 )
 ENCODED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
-REFERENCE: Final = re.compile(r"^\$\([A-Za-z_][A-Za-z0-9_]*\)$")
+REFERENCE: Final = re.compile(
+    r"^(/?\$\([A-Za-z_][A-Za-z0-9_.-]*\))+$|^\{\{ *[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+ *\}\}$"
+)
+"""References to variables, and to parameters of Tekton and Argo."""
 # The patterns from here on are not part of CEL expressions.
 _CALL: Final = r"(?![ \t]*[a-z_][\w.]*(\(.*\)|\[.*\]|[(\[])[ \t\r,;)}]*$)"
 _NAME_SERVICES: Final = (
@@ -96,7 +101,7 @@ def is_secret(name: str, text: str) -> bool:
     """Return whether a named value is a secret rather than a reference, path or harmless value."""
     if not text or REFERENCE.search(text):
         return False
-    if HARMLESS.search(text) and not PASSWORD.search(name):
+    if HARMLESS.search(text) and (not PASSWORD.search(name) or PASSWORD_OPTION.search(name)):
         return False
     if VAGUE_NAME.search(name) and VAGUE_VALUE.search(text):
         return True

@@ -22,6 +22,7 @@ from policies.secret_patterns import (
     NOT_SECRET_NAME,
     PASSWORD,
     PASSWORD_FIELD,
+    PASSWORD_OPTION,
     PATH_NAME,
     REFERENCE,
     SPARK_VARIABLE,
@@ -68,7 +69,8 @@ _CEL_SECRET: Final = (
     "e.value != '' && !(e.name in settings.allowedNames)"
     f" && !e.value.matches({cel.literal(REFERENCE.pattern)})"
     f" && !(e.value.matches({cel.literal(HARMLESS.pattern)})"
-    f" && !e.name.matches({cel.literal(PASSWORD.pattern)}))"
+    f" && (!e.name.matches({cel.literal(PASSWORD.pattern)})"
+    f" || e.name.matches({cel.literal(PASSWORD_OPTION.pattern)})))"
     f" && (e.name.matches({cel.literal(NAME.pattern)})"
     f" && !(e.name.matches({cel.literal(PATH_NAME.pattern)}) && e.value.startsWith('/'))"
     f" && (e.name.matches({cel.literal(PASSWORD.pattern)})"

@@ -151,6 +151,9 @@ def _recorded(
 ) -> tuple[set[tuple[Key, ...]], set[tuple[Key, ...]]]:
     """Return the paths that other rules read completely, and those that they read in part."""
     whole, own = set(), set()
+    if "." not in resource.group:
+        # The API server ignores the status of its own kinds. Controllers of others may read it.
+        whole.add(resource.root["status"].steps)
     for pod in find_all_pods(resource):
         own.add(pod.spec.steps)
         for container in pod.containers:
@@ -165,6 +168,9 @@ def _recorded(
     other = (*record.patterns, *record.opaque, *(claims.at for claims in record.claims))
     for path in (*embedded, *other):
         whole |= {node.steps for node in nodes_at(resource.root, steps(path))}
+    for path in record.texts:
+        if path.endswith(".*"):
+            own |= {node.steps for node in nodes_at(resource.root, steps(path)[:-1])}
     for pods in record.pods:
         for path in pods.defaults:
             own |= {node.steps for node in nodes_at(resource.root, steps(path))}

@@ -116,6 +116,15 @@ WAYS = [
         ("0/spec", {"status": {"template": {"spec": SPEC}}}),
     ),
     way(
+        "a template in the status of a workflow",
+        "argo_workflow_steps",
+        "kind-known",
+        (
+            "0/status",
+            {"storedWorkflowTemplateSpec": {"templates": [{"container": CONTAINER}]}},
+        ),
+    ),
+    way(
         "a privileged Pod as text in a ConfigMap",
         "mig_configuration",
         "not-privileged",
@@ -141,6 +150,21 @@ HARMLESS = [
         ("0/apiVersion", "example.com/v1"),
         ("0/kind", "Thing"),
         ("0/spec", {"size": 3, "members": ["a", "b"], "labels": {"a": "b"}}),
+    ),
+    way(
+        "a ConfigMap with an image and pod fields",
+        "mig_configuration",
+        "",
+        (
+            "0/data",
+            {"nodeSelector": "a: b", "tolerations": "[]", "sidecar-image": "example.com/a:1.0"},
+        ),
+    ),
+    way(
+        "the status of a Deployment",
+        WEB,
+        "",
+        ("0/status", {"containerStatuses": [{"name": "web", "image": "example.com/a:1.0"}]}),
     ),
     way(
         "an unknown kind with a picture",

@@ -187,7 +187,7 @@ class Binding:
         def validate(args: StackValidationArgs, report: ReportViolation) -> None:
             def evaluate() -> Iterable[Violation]:
                 stack = self._stack_of(args)
-                return rule.check(stack, configure(args.get_config()))
+                return rule.stack_violations(stack, configure(args.get_config()))
 
             self._report_all(rule, evaluate, report, "the stack")
 

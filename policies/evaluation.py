@@ -52,7 +52,7 @@ def evaluate(
     stack = Stack(views)
     for rule, mandatory, config in rules:
         if rule.scope == "stack":
-            violations = _with_rule_failure(rule, rule.check(stack, config), None)
+            violations = _with_rule_failure(rule, rule.stack_violations(stack, config), None)
             found += _findings(violations, rule, mandatory, configuration, origin)
     # If only part of a stack is evaluated, another part may need the exemption.
     unused = granted.unused([rule.name for rule, _, _ in rules]) if whole_stack else ()

@@ -174,16 +174,14 @@ class Rule(Generic[C]):
         return f"{subject}: {violation.text}\n{self.remediation}"
 
     def violations(self, view: View, config: C) -> Iterator[Violation]:
-        """Yield the violations of one resource.
+        """Yield the violations of one resource, each once."""
+        parts = self._parts(view, config)
+        found = (violation for part in parts for violation in self.check(part, config))
+        yield from _distinct(replace(violation, resource=view.resource) for violation in found)
 
-        A value that several pods inherit, as from the spec of an Argo workflow, is reported once.
-        """
-        seen: dict[tuple[str, int], Violation] = {}
-        for part in self._parts(view, config):
-            for violation in self.check(part, config):
-                key = (violation.text, id(violation.node.value))
-                if seen.setdefault(key, violation) is violation:
-                    yield replace(violation, resource=view.resource)
+    def stack_violations(self, stack: Stack, config: C) -> Iterator[Violation]:
+        """Yield the violations of a stack, each once."""
+        yield from _distinct(self.check(stack, config))
 
     def _parts(self, view: View, config: C) -> list[Any]:
         """Return the parts to check, without those of system workloads."""
@@ -201,6 +199,15 @@ class Rule(Generic[C]):
         if self.remedy is None:
             return []
         return [edit for part in self._parts(view, config) for edit in self.remedy(part, config)]
+
+
+def _distinct(violations: Iterable[Violation]) -> Iterator[Violation]:
+    """Omit repeated violations: several pods may inherit a value, as in an Argo workflow."""
+    seen: dict[tuple[str, int, int], Violation] = {}
+    for violation in violations:
+        key = (violation.text, id(violation.node.value), id(violation.resource))
+        if seen.setdefault(key, violation) is violation:
+            yield violation
 
 
 def _merge(shared: Any, own: Any, is_set: bool) -> Any:

@@ -196,8 +196,11 @@ def test_a_value_that_all_templates_of_a_workflow_inherit_is_reported_once() -> 
     container = {"image": "a:1"}
     manifest["spec"]["templates"] = [{"name": name, "container": container} for name in "ab"]
     manifest["spec"]["hostNetwork"] = True
+    manifest["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "gpus"}]
     (message,) = messages(manifest, "no-host-namespaces")
     assert "spec.hostNetwork: found true" in message
+    undeclared = messages(manifest, "claim-declared")
+    assert len(undeclared) == len(set(undeclared))
 
 
 def test_an_embedded_object_keeps_its_own_namespace() -> None:

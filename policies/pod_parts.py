@@ -106,7 +106,7 @@ class ContainerNode(Node):
         found = self._inner
         for step in path:
             found = found[step]
-        if found.absent and isinstance(self.value, dict) and key in self.value:
+        if not found.present and isinstance(self.value, dict) and key in self.value:
             found = self._inner[key]
         if found.absent and key in self._supplied:
             return Node(UNKNOWN, found.parent, found.key)
@@ -173,9 +173,12 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
     for location in devices:
         summed: dict[str, Any] = {}
         for node in nodes_at(spec, steps(location.each)):
-            name = location.resource or node.at(location.name).text
-            count = node.at(location.count).value if location.count else 1
-            if name and isinstance(node.value, dict) and count is not None and count is not UNKNOWN:
+            is_number = not (location.resource or location.name)
+            name = str(node.key) if is_number else location.resource or node.at(location.name).text
+            count = node.at(location.count).value if location.count or is_number else 1
+            if not is_number and not isinstance(node.value, dict):
+                continue
+            if name and count is not None and count is not UNKNOWN:
                 amount = quantity_or_none(count)
                 known = quantity_or_none(summed.get(name, 0))
                 both_known = amount is not None and known is not None

@@ -101,6 +101,8 @@ def _dynamo(component: str) -> Iterator[Pods]:
             # If both are set, the larger number counts.
             Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
             Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
+            Devices(each="resources.requests.custom.*"),
+            Devices(each="resources.limits.custom.*"),
         ),
         machine=True,
     )

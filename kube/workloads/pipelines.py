@@ -116,11 +116,15 @@ ARGO: Final = [
 _RESOURCES: Final = {"resources": "computeResources"}
 
 
+_OVERRIDDEN: Final = ("stepSpecs", "sidecarSpecs", "stepOverrides", "sidecarOverrides")
+
+
 def _overrides(spec: str) -> Pods:
     """Return the fields of a task's containers that a run overrides."""
     return Pods(
         at=spec,
-        containers=("", "stepSpecs.*"),
+        # The last two are names of v1beta1.
+        containers=("", *(f"{name}.*" for name in _OVERRIDDEN)),
         fields=_RESOURCES,
         copied=() if spec == "spec" else (f"{spec}.metadata",),
         partial=True,
@@ -202,6 +206,9 @@ TEKTON: Final = [
         shared=(
             "spec.taskRunTemplate.podTemplate",
             "spec.taskRunSpecs.*.podTemplate",
+            # v1beta1
+            "spec.podTemplate",
+            "spec.taskRunSpecs.*.taskPodTemplate",
             *(f"spec.pipelineSpec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
         ),
         opaque=tuple(f"spec.pipelineSpec.{at}.pipelineSpec" for at in _NESTED),
@@ -235,6 +242,10 @@ _SPARK_PROPERTIES: Final = (
     "spark.kubernetes.*container.image",
     "spark.kubernetes.*.volumes.hostPath.*",
     "spark.kubernetes.*podTemplate*",
+    "spark.kubernetes.*podGroupTemplate*",
+    "spark.kubernetes.*node.selector.*",
+    "spark.kubernetes.*scheduler.name",
+    "spark.kubernetes.namespace",
     "spark.dynamicAllocation.*Executors",
     "spark.executor.instances",
     "spark.*.resource.*.vendor",

@@ -73,7 +73,11 @@ class Devices:
     __pydantic_config__: ClassVar = STRICT
 
     each: str
-    """Path of the requests, relative to the pod."""
+    """Path of the requests, relative to the pod.
+
+    If neither `resource` nor `name` is set, each request is a number, and its key is the name of
+    the resource.
+    """
     resource: str = ""
     """Name of the resource, if it is fixed."""
     name: str = ""

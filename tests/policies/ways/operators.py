@@ -18,6 +18,13 @@ HARMLESS = [
         ("0/spec/draResources", [{"claimCreationSpec": {"devices": [{**DEVICE, "count": 1}]}}]),
         gpu_budget={"maxGpus": 3},
     ),
+    way(
+        "a network device of Dynamo",
+        "dynamo_services",
+        "",
+        ("0/spec/services/decode/resources/limits/custom", {"rdma/ib": "50"}),
+        gpu_budget={"maxGpus": 8},
+    ),
 ]
 WAYS = [
     more(
@@ -113,6 +120,28 @@ WAYS = [
         for field in ("resourceClaimName", "resourceClaimTemplateName")
     ),
     more("a service of a NIMPipeline", "nim_pipeline", 4, ("0/spec/services/1/spec/replicas", 50)),
+    *(
+        more(
+            f"{field} of a TaskRun",
+            "tekton_task_run",
+            8,
+            (f"0/spec/{field}", [{"name": "a", name: {"limits": {"nvidia.com/gpu": 50}}}]),
+        )
+        for field, name in (
+            ("sidecarSpecs", "computeResources"),
+            ("stepOverrides", "resources"),
+            ("sidecarOverrides", "resources"),
+        )
+    ),
+    *(
+        more(
+            f"the custom {field} of Dynamo",
+            "dynamo_services",
+            8,
+            (f"0/spec/services/Frontend/resources/{field}/custom", {"amd.com/gpu": "50"}),
+        )
+        for field in ("requests", "limits")
+    ),
     more("a component of Dynamo", "dynamo_components", 3, ("0/spec/components/1/replicas", 50)),
     more("a service of Dynamo", "dynamo_services", 8, ("0/spec/services/prefill/replicas", 50)),
     more(

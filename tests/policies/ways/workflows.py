@@ -336,6 +336,28 @@ WAYS = [
         [EVIL],
         "not-privileged",
     ),
+    *(
+        hidden(
+            f"the pods of a run on the node's network ({field})",
+            "tekton_pipeline_run",
+            f"spec/{field}",
+            value,
+            "no-host-namespaces",
+        )
+        for field, value in (
+            ("podTemplate", {"hostNetwork": True}),
+            ("taskRunSpecs", [{"taskPodTemplate": {"hostNetwork": True}}]),
+        )
+    ),
+    *(
+        hidden(f"{name} of Spark", "spark_application", f"spec/sparkConf/{name}", "a", "kind-known")
+        for name in (
+            "spark.kubernetes.namespace",
+            "spark.kubernetes.executor.node.selector.kubernetes.io~hostname",
+            "spark.kubernetes.driver.scheduler.name",
+            "spark.kubernetes.scheduler.volcano.podGroupTemplateFile",
+        )
+    ),
     hidden("a run on the node's network", "tekton_task_run", "spec/podTemplate/hostNetwork", True),
     hidden(
         "a run of root",

@@ -12,9 +12,13 @@ from kube.workloads.record import AddedClaims, Count, Devices, Pods, WorkloadKin
 from kube.workloads.serving import PROBES, SERVING
 
 
-def _nim(spec: str) -> Pods:
-    """Return the pods of a NIM service; the operator adds omitted fields."""
-    return Pods(
+def _nim(spec: str) -> Iterator[Pods]:
+    """Yield the pods of a NIM service; the operator adds omitted fields."""
+    # The endpoint picker of an inference gateway, and the jobs of a NemoCustomizer
+    yield Pods(at=f"{spec}.expose.router.eppConfig", containers=("containerSpec",), partial=True)
+    for name in ("trainingConfig", "modelDownloadJobs", "nemoDatastoreTools"):
+        yield Pods(at=f"{spec}.{name}", containers=("",), partial=True)
+    yield Pods(
         at=spec,
         containers=("", "sidecarContainers.*"),
         metadata=spec,
@@ -47,14 +51,18 @@ _NEMO: Final = ("NemoCustomizer", "NemoDatastore", "NemoEntitystore", "NemoEvalu
 NIM: Final = [
     *(
         WorkloadKind(
-            group="apps.nvidia.com", kind=kind, pods=(_nim("spec"),), roles=SERVING, ends=False
+            group="apps.nvidia.com",
+            kind=kind,
+            pods=tuple(_nim("spec")),
+            roles=SERVING,
+            ends=False,
         )
         for kind in ("NIMService", *_NEMO, "NemoGuardrail")
     ),
     WorkloadKind(
         group="apps.nvidia.com",
         kind="NIMPipeline",
-        pods=(_nim("spec.services.*.spec"),),
+        pods=tuple(_nim("spec.services.*.spec")),
         roles=SERVING,
         ends=False,
     ),

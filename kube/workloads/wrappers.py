@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kube.workloads.kubernetes import NOT_RUN
 from kube.workloads.record import Pods, WorkloadKind
 
 _CHART: Final = "it deploys a chart"
@@ -138,13 +139,16 @@ OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",
         kind="Pooler",
-        pods=(Pods(at="spec.template.spec", supplied=("image",), partial=True),),
+        pods=(
+            Pods(at="spec.pgbouncer", images=("image",), count=NOT_RUN, partial=True),
+            Pods(at="spec.template.spec", supplied=("image",), partial=True),
+        ),
     ),
     *(
         WorkloadKind(
             group="postgresql.cnpg.io",
             kind=kind,
-            pods=(Pods(at="spec", images=("images.*",), partial=True),),
+            pods=(Pods(at="spec", images=("images.*", "componentImages.*"), partial=True),),
         )
         for kind in ("ImageCatalog", "ClusterImageCatalog")
     ),

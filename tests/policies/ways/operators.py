@@ -1,6 +1,8 @@
 """Ways to have an operator run more pods than the budget counts."""
 
-from tests.policies.harness import REMOVED
+from typing import Any
+
+from tests.policies.harness import REMOVED, Manifest
 from tests.policies.ways.demand import more
 from tests.policies.ways.way import way
 
@@ -9,7 +11,62 @@ RAPIDS = "0/spec/dynamicAllocation"
 
 DEVICE = {"name": "gpu", "count": 8, "deviceClassName": "gpu.nvidia.com"}
 NIM_CLAIMS = (("0/spec/resources", {"requests": {"cpu": "8"}, "limits": {"memory": "64Gi"}}),)
+TAG = "25.08"
+
+
+def jobs(tag: str) -> Manifest:
+    """The jobs of a NemoCustomizer."""
+    image = {"repository": "nvcr.io/nvidia/nemo-microservices/customizer", "tag": tag}
+    tools = {"image": f"nvcr.io/nvidia/nemo-microservices/nds-v2-huggingface-cli:{tag}"}
+    return {"trainingConfig": {"image": image}, "nemoDatastoreTools": tools}
+
+
+def picker(tag: str) -> Manifest:
+    """The endpoint picker of a NIMService."""
+    image = {"repository": "registry.k8s.io/gateway-api-inference-extension/epp", "tag": tag}
+    return {"router": {"eppConfig": {"containerSpec": {"name": "epp", "image": image}}}}
+
+
+def customizer(tag: str) -> tuple[tuple[str, Any], ...]:
+    """Edits that turn a NIMService into a NemoCustomizer with jobs."""
+    fields = ((f"0/spec/{name}", value) for name, value in jobs(tag).items())
+    return (("0/kind", "NemoCustomizer"), *fields)
+
+
+def postgres(kind: str, spec: Manifest) -> tuple[str, Any]:
+    """An edit that replaces a cluster by another object of CloudNativePG."""
+    metadata = {"name": "db", "namespace": "team"}
+    version = "postgresql.cnpg.io/v1"
+    return ("0", {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec})
+
+
+def pooler(**settings: Any) -> tuple[str, Any]:
+    """An edit that replaces a cluster by a Pooler."""
+    return postgres("Pooler", {"cluster": {"name": "db"}, "pgbouncer": settings})
+
+
+def catalog(tag: str) -> tuple[str, Any]:
+    """An edit that replaces a cluster by an ImageCatalog with an image of a component."""
+    image = {"key": "pgbouncer", "image": f"ghcr.io/cloudnative-pg/pgbouncer:{tag}"}
+    return postgres("ImageCatalog", {"images": [], "componentImages": [image]})
+
+
 HARMLESS = [
+    way("the jobs of a NemoCustomizer", "nim_service", "", *customizer(TAG)),
+    way("the endpoint picker of a NIMService", "nim_service", "", ("0/spec/expose", picker(TAG))),
+    way(
+        "the image of a Pooler",
+        "cnpg_cluster",
+        "",
+        pooler(image="ghcr.io/cloudnative-pg/pgbouncer:1.25.1"),
+    ),
+    way(
+        "the image catalog of a Pooler",
+        "cnpg_cluster",
+        "",
+        pooler(imageCatalogRef={"kind": "ImageCatalog", "name": "db", "key": "pgbouncer"}),
+    ),
+    way("the image of a component in a catalog", "cnpg_cluster", "", catalog("1.25.1")),
     way(
         "a created claim of a NIMService",
         "nim_service",
@@ -27,6 +84,22 @@ HARMLESS = [
     ),
 ]
 WAYS = [
+    way(
+        "a moving tag of a NemoCustomizer", "nim_service", "image-tag-fixed", *customizer("latest")
+    ),
+    way(
+        "a moving tag of an endpoint picker",
+        "nim_service",
+        "image-tag-fixed",
+        ("0/spec/expose", picker("latest")),
+    ),
+    way(
+        "a moving tag of a Pooler",
+        "cnpg_cluster",
+        "image-tag-fixed",
+        pooler(image="ghcr.io/cloudnative-pg/pgbouncer:latest"),
+    ),
+    way("a moving tag in a catalog", "cnpg_cluster", "image-tag-fixed", catalog("latest")),
     more(
         "the items of a workflow",
         "argo_workflow_dag",

@@ -230,6 +230,7 @@ def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
         for key, child in _children(node):
             if isinstance(child.value, str):
                 is_allowed = (name if key == "value" else key) in config.allowed_names
+                is_allowed |= key == "password" and _names_key(node)
                 is_secret_ = contains_secret(child.value) or not is_allowed
                 if is_secret_ and not checked and _is_secret_field(key, child.value):
                     yield child
@@ -242,6 +243,11 @@ def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
                     elif is_secret(key, child["value"].text or ""):
                         yield child["value"]
                 pending.append((child, checked or in_pod))
+
+
+def _names_key(node: Node) -> bool:
+    """Return whether an object refers to a key of a Secret, as `passwordSecret` of Strimzi does."""
+    return str(node.key).endswith("Secret") and bool(node["secretName"].text)
 
 
 def _children(node: Node) -> Iterator[tuple[str, Node]]:

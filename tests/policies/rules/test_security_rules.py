@@ -256,6 +256,7 @@ SECRETS_ELSEWHERE = [
         spec={"probe": {"httpHeaders": [{"name": "Authorization", "value": "Basic YTpodW50ZXI="}]}},
     ),
     manifest("example.com/v1", "Thing", spec={"name": "a", "value": "b", "password": "hunter22"}),
+    manifest("example.com/v1", "Thing", spec={"db": {"secretName": "a", "password": "hunter22"}}),
     manifest("bitnami.com/v1alpha1", "SealedSecret", spec={"template": {"data": {"a": TOKEN}}}),
 ]
 
@@ -296,6 +297,11 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest):
                 "run --token $TOKEN --password-file /run/password",
                 "env_vars: {HF_TOKEN: $TOKEN}",
             )
+        ),
+        manifest(
+            "kafka.strimzi.io/v1",
+            "KafkaBridge",
+            spec={"passwordSecret": {"secretName": "user", "password": "key-in-the-secret"}},
         ),
         manifest("example.com/v1", "Thing", spec={"description": "Start it with --token value."}),
         *(

@@ -77,6 +77,8 @@ _SETTING_KEYS: Final = (
     r"(^|[{,])[ \t]*(-[ \t]+)?[\"']?(?-i:[A-Z0-9_]*"
     r"(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN))[\"']?[ \t]*:",
     r"^[ \t]*(requirepass|masterauth)(?=[ \t])",
+    r"\b(with|encrypted)[ \t]+password(?=[ \t]*')",
+    r"\bidentified[ \t]+by(?=[ \t]*')",
 )
 SETTING: Final = re.compile(
     rf"(?im)({'|'.join(_SETTING_KEYS)})[ \t]*"

@@ -224,6 +224,8 @@ SECRETS_ELSEWHERE = [
     manifest("example.com/v1", "Thing", spec={"url": "https://me:correct-horse@example.com"}),
     manifest("v1", "Service", metadata={"annotations": {"note": TOKEN}}),
     manifest("v1", "ConfigMap", data={"a.json": '{"user": "a", "password": "hunter22"}'}),
+    manifest("v1", "ConfigMap", data={"a.sql": "CREATE USER a WITH PASSWORD 'hunter22';"}),
+    manifest("v1", "ConfigMap", data={"a.sql": "CREATE USER a IDENTIFIED BY 'hunter22';"}),
     manifest("v1", "ConfigMap", data={"redis.conf": "requirepass hunter22"}),
     manifest("v1", "ConfigMap", data={"nsswitch.conf": "passwd: files\npassword: hunter22"}),
     manifest("ray.io/v1", "RayJob", spec={"entrypoint": "WANDB_API_KEY=hunter22 python a.py"}),
@@ -288,6 +290,8 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest):
                 "    password=getenv(\n",
                 "def connect(\n    password: str,\n    a: int)",
                 "password: ${DB_PASSWORD}",
+                "ALTER USER a WITH PASSWORD '${DB_PASSWORD}';",
+                "ALTER USER a WITH PASSWORD :'password';",
             )
         ),
         *(

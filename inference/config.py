@@ -25,6 +25,7 @@ ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
 CUSTOM: Final = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
 
+ModelName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Size = Annotated[int, Field(ge=1024, le=2**31)]
@@ -42,7 +43,7 @@ class InferenceConfig(BaseModel):
         use_attribute_docstrings=True,
     )
 
-    model_name: str = Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
+    model_name: ModelName
     """Name of the served model: /v2/models/<name>."""
     model_path: PurePosixPath
     """Directory of the export, with manifest.json and model.safetensors. It may be created

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from inference.config import InferenceConfig
+from inference.config import InferenceConfig, ModelName
 from infra.serving.runtimes.runtime import IN_FLIGHT, Endpoints, Launch, Runtime, Source
 from kube.names import MODELS_PATH
 
@@ -24,7 +24,7 @@ class Torch(InferenceConfig, Runtime):
         "api_keys_file": "api_keys",
     }
 
-    model_name: str = "model"
+    model_name: ModelName = "model"
     model_path: PurePosixPath = PurePosixPath(MODELS_PATH)
 
     def command(self, launch: Launch) -> list[str]:

@@ -52,6 +52,7 @@ _MULTI_GPU_SHM: Final = "1Gi"
 def problems(service: InferenceServiceSettings) -> Iterator[str]:
     """Yield each problem in the settings of a service, with a fix."""
     yield from _models(service)
+    yield from _model_name(service)
     if service.autoscaling is not None and service.replicas is not None:
         yield "sets both replicas and autoscaling: remove one of them"
     if service.max_unavailable >= max(service.max_replicas, 2):
@@ -133,6 +134,17 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
             f"sets digest with runtime {service.runtime}, which does not check it: remove digest, "
             "and pin the model with source.artifact or source.hub.revision"
         )
+
+
+def _model_name(service: InferenceServiceSettings) -> Iterator[str]:
+    kind = RUNTIMES[service.runtime]
+    if not service.model or "model_name" not in kind.model_fields:
+        return
+    try:
+        kind.model_validate({"model_name": service.model})
+    except ValidationError as error:
+        sentences = "; ".join(problem_sentences(error, {"model_name": "model"}))
+        yield f"has an invalid `model`: {sentences}"
 
 
 def _downloads(service: InferenceServiceSettings) -> bool:

@@ -1,0 +1,27 @@
+"""Checks of the settings of an inference service."""
+
+from typing import Any
+
+import pytest
+
+from tests.infra.examples import changed, good, problems
+from tests.infra.serving.examples import environment, objects, pod, serving
+
+
+def refusals(service: dict[str, Any]) -> str:
+    values = good()["inference"]["services"]["digits"] | service
+    given = {name: value for name, value in values.items() if value is not None}
+    return "\n".join(problems(changed("inference.services.digits", given)))
+
+
+@pytest.mark.parametrize("name", ["Digits", "team/digits", "d" * 64])
+def test_a_model_name_that_the_model_server_rejects_fails_the_preview(name: str) -> None:
+    assert f"model is {name!r}" in refusals({"model": name})
+
+
+def test_other_servers_accept_other_model_names() -> None:
+    server = {"command": ["serve"]}
+    custom = {"job": None, "runtime": "custom", "source": {"image": True}, "server": server}
+    described = serving(**custom, model="team/Digits")
+    (container,) = pod(objects(described)["Deployment"])["containers"]
+    assert environment(container)["MODEL_NAME"] == "team/Digits"

@@ -128,6 +128,12 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
             f"sets fetch.cache with runtime {service.runtime}, which downloads the model itself: "
             "remove fetch.cache"
         )
+    for name in ("env", "env_from"):
+        if service.runtime != "torch" and getattr(service.fetch, name):
+            yield (
+                f"sets fetch.{name} with runtime {service.runtime}, which downloads the model "
+                f"itself: set {name} instead"
+            )
     digests = [service.digest, canary.digest if canary else None]
     if service.runtime != "torch" and any(digests):
         yield (

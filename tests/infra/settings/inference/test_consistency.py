@@ -25,3 +25,29 @@ def test_other_servers_accept_other_model_names() -> None:
     described = serving(**custom, model="team/Digits")
     (container,) = pod(objects(described)["Deployment"])["containers"]
     assert environment(container)["MODEL_NAME"] == "team/Digits"
+
+
+HUB = {"hub": {"model": "meta/llama", "revision": "a" * 40, "cache": "checkpoints"}}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"runtime": "vllm", "source": HUB},
+        {"runtime": "triton", "url": "s3://models/all"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("key", "variables"),
+    [
+        ("env", {"AWS_REGION": "eu-west-1"}),
+        ("env_from", {"HF_TOKEN": {"secret": "hugging-face", "key": "token"}}),
+    ],
+)
+def test_variables_that_no_download_reads_are_refused(
+    model: dict[str, Any], key: str, variables: dict[str, Any]
+) -> None:
+    found = refusals({"job": None, **model, "fetch": {key: variables}})
+    assert f"sets fetch.{key} with runtime {model['runtime']}" in found
+    assert f"set {key} instead" in found
+    assert refusals({"job": None, **model, key: variables}) == ""

@@ -124,7 +124,8 @@ class ProgramArguments(Runtime):
     """A runtime whose settings are the command-line arguments of one release of a program.
 
     Names are written with underscores. true becomes `--name` or, for an argument with a value,
-    `--name=true`; a list becomes several values (see `repeats`); a mapping becomes JSON.
+    `--name=true`; a list becomes several values (see `repeated` and `json_lists`); a mapping
+    becomes JSON.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
@@ -137,8 +138,10 @@ class ProgramArguments(Runtime):
     """Arguments with a value."""
     negation: ClassVar[str | None] = None
     """Prefix of a flag that is set to false; None omits such a flag."""
-    repeats: ClassVar[bool] = True
-    """True to repeat the argument for each value of a list; False to append all values to it."""
+    repeated: ClassVar[Collection[str]] = ()
+    """Arguments that are repeated for each value of a list. For others, all values follow one."""
+    json_lists: ClassVar[Collection[str]] = ()
+    """Arguments that take a list as JSON."""
 
     unchecked: tuple[str, ...] = ()
     """Arguments of other releases, which are passed on unchanged."""
@@ -174,8 +177,8 @@ class ProgramArguments(Runtime):
 
     def _option(self, name: str, value: Any) -> list[str]:
         option = f"--{_flag_name(name)}"
-        if isinstance(value, list):
-            if self.repeats:
+        if isinstance(value, list) and name not in self.json_lists:
+            if name in self.repeated:
                 return [f"{option}={_flag_value(each)}" for each in value]
             return [option, *map(_flag_value, value)]
         return [f"{option}={_flag_value(value)}"]

@@ -55,6 +55,7 @@ class Triton(ProgramArguments):
     release: ClassVar[str] = "Triton 2.71.0 (container 26.07)"
     flags: ClassVar[frozenset[str]] = frozenset(_FLAGS.split())
     options: ClassVar[frozenset[str]] = frozenset(_OPTIONS.split())
+    repeated: ClassVar[frozenset[str]] = options
     sources: ClassVar[frozenset[Source]] = frozenset({"url", "claim", "artifact"})
     managed: ClassVar[Mapping[str, str]] = {
         "model_repository": "url or source",

@@ -4,6 +4,7 @@ The argument names below come from the wheel of `Vllm.release`: its engine argum
 front-end argument fields.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -116,7 +117,10 @@ class Vllm(ProgramArguments):
     flags: ClassVar[frozenset[str]] = frozenset(_FLAGS.split())
     options: ClassVar[frozenset[str]] = frozenset(_OPTIONS.split())
     negation: ClassVar[str | None] = "no-"
-    repeats: ClassVar[bool] = False
+    repeated: ClassVar[frozenset[str]] = frozenset({"middleware"})
+    json_lists: ClassVar[frozenset[str]] = frozenset(
+        {"allowed_origins", "allowed_methods", "allowed_headers"}
+    )
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "hub", "artifact"})
     export: ClassVar[str] = "export/huggingface"
     managed: ClassVar[Mapping[str, str]] = {
@@ -149,6 +153,7 @@ class Vllm(ProgramArguments):
     pipeline_parallel_size: int | None = Field(default=None, ge=1)
     """By default `nnodes`, because tensor parallelism needs the fast links within a node."""
     data_parallel_size: int = Field(default=1, ge=1)
+    prefill_context_parallel_size: int = Field(default=1, ge=1)
     nnodes: int = Field(default=1, ge=1, le=64)
     """Number of pods of a replica, each with `gpus` GPUs on its own node. Several pods run as a
     LeaderWorkerSet."""
@@ -169,6 +174,11 @@ class Vllm(ProgramArguments):
                 "pipeline-parallel-size": self._pipeline_parallel,
                 "data-parallel-size": self.data_parallel_size,
             }
+        managed |= {
+            name.replace("_", "-"): value
+            for name, value in self.model_dump(exclude_unset=True, exclude_none=True).items()
+            if name.endswith("_parallel_size") and name in type(self).model_fields
+        }
         if self.nnodes > 1:
             # The LeaderWorkerSet's controller sets both variables.
             managed |= {
@@ -182,8 +192,12 @@ class Vllm(ProgramArguments):
         return ["vllm", "serve", launch.path, *arguments, *self.arguments()]
 
     def _tensor_parallel(self, gpus: int) -> int:
-        others = self._pipeline_parallel * self.data_parallel_size
-        return self.tensor_parallel_size or max(1, gpus * self.nnodes // others)
+        return self.tensor_parallel_size or max(1, gpus * self.nnodes // self._other_parallel)
+
+    @property
+    def _other_parallel(self) -> int:
+        sizes = self._pipeline_parallel, self.data_parallel_size, self.prefill_context_parallel_size
+        return math.prod(sizes)
 
     @property
     def _pipeline_parallel(self) -> int:
@@ -233,11 +247,14 @@ class Vllm(ProgramArguments):
         if gpus == 0:
             return None
         tensor, total = self._tensor_parallel(gpus), gpus * self.nnodes
-        if tensor * pipeline * data == total:
+        used = tensor * self._other_parallel
+        if used == total:
             return None
         found = f"gpus is {gpus}" if self.nnodes == 1 else f"{self.nnodes} pods have {total}"
+        context = self.prefill_context_parallel_size
+        parts = f" x {context} (prefill_context_parallel_size)" if context > 1 else ""
         return (
             f"uses {tensor} (tensor_parallel_size) x {pipeline} (pipeline_parallel_size) x {data} "
-            f"(data_parallel_size) = {tensor * pipeline * data} GPUs, but {found}: set sizes whose "
-            f"product is {total}"
+            f"(data_parallel_size){parts} = {used} GPUs, but {found}: set sizes whose product is "
+            f"{total}"
         )

@@ -104,7 +104,8 @@ def _reload_at_signals(engine: ModelEngine) -> None:
             await engine.reload()
 
     def handle() -> None:
-        if not reloading:
+        # One reload may wait for another, which may have read the manifest of an earlier version.
+        if len(reloading) < 2:
             reloading.add(task := asyncio.create_task(reload()))
             task.add_done_callback(reloading.discard)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import math
 import os
 import stat
 import tempfile
@@ -148,7 +149,8 @@ class ModelEngine:
 
     async def _retire(self, pool: Pool) -> None:
         """Stop the old workers once they have answered their requests."""
-        await pool.close(self.config.request_seconds + self.config.drain_seconds)
+        # Clients and `hang_seconds` may allow more time than the defaults of deadlines.
+        await pool.close(math.inf)
         self._pools.discard(pool)
         sha256 = pool.served.manifest.weights.sha256
         if self.served is not None and self.served.manifest.weights.sha256 != sha256:

@@ -12,7 +12,7 @@ import pytest
 
 from inference.engine.engine import ModelEngine, compile_cache, remove_compiled
 from tests.inference.engine.exports import Serve, infer, sample, until, worker_pids, write_probe
-from tests.inference.engine.probes import FINE, SLEEP
+from tests.inference.engine.probes import FINE, HOLD, RELEASE, SLEEP
 from workload.manifest import ExportError, read_manifest
 
 
@@ -51,6 +51,20 @@ async def test_a_reload_loses_no_request(copied: Path, serve: Serve) -> None:
         assert load.versions.keys() == {old, new}
         await until(lambda: len(worker_pids(engine)) == 1)
         assert worker_pids(engine) != pids
+
+
+async def test_a_reload_loses_no_request_that_is_computed_for_longer_than_the_default_deadline(
+    copied: Path, serve: Serve
+) -> None:
+    async with serve(copied, request_seconds=0.1, drain_seconds=1) as engine:
+        slow = asyncio.create_task(infer(engine.pool, sample(HOLD, 60, 7)))
+        await until(lambda: engine.pool is not None and not engine.pool.idle)
+        write_probe(copied, seed=1)
+        await engine.reload()
+        await asyncio.sleep(1.5)
+        (copied / RELEASE).touch()
+        assert (await slow).outputs["value"].tolist() == [7]
+        await until(lambda: len(worker_pids(engine)) == 1)
 
 
 async def test_a_bad_version_keeps_the_old_one(copied: Path, serve: Serve) -> None:

@@ -53,6 +53,7 @@ class Access:
     def __init__(self, file: str) -> None:
         """Raise ConfigurationError if the file is unreadable, invalid or without keys."""
         self._path = Path(file)
+        self._reported = ""
         try:
             self._read()
         except (OSError, ValueError) as error:
@@ -67,7 +68,8 @@ class Access:
             text = credentials.strip() if scheme.lower() == "bearer" else None
         if text is None:
             return None
-        digest = hashlib.sha256(text.encode()).digest()
+        # Restore the bytes that the client sent: headers are decoded as Latin-1.
+        digest = hashlib.sha256(text.encode("latin-1")).digest()
         # Compare all keys, because otherwise the response time would reveal the key's position.
         found = [key for key in self._keys if hmac.compare_digest(digest, key.digest)]
         return found[-1] if found else None
@@ -75,16 +77,20 @@ class Access:
     def refresh(self) -> None:
         """Reload the file if it has changed; if it is now invalid, keep the current keys."""
         try:
-            if stamp_of(self._path) == self._stamp:
-                return
-            self._read()
-            emit("api keys", keys=[key.name for key in self._keys])
+            if stamp_of(self._path) != self._stamp:
+                self._read()
+                emit("api keys", keys=[key.name for key in self._keys])
+            self._reported = ""
         except (OSError, ValueError) as error:
-            emit("api keys kept", reason=self._describe(error))
+            reason, reported = self._describe(error), self._reported
+            self._reported = reason
+            if reason != reported:
+                emit("api keys kept", reason=reason)
 
     def _read(self) -> None:
-        self._stamp = stamp_of(self._path)
-        lines = enumerate(map(str.strip, self._path.read_text().splitlines()), 1)
+        stamp, text = stamp_of(self._path), self._path.read_text()
+        self._stamp = stamp
+        lines = enumerate(map(str.strip, text.splitlines()), 1)
         keys = [_parse(number, line) for number, line in lines if line and line[0] != "#"]
         if not keys:
             raise ValueError("contains no key: write one key per line")

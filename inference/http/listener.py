@@ -51,6 +51,7 @@ class Certificate:
         """Raise ConfigurationError if the certificate and key cannot be used."""
         self._chain, self._key = Path(config.tls_certificate), Path(config.tls_key)
         self._minimum = _TLS[config.tls_minimum]
+        self._reported = ""
         try:
             self.context = self._read()
         except (OSError, ValueError) as error:
@@ -62,12 +63,15 @@ class Certificate:
     def refresh(self) -> None:
         """Use a renewed certificate for new connections. If it is invalid, keep the current one."""
         try:
-            if self._stamps() == self._read_stamps:
-                return
-            self.context = self._read()
-            emit("certificate", file=str(self._chain))
+            if self._stamps() != self._read_stamps:
+                self.context = self._read()
+                emit("certificate", file=str(self._chain))
+            self._reported = ""
         except (OSError, ValueError) as error:
-            emit("certificate kept", file=str(self._chain), reason=str(error))
+            reason, reported = str(error), self._reported
+            self._reported = reason
+            if reason != reported:
+                emit("certificate kept", file=str(self._chain), reason=reason)
 
     def _stamps(self) -> tuple[object, object]:
         return stamp_of(self._chain), stamp_of(self._key)

@@ -61,7 +61,7 @@ def presented(context: ssl.SSLContext) -> str:
 
 @pytest.mark.parametrize("order", [["RSA", "ECDSA", "RSA"], ["ECDSA", "RSA", "ECDSA"]])
 def test_a_renewed_certificate_may_have_another_type_of_key(
-    order: list[str], tmp_path: Path
+    order: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     authority, chain, key = trustme.CA(), tmp_path / "chain", tmp_path / "key"
 
@@ -91,3 +91,9 @@ def test_a_renewed_certificate_may_have_another_type_of_key(
     key.write_text("not a key")
     certificate.refresh()
     assert presented(certificate.context) == issued
+    capsys.readouterr()
+    key.unlink()
+    for _ in range(3):
+        certificate.refresh()
+    assert presented(certificate.context) == issued
+    assert capsys.readouterr().out.count("certificate kept") == 1

@@ -1,0 +1,53 @@
+"""API keys from a file that changes while the server runs."""
+
+from pathlib import Path
+
+import pytest
+
+from inference.access import Access
+
+
+def test_a_key_may_contain_any_letters(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("search infer schlüssel-鍵\n", encoding="utf-8")
+    access = Access(str(file))
+    # The connection decodes headers as Latin-1.
+    sent = "schlüssel-鍵".encode().decode("latin-1")
+    for headers in ((None, sent), (f"Bearer {sent}", None)):
+        found = access.find(*headers)
+        assert found is not None
+        assert found.name == "search"
+
+
+def test_a_file_that_stays_missing_is_reported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("key\n")
+    access = Access(str(file))
+    for _ in range(2):
+        file.unlink()
+        for _ in range(3):
+            access.refresh()
+        assert access.find(None, "key")
+        assert capsys.readouterr().out.count("api keys kept") == 1
+        file.write_text("key\n")
+        access.refresh()
+
+
+def test_a_file_that_could_not_be_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("key\n")
+    access = Access(str(file))
+    file.write_text("another-key\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", _fail)
+        access.refresh()
+    access.refresh()
+    assert access.find(None, "another-key")
+
+
+def _fail(_: Path) -> str:
+    raise OSError(5, "Input/output error")

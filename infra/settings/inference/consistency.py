@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from inference.config import variable_of
 from infra.serving.runtimes import RUNTIMES, Runtime, Source
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
+from infra.serving.runtimes.torch import Torch
 from infra.settings.volumes import disk_problem, duplicate_paths
 from kube.names import (
     API_KEYS_VOLUME,
@@ -63,6 +65,7 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     if problem := shm_problem(service.shm, service.memory):
         yield problem
     yield from _access(service)
+    yield from _variables(service)
     yield from _volumes(service)
     download = service.fetch.size if _downloads_to_node(service) else None
     if problem := disk_problem(service.ephemeral_storage, service.volumes, download):
@@ -185,6 +188,17 @@ def _access(service: InferenceServiceSettings) -> Iterator[str]:
                 f"sets {name}, which the stack does not configure for runtime {service.runtime}: "
                 "remove it, and use a gateway instead"
             )
+
+
+def _variables(service: InferenceServiceSettings) -> Iterator[str]:
+    for name in sorted(service.env.keys() & service.env_from.keys()):
+        yield f"sets {name} in both env and env_from: set it in one of them"
+    if service.runtime != "torch":
+        return
+    determined = {variable_of(field): key for field, key in Torch.managed.items() if key}
+    for path in ("env", "env_from"):
+        for name in sorted(determined.keys() & getattr(service, path).keys()):
+            yield f"sets {path}.{name}, which the stack determines: set `{determined[name]}`"
 
 
 def _volumes(service: InferenceServiceSettings) -> Iterator[str]:

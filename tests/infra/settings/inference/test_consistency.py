@@ -51,3 +51,25 @@ def test_variables_that_no_download_reads_are_refused(
     assert f"sets fetch.{key} with runtime {model['runtime']}" in found
     assert f"set {key} instead" in found
     assert refusals({"job": None, **model, key: variables}) == ""
+
+
+@pytest.mark.parametrize("name", ["env", "env_from"])
+@pytest.mark.parametrize(
+    ("variable", "key"),
+    [("PORT", "port"), ("MODEL_SHA256", "digest"), ("MODEL_NAME", "model"), ("TLS_KEY", "tls")],
+)
+def test_variables_that_other_settings_determine_are_refused(
+    name: str, variable: str, key: str
+) -> None:
+    value = "x" if name == "env" else {"secret": "settings", "key": "x"}
+    found = refusals({name: {f"INFERENCE_{variable}": value}})
+    assert f"sets {name}.INFERENCE_{variable}" in found
+    assert f"set `{key}`" in found
+
+
+def test_a_variable_is_set_in_one_place() -> None:
+    reference = {"secret": "settings", "key": "x"}
+    assert "sets X in both env and env_from" in refusals(
+        {"env": {"X": "1"}, "env_from": {"X": reference}}
+    )
+    assert refusals({"env": {"X": "1"}, "env_from": {"Y": reference}}) == ""

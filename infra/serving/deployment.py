@@ -248,5 +248,5 @@ def _probes(
     return {
         "startupProbe": probe(endpoints.live, _STARTUP_PERIOD, startup_failures),
         "livenessProbe": probe(endpoints.live, 10, 3),
-        "readinessProbe": probe(endpoints.ready.format(model=model), 2, 3),
+        "readinessProbe": probe(endpoints.ready.replace("{model}", model), 2, 3),
     }

@@ -44,6 +44,14 @@ def test_the_server_is_live_at_once_and_ready_with_the_export() -> None:
     assert found["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": "metrics"}
 
 
+def test_the_path_of_a_probe_may_contain_braces() -> None:
+    paths = {"live": "/live/{0}", "ready": "/ready/{}/{model}"}
+    custom = {"runtime": "custom", "server": {"command": ["serve"], **paths}}
+    found = container(serving(**custom))
+    assert found["livenessProbe"]["httpGet"]["path"] == "/live/{0}"
+    assert found["readinessProbe"]["httpGet"]["path"] == "/ready/{}/digits"
+
+
 def test_the_startup_probe_waits_as_long_as_configured() -> None:
     probe = container(serving(startup_seconds=301))["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 302

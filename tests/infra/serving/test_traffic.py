@@ -12,6 +12,7 @@ from tests.infra.serving.examples import (
     pod,
     serving,
 )
+from tests.policies.harness import judge
 
 
 def test_a_service_without_a_route_is_reached_by_its_service_alone() -> None:
@@ -105,6 +106,14 @@ def test_older_clusters_split_requests_by_the_annotations_of_ingress_nginx() -> 
     annotations = canary["metadata"]["annotations"]
     assert annotations["nginx.ingress.kubernetes.io/canary"] == "true"
     assert annotations["nginx.ingress.kubernetes.io/canary-weight"] == "20"
+
+
+def test_the_policies_accept_ingresses_that_they_allow_by_name() -> None:
+    route = {"ingress": {"class_name": "nginx"}}
+    built = routes(serving(route=route, canary=CANARY))
+    assert len(judge("service-not-public", *built)) == 2
+    allowed = [f"ml/Ingress/{each['metadata']['name']}" for each in built]
+    assert judge("service-not-public", *built, config={"allowedServices": allowed}) == []
 
 
 def backend(name: str) -> dict[str, Any]:

@@ -141,6 +141,9 @@ class Cache:
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 found = path.lstat()
+                if stat.S_ISDIR(found.st_mode):
+                    # Such as `.snapshot` of a file server, which cannot be deleted.
+                    continue
                 temporary = path.name.startswith(".")
                 if temporary and time.time() - found.st_mtime > _ABANDONED_SECONDS:
                     path.unlink()

@@ -241,6 +241,16 @@ def test_the_least_recently_used_copies_are_deleted(tmp_path: Path) -> None:
     assert old not in left
 
 
+@pytest.mark.parametrize("name", [".snapshot", "0" * 64])
+def test_directories_in_the_cache_are_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    os.utime(tmp_path / name, (0, 0))
+    cache = Cache(tmp_path, 100)
+    kept(cache, 1, 1)
+    latest = kept(cache, 2, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {name, latest}
+
+
 def test_unfinished_copies_count_until_they_are_abandoned(tmp_path: Path) -> None:
     now, cache = time.time(), Cache(tmp_path, 300)
     unfinished = tmp_path / f".{'0' * 64}.1234.tmp"

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import math
 import re
 import time
 from pathlib import Path
@@ -45,6 +46,11 @@ class Key:
             return False
         self._tokens -= 1
         return True
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds after which the quota permits a request again."""
+        return max(1, math.ceil((1 - self._tokens) / self.quota))
 
 
 class Access:

@@ -267,7 +267,7 @@ class Application:
             raise HttpError(
                 429,
                 f"API key {key.name!r} is limited to {key.quota:g} requests per second",
-                (("retry-after", "1"),),
+                (("retry-after", str(key.retry_after)),),
             )
 
     @staticmethod

@@ -51,3 +51,17 @@ def test_a_file_that_could_not_be_read_is_read_again(
 
 def _fail(_: Path) -> str:
     raise OSError(5, "Input/output error")
+
+
+def test_a_rejected_client_learns_when_its_quota_permits_the_next_request(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("slow infer:0.1 key\nfast infer:50 other\n")
+    access = Access(str(file))
+    slow, fast = access.find(None, "key"), access.find(None, "other")
+    assert slow is not None
+    assert fast is not None
+    assert slow.take()
+    assert not slow.take()
+    while fast.take():
+        pass
+    assert (slow.retry_after, fast.retry_after) == (10, 1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import contextlib
 import math
 import os
 import stat
@@ -168,7 +169,8 @@ def compile_cache() -> Path:
     same at every start, so that a restarted container does not compile again.
     """
     folder = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     found = folder.lstat()
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if ours and not stat.S_IMODE(found.st_mode) & 0o077:

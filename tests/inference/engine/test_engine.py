@@ -224,3 +224,8 @@ def test_a_compile_cache_writable_by_others_is_not_used(temporary: Path) -> None
     (temporary / "elsewhere").mkdir(mode=0o700)
     first.symlink_to(temporary / "elsewhere")
     assert compile_cache() not in (first, temporary / "elsewhere")
+    for target in (temporary / "missing", temporary / "file"):
+        first.unlink()
+        first.symlink_to(target)
+        assert compile_cache() != first
+        (temporary / "file").touch()

@@ -116,6 +116,8 @@ class RegistryFiles:
                 if done > limit:
                     break
                 yield chunk
+            if done <= limit and response.length:
+                raise OSError(f"the response ended {response.length} bytes too early")
         if f"sha256:{content.hexdigest()}" != digest:
             raise ExportError(f"{self._url}: the registry sent content that differs from {digest}")
 

@@ -3,9 +3,11 @@
 import hashlib
 import io
 import json
+import threading
 import urllib.error
 import urllib.request
 from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -35,6 +37,12 @@ MANIFEST = json.dumps(
 ).encode()
 
 
+class Body(io.BytesIO):
+    """A complete response."""
+
+    length = 0
+
+
 class Server:
     """A registry that accepts the latest token only."""
 
@@ -51,14 +59,14 @@ class Server:
         self.accepted = f"Bearer {self.tokens}"
         return self.accepted
 
-    def open(self, request: urllib.request.Request, timeout: float) -> io.BytesIO:
+    def open(self, request: urllib.request.Request, timeout: float) -> Body:
         given = request.get_header("Authorization")
         if self.refuse_all or given is None or given != self.accepted:
             headers = Message()
             headers["WWW-Authenticate"] = 'Bearer realm="https://tokens.example.com/"'
             url = request.full_url.replace(REGISTRY, self.refused_by)
             raise urllib.error.HTTPError(url, 401, "Unauthorized", headers, None)
-        return io.BytesIO(MANIFEST if "/manifests/" in request.full_url else WEIGHTS)
+        return Body(MANIFEST if "/manifests/" in request.full_url else WEIGHTS)
 
 
 @pytest.fixture
@@ -102,3 +110,31 @@ def test_a_blob_store_gets_no_token(server: Server) -> None:
     with pytest.raises(urllib.error.HTTPError, match="401"):
         b"".join(found.read(FILES[0]))
     assert server.tokens == 1
+
+
+class Interrupted(BaseHTTPRequestHandler):
+    """A registry whose responses with weights end too early."""
+
+    def do_GET(self) -> None:
+        content = MANIFEST if "/manifests/" in self.path else WEIGHTS
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content if content is MANIFEST else content[:-2])
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+def test_an_interrupted_download_is_not_taken_for_another_content(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(registry.PLAIN_HTTP, "true")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Interrupted) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"oci://127.0.0.1:{server.server_port}/models/digits@{digest(MANIFEST)}"
+        with pytest.raises(OSError, match="2 bytes"):
+            b"".join(RegistryFiles(url).read(FILES[0]))
+        server.shutdown()
+        thread.join()

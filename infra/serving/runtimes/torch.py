@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from inference.config import InferenceConfig, ModelName
+from inference.config import PROGRAMS, InferenceConfig, ModelName
 from infra.serving.runtimes.runtime import IN_FLIGHT, Endpoints, Launch, Runtime, Source
 from kube.names import MODELS_PATH
 
@@ -73,3 +73,14 @@ class Torch(InferenceConfig, Runtime):
     def stop_seconds(self) -> Mapping[str, float]:
         """Maximum time (s) of each phase of the shutdown, keyed by the setting that limits it."""
         return {"notice_seconds": self.notice_seconds, "drain_seconds": self.drain_seconds}
+
+    def problem(self, gpus: int) -> str | None:
+        """Return an error message if the device does not match the number of GPUs."""
+        if gpus and self.backend in PROGRAMS and self.device != "cpu":
+            return (
+                f"sets backend to {self.backend}, which computes on the CPU only, but gpus is "
+                f"{gpus}: set gpus to 0, or device to cpu"
+            )
+        if not gpus and self.device == "cuda":
+            return "sets device to cuda, but gpus is 0: set gpus"
+        return None

@@ -73,3 +73,21 @@ def test_a_variable_is_set_in_one_place() -> None:
         {"env": {"X": "1"}, "env_from": {"X": reference}}
     )
     assert refusals({"env": {"X": "1"}, "env_from": {"Y": reference}}) == ""
+
+
+@pytest.mark.parametrize("backend", ["pt2", "int8"])
+def test_a_backend_for_the_cpu_is_refused_on_a_gpu(backend: str) -> None:
+    found = refusals({"gpus": 1, "server": {"backend": backend}})
+    assert f"has an invalid `server`: it sets backend to {backend}" in found
+    canary = {"weight": 10, "server": {"backend": backend}}
+    route = {"gateway": {"name": "public"}}
+    found = refusals({"gpus": 1, "route": route, "canary": canary})
+    assert "has an invalid `canary.server`" in found
+    for fits in ({"gpus": 1, "server": {"backend": backend, "device": "cpu"}}, {"gpus": 0}):
+        assert refusals({"server": {"backend": backend}, **fits}) == ""
+
+
+def test_a_gpu_that_the_pods_do_not_request_is_refused() -> None:
+    server = {"device": "cuda"}
+    assert "it sets device to cuda, but gpus is 0" in refusals({"gpus": 0, "server": server})
+    assert refusals({"gpus": 1, "server": server}) == ""

@@ -6,6 +6,7 @@ a service accepts under `server`.
 
 import difflib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -80,6 +81,10 @@ class Runtime(BaseModel, ABC):
     """Additional arguments of every pod of a replica except the first pod."""
     recordings: ClassVar[Mapping[str, str]] = {}
     """PromQL expressions for the stack's `inference_…` series that the program does not export."""
+
+    max_latency: ClassVar[float] = math.inf
+    """Upper bound (s) of the largest finite bucket of the latency histogram. Quantiles never exceed
+    it."""
 
     @abstractmethod
     def command(self, launch: Launch) -> list[str]:

@@ -13,6 +13,7 @@ class Torch(InferenceConfig, Runtime):
     """Model server of this project, configured by `INFERENCE_*` variables."""
 
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "url", "claim", "artifact"})
+    max_latency: ClassVar[float] = 30
     managed: ClassVar[Mapping[str, str]] = {
         "model_name": "model",
         "model_path": "job, run, url or source",

@@ -313,15 +313,21 @@ def _rollback(service: InferenceServiceSettings) -> Iterator[str]:
             "sets canary.rollback, which cannot change the weights of an Ingress: use "
             "route.gateway, or remove canary.rollback"
         )
-    runtime = service.runtime_of({})
+    runtime, seconds = service.runtime_of({}), canary.rollback.latency_seconds
     series = {"torch": (REQUESTS, LATENCY)}.get(service.runtime, tuple(runtime.recordings))
     if REQUESTS not in series:
         yield (
             f"sets canary.rollback with runtime {service.runtime}, which does not report failed "
             "requests: remove canary.rollback"
         )
-    elif canary.rollback.latency_seconds is not None and LATENCY not in series:
+    elif seconds is not None and LATENCY not in series:
         yield (
             f"sets canary.rollback.latency_seconds with runtime {service.runtime}, which has no "
             "latency histogram: remove canary.rollback.latency_seconds"
+        )
+    elif seconds is not None and seconds >= runtime.max_latency:
+        yield (
+            f"sets canary.rollback.latency_seconds to {seconds:g}, which is never exceeded: the "
+            f"latency histogram of runtime {service.runtime} ends at {runtime.max_latency:g} s; "
+            "set a smaller limit"
         )

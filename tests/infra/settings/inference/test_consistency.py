@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from inference.metrics import SECONDS
 from tests.infra.examples import changed, good, problems
 from tests.infra.serving.examples import environment, objects, pod, serving
 
@@ -91,3 +92,18 @@ def test_a_gpu_that_the_pods_do_not_request_is_refused() -> None:
     server = {"device": "cuda"}
     assert "it sets device to cuda, but gpus is 0" in refusals({"gpus": 0, "server": server})
     assert refusals({"gpus": 1, "server": server}) == ""
+
+
+def test_a_latency_that_the_histogram_cannot_show_is_refused() -> None:
+    def limited(seconds: float) -> str:
+        rollback = {
+            "prometheus": "http://prometheus:9090",
+            "image": "inference",
+            "latency_seconds": seconds,
+        }
+        canary = {"weight": 10, "server": {"workers": 2}, "rollback": rollback}
+        return refusals({"route": {"gateway": {"name": "public"}}, "canary": canary})
+
+    longest = SECONDS[-1]
+    assert f"canary.rollback.latency_seconds to {longest}" in limited(longest)
+    assert limited(longest - 1) == ""

@@ -17,6 +17,7 @@ class Mlserver(Runtime):
     """Settings of MLServer 1.7, which reads them from `MLSERVER_*` variables."""
 
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "artifact"})
+    managed: ClassVar[Mapping[str, str]] = {"model_name": "model"}
     recordings: ClassVar[Mapping[str, str]] = {
         REQUESTS: "label_replace(sum by (namespace, service, pod, status_code) "
         '(rest_server_requests_total), "code", "$1", "status_code", "(.*)")',
@@ -24,6 +25,8 @@ class Mlserver(Runtime):
         "(rest_server_request_duration_seconds_bucket)",
     }
 
+    model_name: str = Field(default="model", pattern=r"^[^\s/?#%]+$")
+    """Name of the model, which is a part of the server's paths."""
     implementation: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*$")
     """Class of the model, such as mlserver_sklearn.SKLearnModel. None requires a
     model-settings.json next to the model."""

@@ -107,3 +107,10 @@ def test_a_latency_that_the_histogram_cannot_show_is_refused() -> None:
     longest = SECONDS[-1]
     assert f"canary.rollback.latency_seconds to {longest}" in limited(longest)
     assert limited(longest - 1) == ""
+
+
+def test_a_model_name_that_mlserver_cannot_find_is_refused() -> None:
+    mlserver = {"job": None, "run": "digits-0123abcd", "runtime": "mlserver"}
+    assert "model is 'team/digits'" in refusals({**mlserver, "model": "team/digits"})
+    assert refusals({**mlserver, "model": "Digits_1"}) == ""
+    assert "set `model`" in refusals({**mlserver, "server": {"model_name": "digits"}})

@@ -14,6 +14,7 @@ of downloaded.
 
 import argparse
 import contextlib
+import string
 import sys
 import time
 import urllib.request
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, BinaryIO, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from inference.cache import Cache, copy
 from inference.registry import SCHEME, RegistryFiles
@@ -124,7 +125,7 @@ def _open(url: str, cache: Cache | None) -> Read:
 
 def _read_web(address: str) -> Iterator[bytes]:
     opener = urllib.request.build_opener(_SameServer)
-    with opener.open(address, timeout=READ_SECONDS) as response:
+    with opener.open(quote(address, safe=string.punctuation), timeout=READ_SECONDS) as response:
         while chunk := response.read(CHUNK_BYTES):
             yield chunk
         if response.length:

@@ -68,6 +68,15 @@ def test_an_export_is_fetched_from_a_web_server(url: str, trained: Path, tmp_pat
     assert weights(tmp_path / "models" / "export") == weights(trained)
 
 
+def test_the_path_on_a_web_server_may_contain_any_letters(
+    url: str, shelf: Path, trained: Path, tmp_path: Path
+) -> None:
+    (shelf / "export").rename(shelf / "zählen-数")
+    for written in ("zählen-数", "z%C3%A4hlen-%E6%95%B0"):
+        found = fetch(url.replace("/export", f"/{written}"), tmp_path / "export")
+        assert found == read_manifest(trained)
+
+
 def test_an_export_is_fetched_from_s3_with_keys_from_the_environment(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ _CHALLENGE: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirect handler for a registry's blob store, which must not receive the credentials."""
+    """Redirect handler that sends no credentials to another server, such as a blob store."""
 
     def redirect_request(
         self,
@@ -172,6 +172,9 @@ def _authorized(challenge: str) -> str:
     request = urllib.request.Request(f"{realm}?{urlencode(query)}")  # noqa: S310  https
     if basic:
         request.add_header("Authorization", basic)
-    with urllib.request.urlopen(request, timeout=READ_SECONDS) as response:  # noqa: S310
+    with urllib.request.build_opener(_Redirects).open(request, timeout=READ_SECONDS) as response:
         found = json.load(response)
-    return f"Bearer {found.get('token') or found['access_token']}"
+    known = found if isinstance(found, dict) else {}
+    if not (token := known.get("token") or known.get("access_token")):
+        raise ValueError(f"{realm} returned no token")
+    return f"Bearer {token}"

@@ -3,13 +3,18 @@
 import hashlib
 import io
 import json
+import ssl
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import trustme
 
 from inference import registry
 from inference.registry import RegistryFiles
@@ -138,3 +143,72 @@ def test_an_interrupted_download_is_not_taken_for_another_content(
             b"".join(RegistryFiles(url).read(FILES[0]))
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
+    """A server of tokens with TLS, whose handler a test replaces."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.setenv(registry.USERNAME, "reader")
+    monkeypatch.setenv(registry.PASSWORD, "secret")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def challenge(server: ThreadingHTTPServer) -> str:
+    return f'Bearer realm="https://127.0.0.1:{server.server_port}/token",service="registry"'
+
+
+class Other(Interrupted):
+    """A server without TLS that records the credentials that it gets."""
+
+    received: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.received.append(self.headers["Authorization"])
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"token": "stolen"}')
+
+
+def test_a_redirect_by_the_server_of_tokens_takes_no_credentials_to_another_server(
+    tokens: ThreadingHTTPServer,
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+
+        class Redirecting(Interrupted):
+            def do_GET(self) -> None:
+                self.send_response(302)
+                self.send_header("Location", f"http://127.0.0.1:{other.server_port}/token")
+                self.end_headers()
+
+        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        tokens.RequestHandlerClass = Redirecting
+        with pytest.raises(urllib.error.HTTPError, match="does not use HTTPS"):
+            registry._authorized(challenge(tokens))
+        other.shutdown()
+        thread.join()
+    assert Other.received == []
+
+
+@pytest.mark.parametrize("answer", ["{}", "[]", '{"token": ""}'])
+def test_an_answer_without_a_token_is_an_error(tokens: ThreadingHTTPServer, answer: str) -> None:
+    class Silent(Interrupted):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+    tokens.RequestHandlerClass = Silent
+    with pytest.raises(ValueError, match="token"):
+        registry._authorized(challenge(tokens))

@@ -45,63 +45,63 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def test_all_tests_are_the_unit_tier_and_then_the_engine_beside_all_clusters(run: Run):
+def test_all_tests_are_the_unit_tier_and_then_the_engine_beside_all_clusters(run: Run) -> None:
     assert run("") == (0, [UNIT, TOOLS, OTHERS])
 
 
-def test_a_tier_is_run_alone(run: Run):
+def test_a_tier_is_run_alone(run: Run) -> None:
     assert run("unit") == (0, [UNIT])
 
 
-def test_the_engine_tier_is_run_in_one_process(run: Run):
+def test_the_engine_tier_is_run_in_one_process(run: Run) -> None:
     assert run("engine") == (0, [TOOLS, f"-m pytest -m engine {PATHS}"])
 
 
-def test_tools_that_cannot_be_built_are_reported_by_the_tests_that_need_them(run: Run):
+def test_tools_that_cannot_be_built_are_reported_by_the_tests_that_need_them(run: Run) -> None:
     assert run("", tools=1) == (0, [UNIT, TOOLS, OTHERS])
 
 
-def test_the_cluster_tier_is_run_in_a_process_per_group(run: Run):
+def test_the_cluster_tier_is_run_in_a_process_per_group(run: Run) -> None:
     clusters = f"-m pytest -m cluster {PATHS} -n 3 --no-loadscope-reorder"
     assert run("cluster") == (0, [TOOLS, clusters])
 
 
-def test_the_operators_tier_is_run_alone_and_in_one_process(run: Run):
+def test_the_operators_tier_is_run_alone_and_in_one_process(run: Run) -> None:
     assert run("operators") == (0, [TOOLS, f"-m pytest -m operators {PATHS}"])
 
 
-def test_arguments_go_to_every_part(run: Run):
+def test_arguments_go_to_every_part(run: Run) -> None:
     assert run("", "-k", "gang or queue") == (
         0,
         [f"{UNIT} -k gang or queue", TOOLS, f"{OTHERS} -k gang or queue"],
     )
 
 
-def test_a_choice_across_tiers_is_run_in_one_process(run: Run):
+def test_a_choice_across_tiers_is_run_in_one_process(run: Run) -> None:
     assert run("", "-m", "engine or cluster") == (0, ["-m pytest -m engine or cluster"])
 
 
 @pytest.mark.parametrize("status", [1, 2, 4])
-def test_the_others_run_after_a_failure_too_and_the_whole_fails(run: Run, status: int):
+def test_the_others_run_after_a_failure_too_and_the_whole_fails(run: Run, status: int) -> None:
     assert run("", unit=status) == (status, [UNIT, TOOLS, OTHERS])
 
 
-def test_a_failure_of_the_others_fails_the_whole(run: Run):
+def test_a_failure_of_the_others_fails_the_whole(run: Run) -> None:
     assert run("", others=1)[0] == 1
 
 
 @pytest.mark.parametrize(("unit", "others"), [(0, 5), (5, 0)])
 def test_a_part_without_tests_is_no_failure_where_the_other_has_some(
     run: Run, unit: int, others: int
-):
+) -> None:
     assert run("", unit=unit, others=others)[0] == 0
 
 
-def test_no_tests_at_all_are_a_failure(run: Run):
+def test_no_tests_at_all_are_a_failure(run: Run) -> None:
     assert run("", unit=5, others=5)[0] == 5
     assert run("unit", unit=5)[0] == 5
 
 
-def test_a_failure_is_not_forgotten_for_a_part_without_tests(run: Run):
+def test_a_failure_is_not_forgotten_for_a_part_without_tests(run: Run) -> None:
     assert run("", unit=1, others=5)[0] == 1
     assert run("", unit=5, others=1)[0] == 1

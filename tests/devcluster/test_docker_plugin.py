@@ -160,7 +160,7 @@ async def refusal(call: Any) -> str:
     return caught.value.details() or ""
 
 
-async def test_an_image_is_built_pushed_and_named_by_its_digest(plugin: Plugin):
+async def test_an_image_is_built_pushed_and_named_by_its_digest(plugin: Plugin) -> None:
     created = await plugin.create(build={"context": "app", "args": {"BASE_IMAGE": "base:1"}})
     state = outputs(created.properties)
     assert created.id == NAME
@@ -176,7 +176,7 @@ async def test_an_image_is_built_pushed_and_named_by_its_digest(plugin: Plugin):
     assert plugin.calls("push") == ["push 127.0.0.1:5000/training:1"]
 
 
-async def test_every_build_option_reaches_docker(plugin: Plugin):
+async def test_every_build_option_reaches_docker(plugin: Plugin) -> None:
     build = {
         "context": "app",
         "target": "final",
@@ -199,19 +199,19 @@ async def test_every_build_option_reaches_docker(plugin: Plugin):
     assert plugin.environment("build")["DOCKER_BUILDKIT"] == "0"
 
 
-async def test_an_image_that_is_not_pushed_is_named_by_its_local_identity(plugin: Plugin):
+async def test_an_image_that_is_not_pushed_is_named_by_its_local_identity(plugin: Plugin) -> None:
     created = await plugin.create(skipPush=True, imageName="training")
     assert outputs(created.properties)["repoDigest"].value == LOCAL_ID
     assert plugin.calls("push") == []
 
 
-async def test_an_unchanged_context_is_no_change(plugin: Plugin):
+async def test_an_unchanged_context_is_no_change(plugin: Plugin) -> None:
     created = await plugin.create()
     Path("app/train.py").touch()
     assert (await plugin.diff(created.properties)).changes == provider_pb2.DiffResponse.DIFF_NONE
 
 
-async def test_a_changed_file_is_an_update_of_the_build(plugin: Plugin):
+async def test_a_changed_file_is_an_update_of_the_build(plugin: Plugin) -> None:
     created = await plugin.create()
     Path("app/train.py").write_text("print('training more')\n")
     diff = await plugin.diff(created.properties)
@@ -220,7 +220,7 @@ async def test_a_changed_file_is_an_update_of_the_build(plugin: Plugin):
     assert list(diff.replaces) == []
 
 
-async def test_a_new_password_alone_is_no_change(plugin: Plugin):
+async def test_a_new_password_alone_is_no_change(plugin: Plugin) -> None:
     sign_in = {"server": "127.0.0.1:5000", "username": "ci", "password": Secret("old-password")}
     created = await plugin.create(registry=sign_in)
     changed = sign_in | {"password": Secret("new-password")}
@@ -228,13 +228,13 @@ async def test_a_new_password_alone_is_no_change(plugin: Plugin):
     assert diff.changes == provider_pb2.DiffResponse.DIFF_NONE
 
 
-async def test_another_name_is_an_update(plugin: Plugin):
+async def test_another_name_is_an_update(plugin: Plugin) -> None:
     created = await plugin.create()
     diff = await plugin.diff(created.properties, imageName="127.0.0.1:5000/training:2")
     assert list(diff.detailedDiff) == ["imageName"]
 
 
-async def test_an_update_builds_again(plugin: Plugin):
+async def test_an_update_builds_again(plugin: Plugin) -> None:
     created = await plugin.create()
     checked = await plugin.check()
     await plugin.stub.Update(
@@ -243,14 +243,14 @@ async def test_an_update_builds_again(plugin: Plugin):
     assert len(plugin.calls("build")) == 2
 
 
-async def test_a_preview_runs_nothing_and_leaves_the_digest_open(plugin: Plugin):
+async def test_a_preview_runs_nothing_and_leaves_the_digest_open(plugin: Plugin) -> None:
     state = outputs((await plugin.create(preview=True)).properties)
     assert state["repoDigest"].value == rpc.UNKNOWN
     assert state["imageName"].value == NAME
     assert plugin.calls("build") == []
 
 
-async def test_a_preview_with_build_on_preview_does_not_push(plugin: Plugin):
+async def test_a_preview_with_build_on_preview_does_not_push(plugin: Plugin) -> None:
     await plugin.create(preview=True, buildOnPreview=True)
     assert len(plugin.calls("build")) == 1
     assert plugin.calls("push") == []
@@ -268,13 +268,15 @@ async def test_a_preview_with_build_on_preview_does_not_push(plugin: Plugin):
     ],
     ids=lambda unknown: next(iter(unknown)),
 )
-async def test_unknown_values_do_not_fail_a_preview(plugin: Plugin, unknown: dict[str, Any]):
+async def test_unknown_values_do_not_fail_a_preview(
+    plugin: Plugin, unknown: dict[str, Any]
+) -> None:
     created = await plugin.create(preview=True, buildOnPreview=True, **unknown)
     assert outputs(created.properties)["repoDigest"].value == rpc.UNKNOWN
     assert plugin.calls("build") == []
 
 
-async def test_passwords_use_a_pipe_and_a_separate_directory(plugin: Plugin):
+async def test_passwords_use_a_pipe_and_a_separate_directory(plugin: Plugin) -> None:
     users = Path("home/.docker/config.json")
     users.parent.mkdir(parents=True)
     users.write_text('{"credsStore": "desktop", "auths": {"other.example": {"auth": "eA=="}}}')
@@ -293,7 +295,7 @@ async def test_passwords_use_a_pipe_and_a_separate_directory(plugin: Plugin):
     assert kept.is_secret
 
 
-async def test_secrets_are_not_printed(plugin: Plugin):
+async def test_secrets_are_not_printed(plugin: Plugin) -> None:
     build = {"context": "app", "args": {"TOKEN": Secret("s3cret-token")}}
     created = await plugin.create(build=build)
     assert "#2 token is [secret]" in [line.message for line in plugin.engine.lines]
@@ -303,7 +305,7 @@ async def test_secrets_are_not_printed(plugin: Plugin):
     assert outputs(created.properties)["__inputs"].value["build"].value["args"].contains_secret()
 
 
-async def test_a_provider_logs_in_for_every_image_of_its_registry(plugin: Plugin):
+async def test_a_provider_logs_in_for_every_image_of_its_registry(plugin: Plugin) -> None:
     await plugin.configure(
         host="unix:///run/own.sock",
         registryAuth=json.dumps(
@@ -316,12 +318,12 @@ async def test_a_provider_logs_in_for_every_image_of_its_registry(plugin: Plugin
     assert plugin.environment("build")["DOCKER_HOST"] == "unix:///run/own.sock"
 
 
-async def test_a_provider_setting_that_the_stand_in_lacks_is_rejected(plugin: Plugin):
+async def test_a_provider_setting_that_the_stand_in_lacks_is_rejected(plugin: Plugin) -> None:
     message = await refusal(plugin.configure(caMaterial="pem"))
     assert message.startswith("docker:caMaterial: the stand-in for the Docker plugin supports only")
 
 
-async def test_a_failed_build_shows_the_end_of_its_output(plugin: Plugin):
+async def test_a_failed_build_shows_the_end_of_its_output(plugin: Plugin) -> None:
     (plugin.fake / "broken").touch()
     message = await refusal(plugin.create())
     assert message.startswith("building 127.0.0.1:5000/training:1 failed:")
@@ -329,7 +331,7 @@ async def test_a_failed_build_shows_the_end_of_its_output(plugin: Plugin):
     assert plugin.calls("push") == []
 
 
-async def test_a_cancelled_build_is_terminated(plugin: Plugin):
+async def test_a_cancelled_build_is_terminated(plugin: Plugin) -> None:
     (plugin.fake / "slow").touch()
     creating = asyncio.ensure_future(plugin.create())
     beneath = plugin.fake / "plugin"
@@ -343,20 +345,20 @@ async def test_a_cancelled_build_is_terminated(plugin: Plugin):
         await asyncio.sleep(0.01)
 
 
-async def test_a_rejected_login_names_registry_and_user(plugin: Plugin):
+async def test_a_rejected_login_names_registry_and_user(plugin: Plugin) -> None:
     (plugin.fake / "refuse").touch()
     sign_in = {"server": "127.0.0.1:5000", "username": "ci", "password": Secret("hunter-22")}
     message = await refusal(plugin.create(registry=sign_in))
     assert message == "logging in to 127.0.0.1:5000 as ci failed:\nunauthorized"
 
 
-async def test_the_stand_in_says_once_that_it_is_used(plugin: Plugin):
+async def test_the_stand_in_says_once_that_it_is_used(plugin: Plugin) -> None:
     await plugin.check()
     await plugin.check()
     assert [line.message for line in plugin.engine.lines] == [NOTICE]
 
 
-async def test_build_output_is_shown_for_its_image(plugin: Plugin):
+async def test_build_output_is_shown_for_its_image(plugin: Plugin) -> None:
     await plugin.create()
     assert f"#1 {DIGEST}" not in [line.message for line in plugin.engine.lines]
     line = next(line for line in plugin.engine.lines if "FROM base" in line.message)
@@ -382,30 +384,30 @@ async def test_build_output_is_shown_for_its_image(plugin: Plugin):
 )
 async def test_a_wrong_input_is_named_in_the_error(
     plugin: Plugin, changed: dict[str, Any], key: str, reason: str
-):
+) -> None:
     (failure,) = (await plugin.check(**changed)).failures
     assert failure.property == key
     assert reason in failure.reason
 
 
-async def test_a_missing_dockerfile_is_named_with_its_path(plugin: Plugin):
+async def test_a_missing_dockerfile_is_named_with_its_path(plugin: Plugin) -> None:
     message = await refusal(plugin.check(build={"context": "app", "dockerfile": "Dockerfile"}))
     assert message.startswith("build.dockerfile: Dockerfile does not exist")
     assert message.endswith("use app/Dockerfile")
 
 
-async def test_other_resources_are_rejected(plugin: Plugin):
+async def test_other_resources_are_rejected(plugin: Plugin) -> None:
     urn = URN.replace("image:Image", "network:Network")
     message = await refusal(plugin.stub.Check(provider_pb2.CheckRequest(urn=urn)))
     assert message.startswith("docker:index/network:Network: the stand-in")
 
 
-async def test_delete_keeps_the_image(plugin: Plugin):
+async def test_delete_keeps_the_image(plugin: Plugin) -> None:
     await plugin.stub.Delete(provider_pb2.DeleteRequest(urn=URN, id="x"))
     assert not (plugin.fake / "calls").exists()
 
 
-async def test_read_returns_the_state_unchanged(plugin: Plugin):
+async def test_read_returns_the_state_unchanged(plugin: Plugin) -> None:
     created = await plugin.create()
     read = await plugin.stub.Read(
         provider_pb2.ReadRequest(urn=URN, id="x", properties=created.properties)
@@ -413,7 +415,7 @@ async def test_read_returns_the_state_unchanged(plugin: Plugin):
     assert read.properties == created.properties
 
 
-def test_a_docker_without_buildkit_is_skipped(tmp_path: Path):
+def test_a_docker_without_buildkit_is_skipped(tmp_path: Path) -> None:
     without_buildx = 'echo "Docker version 28.2.2"; [ "$1" = --version ]'
     for name, script in (("new", without_buildx), ("old", 'echo "Docker version 20.10.24"')):
         file = tmp_path / name / "docker"
@@ -425,6 +427,6 @@ def test_a_docker_without_buildkit_is_skipped(tmp_path: Path):
         docker_cli.find(f"{tmp_path}/new")
 
 
-def test_a_missing_docker_names_the_package(tmp_path: Path):
+def test_a_missing_docker_names_the_package(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"docker is not on PATH: install it .*docker\.io"):
         docker_cli.find(str(tmp_path))

@@ -19,26 +19,26 @@ def digest(folder: Path) -> str:
     return inputs.context_digest(folder, folder / "Dockerfile")
 
 
-def test_the_same_files_have_the_same_digest(folder: Path):
+def test_the_same_files_have_the_same_digest(folder: Path) -> None:
     before = digest(folder)
     (folder / "training" / "train.py").touch()
     assert digest(folder) == before
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "training/train.py", "new.py"])
-def test_a_changed_or_new_file_changes_the_digest(folder: Path, name: str):
+def test_a_changed_or_new_file_changes_the_digest(folder: Path, name: str) -> None:
     before = digest(folder)
     (folder / name).write_text("something else")
     assert digest(folder) != before
 
 
-def test_a_renamed_file_changes_the_digest(folder: Path):
+def test_a_renamed_file_changes_the_digest(folder: Path) -> None:
     before = digest(folder)
     (folder / "training" / "train.py").rename(folder / "training" / "main.py")
     assert digest(folder) != before
 
 
-def test_permissions_and_link_targets_change_the_digest(folder: Path):
+def test_permissions_and_link_targets_change_the_digest(folder: Path) -> None:
     before = digest(folder)
     (folder / "training" / "train.py").chmod(0o755)
     executable = digest(folder)
@@ -49,7 +49,7 @@ def test_permissions_and_link_targets_change_the_digest(folder: Path):
     assert len({before, executable, linked, digest(folder)}) == 4
 
 
-def test_ignored_files_do_not_change_the_digest(folder: Path):
+def test_ignored_files_do_not_change_the_digest(folder: Path) -> None:
     (folder / ".dockerignore").write_text("# for the image\n\n*\n!training\n**/*.md\n")
     before = digest(folder)
     assert sorted(inputs.files(folder, folder / "Dockerfile")) == [
@@ -62,21 +62,21 @@ def test_ignored_files_do_not_change_the_digest(folder: Path):
     assert digest(folder) == before
 
 
-def test_the_ignore_file_of_a_dockerfile_has_precedence(folder: Path):
+def test_the_ignore_file_of_a_dockerfile_has_precedence(folder: Path) -> None:
     (folder / ".dockerignore").write_text("*\n")
     (folder / "Dockerfile.dockerignore").write_text("docs\n")
     assert "training/train.py" in inputs.files(folder, folder / "Dockerfile")
     assert "docs/page.md" not in inputs.files(folder, folder / "Dockerfile")
 
 
-def test_a_dockerfile_outside_the_context_changes_the_digest(folder: Path):
+def test_a_dockerfile_outside_the_context_changes_the_digest(folder: Path) -> None:
     outside = folder / "Dockerfile"
     before = inputs.context_digest(folder / "training", outside)
     outside.write_text("FROM other")
     assert inputs.context_digest(folder / "training", outside) != before
 
 
-def test_a_missing_context_is_rejected(tmp_path: Path):
+def test_a_missing_context_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"build\.context: .*nowhere"):
         inputs.context_digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")
 

@@ -35,32 +35,32 @@ def path_with(home: Path, pulumi: str) -> str:
     return str(executable(home / "bin" / "pulumi", pulumi).parent)
 
 
-def test_the_stand_in_is_used_if_the_official_plugin_is_unavailable(home: Path):
+def test_the_stand_in_is_used_if_the_official_plugin_is_unavailable(home: Path) -> None:
     plugin = install(home / "own", PYTHON, path_with(home, CANNOT_DOWNLOAD))
     assert not plugin.official
     assert "stand-in" in plugin.note
     assert os.access(home / "own" / PLUGIN, os.X_OK)
 
 
-def test_a_download_is_tried_once(home: Path):
+def test_a_download_is_tried_once(home: Path) -> None:
     for _ in range(3):
         install(home / "own", PYTHON, path_with(home, CANNOT_DOWNLOAD))
     assert (home / "tried").read_text().count("tried") == 1
 
 
-def test_a_downloaded_plugin_is_the_official_one(home: Path):
+def test_a_downloaded_plugin_is_the_official_one(home: Path) -> None:
     plugin = install(home / "own", PYTHON, path_with(home, DOWNLOADS))
     assert plugin.official
     assert (home / "own" / PLUGIN).read_text() == "official"
 
 
-def test_an_installed_official_plugin_stays(home: Path):
+def test_an_installed_official_plugin_stays(home: Path) -> None:
     executable(home / "own" / PLUGIN, "official")
     assert install(home / "own", PYTHON, "/nowhere").official
     assert (home / "own" / PLUGIN).read_text() == "official"
 
 
-def test_an_official_plugin_replaces_the_stand_in(home: Path):
+def test_an_official_plugin_replaces_the_stand_in(home: Path) -> None:
     assert not install(home / "own", PYTHON, "/nowhere").official
     users = executable(home / ".pulumi" / PLUGIN, "official")
     plugin = install(home / "own", PYTHON, "/nowhere")
@@ -69,7 +69,7 @@ def test_an_official_plugin_replaces_the_stand_in(home: Path):
     assert (home / "own" / PLUGIN).resolve() == users
 
 
-def test_the_launcher_starts_a_server_and_prints_its_port(home: Path):
+def test_the_launcher_starts_a_server_and_prints_its_port(home: Path) -> None:
     install(home / "own", PYTHON, "/nowhere")
     with subprocess.Popen(
         [home / "own" / PLUGIN, "127.0.0.1:9"], stdout=subprocess.PIPE, text=True, cwd=home

@@ -39,7 +39,7 @@ def toolchain(tmp_path: Path) -> Toolchain:
 
 def test_settings_of_the_user_are_not_used(
     layout: Layout, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     for name, value in OWN.items():
         monkeypatch.setenv(name, value)
     found = environment.variables(layout, toolchain, Kind.REAL)
@@ -50,21 +50,23 @@ def test_settings_of_the_user_are_not_used(
 
 def test_tools_of_the_toolchain_come_before_those_of_the_user(
     layout: Layout, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setenv("PATH", "/users/bin:/usr/bin")
     path = environment.variables(layout, toolchain, Kind.SIMULATED)["PATH"].split(":")
     assert path[0] == str(toolchain.bin)
     assert path[-2:] == ["/users/bin", "/usr/bin"]
 
 
-def test_simulated_nodes_have_no_docker(simulated: Layout, toolchain: Toolchain):
+def test_simulated_nodes_have_no_docker(simulated: Layout, toolchain: Toolchain) -> None:
     found = environment.variables(simulated, toolchain, Kind.SIMULATED)
     assert not any(name.startswith("DOCKER") for name in found)
     assert str(simulated.state / "bin") not in found["PATH"].split(":")
 
 
 @pytest.mark.parametrize("name", ["state", "50%20#1?", "état"])
-def test_the_directory_of_pulumis_state_is_created(name: str, toolchain: Toolchain, tmp_path: Path):
+def test_the_directory_of_pulumis_state_is_created(
+    name: str, toolchain: Toolchain, tmp_path: Path
+) -> None:
     layout = Layout(tmp_path, tmp_path / name)
     url = environment.variables(layout, toolchain, Kind.REAL)["PULUMI_BACKEND_URL"]
     assert Path(unquote(urlsplit(url).path)) == layout.pulumi_backend
@@ -74,19 +76,21 @@ def test_the_directory_of_pulumis_state_is_created(name: str, toolchain: Toolcha
 
 def test_stacks_created_in_the_shell_do_not_adopt_others_objects(
     layout: Layout, toolchain: Toolchain
-):
+) -> None:
     printed = environment.exports(environment.variables(layout, toolchain, Kind.REAL))
     assert "PULUMI_K8S" not in printed
 
 
-def test_no_proxy_is_set_without_a_proxy(layout: Layout, toolchain: Toolchain):
+def test_no_proxy_is_set_without_a_proxy(layout: Layout, toolchain: Toolchain) -> None:
     found = environment.variables(layout, toolchain, Kind.REAL)
     assert not any(name.lower() == "no_proxy" for name in found)
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
 @pytest.mark.usefixtures("home")
-def test_the_cluster_is_reached_without_the_users_proxy(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_cluster_is_reached_without_the_users_proxy(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "localhost,.example")
     found = environment.proxy_exclusions()
@@ -96,7 +100,9 @@ def test_the_cluster_is_reached_without_the_users_proxy(name: str, monkeypatch: 
 
 
 @pytest.mark.usefixtures("home")
-def test_programs_reach_pulumis_engine_without_the_users_proxy(monkeypatch: pytest.MonkeyPatch):
+def test_programs_reach_pulumis_engine_without_the_users_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
     for name, value in environment.proxy_exclusions().items():
         monkeypatch.setenv(name, value)
@@ -110,12 +116,12 @@ def test_programs_reach_pulumis_engine_without_the_users_proxy(monkeypatch: pyte
         server.stop(None)
 
 
-def test_repeated_calls_return_the_same(layout: Layout, toolchain: Toolchain):
+def test_repeated_calls_return_the_same(layout: Layout, toolchain: Toolchain) -> None:
     first = environment.variables(layout, toolchain, Kind.REAL)
     assert environment.variables(layout, toolchain, Kind.REAL) == first
 
 
-def test_a_shell_reads_back_exactly_what_was_exported():
+def test_a_shell_reads_back_exactly_what_was_exported() -> None:
     hard = {"PATH": "/a b:/c'd", "X": '$HOME "and" `more`\nsecond line', "EMPTY": ""}
     script = environment.exports(hard) + '\nprintf "%s|" "$PATH" "$X" "$EMPTY"'
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)

@@ -40,19 +40,21 @@ def roomy(alone: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> Non
 
 
 @pytest.mark.usefixtures("able")
-def test_real_nodes_are_chosen_where_they_are_possible():
+def test_real_nodes_are_chosen_where_they_are_possible() -> None:
     assert host.choose_kind("auto").kind is Kind.REAL
     assert host.choose_kind("real").reason == "requested by NODES=real"
 
 
 @pytest.mark.usefixtures("able")
-def test_simulated_nodes_can_be_requested_anywhere():
+def test_simulated_nodes_can_be_requested_anywhere() -> None:
     verdict = host.choose_kind("simulated")
     assert (verdict.kind, verdict.reason) == (Kind.SIMULATED, "requested by NODES=simulated")
 
 
 @pytest.mark.usefixtures("able")
-def test_without_root_the_choice_is_simulated_nodes_and_says_why(monkeypatch: pytest.MonkeyPatch):
+def test_without_root_the_choice_is_simulated_nodes_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     verdict = host.choose_kind("auto")
     assert verdict.kind is Kind.SIMULATED
@@ -60,7 +62,7 @@ def test_without_root_the_choice_is_simulated_nodes_and_says_why(monkeypatch: py
 
 
 @pytest.mark.usefixtures("able")
-def test_real_nodes_are_not_chosen_in_a_container_without_privileges(install: Install):
+def test_real_nodes_are_not_chosen_in_a_container_without_privileges(install: Install) -> None:
     install("unshare", 'echo "unshare failed: Operation not permitted" >&2; exit 1')
     verdict = host.choose_kind("auto")
     assert verdict.kind is Kind.SIMULATED
@@ -70,7 +72,7 @@ def test_real_nodes_are_not_chosen_in_a_container_without_privileges(install: In
 @pytest.mark.usefixtures("roomy")
 def test_a_user_who_may_not_create_namespaces_is_rejected_before_the_build(
     layout: Layout, install: Install
-):
+) -> None:
     install("unshare", 'echo "Operation not permitted" >&2; exit 1')
     with pytest.raises(DevclusterError, match=r"\(Operation not permitted\): allow unprivileged"):
         host.check(SIMULATED, layout)
@@ -79,7 +81,7 @@ def test_a_user_who_may_not_create_namespaces_is_rejected_before_the_build(
 @pytest.mark.usefixtures("able")
 def test_impossible_real_nodes_are_rejected_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     machine = SimpleNamespace(sysname="Darwin", machine="arm64")
     monkeypatch.setattr(os, "uname", lambda: machine)
     with pytest.raises(DevclusterError, match=r"this is Darwin arm64.*Use NODES=simulated"):
@@ -87,7 +89,7 @@ def test_impossible_real_nodes_are_rejected_with_a_remedy(
 
 
 @pytest.mark.usefixtures("able")
-def test_an_unknown_kind_is_rejected():
+def test_an_unknown_kind_is_rejected() -> None:
     with pytest.raises(DevclusterError, match="NODES is 'fake': use NODES=real"):
         host.choose_kind("fake")
 
@@ -95,7 +97,7 @@ def test_an_unknown_kind_is_rejected():
 @pytest.mark.usefixtures("able")
 def test_installable_packages_are_not_required_beforehand(
     monkeypatch: pytest.MonkeyPatch, install: Install
-):
+) -> None:
     install("apt-get", "exit 0")
     monkeypatch.setitem(host.PROGRAMS, "no-such-program", "no-such-package")
     assert host.missing_packages() == ["no-such-package"]
@@ -103,7 +105,7 @@ def test_installable_packages_are_not_required_beforehand(
 
 
 @pytest.mark.usefixtures("able")
-def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(host.PROGRAMS, "no-such-program", "second")
     monkeypatch.setitem(host.FILES, "/no/such/file", "first")
@@ -114,7 +116,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_system_programs_are_found_without_being_on_the_users_path(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(host, "PROGRAMS", {"sh": "dash"})
     monkeypatch.setattr(host, "FILES", {})
@@ -123,7 +125,7 @@ def test_system_programs_are_found_without_being_on_the_users_path(
 
 def test_services_do_not_start_while_their_packages_are_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
-):
+) -> None:
     policy, log = tmp_path / "policy-rc.d", tmp_path / "logs" / "packages.log"
     monkeypatch.setattr(host, "POLICY", policy)
     install("apt-get", f'echo "$DEBIAN_FRONTEND: $*"; {policy}; echo "may start: $?"')
@@ -139,7 +141,7 @@ def test_services_do_not_start_while_their_packages_are_installed(
 
 def test_a_policy_file_of_a_killed_installation_has_no_effect_and_is_removed_later(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
-):
+) -> None:
     policy = tmp_path / "policy-rc.d"
     monkeypatch.setattr(host, "POLICY", policy)
     install("apt-get", f"cp -p {policy} {tmp_path}/left")
@@ -152,7 +154,7 @@ def test_a_policy_file_of_a_killed_installation_has_no_effect_and_is_removed_lat
 
 def test_an_existing_policy_file_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
-):
+) -> None:
     policy = tmp_path / "policy-rc.d"
     policy.write_text("the owner's")
     monkeypatch.setattr(host, "POLICY", policy)
@@ -163,7 +165,7 @@ def test_an_existing_policy_file_is_kept(
 
 def test_packages_that_fail_to_install_give_the_command_to_try(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
-):
+) -> None:
     policy = tmp_path / "policy-rc.d"
     monkeypatch.setattr(host, "POLICY", policy)
     install("apt-get", "echo no such package; exit 100")
@@ -186,7 +188,9 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return queries
 
 
-def test_less_disk_is_needed_when_tools_are_built(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_less_disk_is_needed_when_tools_are_built(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(host, "missing", lambda *_: [])
     monkeypatch.setattr(host, "GIB", 1 << 60)
     with pytest.raises(DevclusterError, match="about 1 GiB are needed"):
@@ -195,7 +199,7 @@ def test_less_disk_is_needed_when_tools_are_built(layout: Layout, monkeypatch: p
 
 def test_a_first_start_that_failed_needs_as_much_disk(
     layout: Layout, unbuilt: list[object], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     (layout.cache / "tools").mkdir(parents=True)
     monkeypatch.setattr(host, "GIB", 1 << 60)
     with pytest.raises(DevclusterError, match="about 15 GiB are needed"):
@@ -207,7 +211,7 @@ def test_a_first_start_that_failed_needs_as_much_disk(
 @pytest.mark.usefixtures("unbuilt")
 def test_caches_of_an_interrupted_build_count_as_free_disk(
     filled: int, accepted: bool, layout: Layout, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     (layout.cache / "go" / "mod").mkdir(parents=True)
     (layout.cache / "go" / "mod" / "file").write_bytes(bytes(filled << 12))
     monkeypatch.setattr(host, "GIB", 1 << 12)
@@ -218,20 +222,20 @@ def test_caches_of_an_interrupted_build_count_as_free_disk(
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_machine_with_enough_disk_is_accepted(layout: Layout):
+def test_a_machine_with_enough_disk_is_accepted(layout: Layout) -> None:
     host.check(REAL, layout)
 
 
 def test_a_full_disk_is_rejected_with_the_required_space(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(host, "GIB", 1 << 60)
     with pytest.raises(DevclusterError, match=r"about 12 GiB are needed.*GPU_PLATFORM_CACHE"):
         host.check(SIMULATED, layout)
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path):
+def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path) -> None:
     layout = Layout(tmp_path, tmp_path / ("long" * 30))
     with pytest.raises(DevclusterError, match=r"at most 107 bytes\).*GPU_PLATFORM_STATE"):
         host.check(REAL, layout)
@@ -239,7 +243,7 @@ def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("roomy")
-def test_the_longest_socket_path_is_accepted(tmp_path: Path):
+def test_the_longest_socket_path_is_accepted(tmp_path: Path) -> None:
     room = host.SOCKET_LIMIT - len(str(tmp_path / "s" / "docker.sock"))
     layout = Layout(tmp_path, tmp_path / ("s" * (room + 1)))
     assert len(str(layout.docker_socket)) == host.SOCKET_LIMIT
@@ -248,7 +252,7 @@ def test_the_longest_socket_path_is_accepted(tmp_path: Path):
 
 @pytest.mark.parametrize("name", [*mounts.OVERLAID, "run", "dev"])
 @pytest.mark.usefixtures("roomy")
-def test_a_checkout_below_a_directory_of_the_nodes_is_rejected(tmp_path: Path, name: str):
+def test_a_checkout_below_a_directory_of_the_nodes_is_rejected(tmp_path: Path, name: str) -> None:
     layout = Layout(tmp_path, Path("/", name, "platform"))
     with pytest.raises(DevclusterError, match=f"cannot be in /{name},"):
         host.check(REAL, layout)
@@ -257,7 +261,7 @@ def test_a_checkout_below_a_directory_of_the_nodes_is_rejected(tmp_path: Path, n
 @pytest.mark.usefixtures("roomy")
 def test_a_file_system_that_cannot_hold_the_nodes_files_is_rejected(
     layout: Layout, tmp_path: Path, install: Install
-):
+) -> None:
     layout = Layout(tmp_path / "cache", tmp_path / "state")
     refused = 'case "$*" in *"upperdir=%s/"*) echo "wrong fs type" >&2; exit 32;; esac'
     for directory in (layout.cache, layout.state):
@@ -268,7 +272,7 @@ def test_a_file_system_that_cannot_hold_the_nodes_files_is_rejected(
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_network_that_is_in_use_is_rejected(layout: Layout, install: Install):
+def test_a_network_that_is_in_use_is_rejected(layout: Layout, install: Install) -> None:
     routes = json.dumps([{"dst": "10.250.7.0/24", "dev": "wg0"}])
     install("ip", f"echo '{routes}'")
     with pytest.raises(DevclusterError, match=r"in use \(10.250.7.0/24 dev wg0\)"):

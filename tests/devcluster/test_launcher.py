@@ -31,13 +31,13 @@ def note(layout: Layout, record: Record) -> None:
     layout.record.write_text(json.dumps(asdict(record)))
 
 
-def test_a_cluster_that_was_never_started_is_not_running(home: Path):
+def test_a_cluster_that_was_never_started_is_not_running(home: Path) -> None:
     layout = Layout.of("real")
     assert launcher.read_record(layout) is None
     assert launcher.running(layout) is None
 
 
-def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Popen[bytes]):
+def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Popen[bytes]) -> None:
     note(layout, record_of(process.pid))
     found = launcher.running(layout)
     assert found is not None
@@ -45,7 +45,9 @@ def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Pop
 
 
 @pytest.mark.parametrize(("binaries", "other"), [("/tools/bin-1", False), ("/tools/bin-2", True)])
-def test_a_cluster_with_the_tools_of_another_version_is_recognised(binaries: str, other: bool):
+def test_a_cluster_with_the_tools_of_another_version_is_recognised(
+    binaries: str, other: bool
+) -> None:
     command = ["sh", "-c", "read line", "devcluster.cluster_init", "real", "/tools/bin-1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as started:
         while not psutil.Process(started.pid).cmdline():  # empty for a moment after the start
@@ -54,14 +56,14 @@ def test_a_cluster_with_the_tools_of_another_version_is_recognised(binaries: str
         started.kill()
 
 
-def test_a_dead_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]):
+def test_a_dead_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]) -> None:
     note(layout, record_of(process.pid))
     process.kill()
     process.wait()
     assert launcher.running(layout) is None
 
 
-def test_a_zombie_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]):
+def test_a_zombie_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]) -> None:
     note(layout, record_of(process.pid))
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -71,7 +73,7 @@ def test_a_zombie_process_is_not_running(layout: Layout, process: subprocess.Pop
 
 def test_another_process_with_the_same_number_is_not_recognised(
     layout: Layout, process: subprocess.Popen[bytes]
-):
+) -> None:
     record = record_of(process.pid)
     note(layout, replace(record, started=record.started - 60))
     assert launcher.running(layout) is None
@@ -80,18 +82,18 @@ def test_another_process_with_the_same_number_is_not_recognised(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"unknown": true}'])
-def test_an_unreadable_record_is_none(layout: Layout, text: str):
+def test_an_unreadable_record_is_none(layout: Layout, text: str) -> None:
     layout.record.write_text(text)
     assert launcher.read_record(layout) is None
 
 
-def test_stopping_an_unstarted_process_is_not_an_error(home: Path):
+def test_stopping_an_unstarted_process_is_not_an_error(home: Path) -> None:
     assert launcher.stop(Layout.of("real")) == []
 
 
 def test_stopping_ends_the_process_and_forgets_it(
     layout: Layout, process: subprocess.Popen[bytes], tmp_path: Path
-):
+) -> None:
     group = tmp_path / "memory" / "gpu-platform-real"
     (group / "supervisor").mkdir(parents=True)
     note(layout, replace(record_of(process.pid), cgroups=[str(group)]))
@@ -104,7 +106,7 @@ def test_stopping_ends_the_process_and_forgets_it(
 
 def test_the_clusters_processes_inherit_little_of_the_users_environment(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "users")
     monkeypatch.setenv("LD_PRELOAD", "")
     found = launcher._environment(Path("/tools"))
@@ -115,7 +117,7 @@ def test_the_clusters_processes_inherit_little_of_the_users_environment(
 
 def test_the_clusters_processes_find_the_same_directories_from_anywhere(
     home: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     home.mkdir()
     monkeypatch.chdir(home)
     monkeypatch.setenv("GPU_PLATFORM_CACHE", "cache")
@@ -127,6 +129,6 @@ def test_the_clusters_processes_find_the_same_directories_from_anywhere(
 
 def test_a_process_of_the_previous_boot_is_not_recognised(
     layout: Layout, process: subprocess.Popen[bytes]
-):
+) -> None:
     note(layout, replace(record_of(process.pid), boot="11111111-2222-3333-4444-555555555555"))
     assert launcher.running(layout) is None

@@ -46,14 +46,14 @@ def step() -> Step:
     return Step(Reporter(Console(file=io.StringIO())), "cluster")
 
 
-def test_kubectl_uses_only_this_cluster(cluster: Cluster, layout: Layout):
+def test_kubectl_uses_only_this_cluster(cluster: Cluster, layout: Layout) -> None:
     program, kubeconfig = cluster.kubectl
     assert program == str(cluster.toolchain.bin / "kubectl")
     assert kubeconfig == f"--kubeconfig={layout.kubeconfig}"
 
 
 @pytest.mark.usefixtures("alive")
-def test_the_start_is_over_when_every_node_is_ready(cluster: Cluster, step: Step):
+def test_the_start_is_over_when_every_node_is_ready(cluster: Cluster, step: Step) -> None:
     events = EventLog(cluster.layout.events)
     events.add("gpu-node-0", API_ANSWERS)
     events.add("gpu-node-1", "node is Ready", ready=True)
@@ -63,7 +63,7 @@ def test_the_start_is_over_when_every_node_is_ready(cluster: Cluster, step: Step
 
 
 @pytest.mark.usefixtures("alive")
-def test_an_api_server_that_answers_is_reported_once(cluster: Cluster, step: Step):
+def test_an_api_server_that_answers_is_reported_once(cluster: Cluster, step: Step) -> None:
     events, seen = EventLog(cluster.layout.events), list[Cluster]()
 
     class Early:
@@ -83,7 +83,7 @@ def test_an_api_server_that_answers_is_reported_once(cluster: Cluster, step: Ste
 @pytest.mark.usefixtures("alive")
 def test_one_node_of_two_is_not_enough(
     cluster: Cluster, step: Step, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(lifecycle, "START_TIMEOUT", 0.1)
     events = EventLog(cluster.layout.events)
     events.add("gpu-node-1", "node is Ready", ready=True)
@@ -94,7 +94,7 @@ def test_one_node_of_two_is_not_enough(
 
 
 @pytest.mark.usefixtures("alive")
-def test_a_node_that_fails_is_named_with_the_reason(cluster: Cluster, step: Step):
+def test_a_node_that_fails_is_named_with_the_reason(cluster: Cluster, step: Step) -> None:
     events = EventLog(cluster.layout.events)
     events.add("gpu-node-1", "failed", error="TimeoutError: no API server")
     with pytest.raises(DevclusterError, match="gpu-node-1 did not start: TimeoutError: no API"):
@@ -103,21 +103,21 @@ def test_a_node_that_fails_is_named_with_the_reason(cluster: Cluster, step: Step
 
 def test_a_cluster_that_exits_while_starting_is_noticed(
     cluster: Cluster, step: Step, alive: subprocess.Popen[bytes]
-):
+) -> None:
     alive.kill()
     alive.wait()
     with pytest.raises(DevclusterError, match="the cluster's process exited; see"):
         lifecycle._follow(cluster, EventLog(cluster.layout.events), step)
 
 
-def test_the_api_servers_port_stays_the_same(simulated: Layout):
+def test_the_api_servers_port_stays_the_same(simulated: Layout) -> None:
     port = lifecycle._free_port(simulated)
     assert 1024 <= port < 65536
     assert lifecycle._free_port(simulated) == port
 
 
 @pytest.mark.parametrize("which", [0, PORTS - 1])
-def test_a_port_taken_in_the_meantime_is_named_with_a_remedy(simulated: Layout, which: int):
+def test_a_port_taken_in_the_meantime_is_named_with_a_remedy(simulated: Layout, which: int) -> None:
     first = lifecycle._free_port(simulated)
     port = first + which
     taken = pytest.raises(DevclusterError, match=f"port {port} .*`make down PURGE=1`")
@@ -129,7 +129,7 @@ def test_a_port_taken_in_the_meantime_is_named_with_a_remedy(simulated: Layout, 
 @pytest.mark.usefixtures("alive")
 def test_building_new_tools_for_a_running_cluster_is_announced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     def ensure(*_: object, announce: Callable[[str], None]) -> None:
         announce("building etcd")
 
@@ -141,12 +141,12 @@ def test_building_new_tools_for_a_running_cluster_is_announced(
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("kind", Kind)
-def test_a_cluster_that_is_not_up_cannot_be_attached_to(kind: Kind):
+def test_a_cluster_that_is_not_up_cannot_be_attached_to(kind: Kind) -> None:
     with pytest.raises(DevclusterError, match="not running: start it with `make up`"):
         lifecycle.attach(kind, cluster_spec(kind))
 
 
-def test_every_pod_may_write_to_volumes_that_others_mounted_first(layout: Layout):
+def test_every_pod_may_write_to_volumes_that_others_mounted_first(layout: Layout) -> None:
     lifecycle._create_volumes(layout)
     (layout.volumes / "checkpoints" / "kept").touch()
     lifecycle._create_volumes(layout)

@@ -11,6 +11,7 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.launcher import exclusive
+from typing import Never
 
 HOLD = """
 import sys
@@ -39,7 +40,9 @@ def other(path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_the_second_process_learns_the_holder_of_the_lock(path: Path, other: subprocess.Popen[str]):
+def test_the_second_process_learns_the_holder_of_the_lock(
+    path: Path, other: subprocess.Popen[str]
+) -> None:
     with pytest.raises(DevclusterError) as caught, exclusive(path, "make down"):
         pass
     said = str(caught.value)
@@ -48,20 +51,22 @@ def test_the_second_process_learns_the_holder_of_the_lock(path: Path, other: sub
     assert said.endswith("wait until it exits, or stop it")
 
 
-def test_the_second_process_does_not_disturb_the_first(path: Path, other: subprocess.Popen[str]):
+def test_the_second_process_does_not_disturb_the_first(
+    path: Path, other: subprocess.Popen[str]
+) -> None:
     for _ in range(2):
         with pytest.raises(DevclusterError, match="`make up`"), exclusive(path, "make down"):
             pass
 
 
-def test_a_lock_of_a_dead_process_is_free(path: Path, other: subprocess.Popen[str]):
+def test_a_lock_of_a_dead_process_is_free(path: Path, other: subprocess.Popen[str]) -> None:
     other.send_signal(signal.SIGKILL)
     other.wait()
     with exclusive(path, "make down"):
         assert f'"pid": {os.getpid()}' in path.with_suffix(".holder").read_text()
 
 
-def test_a_lock_is_free_after_an_error_in_its_block(path: Path):
+def test_a_lock_is_free_after_an_error_in_its_block(path: Path) -> Never:
     with pytest.raises(RuntimeError, match="boom"), exclusive(path, "make up"):
         raise RuntimeError("boom")
     with exclusive(path, "make up"):
@@ -69,7 +74,7 @@ def test_a_lock_is_free_after_an_error_in_its_block(path: Path):
     assert not path.with_suffix(".holder").exists()
 
 
-def test_a_holder_without_a_name_is_reported(path: Path, other: subprocess.Popen[str]):
+def test_a_holder_without_a_name_is_reported(path: Path, other: subprocess.Popen[str]) -> None:
     path.with_suffix(".holder").write_text('{"pid": 1')
     with pytest.raises(DevclusterError, match="another command is using"), exclusive(path, "x"):
         pass

@@ -36,7 +36,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]):
+def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
@@ -45,21 +45,25 @@ def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixtu
     assert "real, simulated, or auto" in text
 
 
-def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]):
+def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     text = words(capsys.readouterr().out)
     assert all(f" {name} " in text and said in text for name, said in COMMANDS.items())
 
 
-def test_only_commands_that_start_nodes_have_the_option_nodes(capsys: pytest.CaptureFixture[str]):
+def test_only_commands_that_start_nodes_have_the_option_nodes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["down", "--simulated-nodes=4"])
     assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("number", ["-1", "four", "1.5"])
-def test_an_invalid_number_of_nodes_is_rejected(number: str, capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_number_of_nodes_is_rejected(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["up", f"--simulated-nodes={number}"])
     assert ended.value.code == 2
@@ -69,14 +73,14 @@ def test_an_invalid_number_of_nodes_is_rejected(number: str, capsys: pytest.Capt
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_unknown_kind_of_nodes_is_reported_in_one_line(
     command: str, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     line = refused([command, "--nodes=fake"], capsys)
     assert line == "error: NODES is 'fake': use NODES=real, NODES=simulated or neither"
 
 
 def test_a_cache_directory_that_cannot_be_created_is_reported_in_one_line(
     home: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     home.touch()
     assert str(home) in refused(["up", "--nodes=simulated"], capsys)
 
@@ -84,7 +88,7 @@ def test_a_cache_directory_that_cannot_be_created_is_reported_in_one_line(
 @pytest.mark.parametrize("text", [True, False])
 def test_a_failed_command_is_reported_with_its_reason(
     text: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     def down(*_: object, **__: object) -> None:
         command = ["sh", "-c", "echo out of memory >&2; exit 7"]
         subprocess.run(command, check=True, capture_output=True, text=text)
@@ -96,19 +100,19 @@ def test_a_failed_command_is_reported_with_its_reason(
     assert reason == "out of memory"
 
 
-def test_env_without_a_cluster_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]):
+def test_env_without_a_cluster_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(["env"], capsys)
     assert line == "error: no embedded cluster is running: start one with `make up`"
 
 
-def test_the_status_of_no_cluster_says_so(capsys: pytest.CaptureFixture[str]):
+def test_the_status_of_no_cluster_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 3
     assert capsys.readouterr().out == "no embedded cluster is running\n"
 
 
 def test_ending_an_unstarted_process_is_not_an_error(
     capsys: pytest.CaptureFixture[str], home: Path
-):
+) -> None:
     assert main(["down"]) == 0
     assert capsys.readouterr() == ("", "")
     assert not home.exists()
@@ -116,7 +120,7 @@ def test_ending_an_unstarted_process_is_not_an_error(
 
 def test_a_concurrent_command_is_reported_in_one_line(
     layout: Layout, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     with exclusive(layout.lock, "make up"):
         line = refused(["down"], capsys)
     assert line.startswith("error: `make up` has been running since")
@@ -124,7 +128,7 @@ def test_a_concurrent_command_is_reported_in_one_line(
 
 def test_purging_removes_the_state_and_keeps_the_cache(
     layout: Layout, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     (layout.volumes / "checkpoints").mkdir(parents=True)
     layout.kubeconfig.touch()
     layout.images.mkdir()
@@ -136,7 +140,7 @@ def test_purging_removes_the_state_and_keeps_the_cache(
     assert layout.images.exists()
 
 
-def test_going_down_keeps_checkpoints_and_the_stack(layout: Layout):
+def test_going_down_keeps_checkpoints_and_the_stack(layout: Layout) -> None:
     kept = [layout.volumes / "checkpoints", layout.pulumi_backend]
     for folder in kept:
         folder.mkdir(parents=True)
@@ -144,14 +148,16 @@ def test_going_down_keeps_checkpoints_and_the_stack(layout: Layout):
     assert all(folder.exists() for folder in kept)
 
 
-def test_logs_are_listed_by_name(layout: Layout, capsys: pytest.CaptureFixture[str]):
+def test_logs_are_listed_by_name(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     (layout.logs / "gpu-node-0").mkdir()
     (layout.logs / "gpu-node-0" / "kubelet.log").touch()
     assert main(["logs"]) == 0
     assert capsys.readouterr().out == f"{layout.logs}/gpu-node-0/kubelet.log\n"
 
 
-def test_the_last_lines_of_a_log_are_shown(layout: Layout, capsys: pytest.CaptureFixture[str]):
+def test_the_last_lines_of_a_log_are_shown(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = layout.logs / "init.log"
     log.write_bytes(b"".join(b"line %d \xff\n" % number for number in range(150)))
     assert main(["logs", "init"]) == 0
@@ -159,12 +165,14 @@ def test_the_last_lines_of_a_log_are_shown(layout: Layout, capsys: pytest.Captur
     assert (len(lines), lines[0][:8]) == (100, "line 50 ")
 
 
-def test_a_missing_log_is_reported_in_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
+def test_a_missing_log_is_reported_in_one_line(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = refused(["logs", "kublet"], capsys)
     assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists the existing logs"
 
 
-def test_the_package_runs_as_a_program(home: Path):
+def test_the_package_runs_as_a_program(home: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "devcluster", "status", "--nodes=simulated"],
         cwd=CHECKOUT,
@@ -178,7 +186,7 @@ def test_the_package_runs_as_a_program(home: Path):
     )
 
 
-def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]):
+def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["up", "--operators=trainer,kueue"])
     assert ended.value.code == 2
@@ -196,7 +204,7 @@ def test_volcanos_version_needs_simulated_nodes(
     assert "--volcano requires simulated nodes" in capsys.readouterr().err
 
 
-def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]):
+def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--nodes=simulated", "--operators=trainer"]) == 1
     assert "--operators requires real nodes" in capsys.readouterr().err
 
@@ -204,7 +212,7 @@ def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("kept", [True, False])
 def test_down_names_a_cluster_without_a_record(
     kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     # A process of the cluster may create its removed state directory again before it is stopped.
     if kept:
         Layout.of(Kind.SIMULATED).state.mkdir(parents=True)

@@ -18,18 +18,20 @@ KUSTOMIZATIONS = [
 ]
 
 
-def test_every_operator_has_images_and_namespaces():
+def test_every_operator_has_images_and_namespaces() -> None:
     assert set(OPERATOR_IMAGES) == set(operators.NAMESPACES) == set(OPERATORS)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_every_program_of_an_operator_is_an_image(operator: pins.Operator):
+def test_every_program_of_an_operator_is_an_image(operator: pins.Operator) -> None:
     programs = {program.name for program in pins.load().module(operator).programs}
     assert {image.tool for image in OPERATOR_IMAGES[operator]} == programs
 
 
 @pytest.mark.parametrize(("operator", "name"), KUSTOMIZATIONS)
-def test_a_kustomization_names_an_image_that_is_in_the_registry(operator: pins.Operator, name: str):
+def test_a_kustomization_names_an_image_that_is_in_the_registry(
+    operator: pins.Operator, name: str
+) -> None:
     file = pins.load().module(operator).directory / f"{name}.yaml"
     (image,) = yaml.safe_load(file.read_text())["images"]
     references = {f"127.0.0.1:5000/{image.reference}" for image in OPERATOR_IMAGES[operator]}
@@ -47,14 +49,14 @@ def _versions(operator: pins.Operator) -> set[str]:
     }
 
 
-def test_the_init_container_uses_an_existing_image():
+def test_the_init_container_uses_an_existing_image() -> None:
     file = pins.load().module("training-operator").directory / "training-operator.yaml"
     assert f"--pytorch-init-container-image=127.0.0.1:5000/{PYTORCH.reference}" in file.read_text()
 
 
 def test_manifests_are_applied_in_their_order_and_all_pods_are_waited_for(
     tmp_path: Path, install: Install
-):
+) -> None:
     kubectl = str(install("kubectl", f'echo "$*" >> {tmp_path}/calls'))
     said: list[str] = []
     folders = {"trainer": [tmp_path / "jobset", tmp_path / "trainer"]}
@@ -69,7 +71,7 @@ def test_manifests_are_applied_in_their_order_and_all_pods_are_waited_for(
     assert said[0] == "trainer: applying jobset"
 
 
-def test_the_error_of_kubectl_is_reported(tmp_path: Path, install: Install):
+def test_the_error_of_kubectl_is_reported(tmp_path: Path, install: Install) -> None:
     kubectl = str(install("kubectl", "echo no such webhook >&2; exit 1"))
     with pytest.raises(DevclusterError, match=r"apply .*failed:\nno such webhook"):
         operators.install([kubectl], {"trainer": [tmp_path]}, lambda _: None)

@@ -27,7 +27,7 @@ def asked(tmp_path: Path, *kinds: str, base: str = f"{REGISTRY}/{PYTORCH.referen
     return of_stack(file, REGISTRY)
 
 
-def test_every_operator_serves_a_kind_of_job_or_groups_of_pods():
+def test_every_operator_serves_a_kind_of_job_or_groups_of_pods() -> None:
     assert {kind.operator for kind in KINDS.values()} == {None, *OPERATORS} - {"lws"}
 
 
@@ -36,7 +36,7 @@ def test_every_operator_serves_a_kind_of_job_or_groups_of_pods():
 )
 def test_replicas_of_several_pods_require_their_operator(
     tmp_path: Path, nodes: object, operators: tuple[str, ...]
-):
+) -> None:
     file = tmp_path / "Pulumi.dev.yaml"
     services = {"chat": {"runtime": "vllm", "server": {"nnodes": nodes}}}
     config = {"gpu-platform:inference": {"services": services}}
@@ -45,7 +45,7 @@ def test_replicas_of_several_pods_require_their_operator(
 
 
 @pytest.mark.parametrize("stack", ["dev", "simulated"])
-def test_make_up_needs_no_operator_and_no_other_image(stack: str):
+def test_make_up_needs_no_operator_and_no_other_image(stack: str) -> None:
     demands = of_stack(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
     assert demands.operators == ()
     assert set(demands.bases) <= {PYTORCH}
@@ -54,30 +54,30 @@ def test_make_up_needs_no_operator_and_no_other_image(stack: str):
 @pytest.mark.parametrize(
     ("kind", "operator"), [(name, kind.operator) for name, kind in KINDS.items() if kind.operator]
 )
-def test_a_job_requires_the_operator_of_its_kind(tmp_path: Path, kind: str, operator: str):
+def test_a_job_requires_the_operator_of_its_kind(tmp_path: Path, kind: str, operator: str) -> None:
     assert asked(tmp_path, "volcano", kind, kind).operators == (operator,)
 
 
-def test_kinds_of_volcano_require_no_operator(tmp_path: Path):
+def test_kinds_of_volcano_require_no_operator(tmp_path: Path) -> None:
     assert asked(tmp_path, "mpi", "tensorflow", "plain", "indexed").operators == ()
 
 
 @pytest.mark.parametrize("base", [MPI, TENSORFLOW, RAY])
-def test_an_image_requires_its_base_image(tmp_path: Path, base: Base):
+def test_an_image_requires_its_base_image(tmp_path: Path, base: Base) -> None:
     assert asked(tmp_path, base=f"{REGISTRY}/{base.reference}").bases == (base,)
 
 
-def test_an_image_of_another_registry_is_not_in_the_catalog(tmp_path: Path):
+def test_an_image_of_another_registry_is_not_in_the_catalog(tmp_path: Path) -> None:
     assert asked(tmp_path, base=f"registry.example.com/{MPI.reference}").bases == ()
 
 
-def test_a_file_without_a_configuration_requires_nothing(tmp_path: Path):
+def test_a_file_without_a_configuration_requires_nothing(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("")
     assert of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Demands()
 
 
 @pytest.mark.parametrize("text", ["[", "\xff", "&a {a: *a}"])
-def test_an_unreadable_configuration_is_named(text: str, tmp_path: Path):
+def test_an_unreadable_configuration_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text(text, "latin-1")
     with pytest.raises(DevclusterError, match=r"Pulumi\.dev\.yaml"):
         of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY)

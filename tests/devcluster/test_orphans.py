@@ -54,7 +54,7 @@ def note(state: Path, pid: int, *, groups: Sequence[Path] = (), boot: str = "") 
     (state / KIND / "cluster.json").write_text(json.dumps(asdict(record)))
 
 
-def test_a_cluster_with_its_record_is_left_alone(tmp_path: Path, start: Start):
+def test_a_cluster_with_its_record_is_left_alone(tmp_path: Path, start: Start) -> None:
     process = start(tmp_path)
     note(tmp_path, process.pid)
     assert launcher.stop_orphans(KIND) == 0
@@ -64,7 +64,7 @@ def test_a_cluster_with_its_record_is_left_alone(tmp_path: Path, start: Start):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root directory")
 def test_a_cluster_in_a_container_is_left_alone(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     # It has the same path of its state directory, but another file system.
     monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))
     process = start(tmp_path, root="/usr")
@@ -73,13 +73,13 @@ def test_a_cluster_in_a_container_is_left_alone(
     assert process.poll() is None
 
 
-def test_a_cluster_whose_state_is_gone_is_ended(tmp_path: Path, start: Start):
+def test_a_cluster_whose_state_is_gone_is_ended(tmp_path: Path, start: Start) -> None:
     process = start(tmp_path / "removed")
     assert launcher.stop_orphans(KIND) == 1
     assert not psutil.pid_exists(process.pid)
 
 
-def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: Start):
+def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: Start) -> None:
     first, second = start(tmp_path), start(tmp_path)
     note(tmp_path, second.pid)
     assert launcher.stop_orphans(KIND) == 1
@@ -89,7 +89,7 @@ def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: St
 
 def test_the_processes_of_another_cluster_in_the_same_groups_are_not_killed(
     tmp_path: Path, start: Start
-):
+) -> None:
     process, group = start(tmp_path / "other"), tmp_path / "group"
     group.mkdir()
     (group / "cgroup.procs").write_text(f"{process.pid}\n")
@@ -99,7 +99,7 @@ def test_the_processes_of_another_cluster_in_the_same_groups_are_not_killed(
     assert launcher.read_record(Layout(tmp_path, tmp_path / KIND)) is None
 
 
-def test_a_cluster_started_by_another_process_is_not_stopped(tmp_path: Path, start: Start):
+def test_a_cluster_started_by_another_process_is_not_stopped(tmp_path: Path, start: Start) -> None:
     process = start(tmp_path)  # its record is not written yet
     with exclusive(tmp_path / KIND / "lock", "make up"):
         assert launcher.stop_orphans(KIND) == 0
@@ -109,7 +109,7 @@ def test_a_cluster_started_by_another_process_is_not_stopped(tmp_path: Path, sta
 
 def test_processes_of_an_unrecorded_start_are_ended(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))
     process = start(tmp_path)
     with exclusive(tmp_path / KIND / "lock", "make up"):
@@ -117,13 +117,13 @@ def test_processes_of_an_unrecorded_start_are_ended(
     assert not psutil.pid_exists(process.pid)
 
 
-def test_clusters_of_others_are_found_by_their_state(tmp_path: Path, start: Start):
+def test_clusters_of_others_are_found_by_their_state(tmp_path: Path, start: Start) -> None:
     start(tmp_path / "a")
     start(tmp_path / "b")
     assert sorted(launcher.running_elsewhere(KIND)) == [tmp_path / "a", tmp_path / "b"]
 
 
-def test_other_processes_are_not_clusters(tmp_path: Path):
+def test_other_processes_are_not_clusters(tmp_path: Path) -> None:
     command = ["sh", "-c", "read line", "-m", "devcluster.cluster_init", KIND]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert launcher.running_elsewhere(KIND) == []

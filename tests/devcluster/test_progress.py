@@ -7,6 +7,7 @@ from rich.console import Console
 
 from devcluster import progress
 from devcluster.progress import Reporter
+from typing import Never
 
 
 def reporter(*, terminal: bool = False) -> Reporter:
@@ -19,14 +20,14 @@ def printed(found: Reporter) -> str:
     return found.console.file.getvalue()
 
 
-def test_a_line_begins_with_the_time_since_the_command_began():
+def test_a_line_begins_with_the_time_since_the_command_began() -> None:
     found = reporter()
     found.say("cluster: it is up already")
     assert printed(found) == "   0.0 s  cluster: it is up already\n"
 
 
 @pytest.mark.parametrize("text", ["0/2 nodes [gpu-node-0]", "[/]", "[red]", '["a"]', "[/dim]"])
-def test_brackets_are_printed_as_they_are(text: str):
+def test_brackets_are_printed_as_they_are(text: str) -> None:
     found = reporter()
     found.say(text)
     with found.step(text) as step:
@@ -35,14 +36,14 @@ def test_brackets_are_printed_as_they_are(text: str):
 
 
 @pytest.mark.parametrize("text", ["[/]", "[bold]what[/bold]"])
-def test_brackets_are_not_markup_on_a_terminal(text: str):
+def test_brackets_are_not_markup_on_a_terminal(text: str) -> None:
     found = reporter(terminal=True)
     with found.step(text) as step:
         step.update(text)
     assert text in printed(found)
 
 
-def test_a_step_ends_with_its_detail_and_its_duration():
+def test_a_step_ends_with_its_detail_and_its_duration() -> None:
     found = reporter()
     with found.step("tools") as step:
         step.detail = "in /tools"
@@ -50,7 +51,7 @@ def test_a_step_ends_with_its_detail_and_its_duration():
     assert 0 <= found.durations["tools"] < 1
 
 
-def test_a_log_is_not_filled_with_every_update():
+def test_a_log_is_not_filled_with_every_update() -> None:
     found = reporter()
     with found.step("cluster") as step:
         for number in range(100):
@@ -58,7 +59,7 @@ def test_a_log_is_not_filled_with_every_update():
     assert printed(found).splitlines() == ["   0.0 s  cluster: step 99"]
 
 
-def test_a_long_step_is_logged_repeatedly(monkeypatch: pytest.MonkeyPatch):
+def test_a_long_step_is_logged_repeatedly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "QUIET_INTERVAL", -1.0)
     found = reporter()
     with found.step("cluster") as step:
@@ -72,7 +73,7 @@ def test_a_long_step_is_logged_repeatedly(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_step_that_fails_is_not_reported_as_done(terminal: bool):
+def test_a_step_that_fails_is_not_reported_as_done(terminal: bool) -> Never:
     found = reporter(terminal=terminal)
     with pytest.raises(RuntimeError), found.step("cluster"):
         raise RuntimeError

@@ -131,7 +131,7 @@ def system_tools(folder: Path) -> Path:
     return tools
 
 
-def test_an_empty_cache_is_filled_with_the_whole_group(world: World):
+def test_an_empty_cache_is_filled_with_the_whole_group(world: World) -> None:
     toolchain = ensure("real", world.cache, world.said.append)
     for _, program in pins.load().group("real"):
         place = toolchain.bin / program.name
@@ -142,14 +142,14 @@ def test_an_empty_cache_is_filled_with_the_whole_group(world: World):
     assert toolchain.installed == ()
 
 
-def test_programs_of_one_package_are_one_file(world: World):
+def test_programs_of_one_package_are_one_file(world: World) -> None:
     toolchain = ensure("simulated", world.cache, world.said.append)
     programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
     assert len({(toolchain.bin / name).stat().st_ino for name in programs}) == 1
     assert sum("control-plane" in call for call in world.calls("build")) == 1
 
 
-def test_archives_of_modules_are_deleted_before_the_build(world: World):
+def test_archives_of_modules_are_deleted_before_the_build(world: World) -> None:
     downloads = world.cache / "go" / "mod" / "cache" / "download" / "x.example" / "@v"
     downloads.mkdir(parents=True)
     for suffix in ("zip", "ziphash"):
@@ -160,7 +160,7 @@ def test_archives_of_modules_are_deleted_before_the_build(world: World):
     assert [file.suffix for file in downloads.iterdir()] == [".ziphash"]
 
 
-def test_our_files_replace_files_of_a_module(world: World):
+def test_our_files_replace_files_of_a_module(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
         ensure("engine", world.cache, world.said.append)
@@ -172,14 +172,14 @@ def test_our_files_replace_files_of_a_module(world: World):
     assert "-replace=github.com/pulumi/pulumi-kubernetes/sdk/v4=./sdk" in edits[0]
 
 
-def test_the_engine_alone_needs_no_cluster_tools(world: World):
+def test_the_engine_alone_needs_no_cluster_tools(world: World) -> None:
     toolchain = ensure("engine", world.cache, world.said.append)
     assert (toolchain.bin / "pulumi").exists()
     assert not (toolchain.bin / "etcd").exists()
     assert "etcd" in missing("simulated", world.cache)
 
 
-def test_a_second_call_does_not_start_go(world: World):
+def test_a_second_call_does_not_start_go(world: World) -> None:
     ensure("real", world.cache, world.said.append)
     (world.fake / "calls").unlink()
     world.said.clear()
@@ -188,7 +188,7 @@ def test_a_second_call_does_not_start_go(world: World):
     assert world.said == []
 
 
-def test_builds_do_not_depend_on_the_users_go_settings(world: World):
+def test_builds_do_not_depend_on_the_users_go_settings(world: World) -> None:
     ensure("engine", world.cache, world.said.append)
     assert world.calls("build")
     for call in world.calls("build"):
@@ -196,7 +196,7 @@ def test_builds_do_not_depend_on_the_users_go_settings(world: World):
         assert f"[-mod=readonly -modcacherw -trimpath -buildvcs=false cgo=0 {caches}]" in call
 
 
-def test_an_interrupted_build_keeps_finished_programs(world: World):
+def test_an_interrupted_build_keeps_finished_programs(world: World) -> None:
     ensure("engine", world.cache, world.said.append)
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
@@ -210,7 +210,7 @@ def test_an_interrupted_build_keeps_finished_programs(world: World):
     assert built == {"tools", "kwok"}
 
 
-def test_files_of_a_killed_build_are_removed(world: World):
+def test_files_of_a_killed_build_are_removed(world: World) -> None:
     left = world.cache / "tools" / ".work" / "tools.out" / "pulumi"
     left.parent.mkdir(parents=True)
     left.write_text("half a program")
@@ -219,14 +219,14 @@ def test_files_of_a_killed_build_are_removed(world: World):
     assert not left.exists()
 
 
-def test_a_failed_build_leaves_no_temporary_directory_of_go(world: World):
+def test_a_failed_build_leaves_no_temporary_directory_of_go(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
         ensure("engine", world.cache, world.said.append)
     assert list(world.fake.parent.rglob("go-build*")) == []
 
 
-def test_the_temporary_directory_of_a_killed_build_is_removed(world: World):
+def test_the_temporary_directory_of_a_killed_build_is_removed(world: World) -> None:
     left = world.cache / "go" / "tmp" / "go-build7"
     left.mkdir(parents=True)
     (world.fake / "broken").write_text(BROKEN)
@@ -235,7 +235,7 @@ def test_the_temporary_directory_of_a_killed_build_is_removed(world: World):
     assert not left.exists()
 
 
-def test_a_failed_build_ends_with_the_compilers_own_message(world: World):
+def test_a_failed_build_ends_with_the_compilers_own_message(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError) as caught:
         ensure("engine", world.cache, world.said.append)
@@ -244,7 +244,7 @@ def test_a_failed_build_ends_with_the_compilers_own_message(world: World):
     assert str(world.cache / "logs" / "provider.log") in where
 
 
-def test_a_damaged_module_cache_is_recognised_with_its_remedy(world: World):
+def test_a_damaged_module_cache_is_recognised_with_its_remedy(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     (world.fake / "damage").write_text("bad.example v1.0.0: dir has been modified")
     with pytest.raises(DevclusterError) as caught:
@@ -259,7 +259,7 @@ def outages(world: World, monkeypatch: pytest.MonkeyPatch, *, count: int) -> Non
     (world.fake / "outages").write_text(" ".join(["down"] * count) + "\n")
 
 
-def test_a_failed_download_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_download_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     outages(world, monkeypatch, count=2)
     ensure("engine", world.cache, world.said.append)
     assert (world.fake / "outages").read_text() == "\n"
@@ -267,13 +267,13 @@ def test_a_failed_download_is_repeated(world: World, monkeypatch: pytest.MonkeyP
 
 def test_a_download_that_always_fails_ends_with_the_proxys_own_message(
     world: World, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     outages(world, monkeypatch, count=99)
     with pytest.raises(DevclusterError, match=r"^proxy: 502 Bad Gateway\n`go mod download "):
         ensure("engine", world.cache, world.said.append)
 
 
-def test_caches_are_kept_for_the_next_attempt_and_deleted_after_a_build(world: World):
+def test_caches_are_kept_for_the_next_attempt_and_deleted_after_a_build(world: World) -> None:
     caches = world.cache / "go"
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
@@ -284,7 +284,7 @@ def test_caches_are_kept_for_the_next_attempt_and_deleted_after_a_build(world: W
     assert not caches.exists()
 
 
-def test_an_interrupted_removal_of_the_caches_is_resumed(world: World):
+def test_an_interrupted_removal_of_the_caches_is_resumed(world: World) -> None:
     ensure("engine", world.cache, world.said.append)
     left = world.cache / "go.removed" / "a" / "mod" / "file"
     left.parent.mkdir(parents=True)
@@ -296,13 +296,13 @@ def test_an_interrupted_removal_of_the_caches_is_resumed(world: World):
         time.sleep(0.01)
 
 
-def test_caches_are_kept_on_request(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_caches_are_kept_on_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEEP_GO_CACHE", "1")
     ensure("engine", world.cache, world.said.append)
     assert (world.cache / "go" / "build").is_dir()
 
 
-def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: World):
+def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
     lines: list[str] = []
     ensure("simulated", world.cache, world.said.append, announce=lines.append)
@@ -311,7 +311,7 @@ def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: W
     assert re.search(r"from Go modules, about \d+ min; already installed: etcd$", line)
 
 
-def test_an_old_go_is_rejected(world: World):
+def test_an_old_go_is_rejected(world: World) -> None:
     (world.fake / "version").write_text("go1.19.8")
     with pytest.raises(
         DevclusterError,
@@ -320,13 +320,13 @@ def test_an_old_go_is_rejected(world: World):
         ensure("engine", world.cache, world.said.append)
 
 
-def test_a_missing_go_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_go_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(DevclusterError, match="`go` is not on the PATH: install it"):
         ensure("engine", world.cache, world.said.append)
 
 
-def test_an_installed_tool_of_the_pinned_version_is_used(world: World):
+def test_an_installed_tool_of_the_pinned_version_is_used(world: World) -> None:
     etcd = world.tool("etcd", "etcd Version: 3.6.5")
     toolchain = ensure("simulated", world.cache, world.said.append)
     assert (toolchain.bin / "etcd").resolve() == etcd
@@ -335,20 +335,20 @@ def test_an_installed_tool_of_the_pinned_version_is_used(world: World):
 
 
 @pytest.mark.parametrize("version", ["3.6.4", "3.6.50", "13.6.5", "3.6.5-rc.1", ""])
-def test_an_installed_tool_of_another_version_is_not_used(world: World, version: str):
+def test_an_installed_tool_of_another_version_is_not_used(world: World, version: str) -> None:
     world.tool("etcd", f"etcd Version: {version}")
     toolchain = ensure("simulated", world.cache, world.said.append)
     assert "built" in (toolchain.bin / "etcd").read_text()
 
 
-def test_an_installed_tool_is_asked_for_its_version_once(world: World):
+def test_an_installed_tool_is_asked_for_its_version_once(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
     for _ in range(3):
         ensure("simulated", world.cache, world.said.append)
     assert (world.fake / "asked").read_text().count("asked") == 1
 
 
-def test_an_upgraded_tool_is_asked_again_and_replaced(world: World):
+def test_an_upgraded_tool_is_asked_again_and_replaced(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
     ensure("simulated", world.cache, world.said.append)
     world.tool("etcd", "etcd Version: 3.7.0 of another size")
@@ -356,13 +356,15 @@ def test_an_upgraded_tool_is_asked_again_and_replaced(world: World):
     assert "built" in (toolchain.bin / "etcd").read_text()
 
 
-def test_our_tools_on_path_do_not_count_as_installed(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_our_tools_on_path_do_not_count_as_installed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toolchain = ensure("engine", world.cache, world.said.append)
     monkeypatch.setenv("PATH", str(toolchain.bin), prepend=":")
     assert ensure("engine", world.cache, world.said.append).installed == ()
 
 
-def test_an_installed_pulumi_needs_its_language_host(world: World):
+def test_an_installed_pulumi_needs_its_language_host(world: World) -> None:
     world.tool("pulumi", "v3.259.0")
     world.tool("pulumi-language-python", "")
     assert ensure("engine", world.cache, world.said.append).installed == ("pulumi",)
@@ -376,20 +378,20 @@ def test_an_installed_pulumi_needs_its_language_host(world: World):
     }
 
 
-def test_built_companions_are_in_one_real_directory(world: World):
+def test_built_companions_are_in_one_real_directory(world: World) -> None:
     toolchain = ensure("engine", world.cache, world.said.append)
     for name in ("pulumi", "pulumi-language-python", "pulumi-language-python-exec"):
         assert (toolchain.bin / name).resolve().parent == toolchain.bin.resolve()
 
 
-def test_the_users_own_provider_plugin_is_used(world: World, tmp_path: Path):
+def test_the_users_own_provider_plugin_is_used(world: World, tmp_path: Path) -> None:
     plugin = "plugins/resource-kubernetes-v4.25.0/pulumi-resource-kubernetes"
     own = script(tmp_path / "users-pulumi" / plugin, "#!/bin/sh\n")
     toolchain = ensure("engine", world.cache, world.said.append)
     assert (toolchain.pulumi_home / plugin).resolve() == own
 
 
-def test_a_second_process_waits_and_says_so(world: World):
+def test_a_second_process_waits_and_says_so(world: World) -> None:
     (world.cache / "tools").mkdir(parents=True)
     lock = FileLock(world.cache / "tools" / ".lock")
     lock.acquire()
@@ -409,7 +411,7 @@ def test_a_second_process_waits_and_says_so(world: World):
     assert missing("engine", world.cache) == []
 
 
-def test_volcano_comes_with_its_charts_definitions_and_webhooks(world: World):
+def test_volcano_comes_with_its_charts_definitions_and_webhooks(world: World) -> None:
     toolchain = ensure("simulated", world.cache, world.said.append)
     assert sorted(f.name for f in toolchain.charts.iterdir()) == [
         "index.yaml",
@@ -423,7 +425,7 @@ def test_volcano_comes_with_its_charts_definitions_and_webhooks(world: World):
     assert webhooks == [{"kind": "ValidatingWebhookConfiguration"}]
 
 
-def test_operators_are_built_only_on_request(world: World):
+def test_operators_are_built_only_on_request(world: World) -> None:
     assert ensure("real", world.cache, world.said.append).manifests == {}
     assert not any("operator" in line for line in world.said)
     toolchain = ensure("real", world.cache, world.said.append, ("training-operator",))
@@ -431,7 +433,7 @@ def test_operators_are_built_only_on_request(world: World):
     assert not (toolchain.bin / "jobset").exists()
 
 
-def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: World):
+def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: World) -> None:
     toolchain = ensure("real", world.cache, world.said.append, ("trainer",))
     jobset, trainer = toolchain.manifests["trainer"]
     assert (jobset / "module" / "crd" / "volcano").exists()
@@ -441,7 +443,7 @@ def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: Worl
     assert (trainer / "kustomization.yaml").read_bytes() == written.read_bytes()
 
 
-def test_an_existing_operator_is_not_built_again(world: World):
+def test_an_existing_operator_is_not_built_again(world: World) -> None:
     for _ in range(2):
         ensure("real", world.cache, world.said.append, ("trainer",))
     world.said.clear()
@@ -449,20 +451,20 @@ def test_an_existing_operator_is_not_built_again(world: World):
     assert world.said == []
 
 
-def test_prometheus_is_built_with_kubernetes_discovery_only(world: World):
+def test_prometheus_is_built_with_kubernetes_discovery_only(world: World) -> None:
     toolchain = ensure("engine", world.cache, world.said.append, ["prometheus"])
     assert {"prometheus", "kube-state-metrics"} <= {file.name for file in toolchain.bin.iterdir()}
     (found,) = [line for line in world.calls("list") if "-tags=" in line]
     assert found.startswith("list -tags=remove_all_sd,enable_kubernetes_sd ")
 
 
-def test_only_programs_that_call_c_are_built_with_cgo(world: World):
+def test_only_programs_that_call_c_are_built_with_cgo(world: World) -> None:
     ensure("real", world.cache, world.said.append, ["nvidia", "languages"])
     built = {("nvidia" in call, "cgo=1" in call) for call in world.calls("build")}
     assert built == {(True, True), (False, False)}
 
 
-def test_languages_are_built_only_on_request(world: World):
+def test_languages_are_built_only_on_request(world: World) -> None:
     toolchain = ensure("real", world.cache, world.said.append)
     assert not (toolchain.bin / "pulumi-language-yaml").exists()
     toolchain = ensure("engine", world.cache, world.said.append, ["languages"])

@@ -10,7 +10,7 @@ MODULES = [pytest.param(module, id=module.name) for module in PINS.modules]
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_module_has_its_go_mod_and_go_sum(module: pins.Module):
+def test_every_module_has_its_go_mod_and_go_sum(module: pins.Module) -> None:
     assert (
         (module.directory / "go.mod").read_text().startswith("module gpu-platform.dev/toolchain/")
     )
@@ -18,7 +18,7 @@ def test_every_module_has_its_go_mod_and_go_sum(module: pins.Module):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_go_sum_verifies_every_module_that_go_mod_requires(module: pins.Module):
+def test_go_sum_verifies_every_module_that_go_mod_requires(module: pins.Module) -> None:
     go_mod = (module.directory / "go.mod").read_text()
     required = re.findall(r"^\s*(?:require )?(\S+\.\S+) (v\S+)", go_mod, re.MULTILINE)
     found = re.findall(r"^\s*(?:replace )?(\S+) => (\S+) (v\S+)", go_mod, re.MULTILINE)
@@ -29,7 +29,7 @@ def test_go_sum_verifies_every_module_that_go_mod_requires(module: pins.Module):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_packages_are_the_modules_tools_or_a_main_of_ours(module: pins.Module):
+def test_packages_are_the_modules_tools_or_a_main_of_ours(module: pins.Module) -> None:
     go_mod = (module.directory / "go.mod").read_text()
     for program in module.programs:
         if program.package and program.package.startswith("."):
@@ -42,13 +42,13 @@ def test_packages_are_the_modules_tools_or_a_main_of_ours(module: pins.Module):
             assert program.module in go_mod
 
 
-def test_the_groups_contain_one_another():
+def test_the_groups_contain_one_another() -> None:
     names = [{p.name for _, p in PINS.group(group)} for group in GROUPS]
     assert names[0] < names[1] < names[2]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_operator_is_in_no_group(operator: pins.Operator):
+def test_an_operator_is_in_no_group(operator: pins.Operator) -> None:
     own = {program.name for program in PINS.module(operator).programs}
     assert own.isdisjoint(program.name for _, program in PINS.group("real"))
     assert own <= {program.name for _, program in PINS.group("real", [operator])}
@@ -67,12 +67,12 @@ def test_an_operator_is_in_no_group(operator: pins.Operator):
         ("volcano-1.10", "vc-scheduler-1.10"),
     ],
 )
-def test_extras_are_in_no_group(extra: pins.Extra, program: str):
+def test_extras_are_in_no_group(extra: pins.Extra, program: str) -> None:
     assert program not in {found.name for _, found in PINS.group("real")}
     assert program in {found.name for _, found in PINS.group("real", [extra])}
 
 
-def test_modules_that_are_built_together_agree_on_every_version():
+def test_modules_that_are_built_together_agree_on_every_version() -> None:
     """`python -m devcluster.toolchain.align` fixes a disagreement."""
     assert align.disagreements() == {}
 
@@ -80,19 +80,19 @@ def test_modules_that_are_built_together_agree_on_every_version():
 @pytest.mark.parametrize("module", MODULES)
 def test_manifests_come_from_modules_that_go_mod_requires_with_a_kustomization(
     module: pins.Module,
-):
+) -> None:
     for manifests in module.manifests:
         assert f"{manifests.module} v" in (module.directory / "go.mod").read_text()
         assert (module.directory / f"{manifests.name}.yaml").exists()
 
 
-def test_the_simulated_cluster_needs_no_kubelet():
+def test_the_simulated_cluster_needs_no_kubelet() -> None:
     names = {p.name for _, p in PINS.group("simulated")}
     assert {"pulumi", "etcd", "kube-apiserver", "kwok", "vc-scheduler"} <= names
     assert names.isdisjoint({"kubelet", "kube-proxy", "coredns"})
 
 
-def test_answers_contain_the_required_version():
+def test_answers_contain_the_required_version() -> None:
     for module, program in PINS.group("real"):
         if program.ask:
             assert program.answer
@@ -103,7 +103,7 @@ def test_answers_contain_the_required_version():
             )
 
 
-def test_the_digest_changes_with_any_pinned_file(tmp_path, monkeypatch):
+def test_the_digest_changes_with_any_pinned_file(tmp_path, monkeypatch) -> None:
     module = PINS.module("kwok")
     before = module.digest()
     changed = tmp_path / "modules" / "kwok"
@@ -117,12 +117,12 @@ def test_the_digest_changes_with_any_pinned_file(tmp_path, monkeypatch):
     assert module.digest() != before
 
 
-def test_the_digest_changes_with_the_pins_themselves():
+def test_the_digest_changes_with_the_pins_themselves() -> None:
     module = PINS.module("kwok")
     assert module.model_copy(update={"version": "9.9.9"}).digest() != module.digest()
 
 
-def test_a_misspelt_key_is_rejected(tmp_path):
+def test_a_misspelt_key_is_rejected(tmp_path) -> None:
     table = tmp_path / "pins.toml"
     table.write_text(
         '[[module]]\nname="a"\nversion="1"\ngroup="engine"\n[[module.program]]\nnam="a"'
@@ -139,5 +139,5 @@ def test_a_misspelt_key_is_rejected(tmp_path):
         ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
     ],
 )
-def test_executables_are_found_under_the_name_that_go_gives_them(package: str, name: str):
+def test_executables_are_found_under_the_name_that_go_gives_them(package: str, name: str) -> None:
     assert go.executable_name(package, "ours") == name

@@ -31,7 +31,7 @@ from tests.unicode import ALPHABET
         ("12E-1", "1.2"),
     ],
 )
-def test_quantities_are_parsed_exactly(written: object, amount: str):
+def test_quantities_are_parsed_exactly(written: object, amount: str) -> None:
     assert parse_quantity(written) == Decimal(amount)
 
 
@@ -60,20 +60,20 @@ def test_quantities_are_parsed_exactly(written: object, amount: str):
         *(None, True, [1], {"a": 1}, float("inf"), float("nan")),
     ],
 )
-def test_quantities_that_kubernetes_refuses_are_refused(written: object):
+def test_quantities_that_kubernetes_refuses_are_refused(written: object) -> None:
     with pytest.raises(QuantityError):
         parse_quantity(written)
     assert quantity_or_none(written) is None
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["Ki", "Mi", "Gi"]))
-def test_binary_suffixes_multiply(number: int, suffix: str):
+def test_binary_suffixes_multiply(number: int, suffix: str) -> None:
     power = {"Ki": 1, "Mi": 2, "Gi": 3}[suffix]
     assert parse_quantity(f"{number}{suffix}") == number * 1024**power
 
 
 @given(st.text(ALPHABET, max_size=20))
-def test_any_text_is_parsed_or_refused(text: str):
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     amount = quantity_or_none(text)
     assert amount is None or amount.is_finite()
 
@@ -82,7 +82,7 @@ def test_any_text_is_parsed_or_refused(text: str):
     ("amount", "text"),
     [(1024**3, "1Gi"), (1536 * 1024**2, "1536Mi"), (100, "100"), (16 * 1024**3 + 5, "16Gi")],
 )
-def test_bytes_are_formatted_as_in_manifests(amount: int, text: str):
+def test_bytes_are_formatted_as_in_manifests(amount: int, text: str) -> None:
     assert spell_bytes(Decimal(amount)) == text
 
 
@@ -99,7 +99,7 @@ def test_bytes_are_formatted_as_in_manifests(amount: int, text: str):
         "9" * 50 + "Ei",
     ],
 )
-def test_too_large_quantities_are_refused(text: str):
+def test_too_large_quantities_are_refused(text: str) -> None:
     with pytest.raises(QuantityError, match="larger than Kubernetes"):
         parse_quantity(text)
 
@@ -111,5 +111,5 @@ def test_too_large_quantities_are_refused(text: str):
         *(("0e1000", 0), ("1e4294967296", 1), ("1e4294967299", 1000)),
     ],
 )
-def test_a_manifests_quantity_is_capped_as_the_api_does(text: str, amount: int):
+def test_a_manifests_quantity_is_capped_as_the_api_does(text: str, amount: int) -> None:
     assert quantity_or_none(text) == amount

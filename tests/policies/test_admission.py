@@ -48,7 +48,7 @@ def actions(level: str, mode: Mode) -> list[str]:
 MODELS = {"model-signed": {"repositories": ["registry.example.com/models/*"]}}
 
 
-def test_every_rule_with_cel_is_in_a_policy_that_fails_closed():
+def test_every_rule_with_cel_is_in_a_policy_that_fails_closed() -> None:
     built = rendered(MODELS)
     expected = {rule.name for rule in RULES if rule.admission is not None}
     assert expected
@@ -57,7 +57,7 @@ def test_every_rule_with_cel_is_in_a_policy_that_fails_closed():
     assert {spec["failurePolicy"] for spec in policies} == {"Fail"}
 
 
-def test_promoted_models_are_parameters_that_must_exist():
+def test_promoted_models_are_parameters_that_must_exist() -> None:
     built = rendered(MODELS)
     objects = [each["kind"] for each in built if "spec" not in each]
     assert objects == ["Namespace", "ConfigMap", "Role"]
@@ -67,32 +67,32 @@ def test_promoted_models_are_parameters_that_must_exist():
     assert found["parameterNotFoundAction"] == "Deny"
 
 
-def test_without_repositories_no_pod_depends_on_promoted_models():
+def test_without_repositories_no_pod_depends_on_promoted_models() -> None:
     built = rendered()
     assert "model-signed" not in validations(built)
     assert {each["kind"].removesuffix("Binding") for each in built} == {"ValidatingAdmissionPolicy"}
 
 
-def test_every_policy_has_a_binding():
+def test_every_policy_has_a_binding() -> None:
     built = rendered()
     named = [item["spec"]["policyName"] for item in built if item["kind"].endswith("Binding")]
     assert named == [item["metadata"]["name"] for item in built if item["kind"].endswith("Policy")]
 
 
-def test_rules_share_variables_only_with_equal_settings():
+def test_rules_share_variables_only_with_equal_settings() -> None:
     for other, count in (([], 1), (["example.com/card"], 2)):
         config = {"gpu-toleration": {"otherDevices": other}}
         names = [name for name in variables(config) if name.startswith("gpuContainers")]
         assert len(names) == count
 
 
-def test_settings_of_the_configuration_are_written_into_the_expression():
+def test_settings_of_the_configuration_are_written_into_the_expression() -> None:
     allowed = {RULE: {"allowedRegistries": ["registry.example.com/team/"]}}
     expression = variables(allowed)["image_registry_allowed"]
     assert '["registry.example.com/team"].exists' in expression
 
 
-def test_a_disabled_rule_has_no_validation():
+def test_a_disabled_rule_has_no_validation() -> None:
     assert RULE not in validations(rendered({RULE: "disabled"}))
 
 
@@ -105,24 +105,26 @@ def test_a_disabled_rule_has_no_validation():
         ("advisory", "deny", ["Warn", "Audit"]),
     ],
 )
-def test_mode_and_level_decide_what_a_violation_does(level: str, mode: Mode, expected: list[str]):
+def test_mode_and_level_decide_what_a_violation_does(
+    level: str, mode: Mode, expected: list[str]
+) -> None:
     assert actions(level, mode) == expected
 
 
-def test_an_exemption_is_valid_for_objects_that_are_created_until_its_last_day():
+def test_an_exemption_is_valid_for_objects_that_are_created_until_its_last_day() -> None:
     expressions = variables({"exemptions": {"workloads": [EXEMPTION]}})
     (exempt,) = [text for text in expressions.values() if "ml/Job/old" in text]
     assert 'a.matches("^(?s:ml/Job/old)$")' in exempt
     assert f"timestamp('{LAST}T00:00:00Z') + duration('24h')" in exempt
 
 
-def test_only_jobs_and_replica_sets_of_kubernetes_belong_to_cron_jobs_and_deployments():
+def test_only_jobs_and_replica_sets_of_kubernetes_belong_to_cron_jobs_and_deployments() -> None:
     expression = variables({"exemptions": {"workloads": [EXEMPTION]}})["addresses"]
     assert "o.kind == 'Job' && o.apiVersion.startsWith('batch/')" in expression
     assert "o.kind == 'ReplicaSet' && o.apiVersion.startsWith('apps/')" in expression
 
 
-def test_excluded_namespaces_are_in_the_selector_of_the_binding():
+def test_excluded_namespaces_are_in_the_selector_of_the_binding() -> None:
     built = manifests(configure({}, RULES), "deny", Scope(excluded=("kube-system", "gpu")))
     (values,) = {
         tuple(item["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"])
@@ -134,7 +136,7 @@ def test_excluded_namespaces_are_in_the_selector_of_the_binding():
 
 def test_the_command_prints_policies_for_a_configuration_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     file = tmp_path / "policies.json"
     file.write_text(json.dumps({RULE: "disabled"}))
     arguments = ["--config", str(file), "--mode", "deny", "--exclude-namespace", "vendor"]
@@ -146,7 +148,9 @@ def test_the_command_prints_policies_for_a_configuration_file(
     assert "- vendor" in text
 
 
-def test_the_command_trusts_further_controllers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_trusts_further_controllers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "policies.json"
     file.write_text(json.dumps({"exemptions": {"workloads": [EXEMPTION]}}))
     volcano = "system:serviceaccount:volcano-system:volcano-controllers"
@@ -157,7 +161,7 @@ def test_the_command_trusts_further_controllers(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize("text", ["{", '{"no-such-rule": "disabled"}'])
 def test_the_command_refuses_a_wrong_configuration(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     file = tmp_path / "policies.json"
     file.write_text(text)
     assert main(["--config", str(file)]) == 2

@@ -27,7 +27,7 @@ from tests.policies.harness import (
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "x"}
 
 
-def test_a_rule_that_fails_is_reported_as_a_violation():
+def test_a_rule_that_fails_is_reported_as_a_violation() -> None:
     @resource_rule(
         name="broken",
         description="Always fails.",
@@ -48,7 +48,7 @@ def test_a_rule_that_fails_is_reported_as_a_violation():
     assert "counts as a violation" in message
 
 
-def test_what_was_found_before_a_failure_is_still_reported():
+def test_what_was_found_before_a_failure_is_still_reported() -> None:
     @pod_rule(
         name="half-broken",
         description="Reports and then fails.",
@@ -68,7 +68,7 @@ def test_what_was_found_before_a_failure_is_still_reported():
     assert len(messages) == 2
 
 
-def test_wrong_configuration_is_explained_and_counts_as_a_violation():
+def test_wrong_configuration_is_explained_and_counts_as_a_violation() -> None:
     (message,) = judge("shm-fits-memory", manifests.volcano_job(), config={"share": 7})
     assert "shm-fits-memory.share: found 7" in message
     (message,) = judge("shm-per-gpu", manifests.volcano_job(), config={"perGpu": "a lot"})
@@ -77,12 +77,12 @@ def test_wrong_configuration_is_explained_and_counts_as_a_violation():
     assert "shm-fits-memory.shar" in message
 
 
-def test_wrong_configuration_is_reported_once_and_not_for_every_resource():
+def test_wrong_configuration_is_reported_once_and_not_for_every_resource() -> None:
     job = manifests.volcano_job()
     assert len(judge("shm-fits-memory", job, job, job, config={"share": 7})) == 1
 
 
-def test_numbers_of_the_engine_are_floats_and_fit_all_the_same():
+def test_numbers_of_the_engine_are_floats_and_fit_all_the_same() -> None:
     assert (
         judge("training-retries-bounded", manifests.volcano_job(), config={"maxRetries": 3.0}) == []
     )
@@ -90,7 +90,7 @@ def test_numbers_of_the_engine_are_floats_and_fit_all_the_same():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_the_schema_is_plain_enough_for_the_engine(rule: Any):
+def test_the_schema_is_plain_enough_for_the_engine(rule: Any) -> None:
     schema = config_schema(rule.config)
     if schema is None:
         return
@@ -100,13 +100,13 @@ def test_the_schema_is_plain_enough_for_the_engine(rule: Any):
         assert setting["description"].endswith((".", ".`"))
 
 
-def test_every_rule_is_a_policy_of_its_own():
+def test_every_rule_is_a_policy_of_its_own() -> None:
     policies = Binding().policies(RULES)
     assert [policy.name for policy in policies] == [rule.name for rule in RULES]
     assert all(policy.remediation_steps and policy.severity for policy in policies)
 
 
-def test_a_system_workload_is_named_and_only_that_one_is_trusted():
+def test_a_system_workload_is_named_and_only_that_one_is_trusted() -> None:
     plugin = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -129,7 +129,7 @@ def test_a_system_workload_is_named_and_only_that_one_is_trusted():
     assert judge("no-host-path", unknown, config=trusted)
 
 
-def test_stack_rules_evaluate_declared_and_not_returned_objects():
+def test_stack_rules_evaluate_declared_and_not_returned_objects() -> None:
     deployment = changed(manifests.deployment(), ("spec/replicas", REMOVED))
     binding = Binding()
     first, stack_policy = (
@@ -152,7 +152,7 @@ def test_stack_rules_evaluate_declared_and_not_returned_objects():
     assert messages == []
 
 
-def test_a_violation_in_a_stack_names_the_resource_to_the_engine():
+def test_a_violation_in_a_stack_names_the_resource_to_the_engine() -> None:
     policy: Any = Binding().policies([rule_named("checkpoints-shared")])[0]
     urns: list[str | None] = []
     claim = changed(manifests.claim(), ("spec/accessModes", ["ReadWriteOnce"]))
@@ -163,7 +163,7 @@ def test_a_violation_in_a_stack_names_the_resource_to_the_engine():
 
 
 @pytest.mark.parametrize(("protect", "count"), [(False, 1), (True, 0)])
-def test_protected_checkpoints_need_no_retaining_class(protect: bool, count: int):
+def test_protected_checkpoints_need_no_retaining_class(protect: bool, count: int) -> None:
     policy: Any = Binding().policies([rule_named("checkpoints-kept")])[0]
     messages: list[str] = []
     args = StackValidationArgs([stack_resource(manifests.claim(), protect=protect)])
@@ -171,7 +171,7 @@ def test_protected_checkpoints_need_no_retaining_class(protect: bool, count: int
     assert len(messages) == count
 
 
-def test_a_remediation_adds_what_is_missing():
+def test_a_remediation_adds_what_is_missing() -> None:
     bare = changed(
         manifests.volcano_job(),
         (f"{POD}/tolerations", REMOVED),
@@ -187,7 +187,7 @@ def test_a_remediation_adds_what_is_missing():
         assert judge(rule, mounted) == []
 
 
-def test_a_remediation_leaves_secrets_and_unknowns_as_they_are():
+def test_a_remediation_leaves_secrets_and_unknowns_as_they_are() -> None:
     job = changed(
         manifests.volcano_job(),
         (f"{POD}/tolerations", REMOVED),
@@ -201,13 +201,13 @@ def test_a_remediation_leaves_secrets_and_unknowns_as_they_are():
     assert container["env"][0]["value"] == SECRET
 
 
-def test_a_good_resource_is_not_touched_by_remediations():
+def test_a_good_resource_is_not_touched_by_remediations() -> None:
     for rule in RULES:
         if rule.remedy is not None:
             assert remediate(rule.name, manifests.volcano_job()) is None
             assert remediate(rule.name, manifests.batch_job()) is None
 
 
-def test_secrets_are_evaluated_by_their_value():
+def test_secrets_are_evaluated_by_their_value() -> None:
     job = changed(manifests.volcano_job(), (f"{MAIN}/securityContext/privileged", Secret(True)))
     assert judge("not-privileged", job)

@@ -38,7 +38,7 @@ def bad(tmp_path: Path) -> str:
     return written(tmp_path / "bad.yaml", *others, PRIVILEGED)
 
 
-def test_a_good_stack_is_clean(good: str, capsys: pytest.CaptureFixture[str]):
+def test_a_good_stack_is_clean(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([good]) == 0
     rules = len([rule for rule in RULES if not rule.about_pulumi])
     told = f"17 objects, {rules} rules: 0 mandatory and 0 advisory violations\n"
@@ -47,7 +47,7 @@ def test_a_good_stack_is_clean(good: str, capsys: pytest.CaptureFixture[str]):
 
 def test_a_mandatory_violation_is_reported_with_line_and_remedy(
     bad: str, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     assert main([bad]) == 1
     out = capsys.readouterr().out
     line = next(
@@ -63,7 +63,7 @@ def test_a_mandatory_violation_is_reported_with_line_and_remedy(
     assert "1 mandatory and 0 advisory" in out
 
 
-def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = changed(manifests.volcano_job(), ("spec/tasks/0/template/spec/containers/0/image", "a:1"))
     others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
     path = written(tmp_path / "f.yaml", *others, job)
@@ -76,7 +76,7 @@ def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_secret_that_sops_has_encrypted_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "namespace": "ml"}}
     encrypted = {**secret, "data": {"password": "ENC[AES256_GCM,data:a,iv:b]"}, "sops": {}}
     assert main([written(tmp_path / "a.yaml", encrypted), "--no-stack-rules"]) == 0
@@ -84,7 +84,7 @@ def test_a_secret_that_sops_has_encrypted_is_accepted(
     assert "create this Secret elsewhere" in capsys.readouterr().out
 
 
-def test_standard_input_is_checked_by_a_separate_process():
+def test_standard_input_is_checked_by_a_separate_process() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "policies.check", "-", "--format", "json"],
         input=yaml.safe_dump_all([*manifests.whole_stack(), PRIVILEGED]),
@@ -98,7 +98,7 @@ def test_standard_input_is_checked_by_a_separate_process():
     assert finding["rule"] == "not-privileged"
 
 
-def test_pulumi_is_not_needed():
+def test_pulumi_is_not_needed() -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -121,7 +121,7 @@ def test_pulumi_is_not_needed():
 )
 def test_the_findings_are_those_of_the_pack(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({case.rule: case.config} if case.config else {}))
     path = written(tmp_path / "f.yaml", *case.stack())
@@ -138,7 +138,7 @@ def test_the_findings_are_those_of_the_pack(
 
 def test_rules_about_the_stack_can_be_left_out_and_the_report_states_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     path = written(tmp_path / "job.yaml", manifests.volcano_job())
     assert main([path]) == 1
     capsys.readouterr()
@@ -149,7 +149,7 @@ def test_rules_about_the_stack_can_be_left_out_and_the_report_states_it(
 
 def test_reports_state_disabled_rules_and_skipped_documents(
     good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"training-ends": "disabled"}')
     (tmp_path / "kustomization.yaml").write_text("resources: [good.yaml]\nimages: [{name: a}]\n")
@@ -169,14 +169,14 @@ def test_reports_state_disabled_rules_and_skipped_documents(
 
 def test_refuses_a_configuration_without_rules(
     good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"all": "disabled"}')
     assert main([good, "--config", str(config)]) == 2
     assert "it disables every rule" in capsys.readouterr().err
 
 
-def test_a_folder_is_read_as_one_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_folder_is_read_as_one_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "jobs").mkdir()
     *others, last = manifests.whole_stack()
     written(tmp_path / "others.yml", *others)
@@ -200,7 +200,7 @@ def exempted(tmp_path: Path, days: int) -> str:
 
 def test_exemptions_apply_and_are_reported(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     assert main([bad, "--config", exempted(tmp_path, 1)]) == 0
     out = capsys.readouterr().out
     assert "advisory (critical): exemption-used" in out
@@ -209,7 +209,7 @@ def test_exemptions_apply_and_are_reported(
 
 def test_unused_exemptions_are_reported(
     good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     config = exempted(tmp_path, 1)
     assert main([good, "--config", config]) == 0
     out = capsys.readouterr().out
@@ -220,7 +220,7 @@ def test_unused_exemptions_are_reported(
 
 def test_an_expired_exemption_is_refused(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     assert main([bad, "--config", exempted(tmp_path, -1)]) == 1
     out = capsys.readouterr().out
     assert "mandatory (high): exemptions: exemptions.workloads[0]" in out
@@ -229,7 +229,7 @@ def test_an_expired_exemption_is_refused(
 
 def test_sarif_has_the_structure_that_code_hosts_read(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     assert main([bad, "--format", "sarif", "--config", exempted(tmp_path, -1)]) == 1
     log = json.loads(capsys.readouterr().out)
     assert log["version"] == "2.1.0"
@@ -256,7 +256,7 @@ def test_sarif_has_the_structure_that_code_hosts_read(
 
 def test_sarif_names_relative_files_and_stdin_by_references(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     monkeypatch.chdir(tmp_path)
     text = yaml.safe_dump(PRIVILEGED)
     (tmp_path / "a b.yaml").write_text(text)
@@ -287,7 +287,7 @@ def test_unusable_input_is_one_error_and_status_two(
     says: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-):
+) -> None:
     path, settings = tmp_path / "f.yaml", tmp_path / "c.json"
     if content is not None:
         path.write_text(content)
@@ -302,7 +302,7 @@ def test_unusable_input_is_one_error_and_status_two(
     assert bool(captured.out) is not bool(says)
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]):
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--help"])
     assert left.value.code == 0

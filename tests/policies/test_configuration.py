@@ -14,14 +14,14 @@ def levels(values: dict[str, Any]) -> dict[str, bool]:
     return {rule.name: mandatory for rule, mandatory, _ in configure(values, RULES).rules}
 
 
-def test_without_a_file_every_rule_has_its_own_level():
+def test_without_a_file_every_rule_has_its_own_level() -> None:
     found = levels({})
     assert len(found) == len(RULES)
     assert found["no-host-path"]
     assert not found["image-digest-pinned"]
 
 
-def test_a_level_is_a_name_or_part_of_the_settings():
+def test_a_level_is_a_name_or_part_of_the_settings() -> None:
     found = levels(
         {
             "all": "advisory",
@@ -37,12 +37,12 @@ def test_a_level_is_a_name_or_part_of_the_settings():
     assert "training-ends" not in found
 
 
-def test_disabled_rules_are_listed():
+def test_disabled_rules_are_listed() -> None:
     configuration = configure({"training-ends": "disabled"}, RULES)
     assert configuration.disabled == ["training-ends"]
 
 
-def test_settings_reach_the_rule():
+def test_settings_reach_the_rule() -> None:
     (taint,) = (
         config
         for rule, _, config in configure({"gpu-toleration": {"taints": {"*": "gpu"}}}, RULES).rules
@@ -65,7 +65,7 @@ def test_settings_reach_the_rule():
         (json.dumps({"shm-fits-memory": {"shar": 1}}), "shm-fits-memory.shar"),
     ],
 )
-def test_names_what_is_wrong_in_a_file(text: str, says: str):
+def test_names_what_is_wrong_in_a_file(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse(text, RULES)
     assert says in str(caught.value)
@@ -97,7 +97,7 @@ def test_refuses_to_declare_every_claim_empty() -> None:
     configure({"cluster": {"claimDevices": {"*": 8, "ml/network-*": 0}}}, RULES)
 
 
-def test_reports_all_problems_at_once():
+def test_reports_all_problems_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         configure({"a": "mandatory", "shm-fits-memory": {"share": 7}}, RULES)
     assert "unknown rule 'a'" in str(caught.value)

@@ -24,7 +24,7 @@ ALONE = '{"all": "disabled", "owner-named": "mandatory"}'
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main}]}\n"
 
 
-def test_adds_rules_of_a_file_to_the_pack():
+def test_adds_rules_of_a_file_to_the_pack() -> None:
     *ours, own = with_custom_rules([RULES_FILE, RULES_FILE])
     assert ours == RULES
     assert own.name == "owner-named"
@@ -45,7 +45,7 @@ def test_adds_rules_of_a_file_to_the_pack():
         ),
     ],
 )
-def test_refuses_files_without_usable_rules(text: str | None, says: str, tmp_path: Path):
+def test_refuses_files_without_usable_rules(text: str | None, says: str, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     if text is not None:
         file.write_text(text)
@@ -55,7 +55,7 @@ def test_refuses_files_without_usable_rules(text: str | None, says: str, tmp_pat
 
 def test_the_check_evaluates_and_configures_custom_rules(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     pod, config = tmp_path / "pod.yaml", tmp_path / "config.json"
     pod.write_text(POD)
     config.write_text(ALONE)
@@ -69,7 +69,7 @@ def test_the_check_evaluates_and_configures_custom_rules(
 
 
 @pytest.mark.parametrize("file", [RULES_FILE, Path("nowhere.py")], ids=["rules", "nothing"])
-def test_the_served_pack_has_the_rules_of_the_variable(file: Path):
+def test_the_served_pack_has_the_rules_of_the_variable(file: Path) -> None:
     command = [sys.executable, CHECKOUT / "policies", "127.0.0.1:1"]
     environment = os.environ | {VARIABLE: str(file)}
     with subprocess.Popen(
@@ -91,7 +91,7 @@ def test_the_served_pack_has_the_rules_of_the_variable(file: Path):
     assert own.configSchema.properties["label"]["default"] == "example.com/owner"
 
 
-def test_the_example_has_the_expected_violations(capsys: pytest.CaptureFixture[str]):
+def test_the_example_has_the_expected_violations(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rules", str(RULES_FILE), "--no-stack-rules"]
     assert run_cases([str(EXAMPLE / "cases"), *options]) == 0
     assert capsys.readouterr().out.endswith("2 cases: 2 passed, 0 failed\n")
@@ -127,7 +127,7 @@ def test_cases_state_what_they_violate(
     says: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-):
+) -> None:
     (tmp_path / "bad.yaml").write_text(f"{comment}\n{POD}")
     if config is not None:
         (tmp_path / "bad.config.json").write_text(config)
@@ -137,18 +137,22 @@ def test_cases_state_what_they_violate(
     assert says in captured.out + captured.err
 
 
-def test_names_custom_rules_without_a_bad_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_names_custom_rules_without_a_bad_case(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "case.yaml").write_text(f"# expect: capabilities-dropped, ...\n{POD}")
     assert run_cases([str(tmp_path), "--rules", str(RULES_FILE), "--no-stack-rules"]) == 0
     assert capsys.readouterr().out.endswith("no case violates: owner-named\n")
 
 
-def test_a_directory_without_cases_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_directory_without_cases_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_cases([str(tmp_path)]) == 2
     assert "no manifest found in" in capsys.readouterr().err
 
 
-def test_help_explains_expectations(capsys: pytest.CaptureFixture[str]):
+def test_help_explains_expectations(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run_cases(["--help"])
     out = capsys.readouterr().out

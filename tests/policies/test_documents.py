@@ -10,21 +10,21 @@ from policies.documents import DocumentError, read
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n"
 
 
-def test_documents_are_read_in_order_and_comments_are_none():
+def test_documents_are_read_in_order_and_comments_are_none() -> None:
     text = f"# a\n---\n{SERVICE}---\n# nothing\n---\n{SERVICE}spec:\n  type: ClusterIP\n---\n"
     first, second = read("f.yaml", text)
     assert first.line() == 3
     assert second.line(("spec", "type")) == second.line(("spec",)) + 1 == 13
 
 
-def test_a_field_that_is_not_there_is_placed_where_it_belongs():
+def test_a_field_that_is_not_there_is_placed_where_it_belongs() -> None:
     (document,) = read("f.yaml", f"{SERVICE}spec:\n  ports:\n    - name: a\n    - name: b\n")
     assert document.line(("spec", "ports", 1, "port")) == 7
     assert document.line(("spec", "ports", 5)) == 5
     assert document.line(("status",)) == 1
 
 
-def test_lists_of_objects_are_unfolded_wherever_they_are_nested():
+def test_lists_of_objects_are_unfolded_wherever_they_are_nested() -> None:
     inner = "{apiVersion: v1, kind: PodList, items: [{apiVersion: v1, kind: Pod}]}"
     text = f"apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: Secret}}\n- {inner}\n"
     found = list(read("f.yaml", text))
@@ -32,7 +32,7 @@ def test_lists_of_objects_are_unfolded_wherever_they_are_nested():
     assert [document.line() for document in found] == [4, 5]
 
 
-def test_json_is_yaml():
+def test_json_is_yaml() -> None:
     (document,) = read("f.json", b'{"apiVersion": "v1", "kind": "Service", "n": 1.0}')
     assert document.manifest["kind"] == "Service"
 
@@ -42,7 +42,7 @@ def test_json_is_yaml():
     ["🚀", "a 🚀🚀", "\\🚀", "\\\\🚀", "\\ud83d\\ude00", "\n🚀", '"🚀"', "\U0010ffff", "é\u2028"],
 )
 @pytest.mark.parametrize("escaped", [True, False])
-def test_json_may_escape_any_character(text: str, escaped: bool):
+def test_json_may_escape_any_character(text: str, escaped: bool) -> None:
     manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": text}}
     written = json.dumps(manifest, ensure_ascii=escaped)
     for data in (written, written.encode(), f"\n  {written}", json.dumps([manifest])[1:-1]):
@@ -50,7 +50,7 @@ def test_json_may_escape_any_character(text: str, escaped: bool):
         assert document.manifest["metadata"]["name"] == text
 
 
-def test_half_of_a_surrogate_pair_in_json_is_replaced():
+def test_half_of_a_surrogate_pair_in_json_is_replaced() -> None:
     (document,) = read(
         "f.json", r'{"apiVersion": "v1", "kind": "a\ud83d", "b": "\uDE00\ud83d\ude80"}'
     )
@@ -82,7 +82,7 @@ def value(text: str) -> Any:
     ],
     ids=str,
 )
-def test_scalars_are_read_as_kubectl_reads_them(text: str, expected: Any):
+def test_scalars_are_read_as_kubectl_reads_them(text: str, expected: Any) -> None:
     found = value(text)
     assert found == expected
     assert type(found) is type(expected)
@@ -101,14 +101,14 @@ def test_scalars_are_read_as_kubectl_reads_them(text: str, expected: Any):
     ],
     ids=str,
 )
-def test_merges_override_the_keys_before_them(text: str, expected: dict[str, int]):
+def test_merges_override_the_keys_before_them(text: str, expected: dict[str, int]) -> None:
     anchors = "a: &a {p: 1, q: 2}\nb: &b {p: 3, r: 4}\nc: &c {<<: *a, p: 0}\n"
     (document,) = read("f.yaml", f"{SERVICE}{anchors}v: {text}\nw: *c\n")
     assert document.manifest["v"] == expected
     assert document.manifest["w"] == {"p": 0, "q": 2}
 
 
-def test_every_object_with_items_is_a_list():
+def test_every_object_with_items_is_a_list() -> None:
     items = "items:\n- {metadata: {name: a}}\n- {apiVersion: v1, kind: Secret}\n"
     for kind, expected in (("PodList", "Pod"), ("Anything", "Anything")):
         found = list(read("f.yaml", f"apiVersion: v1\nkind: {kind}\n{items}"))
@@ -124,14 +124,14 @@ def test_every_object_with_items_is_a_list():
         ("{apiVersion: kustomize.config.k8s.io/v1alpha1, kind: Component}", "a kustomization"),
     ],
 )
-def test_documents_that_are_no_objects_are_skipped_and_named(text: str, reason: str):
+def test_documents_that_are_no_objects_are_skipped_and_named(text: str, reason: str) -> None:
     skipped: list[str] = []
     assert len(list(read("f.yaml", f"{text}\n---\n{SERVICE}", skipped.append))) == 1
     (message,) = skipped
     assert message.startswith(f"f.yaml, document 1: {reason}")
 
 
-def test_dates_and_odd_keys_are_what_kubernetes_reads():
+def test_dates_and_odd_keys_are_what_kubernetes_reads() -> None:
     (document,) = read("f.yaml", f"{SERVICE}a: 2026-11-21\nb: {{1: x}}\n")
     assert document.manifest["a"] == "2026-11-21"
     assert document.manifest["b"] == {"1": "x"}
@@ -173,13 +173,13 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
     ],
     ids=range(25),
 )
-def test_text_that_cannot_be_checked_is_one_error(text: str, says: str):
+def test_text_that_cannot_be_checked_is_one_error(text: str, says: str) -> None:
     with pytest.raises(DocumentError) as caught:
         list(read("f.yaml", text))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_text_that_is_no_utf8_is_an_error_of_the_same_kind():
+def test_text_that_is_no_utf8_is_an_error_of_the_same_kind() -> None:
     with pytest.raises(DocumentError, match=r"f\.yaml, document 1"):
         list(read("f.yaml", b"\xff\xfe\xfa"))

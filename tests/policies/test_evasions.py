@@ -282,13 +282,13 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
 
 
 @pytest.mark.parametrize(("way", "rule", "manifest"), EVASIONS, ids=[case[0] for case in EVASIONS])
-def test_an_evasion_is_noticed(way: str, rule: str, manifest: Manifest):
+def test_an_evasion_is_noticed(way: str, rule: str, manifest: Manifest) -> None:
     messages = judge(rule, manifest)
     assert messages
     assert all("itself failed" not in message for message in messages)
 
 
-def test_a_missing_shared_memory_is_not_hidden_by_ten_thousand_mounts():
+def test_a_missing_shared_memory_is_not_hidden_by_ten_thousand_mounts() -> None:
     mounts = [{"name": f"m{i}", "mountPath": f"/m/{i}"} for i in range(10_000)]
     assert judge("shm-mounted", job((f"{MAIN}/volumeMounts", mounts)))
 
@@ -303,12 +303,12 @@ def test_a_missing_shared_memory_is_not_hidden_by_ten_thousand_mounts():
         ("DATABASE", "postgres://db/x"),
     ],
 )
-def test_what_only_sounds_secret_passes(name: str, value: str):
+def test_what_only_sounds_secret_passes(name: str, value: str) -> None:
     env = [{"name": name, "value": value}]
     assert judge("no-literal-secrets", job((f"{MAIN}/env", env))) == []
 
 
-def test_the_value_of_a_secret_is_never_shown():
+def test_the_value_of_a_secret_is_never_shown() -> None:
     env = [{"name": "PASSWORD", "value": "correct horse"}]
     (message,) = judge("no-literal-secrets", job((f"{MAIN}/env", env)))
     assert "correct horse" not in message

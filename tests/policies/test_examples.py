@@ -22,11 +22,11 @@ def manifests_of(rule: Rule[Any], text: str) -> list[Manifest]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_the_examples_are_bad_and_good(rule: Rule[Any]):
+def test_the_examples_are_bad_and_good(rule: Rule[Any]) -> None:
     example, config = EXAMPLES[rule.name], SETTINGS.get(rule.name)
     assert judge(rule.name, *manifests_of(rule, example.bad), config=config)
     assert judge(rule.name, *manifests_of(rule, example.good), config=config) == []
 
 
-def test_there_is_no_example_of_a_rule_that_is_gone():
+def test_there_is_no_example_of_a_rule_that_is_gone() -> None:
     assert set(EXAMPLES) == {rule.name for rule in RULES}

@@ -53,7 +53,7 @@ def report(held: Exemptions, manifest: Manifest, *rest: Manifest) -> dict[str, l
     return {name: said for name, said in messages.items() if said}
 
 
-def test_an_exempted_workload_is_reported_as_such_and_not_as_a_violation():
+def test_an_exempted_workload_is_reported_as_such_and_not_as_a_violation() -> None:
     found = report(exemptions(ENTRY), PRIVILEGED, *manifests.whole_stack())
     assert "not-privileged" not in found
     (message,) = found["exemption-used"]
@@ -63,14 +63,14 @@ def test_an_exempted_workload_is_reported_as_such_and_not_as_a_violation():
     assert not {"exemptions", "exemption-unused"} & found.keys()
 
 
-def test_an_exemption_is_of_one_workload_and_one_rule():
+def test_an_exemption_is_of_one_workload_and_one_rule() -> None:
     other = changed(PRIVILEGED, ("metadata/name", "other"))
     assert "not-privileged" in report(exemptions(ENTRY), other)
     host = changed(PRIVILEGED, (f"{POD}/hostPID", True))
     assert "no-host-namespaces" in report(exemptions(ENTRY), host)
 
 
-def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
+def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted() -> None:
     entry = {**ENTRY, "rule": "training-queue-declared"}
     job = changed(manifests.volcano_job(), ("spec/queue", "typo"))
     others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
@@ -113,7 +113,7 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
 )
 def test_an_exemption_that_is_not_complete_or_past_is_refused_by_name(
     change: dict[str, Any], says: str
-):
+) -> None:
     entry = {key: value for key, value in {**ENTRY, **change}.items() if value is not None}
     found = report(exemptions(entry), PRIVILEGED)
     (message,) = found["exemptions"]
@@ -124,17 +124,17 @@ def test_an_exemption_that_is_not_complete_or_past_is_refused_by_name(
 
 
 @pytest.mark.parametrize("values", [[], "all", {"workload": []}, {"workloads": {}}, 1])
-def test_what_is_no_list_of_exemptions_is_refused(values: Any):
+def test_what_is_no_list_of_exemptions_is_refused(values: Any) -> None:
     (problem,) = Exemptions(values, RULES_BY_NAME, TODAY).rejected
     assert problem.startswith("exemptions: found")
 
 
-def test_an_entry_that_is_no_object_is_refused():
+def test_an_entry_that_is_no_object_is_refused() -> None:
     (problem,) = exemptions("training/Job.batch.volcano.sh/digits").rejected
     assert "found 'training/Job.batch.volcano.sh/digits'; write an object" in problem
 
 
-def test_an_exemption_may_name_several_rules_and_use_wildcards():
+def test_an_exemption_may_name_several_rules_and_use_wildcards() -> None:
     entry = {key: value for key, value in ENTRY.items() if key != "rule"}
     entry |= {"rules": ["not-privileged", "no-host-namespaces"], "wildcard": True}
     entry["workload"] = "training/Job.batch.volcano.sh/dig*"
@@ -145,14 +145,14 @@ def test_an_exemption_may_name_several_rules_and_use_wildcards():
     assert "not-privileged" in report(exemptions(entry), changed(bad, ("metadata/name", "other")))
 
 
-def test_an_exemption_of_another_api_group_exempts_nothing():
+def test_an_exemption_of_another_api_group_exempts_nothing() -> None:
     for workload in ("training/Job/digits", "training/Job.example.com/digits"):
         found = report(exemptions({**ENTRY, "workload": workload}), PRIVILEGED)
         assert "not-privileged" in found
         assert f"{workload} does not violate not-privileged" in found["exemption-unused"][0]
 
 
-def test_an_exemption_from_a_disabled_rule_is_not_reported_as_unused():
+def test_an_exemption_from_a_disabled_rule_is_not_reported_as_unused() -> None:
     binding = Binding()
     binding.configure({"exemptions": {"workloads": [ENTRY]}}, disabled=["not-privileged"])
     *_, unused = binding.configuration_policies()
@@ -162,19 +162,19 @@ def test_an_exemption_from_a_disabled_rule_is_not_reported_as_unused():
     assert messages == []
 
 
-def test_exemptions_are_refused_once_and_not_for_every_resource():
+def test_exemptions_are_refused_once_and_not_for_every_resource() -> None:
     found = report(exemptions({}), PRIVILEGED, *manifests.whole_stack())
     assert len(found["exemptions"]) == 1
 
 
-def test_an_exempted_workload_is_not_repaired():
+def test_an_exempted_workload_is_not_repaired() -> None:
     held = exemptions({**ENTRY, "rule": "gpu-toleration"})
     bare = changed(manifests.volcano_job(), (f"{POD}/tolerations", REMOVED))
     policy: Any = Binding(held).policies([RULES_BY_NAME["gpu-toleration"]])[0]
     assert policy.remediate(arguments(bare)) is None
 
 
-def test_a_name_in_the_configuration_that_no_rule_has_is_refused():
+def test_a_name_in_the_configuration_that_no_rule_has_is_refused() -> None:
     binding = Binding()
     binding.configure({"no-host-pth": {}, "no-host-path": {}, "exemptions": {}})
     root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
@@ -186,7 +186,7 @@ def test_a_name_in_the_configuration_that_no_rule_has_is_refused():
     assert "unknown rule 'no-host-pth'; did you mean 'no-host-path'?" in message
 
 
-def test_exemptions_come_with_the_configuration_of_the_engine():
+def test_exemptions_come_with_the_configuration_of_the_engine() -> None:
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     binding = Binding()
     binding.configure({"exemptions": {"workloads": [{**ENTRY, "expires": str(tomorrow)}]}})

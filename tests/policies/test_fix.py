@@ -58,7 +58,7 @@ def written(name: str = "pod.yaml") -> str:
     return Path(name).read_bytes().decode()
 
 
-def test_adds_only_what_is_missing(fix: Fix, capsys: pytest.CaptureFixture[str]):
+def test_adds_only_what_is_missing(fix: Fix, capsys: pytest.CaptureFixture[str]) -> None:
     assert fix(POD, "--fix") == 0
     assert written().splitlines() == [*POD.splitlines(), *ADDED]
     captured = capsys.readouterr()
@@ -66,7 +66,9 @@ def test_adds_only_what_is_missing(fix: Fix, capsys: pytest.CaptureFixture[str])
     assert "0 mandatory" in captured.out
 
 
-def test_a_dry_run_prints_a_diff_and_writes_nothing(fix: Fix, capsys: pytest.CaptureFixture[str]):
+def test_a_dry_run_prints_a_diff_and_writes_nothing(
+    fix: Fix, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fix(POD, "--fix", "--dry-run") == 1
     assert written() == POD
     lines = capsys.readouterr().out.splitlines()
@@ -77,7 +79,7 @@ def test_a_dry_run_prints_a_diff_and_writes_nothing(fix: Fix, capsys: pytest.Cap
     assert capsys.readouterr().out == ""
 
 
-def test_other_documents_and_line_ends_are_kept(fix: Fix):
+def test_other_documents_and_line_ends_are_kept(fix: Fix) -> None:
     text = f"{SERVICE}---\n{POD}--- # last\n{SERVICE}"
     assert fix(text, "--fix") == 0
     added = "\n".join(ADDED)
@@ -86,7 +88,7 @@ def test_other_documents_and_line_ends_are_kept(fix: Fix):
     assert written() == f"{POD}{added}\n".replace("\n", "\r\n")
 
 
-def test_objects_in_lists_are_fixed(fix: Fix):
+def test_objects_in_lists_are_fixed(fix: Fix) -> None:
     items = POD.replace("\n", "\n  ").replace("# Written by hand.\n  ", "- ").rstrip(" ")
     text = f"kind: List\napiVersion: v1\nitems:\n- {{apiVersion: v1, kind: Secret}}\n{items}"
     assert fix(text, "--fix") == 0
@@ -95,7 +97,7 @@ def test_objects_in_lists_are_fixed(fix: Fix):
     assert found[1]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
-def test_json_stays_json(fix: Fix):
+def test_json_stays_json(fix: Fix) -> None:
     manifest = yaml.safe_load(POD)
     assert fix(json.dumps(manifest), "--fix", name="pod.json") == 0
     spec = json.loads(written("pod.json"))["spec"]
@@ -115,39 +117,39 @@ spec:
 
 def test_a_file_that_would_be_read_differently_is_left_alone(
     fix: Fix, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     assert fix(SHARED, "--fix") == 1
     assert written() == SHARED
     assert "pod.yaml: not fixed (gpu-toleration" in capsys.readouterr().err
 
 
-def test_merged_keys_are_overridden(fix: Fix):
+def test_merged_keys_are_overridden(fix: Fix) -> None:
     text = POD.replace("spec:\n", "x: &common {dnsPolicy: ClusterFirst}\nspec:\n    <<: *common\n")
     assert fix(text, "--fix") == 0
     assert yaml.safe_load(written())["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
-def test_exempted_workloads_are_not_fixed(fix: Fix):
+def test_exempted_workloads_are_not_fixed(fix: Fix) -> None:
     day = str(datetime.now(UTC).date() + timedelta(days=9))
     entry = {"workload": "ml/Pod/a", "rule": "gpu-toleration", "reason": "r", "expires": day}
     assert fix(POD, "--fix", exemptions={"workloads": [entry]}) == 0
     assert written().splitlines() == [*POD.splitlines(), ADDED[-1]]
 
 
-def test_flow_style_that_is_not_json_is_fixed(fix: Fix):
+def test_flow_style_that_is_not_json_is_fixed(fix: Fix) -> None:
     manifest = yaml.safe_load(POD)
     assert fix(yaml.safe_dump(manifest, default_flow_style=True), "--fix") == 0
     assert yaml.safe_load(written())["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
-def test_utf16_is_fixed(fix: Fix):
+def test_utf16_is_fixed(fix: Fix) -> None:
     fix(POD)
     Path("pod.yaml").write_bytes(POD.encode("utf-16"))
     assert main(["pod.yaml", "--config", "config.json", "--no-stack-rules", "--fix"]) == 0
     assert written().splitlines() == [*POD.splitlines(), *ADDED]
 
 
-def test_manifests_in_text_are_left_alone(fix: Fix, capsys: pytest.CaptureFixture[str]):
+def test_manifests_in_text_are_left_alone(fix: Fix, capsys: pytest.CaptureFixture[str]) -> None:
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
     text = yaml.safe_dump(config_map | {"data": {"pod.yaml": POD}})
     assert fix(f"{text}---\n{POD}", "--fix") == 1
@@ -156,7 +158,7 @@ def test_manifests_in_text_are_left_alone(fix: Fix, capsys: pytest.CaptureFixtur
     assert left in capsys.readouterr().err
 
 
-def test_pods_of_recorded_kinds_are_fixed(fix: Fix):
+def test_pods_of_recorded_kinds_are_fixed(fix: Fix) -> None:
     manifest = yaml.safe_load(POD)
     box = manifest["spec"].pop("containers")
     spec = {"pod": {**manifest["spec"], "boxes": box}}
@@ -168,7 +170,7 @@ def test_pods_of_recorded_kinds_are_fixed(fix: Fix):
 
 def test_standard_input_cannot_be_fixed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(POD.encode())))
     assert main(["-", "--fix"]) == 2
     assert "--fix writes files" in capsys.readouterr().err
@@ -182,7 +184,7 @@ def is_fixable(case: Case) -> bool:
 @pytest.mark.parametrize(
     "case", [case for case in CASES if is_fixable(case)], ids=lambda case: case.rule
 )
-def test_a_fixed_case_passes_its_rule(case: Case, fix: Fix):
+def test_a_fixed_case_passes_its_rule(case: Case, fix: Fix) -> None:
     levels = {"all": "disabled", case.rule: "mandatory"} if not case.config else None
     config = levels or {"all": "disabled", case.rule: case.config}
     text = yaml.safe_dump_all(case.stack(), sort_keys=False)

@@ -45,18 +45,18 @@ def report(rule: str) -> Report:
         ("CIS", "has no control ''"),
     ],
 )
-def test_refuses_unknown_controls(text: str, says: str):
+def test_refuses_unknown_controls(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         Reference.parse(text)
 
 
-def test_security_rules_refer_to_every_framework():
+def test_security_rules_refer_to_every_framework() -> None:
     used = {control.framework.name for rule in RULES for control in rule.controls}
     assert used == {framework.name for framework in FRAMEWORKS.values()}
     assert all(rule.controls for rule in RULES if rule.topic in SECURITY)
 
 
-def test_every_control_of_the_pod_security_standards_has_a_rule():
+def test_every_control_of_the_pod_security_standards_has_a_rule() -> None:
     standards = FRAMEWORKS["PSS"]
     used = {
         control.control
@@ -67,7 +67,7 @@ def test_every_control_of_the_pod_security_standards_has_a_rule():
     assert used == standards.controls
 
 
-def test_pulumi_policies_have_title_framework_and_link(monkeypatch: pytest.MonkeyPatch):
+def test_pulumi_policies_have_title_framework_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAGE_VARIABLE, "https://docs.example.com/policies")
     (policy,) = Binding().policies([RULES_BY_NAME["not-privileged"]])
     assert policy.display_name == "Not privileged"
@@ -78,11 +78,11 @@ def test_pulumi_policies_have_title_framework_and_link(monkeypatch: pytest.Monke
     assert framework.reference == "baseline Privileged Containers"
 
 
-def test_titles_keep_acronyms():
+def test_titles_keep_acronyms() -> None:
     assert RULES_BY_NAME["gpu-toleration"].title == "GPU toleration"
 
 
-def test_reports_name_severity_controls_and_link(monkeypatch: pytest.MonkeyPatch):
+def test_reports_name_severity_controls_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAGE_VARIABLE, "https://docs.example.com/policies")
     found = report("not-privileged")
     text = human(found)
@@ -98,7 +98,9 @@ def test_reports_name_severity_controls_and_link(monkeypatch: pytest.MonkeyPatch
     assert "CIS Kubernetes Benchmark 1.12, 5.2.2" in rule["properties"]["tags"]
 
 
-def test_links_point_to_existing_sections(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_links_point_to_existing_sections(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(MANIFEST)
     main([str(path), "--no-stack-rules", "--format", "json"])

@@ -18,7 +18,7 @@ PROJECT: dict[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook["id"])
 def test_a_hook_runs_what_is_installed_with_its_arguments(
     hook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "manifests").mkdir()
     job = manifests.volcano_job()
@@ -31,6 +31,6 @@ def test_a_hook_runs_what_is_installed_with_its_arguments(
     assert run([*hook["args"], *files]) == (0 if alone else 1)
 
 
-def test_what_the_installed_check_imports_is_among_its_dependencies():
+def test_what_the_installed_check_imports_is_among_its_dependencies() -> None:
     names = {text.partition(">")[0] for text in PROJECT["project"]["dependencies"]}
     assert names == {"pydantic", "pyyaml", "ruamel.yaml"}

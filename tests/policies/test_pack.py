@@ -47,11 +47,11 @@ def test_refuses_a_configuration_that_disables_every_rule(port: int) -> None:
         stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries), timeout=60)
 
 
-def test_two_rules_of_one_name_are_refused():
+def test_two_rules_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match=f"two rules with the name {RULES[0].name}"):
         unique([*RULES, RULES[0]])
 
 
-def test_no_module_of_the_pack_has_the_name_of_one_of_the_standard_library():
+def test_no_module_of_the_pack_has_the_name_of_one_of_the_standard_library() -> None:
     """Tools that start the directory itself would import it instead."""
     assert not {path.stem for path in PACK.glob("*.py")} & sys.stdlib_module_names

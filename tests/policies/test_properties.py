@@ -75,7 +75,7 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(manifests(), max_size=3))
-def test_no_rule_crashes(stack: list[dict[str, Any]]):
+def test_no_rule_crashes(stack: list[dict[str, Any]]) -> None:
     views = [View(Resource(f"kubernetes:{m['apiVersion']}:{m['kind']}", m)) for m in stack]
     for rule in RULES:
         config = rule.configure({})
@@ -96,7 +96,7 @@ def known(value: Any) -> bool:
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(PODS.filter(known))
-def test_a_remediation_that_changes_something_leaves_less_to_report(pod: dict[str, Any]):
+def test_a_remediation_that_changes_something_leaves_less_to_report(pod: dict[str, Any]) -> None:
     manifest = {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",

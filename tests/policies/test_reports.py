@@ -53,13 +53,13 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 )
 def test_the_threshold_decides_the_exit_status(
     check: Any, threshold: str, levels: dict[str, str], expected: int
-):
+) -> None:
     status, out = check("--fail-on", threshold, "--format", "json", **levels)
     assert status == expected
     assert json.loads(out)["summary"]["failed"] == bool(expected)
 
 
-def test_exempted_violations_never_reach_the_threshold(check: Any):
+def test_exempted_violations_never_reach_the_threshold(check: Any) -> None:
     entry = {
         "workload": "ml/Pod/shell",
         "rules": list(RULE_LEVELS),
@@ -71,7 +71,7 @@ def test_exempted_violations_never_reach_the_threshold(check: Any):
     assert out.count(": exemption-used:") == 2
 
 
-def test_verbose_reports_list_passed_rules(check: Any):
+def test_verbose_reports_list_passed_rules(check: Any) -> None:
     _, out = check("--verbose")
     assert "passed: shm-not-from-host: Pods do not use the node's /dev/shm.\n" in out
     _, out = check("--verbose", "--format", "json")
@@ -85,7 +85,7 @@ def test_verbose_reports_list_passed_rules(check: Any):
     assert "::notice title=passed::shm-not-from-host" in out
 
 
-def test_junit_has_a_case_for_every_rule(check: Any):
+def test_junit_has_a_case_for_every_rule(check: Any) -> None:
     status, out = check("--format", "junit")
     assert status == 1
     suite = ET.fromstring(out)  # noqa: S314 - our own output
@@ -104,13 +104,13 @@ def test_junit_has_a_case_for_every_rule(check: Any):
     assert len(skipped) == int(suite.attrib["skipped"]) == len(RULES) - 3
 
 
-def test_junit_replaces_characters_that_xml_forbids(check: Any):
+def test_junit_replaces_characters_that_xml_forbids(check: Any) -> None:
     text = POD.replace("name: shell", 'name: "she\\x01ll"')
     _, out = check("--format", "junit", text=text)
     ET.fromstring(out)  # noqa: S314 - our own output
 
 
-def test_github_annotations_name_file_line_and_rule(check: Any):
+def test_github_annotations_name_file_line_and_rule(check: Any) -> None:
     status, out = check("--format", "github")
     assert status == 1
     warning, error, *rest = out.splitlines()
@@ -120,14 +120,14 @@ def test_github_annotations_name_file_line_and_rule(check: Any):
     assert rest[0].startswith("1 objects, 3 rules")
 
 
-def test_github_annotations_escape_text_of_manifests(check: Any):
+def test_github_annotations_escape_text_of_manifests(check: Any) -> None:
     text = POD.replace("name: shell", 'name: "a%\\n::error::b"')
     _, out = check("--format", "github", text=text)
     assert "a%25%0A::error::b" in out
     assert not [line for line in out.splitlines() if line.startswith("::error::")]
 
 
-def test_openreports_lists_results_of_every_kind(check: Any):
+def test_openreports_lists_results_of_every_kind(check: Any) -> None:
     _, out = check("--format", "openreports")
     report = json.loads(out)
     assert (report["apiVersion"], report["kind"]) == ("openreports.io/v1alpha1", "Report")

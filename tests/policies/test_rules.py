@@ -27,23 +27,23 @@ STRICT = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_good_stack_passes(name: str):
+def test_a_good_stack_passes(name: str) -> None:
     assert judge(name, *manifests.whole_stack(), config=STRICT.get(name)) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
-def test_a_bad_stack_is_refused_with_path_value_and_remedy(case: Case):
+def test_a_bad_stack_is_refused_with_path_value_and_remedy(case: Case) -> None:
     messages = judge(case.rule, *case.stack(), config=case.config)
     assert messages
     for words in case.says:
         assert words in messages[0]
 
 
-def test_every_rule_has_fixtures():
+def test_every_rule_has_fixtures() -> None:
     assert {case.rule for case in CASES} == {rule.name for rule in RULES}
 
 
-def test_rule_names_are_unique_and_every_rule_is_described():
+def test_rule_names_are_unique_and_every_rule_is_described() -> None:
     assert len(set(NAMES)) == len(NAMES)
     for rule in RULES:
         assert rule.check.__doc__, rule.name
@@ -99,14 +99,14 @@ def doubts() -> list[Doubt]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_an_unknown_value_anywhere_is_never_a_violation(rule: Rule[Any]):
+def test_an_unknown_value_anywhere_is_never_a_violation(rule: Rule[Any]) -> None:
     config = rule.configure(STRICT.get(rule.name, {}))
     for doubt in doubts():
         assert doubt.violations(rule, config) == [], (doubt.kind, doubt.steps)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
-def test_an_unknown_image_and_environment_silence_nothing(case: Case):
+def test_an_unknown_image_and_environment_silence_nothing(case: Case) -> None:
     """Unknown in a preview are usually the digest of an image or another stack's output."""
     stack = case.stack()
     for manifest in stack:
@@ -119,7 +119,7 @@ def test_an_unknown_image_and_environment_silence_nothing(case: Case):
     assert judge(case.rule, *stack, config=case.config)
 
 
-def test_a_bad_value_that_is_unknown_is_not_evaluated():
+def test_a_bad_value_that_is_unknown_is_not_evaluated() -> None:
     container = "spec/tasks/0/template/spec/containers/0"
     job = changed(
         manifests.volcano_job(),
@@ -132,6 +132,6 @@ def test_a_bad_value_that_is_unknown_is_not_evaluated():
         assert judge(rule.name, *stack, job) == [], rule.name
 
 
-def test_plain_data_and_proxies_are_evaluated_alike():
+def test_plain_data_and_proxies_are_evaluated_alike() -> None:
     job = manifests.volcano_job()
     assert plain(job) == job

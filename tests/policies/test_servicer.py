@@ -61,12 +61,12 @@ def bad_job() -> Manifest:
     return changed(manifests.volcano_job(), *edits)
 
 
-def test_a_resource_is_converted_once_for_all_rules(converted: list[Any]):
+def test_a_resource_is_converted_once_for_all_rules(converted: list[Any]) -> None:
     ours().Analyze(request(bad_job()), None)
     assert len(converted) == 1
 
 
-def test_a_stack_is_converted_once_for_all_rules(converted: list[Any]):
+def test_a_stack_is_converted_once_for_all_rules(converted: list[Any]) -> None:
     resources = [
         proto.AnalyzerResource(
             type=type_of(item), properties=properties(item), urn=f"urn:{index}", name="a"
@@ -77,7 +77,7 @@ def test_a_stack_is_converted_once_for_all_rules(converted: list[Any]):
     assert len(converted) == len(resources)
 
 
-def test_what_was_checked_before_is_not_decoded_again_for_the_stack(converted: list[Any]):
+def test_what_was_checked_before_is_not_decoded_again_for_the_stack(converted: list[Any]) -> None:
     checker, manifest = ours(), manifests.volcano_job()
     checker.Analyze(request(manifest), None)
     resource = proto.AnalyzerResource(
@@ -102,18 +102,18 @@ STACK = {str(index): item for index, item in enumerate(manifests.whole_stack())}
         {"secret": SECRET, "list": [SECRET]},
     ],
 )
-def test_plain_data_are_the_same_as_by_way_of_the_sdk(values: Manifest):
+def test_plain_data_are_the_same_as_by_way_of_the_sdk(values: Manifest) -> None:
     struct = properties(values)
     by_sdk = deserialize.deserialize_properties(json_format.MessageToDict(struct))
     proxied = proxy.unknown_checking_proxy(by_sdk)
     assert plain(Properties(struct)) == plain(proxied)
 
 
-def test_assets_are_no_data():
+def test_assets_are_no_data() -> None:
     assert isinstance(plain(Properties(properties({"a": ASSET})))["a"], str)
 
 
-def test_a_remediation_works_on_what_was_put_off(converted: list[Any]):
+def test_a_remediation_works_on_what_was_put_off(converted: list[Any]) -> None:
     level = proto.PolicyConfig(enforcementLevel=proto.REMEDIATE)
     checker = ours()
     config = proto.ConfigureAnalyzerRequest(policyConfig={"gpu-toleration": level})
@@ -126,13 +126,13 @@ def test_a_remediation_works_on_what_was_put_off(converted: list[Any]):
     assert pod["containers"][0]["env"][0]["value"] == SECRET
 
 
-def test_the_answer_is_that_of_the_sdks_servicer():
+def test_the_answer_is_that_of_the_sdks_servicer() -> None:
     expected = sdks().Analyze(request(bad_job()), None)
     assert expected.diagnostics
     assert ours().Analyze(request(bad_job()), None) == expected
 
 
-def test_the_answer_about_the_stack_is_that_of_the_sdks_servicer():
+def test_the_answer_about_the_stack_is_that_of_the_sdks_servicer() -> None:
     resources = [
         proto.AnalyzerResource(
             type=type_of(item), properties=properties(item), urn=f"urn:{index}", name="a"
@@ -145,7 +145,7 @@ def test_the_answer_about_the_stack_is_that_of_the_sdks_servicer():
     assert ours().AnalyzeStack(stack, None) == expected
 
 
-def test_levels_of_the_configuration_apply():
+def test_levels_of_the_configuration_apply() -> None:
     levels = {"gpu-counts-whole": proto.ADVISORY, "gpu-toleration": proto.DISABLED}
     config = {name: proto.PolicyConfig(enforcementLevel=level) for name, level in levels.items()}
     request_ = proto.ConfigureAnalyzerRequest(policyConfig=config)
@@ -159,7 +159,7 @@ def test_levels_of_the_configuration_apply():
     assert answers[0] == answers[1]
 
 
-def test_a_configuration_that_disables_every_rule_is_refused():
+def test_a_configuration_that_disables_every_rule_is_refused() -> None:
     disabled = proto.PolicyConfig(enforcementLevel=proto.DISABLED)
     config = {rule.name: disabled for rule in RULES}
     messages: list[str] = []
@@ -172,7 +172,7 @@ def test_a_configuration_that_disables_every_rule_is_refused():
     assert "disable" in messages[0]
 
 
-def test_one_resource_is_not_taken_for_the_next(converted: list[Any]):
+def test_one_resource_is_not_taken_for_the_next(converted: list[Any]) -> None:
     checker = ours()
     bad = checker.Analyze(request(bad_job()), None).diagnostics
     good = checker.Analyze(request(manifests.volcano_job()), None).diagnostics

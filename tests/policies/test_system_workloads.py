@@ -54,21 +54,23 @@ def refusing_rules(manifest: Manifest, config: dict[str, Any]) -> set[str]:
         ("EVIL.k8s.io.example.com/v1", "gpu-system/DaemonSet.evil.k8s.io.example.com/plugin"),
     ],
 )
-def test_only_kinds_of_kubernetes_have_addresses_without_a_group(version: str, address: str):
+def test_only_kinds_of_kubernetes_have_addresses_without_a_group(
+    version: str, address: str
+) -> None:
     manifest = daemon_set(version)
     assert Resource(type_of(manifest), manifest).address == address
 
 
-def test_a_shared_system_workload_is_exempt_from_every_rule_about_nodes():
+def test_a_shared_system_workload_is_exempt_from_every_rule_about_nodes() -> None:
     assert refusing_rules(daemon_set(), {}) >= RULES_OF_NODES
     assert not refusing_rules(daemon_set(), SYSTEM) & RULES_OF_NODES
 
 
-def test_a_custom_resource_of_the_same_kind_and_name_is_not_exempt():
+def test_a_custom_resource_of_the_same_kind_and_name_is_not_exempt() -> None:
     assert refusing_rules(daemon_set("apps.kruise.io/v1alpha1"), SYSTEM) >= RULES_OF_NODES
 
 
-def test_a_rule_keeps_its_own_system_workloads_next_to_the_shared_ones():
+def test_a_rule_keeps_its_own_system_workloads_next_to_the_shared_ones() -> None:
     config = {"not-privileged": {"systemWorkloads": [ADDRESS]}}
     shared = {"systemWorkloads": {"workloads": ["other/DaemonSet/agent"]}}
     assert "not-privileged" not in refusing_rules(daemon_set(), config | shared)
@@ -76,7 +78,7 @@ def test_a_rule_keeps_its_own_system_workloads_next_to_the_shared_ones():
 
 
 @pytest.mark.parametrize("value", [[ADDRESS], {"workloads": ADDRESS}, {"workload": [ADDRESS]}])
-def test_a_wrong_list_is_refused_with_its_key(value: Any):
+def test_a_wrong_list_is_refused_with_its_key(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="systemWorkloads"):
         configure({"systemWorkloads": value}, RULES)
 
@@ -91,18 +93,18 @@ def gpu_findings(config: dict[str, Any]) -> set[str]:
     return {rule for rule in refusing_rules(manifest, config) if rule.startswith("gpu-")}
 
 
-def test_devices_of_the_cluster_are_no_accelerators_for_any_rule():
+def test_devices_of_the_cluster_are_no_accelerators_for_any_rule() -> None:
     assert gpu_findings({}) >= {"gpu-memory-guaranteed", "gpu-cpu-requested"}
     assert not gpu_findings({"cluster": {"otherDevices": CARDS}})
 
 
-def test_a_rule_keeps_its_own_devices_next_to_those_of_the_cluster():
+def test_a_rule_keeps_its_own_devices_next_to_those_of_the_cluster() -> None:
     config = {"gpu-cpu-requested": {"otherDevices": CARDS}, "cluster": {"otherDevices": ["a/b"]}}
     assert "gpu-cpu-requested" not in gpu_findings(config)
     assert "gpu-memory-guaranteed" in gpu_findings(config)
 
 
-def test_a_wrong_description_of_the_cluster_is_refused_with_its_key():
+def test_a_wrong_description_of_the_cluster_is_refused_with_its_key() -> None:
     with pytest.raises(ConfigurationError, match=r"cluster\.queueSystems"):
         configure({"cluster": {"queueSystems": ["slurm"]}}, RULES)
 
@@ -120,13 +122,13 @@ def messages(config: Manifest) -> list[str]:
     return found
 
 
-def test_the_engine_applies_the_shared_list():
+def test_the_engine_applies_the_shared_list() -> None:
     assert messages({})
     assert messages(SYSTEM) == []
 
 
 @pytest.mark.parametrize(("key", "policy"), [("cluster", 2), ("systemWorkloads", 1)])
-def test_the_engine_reports_a_wrong_setting_of_the_pack(key: str, policy: int):
+def test_the_engine_reports_a_wrong_setting_of_the_pack(key: str, policy: int) -> None:
     binding = Binding()
     binding.configure({key: {"unknown": 1}})
     found: list[str] = []

@@ -94,35 +94,35 @@ def template(spec: Any = None) -> dict[str, Any]:
         ("batch/v1", "JobPatch", template(), ["spec.template.spec"]),
     ],
 )
-def test_pods_are_found_in_every_kind(version: str, kind: str, spec: Any, paths: list[str]):
+def test_pods_are_found_in_every_kind(version: str, kind: str, spec: Any, paths: list[str]) -> None:
     assert sorted(pod.spec.path for pod in pods(version, kind, spec)) == sorted(paths)
 
 
-def test_a_pod_template_is_found_at_the_top():
+def test_a_pod_template_is_found_at_the_top() -> None:
     manifest = {"apiVersion": "v1", "kind": "PodTemplate", **template()}
     found = find_pods(Resource(type_of(manifest), manifest))
     assert [pod.spec.path for pod in found] == ["template.spec"]
 
 
-def test_items_of_a_list_are_found():
+def test_items_of_a_list_are_found() -> None:
     manifest = {"apiVersion": "v1", "kind": "PodList", "items": [{"spec": POD}]}
     found = View(Resource(type_of(manifest), manifest)).parts("pod")
     assert [pod.spec.path for pod in found] == ["items[0].spec"]
     assert [pod.resource.kind for pod in found] == ["Pod"]
 
 
-def test_schemas_and_helm_values_are_no_pods():
+def test_schemas_and_helm_values_are_no_pods() -> None:
     schema = {"properties": {"containers": [{"name": "a"}]}}
     assert pods("apiextensions.k8s.io/v1", "CustomResourceDefinition", schema) == []
     release = {"values": {"containers": [{"name": "a"}]}}
     assert find_pods(Resource("kubernetes:helm.sh/v3:Release", release)) == []
 
 
-def test_other_providers_resources_are_left_alone():
+def test_other_providers_resources_are_left_alone() -> None:
     assert find_pods(Resource("aws:ecs/taskDefinition:TaskDefinition", {"containers": [{}]})) == []
 
 
-def test_every_sort_of_container_is_seen():
+def test_every_sort_of_container_is_seen() -> None:
     spec = {
         "containers": [{"name": "main"}],
         "initContainers": [{"name": "init"}, {"name": "side", "restartPolicy": "Always"}],
@@ -133,7 +133,7 @@ def test_every_sort_of_container_is_seen():
     assert kinds == {"main": "main", "init": "init", "side": "sidecar", "debug": "ephemeral"}
 
 
-def test_a_train_job_is_a_part_of_its_runtime():
+def test_a_train_job_is_a_part_of_its_runtime() -> None:
     trainer = {"image": "a:latest", "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
     (pod,) = pods("trainer.kubeflow.org/v1alpha1", "TrainJob", {"trainer": trainer})
     (container,) = pod.containers
@@ -197,7 +197,7 @@ def test_a_train_job_is_a_part_of_its_runtime():
 )
 def test_labels_and_kinds_determine_the_role_of_a_pod(
     version: str, kind: str, spec: Any, labels: dict[str, str], role: str
-):
+) -> None:
     (pod,) = pods(version, kind, spec, labels=labels)
     assert pod.role(RoleConfig()) == role
 
@@ -210,7 +210,7 @@ def test_rules_with_different_settings_see_different_roles_of_a_pod() -> None:
     assert [pod.role(RoleConfig(component_roles={"render": role})) for role in roles] == roles
 
 
-def test_replicas_multiply_through_nested_templates():
+def test_replicas_multiply_through_nested_templates() -> None:
     spec = {
         "replicatedJobs": [{"replicas": 3, "template": {"spec": {"parallelism": 4, **template()}}}]
     }
@@ -218,7 +218,7 @@ def test_replicas_multiply_through_nested_templates():
     assert pod.replicas == 12
 
 
-def test_names_come_from_the_manifest_or_from_pulumi():
+def test_names_come_from_the_manifest_or_from_pulumi() -> None:
     job = manifests.volcano_job()
     resource = Resource(type_of(job), job, name="pulumi-name")
     assert resource.title == 'Job "digits" in namespace "training"'
@@ -227,7 +227,7 @@ def test_names_come_from_the_manifest_or_from_pulumi():
     assert Resource(type_of(job), nameless, name="pulumi-name").name == "pulumi-name"
 
 
-def test_volumes_are_listed_once_for_all_lookups(monkeypatch: pytest.MonkeyPatch):
+def test_volumes_are_listed_once_for_all_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"volume-{number}" for number in range(40)]
     spec = {**POD, "volumes": [{"name": name, "emptyDir": {}} for name in names]}
     (pod,) = pods("v1", "Pod", spec)

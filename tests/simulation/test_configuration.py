@@ -25,7 +25,7 @@ def flags(document: dict[str, Any], component: str) -> dict[str, str]:
     return {flag["key"]: flag["value"] for flag in patch["extraArgs"]}
 
 
-def test_the_api_server_of_real_nodes_listens_on_the_bridge(layout: Layout):
+def test_the_api_server_of_real_nodes_listens_on_the_bridge(layout: Layout) -> None:
     document = configuration(REAL, layout)
     assert document["options"]["bindAddress"] == "0.0.0.0"  # noqa: S104
     assert document["options"]["kubeApiserverCertSANs"] == ["10.250.76.2", "10.250.128.1"]
@@ -36,19 +36,19 @@ def test_the_api_server_of_real_nodes_listens_on_the_bridge(layout: Layout):
     assert api_server["requestheader-client-ca-file"] == str(layout.pki / "ca.crt")
 
 
-def test_the_control_plane_of_simulated_nodes_listens_on_loopback(simulated: Layout):
+def test_the_control_plane_of_simulated_nodes_listens_on_loopback(simulated: Layout) -> None:
     document = configuration(SIMULATED, simulated)
     assert document["options"]["bindAddress"] == "127.0.0.1"
     assert "advertise-address" not in flags(document, "kube-apiserver")
 
 
-def test_only_simulated_nodes_have_image_volumes(layout: Layout, simulated: Layout):
+def test_only_simulated_nodes_have_image_volumes(layout: Layout, simulated: Layout) -> None:
     found = flags(configuration(SIMULATED, simulated), "kube-apiserver")
     assert found["feature-gates"] == "ImageVolume=true"
     assert "feature-gates" not in flags(configuration(REAL, layout), "kube-apiserver")
 
 
-def test_no_two_control_planes_of_simulated_nodes_choose_the_same_ports(simulated: Layout):
+def test_no_two_control_planes_of_simulated_nodes_choose_the_same_ports(simulated: Layout) -> None:
     """Each program would take the first free ones, at the same time as another one."""
     options = configuration(SIMULATED, simulated)["options"]
     ports = [value for name, value in options.items() if name.endswith("Port")]
@@ -57,11 +57,13 @@ def test_no_two_control_planes_of_simulated_nodes_choose_the_same_ports(simulate
 
 @pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
 @pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
-def test_restarted_components_do_not_wait_for_a_lease(spec: ClusterSpec, name: str, layout: Layout):
+def test_restarted_components_do_not_wait_for_a_lease(
+    spec: ClusterSpec, name: str, layout: Layout
+) -> None:
     assert flags(configuration(spec, layout), name)["leader-elect"] == "false"
 
 
-def test_kwok_does_not_manage_real_nodes(layout: Layout):
+def test_kwok_does_not_manage_real_nodes(layout: Layout) -> None:
     kwok = flags(configuration(REAL, layout), "kwok-controller")
     assert kwok["manage-all-nodes"] == "false"
     assert kwok["manage-nodes-with-annotation-selector"] == "kwok.x-k8s.io/node=fake"
@@ -70,7 +72,7 @@ def test_kwok_does_not_manage_real_nodes(layout: Layout):
 @pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
 def test_the_api_server_and_the_controllers_agree_on_the_service_range(
     spec: ClusterSpec, layout: Layout
-):
+) -> None:
     document = configuration(spec, layout)
     ranges = {
         flags(document, name)["service-cluster-ip-range"]
@@ -79,7 +81,7 @@ def test_the_api_server_and_the_controllers_agree_on_the_service_range(
     assert ranges == {spec.network.services}
 
 
-def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout):
+def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout) -> None:
     overridden = {
         flag["key"]
         for patch in configuration(REAL, layout)["componentsPatches"]
@@ -89,12 +91,12 @@ def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout):
     assert overridden == {"node-monitor-grace-period", "manage-all-nodes"}
 
 
-def test_only_etcd_of_simulated_nodes_skips_fsync(layout: Layout):
+def test_only_etcd_of_simulated_nodes_skips_fsync(layout: Layout) -> None:
     assert flags(configuration(SIMULATED, layout), "etcd") == {"unsafe-no-fsync": "true"}
     assert flags(configuration(REAL, layout), "etcd") == {}
 
 
-def test_failed_real_nodes_are_detected_sooner_than_simulated_ones(layout: Layout):
+def test_failed_real_nodes_are_detected_sooner_than_simulated_ones(layout: Layout) -> None:
     real, simulated = configuration(REAL, layout), configuration(SIMULATED, layout)
     assert flags(real, "kube-controller-manager")["node-monitor-grace-period"] == "16s"
     assert "node-monitor-grace-period" not in flags(simulated, "kube-controller-manager")
@@ -102,20 +104,22 @@ def test_failed_real_nodes_are_detected_sooner_than_simulated_ones(layout: Layou
 
 
 @pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
-def test_clients_of_controllers_and_scheduler_are_not_rate_limited(name: str, layout: Layout):
+def test_clients_of_controllers_and_scheduler_are_not_rate_limited(
+    name: str, layout: Layout
+) -> None:
     pace = flags(configuration(SIMULATED, layout), name)
     assert int(pace["kube-api-qps"]) == REQUESTS_PER_SECOND
     assert int(pace["kube-api-burst"]) > REQUESTS_PER_SECOND
 
 
-def test_every_program_comes_from_the_toolchain(layout: Layout):
+def test_every_program_comes_from_the_toolchain(layout: Layout) -> None:
     options = configuration(REAL, layout)["options"]
     programs = {value for key, value in options.items() if key.endswith("Binary")}
     assert {str(Path(program).parent) for program in programs} == {"/tools"}
     assert len(programs) == 5
 
 
-def test_only_the_api_server_of_simulated_nodes_uses_more_memory_for_speed(layout: Layout):
+def test_only_the_api_server_of_simulated_nodes_uses_more_memory_for_speed(layout: Layout) -> None:
     def environment(spec: ClusterSpec) -> list[dict[str, str]]:
         patches = {
             patch["name"]: patch for patch in configuration(spec, layout)["componentsPatches"]

@@ -53,7 +53,7 @@ def cluster(layout: Layout, *names: str) -> list[Path]:
     return files
 
 
-def test_the_first_start_creates_the_cluster(plane: ControlPlane, layout: Layout):
+def test_the_first_start_creates_the_cluster(plane: ControlPlane, layout: Layout) -> None:
     plane.start()
     (call,) = calls(layout)
     assert "create cluster --wait 180s" in call
@@ -62,14 +62,16 @@ def test_the_first_start_creates_the_cluster(plane: ControlPlane, layout: Layout
     assert settings == kwokctl_configuration(plane.settings)
 
 
-def test_kwokctl_writes_into_the_directory_of_the_cluster(plane: ControlPlane, layout: Layout):
+def test_kwokctl_writes_into_the_directory_of_the_cluster(
+    plane: ControlPlane, layout: Layout
+) -> None:
     plane.start()
     home, kubeconfig = (layout.state / "environment").read_text().split()
     assert Path(home) == layout.control_plane
     assert Path(kubeconfig).parent == layout.control_plane
 
 
-def test_a_later_start_uses_the_existing_cluster(plane: ControlPlane, layout: Layout):
+def test_a_later_start_uses_the_existing_cluster(plane: ControlPlane, layout: Layout) -> None:
     plane.start()
     (kept,) = cluster(layout, "etcd-data")
     kept.touch()
@@ -78,7 +80,7 @@ def test_a_later_start_uses_the_existing_cluster(plane: ControlPlane, layout: La
     assert kept.exists()
 
 
-def test_process_ids_of_an_earlier_start_are_removed(plane: ControlPlane, layout: Layout):
+def test_process_ids_of_an_earlier_start_are_removed(plane: ControlPlane, layout: Layout) -> None:
     plane.start()
     etcd, api_server = cluster(layout, "pids/etcd.pid", "pids/kube-apiserver.pid")
     etcd.write_text("17\n")
@@ -91,7 +93,7 @@ def test_process_ids_of_an_earlier_start_are_removed(plane: ControlPlane, layout
 
 def test_a_later_start_uses_the_current_toolchain(
     plane: ControlPlane, layout: Layout, binaries: Path
-):
+) -> None:
     plane.start()
     etcd, controller = cluster(layout, "bin/etcd", "bin/kwok-controller")
     etcd.symlink_to("/old/tools/etcd")
@@ -101,7 +103,7 @@ def test_a_later_start_uses_the_current_toolchain(
     assert controller.readlink() == binaries / "kwok"
 
 
-def test_kwok_is_started_with_the_simulated_nodes(layout: Layout, binaries: Path):
+def test_kwok_is_started_with_the_simulated_nodes(layout: Layout, binaries: Path) -> None:
     plane = ControlPlane(layout.control_plane_settings(SIMULATED, binaries, 6443))
     plane.start()
     (controller,) = cluster(layout, "bin/kwok-controller")
@@ -112,7 +114,7 @@ def test_kwok_is_started_with_the_simulated_nodes(layout: Layout, binaries: Path
     assert settings["options"]["kwokControllerBinary"] == str(controller.readlink())
 
 
-def test_an_interrupted_start_is_repeated(plane: ControlPlane, layout: Layout):
+def test_an_interrupted_start_is_repeated(plane: ControlPlane, layout: Layout) -> None:
     (layout.state / "broken").touch()
     with pytest.raises(subprocess.CalledProcessError):
         plane.start()
@@ -135,7 +137,7 @@ def certificates(layout: Layout) -> Layout:
 @pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
 def test_the_kubeconfig_has_the_context_of_the_cluster(
     spec: ClusterSpec, certificates: Layout, binaries: Path
-):
+) -> None:
     plane = ControlPlane(certificates.control_plane_settings(spec, binaries, 6443))
     plane.write_kubeconfig(certificates.kubeconfig, "https://10.250.76.2:6443")
     config = json.loads(certificates.kubeconfig.read_text())
@@ -149,7 +151,7 @@ def test_the_kubeconfig_has_the_context_of_the_cluster(
     assert key == b"the admin.key"
 
 
-def test_only_the_owner_can_read_the_kubeconfig(certificates: Layout, plane: ControlPlane):
+def test_only_the_owner_can_read_the_kubeconfig(certificates: Layout, plane: ControlPlane) -> None:
     left_over = certificates.kubeconfig.with_suffix(".part")
     left_over.touch(mode=0o644)
     plane.write_kubeconfig(certificates.kubeconfig, "https://10.250.76.2:6443")
@@ -159,7 +161,7 @@ def test_only_the_owner_can_read_the_kubeconfig(certificates: Layout, plane: Con
 
 def test_components_that_exit_together_are_restarted_together(
     plane: ControlPlane, layout: Layout, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(control_plane, "RESTART_DELAY", 0)
     plane.start()
     one, other = cluster(layout, "pids/etcd.pid", "pids/kwok-controller.pid")

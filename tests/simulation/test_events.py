@@ -5,7 +5,7 @@ from pathlib import Path
 from simulation.supervisor import EventLog
 
 
-def test_events_are_read_in_order(tmp_path: Path):
+def test_events_are_read_in_order(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events")
     log.add("gpu-node-0", "API server answers")
     log.add("gpu-node-0", "node is Ready", ready=True)
@@ -17,11 +17,11 @@ def test_events_are_read_in_order(tmp_path: Path):
     assert first.time <= second.time <= third.time
 
 
-def test_a_missing_log_has_no_events(tmp_path: Path):
+def test_a_missing_log_has_no_events(tmp_path: Path) -> None:
     assert list(EventLog(tmp_path / "events").read()) == []
 
 
-def test_incomplete_lines_are_read_later(tmp_path: Path):
+def test_incomplete_lines_are_read_later(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events")
     log.add("gpu-node-0", "whole")
     whole = log.path.read_text()
@@ -31,7 +31,7 @@ def test_incomplete_lines_are_read_later(tmp_path: Path):
     assert len(list(log.read())) == 2
 
 
-def test_an_error_of_several_lines_is_one_event(tmp_path: Path):
+def test_an_error_of_several_lines_is_one_event(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events")
     log.add("gpu-node-0", "failed", error="first\nsecond")
     (event,) = log.read()

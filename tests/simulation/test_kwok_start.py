@@ -36,14 +36,18 @@ def prepared(layout: Layout, binaries: Path) -> Settings:
     return layout.control_plane_settings(cluster_spec(Kind.SIMULATED), binaries, 6443)
 
 
-def test_the_version_is_available_without_a_cluster(layout: Layout, binaries: Path, notes: Path):
+def test_the_version_is_available_without_a_cluster(
+    layout: Layout, binaries: Path, notes: Path
+) -> None:
     settings = prepared(layout, binaries)
     write_kwok_start(settings)
     subprocess.run([settings.kwok, "--version"], check=True, timeout=500)
     assert notes.read_text() == "kwok --version\n"
 
 
-def test_kwok_starts_after_earlier_leases_have_expired(layout: Layout, binaries: Path, notes: Path):
+def test_kwok_starts_after_earlier_leases_have_expired(
+    layout: Layout, binaries: Path, notes: Path
+) -> None:
     settings = prepared(layout, binaries)
     write_kwok_start(settings)
     subprocess.run([settings.kwok, "--node-port=1", "a b"], check=True, timeout=500)

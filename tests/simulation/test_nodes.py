@@ -17,23 +17,23 @@ def node(kind: Kind) -> dict[str, Any]:
     return json.loads(json.dumps(document))
 
 
-def test_simulated_nodes_are_tainted_next_to_real_nodes():
+def test_simulated_nodes_are_tainted_next_to_real_nodes() -> None:
     taint = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
     assert node(Kind.REAL)["spec"]["taints"] == [taint]
 
 
-def test_simulated_nodes_are_not_tainted_without_real_nodes():
+def test_simulated_nodes_are_not_tainted_without_real_nodes() -> None:
     assert node(Kind.SIMULATED)["spec"]["taints"] == []
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_simulated_nodes_are_managed_by_kwok(kind: Kind):
+def test_simulated_nodes_are_managed_by_kwok(kind: Kind) -> None:
     key, value = SIMULATED_ANNOTATION.split("=")
     assert node(kind)["metadata"]["annotations"] == {key: value}
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_simulated_node_offers_eight_gpus(kind: Kind):
+def test_a_simulated_node_offers_eight_gpus(kind: Kind) -> None:
     found = node(kind)
     assert found["metadata"]["name"] == "simulated-3"
     assert found["status"]["allocatable"]["nvidia.com/gpu"] == "8"
@@ -41,7 +41,7 @@ def test_a_simulated_node_offers_eight_gpus(kind: Kind):
     assert found["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
 
 
-def test_nodes_are_applied_and_become_schedulable(tmp_path: Path, install: Install):
+def test_nodes_are_applied_and_become_schedulable(tmp_path: Path, install: Install) -> None:
     (tmp_path / "answers").write_text(
         f"True \\nUnknown \\n\nTrue \\nTrue {NEW} {NEW}\\n\nTrue \\nTrue example.com/own\\n\n"
     )
@@ -59,11 +59,11 @@ def test_nodes_are_applied_and_become_schedulable(tmp_path: Path, install: Insta
     assert (tmp_path / "calls").read_text().split() == ["apply", "get", "get", "get"]
 
 
-def test_no_request_is_sent_without_simulated_nodes():
+def test_no_request_is_sent_without_simulated_nodes() -> None:
     ensure(0, "A100", ["/no/such/kubectl"])
 
 
-def test_four_nodes_are_simulated_by_default():
+def test_four_nodes_are_simulated_by_default() -> None:
     assert cluster_spec(Kind.SIMULATED).simulated_nodes == 4
     assert cluster_spec(Kind.SIMULATED, 0).simulated_nodes == 0
     assert cluster_spec(Kind.REAL).simulated_nodes == 0

@@ -52,7 +52,7 @@ def text(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def test_an_exited_service_is_restarted(supervisor: Supervised, tmp_path: Path):
+def test_an_exited_service_is_restarted(supervisor: Supervised, tmp_path: Path) -> None:
     log = tmp_path / "short.log"
     await_(lambda: text(log).count("hello from") >= 3)
     lines = text(log).splitlines()
@@ -60,18 +60,18 @@ def test_an_exited_service_is_restarted(supervisor: Supervised, tmp_path: Path):
     assert len({line for line in lines if line.startswith("hello")}) >= 3
 
 
-def test_a_running_service_is_not_restarted(supervisor: Supervised, tmp_path: Path):
+def test_a_running_service_is_not_restarted(supervisor: Supervised, tmp_path: Path) -> None:
     await_(lambda: text(tmp_path / "short.log").count("hello") >= 2)
     assert text(tmp_path / "long.log") == ""
     assert (tmp_path / "before").exists()
 
 
-def test_the_exit_of_an_unknown_process_is_reported(supervisor: Supervised, tmp_path: Path):
+def test_the_exit_of_an_unknown_process_is_reported(supervisor: Supervised, tmp_path: Path) -> None:
     await_(lambda: text(tmp_path / "orphan") != "")
     assert text(tmp_path / "orphan") == text(tmp_path / "spawned")
 
 
-def test_a_killed_service_is_restarted(supervisor: Supervised, tmp_path: Path):
+def test_a_killed_service_is_restarted(supervisor: Supervised, tmp_path: Path) -> None:
     await_(lambda: text(tmp_path / "long.pid") != "")
     first = text(tmp_path / "long.pid")
     subprocess.run(["kill", "-KILL", first], check=True)
@@ -79,7 +79,7 @@ def test_a_killed_service_is_restarted(supervisor: Supervised, tmp_path: Path):
     assert "--- long exited with -9; restarting" in text(tmp_path / "long.log")
 
 
-def test_the_supervisor_stops_on_request(supervisor: Supervised, tmp_path: Path):
+def test_the_supervisor_stops_on_request(supervisor: Supervised, tmp_path: Path) -> None:
     await_(lambda: text(tmp_path / "short.log").count("hello") >= 2)
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(500) == 0
@@ -104,7 +104,7 @@ running.run_forever()
 """
 
 
-def test_a_failed_restart_does_not_stop_other_services(tmp_path: Path):
+def test_a_failed_restart_does_not_stop_other_services(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", UNSTARTABLE, str(tmp_path)]) as process:
         await_(lambda: "could not be restarted" in text(tmp_path / "first.log"))
         turns = text(tmp_path / "second.log").count("turn")
@@ -131,7 +131,7 @@ for pid in running.running:
 """
 
 
-def test_services_are_restarted_during_other_work(tmp_path: Path):
+def test_services_are_restarted_during_other_work(tmp_path: Path) -> None:
     (tmp_path / "turns").touch()
     (tmp_path / "short.sh").write_text(f"echo turn >> {tmp_path / 'turns'}\n")
     subprocess.run([sys.executable, "-c", BUSY, str(tmp_path)], check=True, timeout=500)

@@ -34,7 +34,7 @@ def services_of(layout: Layout, binaries: Path) -> list[Service]:
 
 def test_definitions_are_served_before_other_objects_are_created(
     simulated: Layout, binaries: Path, tmp_path: Path
-):
+) -> None:
     definitions = tmp_path / "crds"
     definitions.mkdir()
     for name in ("queues.yaml", "jobs.yaml", "README.md"):
@@ -53,7 +53,7 @@ def test_definitions_are_served_before_other_objects_are_created(
 
 def test_definitions_without_conditions_are_awaited_again(
     simulated: Layout, binaries: Path, tmp_path: Path
-):
+) -> None:
     """kubectl: ".status.conditions accessor error: <nil> is of the type <nil>"."""
     refuses_once = 'case "$*" in *" wait "*) mkdir "$0.asked" 2>/dev/null && exit 1 ;; esac; true\n'
     (binaries / "kubectl").write_text(KUBECTL + refuses_once)
@@ -62,7 +62,9 @@ def test_definitions_without_conditions_are_awaited_again(
     assert sum("--for=condition=Established" in call for call in calls) == 2
 
 
-def test_both_processes_use_the_kubeconfig_of_the_cluster(simulated: Layout, binaries: Path):
+def test_both_processes_use_the_kubeconfig_of_the_cluster(
+    simulated: Layout, binaries: Path
+) -> None:
     services = services_of(simulated, binaries)
     assert [service.name for service in services] == ["vc-scheduler", "vc-controller-manager"]
     for service in services:
@@ -72,13 +74,13 @@ def test_both_processes_use_the_kubeconfig_of_the_cluster(simulated: Layout, bin
         assert Path(service.environment["DEBUG_SOCKET_DIR"]).is_relative_to(simulated.state)
 
 
-def test_no_process_opens_a_port_of_the_host(simulated: Layout, binaries: Path):
+def test_no_process_opens_a_port_of_the_host(simulated: Layout, binaries: Path) -> None:
     scheduler, controllers = services_of(simulated, binaries)
     assert {"--enable-healthz=false", "--enable-metrics=false"} <= set(scheduler.command)
     assert "--enable-healthz=false" in controllers.command
 
 
-def test_controllers_have_the_rate_limits_of_a_release(simulated: Layout, binaries: Path):
+def test_controllers_have_the_rate_limits_of_a_release(simulated: Layout, binaries: Path) -> None:
     _, controllers = services_of(simulated, binaries)
     pace = ControllersSettings()
     assert f"--kube-api-qps={pace.requests_per_second}" in controllers.command
@@ -87,12 +89,14 @@ def test_controllers_have_the_rate_limits_of_a_release(simulated: Layout, binari
     assert f"--worker-threads-for-podgroup={pace.workers}" in controllers.command
 
 
-def test_log_levels_are_those_of_a_release(simulated: Layout, binaries: Path):
+def test_log_levels_are_those_of_a_release(simulated: Layout, binaries: Path) -> None:
     for service in services_of(simulated, binaries):
         assert f"--v={VolcanoSettings().log_level}" in service.command
 
 
-def test_the_directory_of_the_scheduler_configuration_exists(simulated: Layout, binaries: Path):
+def test_the_directory_of_the_scheduler_configuration_exists(
+    simulated: Layout, binaries: Path
+) -> None:
     scheduler, _ = services_of(simulated, binaries)
     assert f"--scheduler-conf={simulated.scheduler_configuration}" in scheduler.command
     assert simulated.scheduler_configuration.parent.is_dir()
@@ -113,7 +117,7 @@ def webhooks(simulated: Layout, tmp_path: Path) -> Webhooks:
 
 def test_webhooks_are_registered_at_the_loopback_interface(
     webhooks: Webhooks, simulated: Layout, binaries: Path
-):
+) -> None:
     webhooks.apply(simulated.kubeconfig, binaries)
     applied = json.loads((binaries / "applied").read_text())["items"]
     clients = [webhook["clientConfig"] for item in applied for webhook in item["webhooks"]]
@@ -126,13 +130,13 @@ def test_webhooks_are_registered_at_the_loopback_interface(
 
 def test_exactly_the_registered_webhooks_are_served(
     webhooks: Webhooks, simulated: Layout, binaries: Path
-):
+) -> None:
     command = webhooks.service(simulated.kubeconfig, binaries).command
     assert "--enabled-admission=/jobs/validate,/queues/validate" in command
     assert {"--listen-address=127.0.0.1", f"--port={webhooks.port}"} <= set(command)
 
 
-def test_waits_until_the_webhooks_are_served(webhooks: Webhooks):
+def test_waits_until_the_webhooks_are_served(webhooks: Webhooks) -> None:
     with pytest.raises(OSError, match="refused"):
         webhooks.wait(0.1)
     with socket.create_server(("127.0.0.1", webhooks.port)):

@@ -99,7 +99,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         found.shutdown()
 
 
-def test_the_url_is_the_services_address_in_the_cluster(install: Install):
+def test_the_url_is_the_services_address_in_the_cluster(install: Install) -> None:
     found = {"spec": {"clusterIP": "10.250.128.77", "ports": [{"port": 8080}]}}
     kubectl = install(
         "kubectl", f"[ \"$*\" = 'get service digits -n ml -o json' ] && echo '{json.dumps(found)}'"
@@ -107,13 +107,13 @@ def test_the_url_is_the_services_address_in_the_cluster(install: Install):
     assert predict.service_url([str(kubectl)], SERVICE) == "http://10.250.128.77:8080"
 
 
-def test_a_service_that_is_not_there_is_named(install: Install):
+def test_a_service_that_is_not_there_is_named(install: Install) -> None:
     kubectl = install("kubectl", 'echo "Error from server (NotFound)" >&2; exit 1')
     with pytest.raises(DevclusterError, match=r"service digits in ml: Error from server"):
         predict.service_url([str(kubectl)], SERVICE)
 
 
-def test_a_server_is_waited_for_until_it_serves_the_model(server: Server):
+def test_a_server_is_waited_for_until_it_serves_the_model(server: Server) -> None:
     server.not_ready = 1
     said: list[str] = []
     metadata = predict.wait_ready(server.url, "digits", "digits-1", said.append)
@@ -121,7 +121,7 @@ def test_a_server_is_waited_for_until_it_serves_the_model(server: Server):
     assert said == ['{"error": "the export does not exist yet"}']
 
 
-def test_a_model_of_an_earlier_run_is_not_accepted(server: Server):
+def test_a_model_of_an_earlier_run_is_not_accepted(server: Server) -> None:
     server.manifest = MANIFEST.model_copy(update={"run": "digits-0"})
     said: list[str] = []
 
@@ -133,7 +133,7 @@ def test_a_model_of_an_earlier_run_is_not_accepted(server: Server):
     assert said == ["still serving digits-0"]
 
 
-def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server):
+def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server) -> None:
     server.not_ready = 1
     metadata = predict.wait_ready(server.url, "digits", None, lambda _: None)
     assert predict.served_run(metadata) == MANIFEST.run
@@ -142,14 +142,16 @@ def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server):
 
 def test_an_unreachable_server_is_reported_with_its_last_answer(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     monkeypatch.setattr(predict, "READY_TIMEOUT", 0.1)
     with pytest.raises(DevclusterError, match=r"did not serve digits of digits-1.*ConnectError"):
         predict.wait_ready("http://127.0.0.1:9", "digits", "digits-1", lambda _: None)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
-def test_a_held_out_digit_is_sent_in_the_models_shape(server: Server, shape: tuple[int, ...]):
+def test_a_held_out_digit_is_sent_in_the_models_shape(
+    server: Server, shape: tuple[int, ...]
+) -> None:
     server.manifest = MANIFEST.model_copy(update={"input_shape": shape})
     metadata = model_metadata(served(server.manifest))
     predict.predict(server.url, "digits", metadata)
@@ -158,7 +160,7 @@ def test_a_held_out_digit_is_sent_in_the_models_shape(server: Server, shape: tup
 
 
 @pytest.mark.parametrize("off", [0, 1])
-def test_an_answer_is_compared_with_the_label(server: Server, off: int):
+def test_an_answer_is_compared_with_the_label(server: Server, off: int) -> None:
     _, labels = held_out_digits()
     server.answer = (int(labels[0]) + off) % 10
     metadata = model_metadata(served(MANIFEST))
@@ -167,7 +169,7 @@ def test_an_answer_is_compared_with_the_label(server: Server, off: int):
     assert said.correct is (off == 0)
 
 
-def test_a_model_without_classes_of_images_gets_no_sample():
+def test_a_model_without_classes_of_images_gets_no_sample() -> None:
     texts = {"inputs": [{"shape": [-1, 32]}], "outputs": [{"name": "class"}]}
     features = {"inputs": [{"shape": [-1, 1, 8, 8]}], "outputs": [{"name": "embedding"}]}
     for metadata in (texts, features):
@@ -176,13 +178,13 @@ def test_a_model_without_classes_of_images_gets_no_sample():
 
 
 @pytest.mark.parametrize("classes", [("china", "flower"), FASHION_CLASSES], ids=len)
-def test_a_model_of_other_images_gets_no_digit(classes: tuple[str, ...], server: Server):
+def test_a_model_of_other_images_gets_no_digit(classes: tuple[str, ...], server: Server) -> None:
     manifest = MANIFEST.model_copy(update={"classes": classes, "outputs": len(classes)})
     with pytest.raises(NoPredictionError, match="does not classify digits"):
         predict.predict(server.url, "photos", model_metadata(served(manifest)))
 
 
-def test_a_server_that_requires_a_key_is_not_an_error(server: Server):
+def test_a_server_that_requires_a_key_is_not_an_error(server: Server) -> None:
     server.protected = True
     with pytest.raises(NoPredictionError, match="requires an API key"):
         predict.wait_ready(server.url, "digits", "digits-1", lambda _: None)
@@ -195,12 +197,16 @@ def test_a_server_that_requires_a_key_is_not_an_error(server: Server):
         ({"runtime": "torch", "url": "https://digits"}, "the server requires TLS"),
     ],
 )
-def test_only_the_built_in_server_without_tls_is_called(service: dict[str, str], reason: str):
+def test_only_the_built_in_server_without_tls_is_called(
+    service: dict[str, str], reason: str
+) -> None:
     with pytest.raises(NoPredictionError, match=reason):
         predict.check_callable(service)
 
 
-def test_a_service_of_another_runtime_is_ready_with_its_first_pod(install: Install, tmp_path: Path):
+def test_a_service_of_another_runtime_is_ready_with_its_first_pod(
+    install: Install, tmp_path: Path
+) -> None:
     (tmp_path / "answer").write_text('{"items": [{"endpoints": null}]}')
     kubectl = install("kubectl", f"echo $* > {tmp_path}/asked; cat {tmp_path}/answer")
     reports: list[str] = []
@@ -217,14 +223,14 @@ def test_a_service_of_another_runtime_is_ready_with_its_first_pod(install: Insta
 
 def test_a_service_without_a_ready_pod_is_an_error(
     install: Install, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(predict, "READY_TIMEOUT", 0.1)
     kubectl = install("kubectl", """echo '{"items": []}'""")
     with pytest.raises(DevclusterError, match=r"digits in ml: no pod was ready.*describe pods"):
         predict.wait_endpoint([str(kubectl)], SERVICE, lambda _: None)
 
 
-def test_an_error_of_the_server_is_reported(server: Server):
+def test_an_error_of_the_server_is_reported(server: Server) -> None:
     metadata = model_metadata(served(MANIFEST))
     metadata["inputs"][0]["name"] = "pictures"
     with pytest.raises(DevclusterError, match=r"responded with 400: .*pictures"):

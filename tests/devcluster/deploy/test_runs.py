@@ -103,7 +103,7 @@ def kubeflow(kind: str, run: str, condition: str) -> dict[str, Any]:
     return batch_job(run, condition) | {"apiVersion": f"{group}/v1", "kind": kind}
 
 
-def test_a_run_is_read_from_the_stacks_output():
+def test_a_run_is_read_from_the_stacks_output() -> None:
     output = {"name": "digits-1", "kind": "volcano", "namespace": "ml", "queue": "research"}
     assert Run.of("digits", {**output, "nodes": 2, "gpusPerNode": 1}) == DIGITS
 
@@ -120,7 +120,7 @@ def test_a_run_is_read_from_the_stacks_output():
     ],
     ids=lambda job: f"{job['apiVersion']}/{job['kind']}",
 )
-def test_a_run_of_every_kind_ends(world: World, job: dict[str, Any]):
+def test_a_run_of_every_kind_ends(world: World, job: dict[str, Any]) -> None:
     world.has(job)
     assert world.wait().state is State.SUCCEEDED
 
@@ -137,7 +137,7 @@ def test_a_run_of_every_kind_ends(world: World, job: dict[str, Any]):
     ],
     ids=lambda job: f"{job['apiVersion']}/{job['kind']}",
 )
-def test_a_run_of_every_kind_fails(world: World, job: dict[str, Any]):
+def test_a_run_of_every_kind_fails(world: World, job: dict[str, Any]) -> None:
     world.has(job)
     assert world.status().state is State.FAILED
     with pytest.raises(DevclusterError, match="the run digits-1 has failed"):
@@ -147,7 +147,7 @@ def test_a_run_of_every_kind_fails(world: World, job: dict[str, Any]):
 @pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
 def test_an_admission_that_volcanos_controllers_missed_is_repeated(
     world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
-):
+) -> None:
     monkeypatch.setattr(runs, "MISSED_SECONDS", 0.05)
     missed = group("digits-1", "Inqueue")
     world.has(volcano_job("digits-1", "Pending"), missed)
@@ -161,7 +161,7 @@ def test_an_admission_that_volcanos_controllers_missed_is_repeated(
 @pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
 def test_a_run_whose_failed_pod_volcano_has_not_seen_is_restarted(
     world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
-):
+) -> None:
     monkeypatch.setattr(runs, "MISSED_SECONDS", 0.05)
     gang = group("digits-1", "Running", least=2)
     job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "digits-1"}
@@ -173,7 +173,7 @@ def test_a_run_whose_failed_pod_volcano_has_not_seen_is_restarted(
     assert world.patches() == ["pods digits-1-worker-0 --namespace=ml"]
 
 
-def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World):
+def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World) -> None:
     # Volcano restarts an aborted job on ResumeJob, so waiting for its end would not end.
     world.has(volcano_job("digits-1", "Aborted"), group("digits-1"))
     assert world.status().state is State.SUSPENDED
@@ -185,7 +185,7 @@ def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World):
 @pytest.mark.parametrize(
     ("phase", "state"), [("Running", State.RUNNING), ("Aborted", State.SUSPENDED)]
 )
-def test_a_notebook_has_no_end_to_wait_for(world: World, phase: str, state: State):
+def test_a_notebook_has_no_end_to_wait_for(world: World, phase: str, state: State) -> None:
     world.has(volcano_job("digits-1", phase), group("digits-1"), pod("digits-1"))
     assert world.wait(replace(DIGITS, kind="notebook")).state is state
 
@@ -201,13 +201,13 @@ def sweep(**summary: Any) -> dict[str, Any]:
     return {"kind": TEMPLATE.kind, "metadata": metadata}
 
 
-def test_the_winner_of_a_sweep_is_waited_for(world: World):
+def test_the_winner_of_a_sweep_is_waited_for(world: World) -> None:
     kubectl = world.answers([sweep(state="running")], [sweep(state="complete", winner="digits-1")])
     assert wait_for_sweep(kubectl, "ml", "digits", world.reports.append) == "digits-1"
     assert world.reports[0].startswith("digits: running, 1 of 4 trials, 1 of 2 GPU-hours")
 
 
-def test_a_sweep_whose_trials_are_rejected_reports_the_reason(world: World):
+def test_a_sweep_whose_trials_are_rejected_reports_the_reason(world: World) -> None:
     rejected = sweep(state="running", problem="exceeded quota")
     kubectl = world.answers([rejected], [sweep(state="complete", winner="digits-1")])
     wait_for_sweep(kubectl, "ml", "digits", world.reports.append)
@@ -215,7 +215,7 @@ def test_a_sweep_whose_trials_are_rejected_reports_the_reason(world: World):
     assert "rejected" not in world.reports[1]
 
 
-def test_a_sweep_without_a_finished_trial_has_no_winner(world: World):
+def test_a_sweep_without_a_finished_trial_has_no_winner(world: World) -> None:
     trial = {"run": "digits-1", "phase": "failed", "epochs": 0, "value": None}
     trials = [{**trial, "hyperparameters": {}}]
     kubectl = world.answers([sweep(state="complete", winner=None, trials=trials)])
@@ -223,13 +223,13 @@ def test_a_sweep_without_a_finished_trial_has_no_winner(world: World):
         wait_for_sweep(kubectl, "ml", "digits", world.reports.append)
 
 
-def test_a_run_that_its_settings_suspend_is_not_waited_for(world: World):
+def test_a_run_that_its_settings_suspend_is_not_waited_for(world: World) -> None:
     world.has(batch_job("digits-1", "Suspended"))
     with pytest.raises(DevclusterError, match="is suspended: `suspend: false` resumes it"):
         world.wait()
 
 
-def test_a_run_with_steps_is_waited_for_until_its_last_step_has_ended(world: World):
+def test_a_run_with_steps_is_waited_for_until_its_last_step_has_ended(world: World) -> None:
     waits = group("digits-1-1-evaluate", "Inqueue", least=1)
     waits["metadata"]["ownerReferences"] = [{"name": "digits-1-1-evaluate"}]
     world.has(
@@ -248,7 +248,7 @@ def test_a_run_with_steps_is_waited_for_until_its_last_step_has_ended(world: Wor
     assert last == "succeeded"
 
 
-def test_what_a_launcher_passed_on_is_the_result(world: World):
+def test_what_a_launcher_passed_on_is_the_result(world: World) -> None:
     launcher = pod("digits-1", 0, "Succeeded")
     launcher["metadata"]["name"] = "digits-1-launcher-0"
     world.has(volcano_job("digits-1", "Completed"), launcher)
@@ -256,7 +256,7 @@ def test_what_a_launcher_passed_on_is_the_result(world: World):
     assert result(world.status().progress) == "accuracy 97.00% in 12.5 s"
 
 
-def test_a_waiting_run_is_described_with_its_reasons(world: World):
+def test_a_waiting_run_is_described_with_its_reasons(world: World) -> None:
     waits = pod("digits-1", phase="Pending")
     waits["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are unavailable"}
@@ -265,7 +265,7 @@ def test_a_waiting_run_is_described_with_its_reasons(world: World):
     assert describe(world.status()) == "waiting: Volcano: 0/1 nodes are unavailable"
 
 
-def test_a_running_run_is_described_with_the_progress_of_its_first_pod(world: World):
+def test_a_running_run_is_described_with_the_progress_of_its_first_pod(world: World) -> None:
     master = pod("digits-1")
     master["metadata"]["name"] = "digits-1-master-0"
     world.has(volcano_job("digits-1", "Running"), pod("digits-1"), master)
@@ -274,7 +274,7 @@ def test_a_running_run_is_described_with_the_progress_of_its_first_pod(world: Wo
     assert describe(world.status()) == "running, epoch 3 of 15, loss 0.5123"
 
 
-def test_the_result_of_a_custom_program_is_empty(world: World):
+def test_the_result_of_a_custom_program_is_empty(world: World) -> None:
     world.has(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
     world.log("digits-1-worker-0", {"event": "finished", "step": 20})
     assert result(world.status().progress) == ""
@@ -282,7 +282,7 @@ def test_the_result_of_a_custom_program_is_empty(world: World):
     assert describe(world.status()) == "succeeded"
 
 
-def test_waiting_ends_with_the_run(world: World):
+def test_waiting_ends_with_the_run(world: World) -> None:
     world.has(volcano_job("digits-1", "Running"), pod("digits-1"))
     world.has_later(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
     world.log("digits-1-worker-0", FINISHED)
@@ -290,7 +290,7 @@ def test_waiting_ends_with_the_run(world: World):
     assert world.reports == ["running", "succeeded"]
 
 
-def test_a_failed_run_is_reported_with_the_last_lines_of_every_pod(world: World):
+def test_a_failed_run_is_reported_with_the_last_lines_of_every_pod(world: World) -> None:
     pods = [pod("digits-1", number, "Failed") for number in range(2)]
     world.has(volcano_job("digits-1", "Failed"), *pods)
     world.log("digits-1-worker-0", "no data")
@@ -304,7 +304,7 @@ def test_a_failed_run_is_reported_with_the_last_lines_of_every_pod(world: World)
     ]
 
 
-def test_a_failed_run_without_pods_is_reported_with_the_reason_of_its_job(world: World):
+def test_a_failed_run_without_pods_is_reported_with_the_reason_of_its_job(world: World) -> None:
     job = volcano_job("digits-1", "Failed", retryCount=3)
     job["spec"]["maxRetry"] = 3
     world.has(job)
@@ -314,14 +314,16 @@ def test_a_failed_run_without_pods_is_reported_with_the_reason_of_its_job(world:
         world.wait()
 
 
-def test_a_run_that_was_removed_is_not_waited_for(world: World):
+def test_a_run_that_was_removed_is_not_waited_for(world: World) -> None:
     world.has(volcano_job("other", "Running"))
     with pytest.raises(DevclusterError, match="digits-1 no longer exists in ml"):
         world.wait()
 
 
 @pytest.mark.parametrize("function", [wait, wait_scheduled, wait_for_sweep])
-def test_a_briefly_unreachable_cluster_is_awaited(world: World, function: Callable[..., object]):
+def test_a_briefly_unreachable_cluster_is_awaited(
+    world: World, function: Callable[..., object]
+) -> None:
     world.has(volcano_job("digits-1", "Completed"), pod("digits-1"), pod("digits-1", 1))
     (world.folder / "silent").touch()
 
@@ -338,21 +340,23 @@ def test_a_briefly_unreachable_cluster_is_awaited(world: World, function: Callab
     assert len(world.reports) == 2
 
 
-def test_waiting_ends_if_the_cluster_stays_silent(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_waiting_ends_if_the_cluster_stays_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runs, "OUTAGE_SECONDS", 0.05)
     (world.folder / "silent").touch()
     with pytest.raises(GitopsError, match="connection refused"):
         world.wait()
 
 
-def test_a_gang_is_scheduled_when_every_pod_has_a_node(world: World):
+def test_a_gang_is_scheduled_when_every_pod_has_a_node(world: World) -> None:
     world.has(pod("digits-1"), pod("digits-1", 1, "Pending"))
     world.has_later(pod("digits-1"), pod("digits-1", 1))
     assert world.wait_scheduled() == 2
     assert world.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
-def test_the_pods_of_steps_do_not_count_for_the_gang(world: World):
+def test_the_pods_of_steps_do_not_count_for_the_gang(world: World) -> None:
     step = pod("digits-1", 2, "Succeeded")
     step["metadata"]["labels"] |= {"volcano.sh/task-spec": "step"}
     world.has(step, pod("digits-1"))
@@ -361,7 +365,7 @@ def test_the_pods_of_steps_do_not_count_for_the_gang(world: World):
     assert world.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
-def test_a_gang_that_is_not_scheduled_is_reported_with_the_reasons(world: World):
+def test_a_gang_that_is_not_scheduled_is_reported_with_the_reasons(world: World) -> None:
     pods = [pod("digits-1", number, "Pending") for number in range(2)]
     job, gang = volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", least=2)
     put(world.folder, [job, gang, *pods, node(gpus=2), queue()])

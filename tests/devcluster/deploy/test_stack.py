@@ -78,7 +78,7 @@ def calls(said: Path) -> list[str]:
     return (said / "calls").read_text().splitlines()
 
 
-def test_changes_are_reported_in_words():
+def test_changes_are_reported_in_words() -> None:
     changes = {"create": 12, "update": 1, "same": 30, "delete": 0, "refresh": 2}
     assert describe(changes) == "12 created, 1 updated, 2 refresh"
     assert describe_plan(changes) == "12 to create, 1 to update, 2 to refresh"
@@ -86,12 +86,12 @@ def test_changes_are_reported_in_words():
 
 
 @pytest.mark.parametrize("changes", [{}, {"same": 30}, {"same": 3, "read": 1, "create": 0}])
-def test_nothing_to_do_is_unchanged(changes: dict[str, int]):
+def test_nothing_to_do_is_unchanged(changes: dict[str, int]) -> None:
     assert describe(changes) == describe_plan(changes) == "unchanged"
     assert is_unchanged(changes)
 
 
-def test_events_are_followed_as_their_log_grows(tmp_path: Path):
+def test_events_are_followed_as_their_log_grows(tmp_path: Path) -> None:
     log, reports = tmp_path / "events", list[str]()
     follower = EventFollower(log)
     follower.follow(reports.append)
@@ -106,7 +106,7 @@ def test_events_are_followed_as_their_log_grows(tmp_path: Path):
     assert follower.changes == {"create": 1, "update": 1, "same": 1}
 
 
-def test_incomplete_lines_are_read_later(tmp_path: Path):
+def test_incomplete_lines_are_read_later(tmp_path: Path) -> None:
     log, reports = tmp_path / "events", list[str]()
     whole = lines(pre("create", "größe"), pre("create", "job"), summary(create=2))
     follower = EventFollower(log)
@@ -117,7 +117,7 @@ def test_incomplete_lines_are_read_later(tmp_path: Path):
     assert follower.changes == {"create": 2}
 
 
-def test_a_summary_without_changes_is_empty(tmp_path: Path):
+def test_a_summary_without_changes_is_empty(tmp_path: Path) -> None:
     log = tmp_path / "events"
     log.write_bytes(lines({"summaryEvent": {"resourceChanges": None}}))
     follower = EventFollower(log)
@@ -125,7 +125,7 @@ def test_a_summary_without_changes_is_empty(tmp_path: Path):
     assert follower.changes == {}
 
 
-def test_a_preview_is_checked_by_the_policy_pack(stack: Stack, said: Path):
+def test_a_preview_is_checked_by_the_policy_pack(stack: Stack, said: Path) -> None:
     (said / "events").write_bytes(lines(pre("create", "job"), summary(create=1)))
     reports: list[str] = []
     assert stack.preview().finish(reports.append) == {"create": 1}
@@ -138,7 +138,7 @@ def test_a_preview_is_checked_by_the_policy_pack(stack: Stack, said: Path):
     assert (said / "folder").read_text().strip() == str(CHECKOUT)
 
 
-def test_an_update_asks_nothing(stack: Stack, said: Path):
+def test_an_update_asks_nothing(stack: Stack, said: Path) -> None:
     stack.update().finish(lambda _: None)
     (call,) = calls(said)
     assert call.startswith("up --yes --skip-preview")
@@ -147,7 +147,7 @@ def test_an_update_asks_nothing(stack: Stack, said: Path):
 
 def test_events_of_an_earlier_update_are_not_counted_again(
     stack: Stack, said: Path, layout: Layout
-):
+) -> None:
     (layout.logs / "pulumi-up.events").write_bytes(lines(summary(create=99)))
     (said / "events").unlink()
     assert stack.update().finish(lambda _: None) == {}
@@ -155,7 +155,7 @@ def test_events_of_an_earlier_update_are_not_counted_again(
 
 def test_a_policy_violation_is_reported_from_its_diagnostics(
     stack: Stack, said: Path, layout: Layout
-):
+) -> None:
     (said / "status").write_text("255")
     (said / "out").write_text(REFUSED)
     with pytest.raises(DevclusterError) as caught:
@@ -166,7 +166,7 @@ def test_a_policy_violation_is_reported_from_its_diagnostics(
     assert rest == REFUSED.splitlines()[2:]
 
 
-def test_a_failure_without_diagnostics_shows_its_last_lines(stack: Stack, said: Path):
+def test_a_failure_without_diagnostics_shows_its_last_lines(stack: Stack, said: Path) -> None:
     (said / "status").write_text("1")
     (said / "err").write_text("".join(f"line {number}\n" for number in range(40)))
     with pytest.raises(DevclusterError) as caught:
@@ -174,7 +174,9 @@ def test_a_failure_without_diagnostics_shows_its_last_lines(stack: Stack, said: 
     assert str(caught.value).splitlines()[1:] == [f"line {number}" for number in range(10, 40)]
 
 
-def test_an_interrupted_update_waits_for_pulumi_to_end(stack: Stack, said: Path, install: Install):
+def test_an_interrupted_update_waits_for_pulumi_to_end(
+    stack: Stack, said: Path, install: Install
+) -> None:
     install(
         "pulumi",
         f'trap "echo ended > {said}/trap; exit 1" TERM; echo x > {said}/began; '
@@ -207,7 +209,7 @@ def _update_and_write_events(stack: Stack, report: Any) -> None:
         writer.wait()
 
 
-def test_a_stack_is_created_where_it_is_not_there(stack: Stack, said: Path):
+def test_a_stack_is_created_where_it_is_not_there(stack: Stack, said: Path) -> None:
     stack.select()
     assert calls(said) == ["stack select --create dev --non-interactive"]
 
@@ -218,7 +220,7 @@ def lock(layout: Layout, pid: int, stack: str = "dev") -> None:
     (folder / "1.json").write_text(json.dumps({"pid": pid}))
 
 
-def test_a_lock_of_a_dead_process_is_released(stack: Stack, said: Path, layout: Layout):
+def test_a_lock_of_a_dead_process_is_released(stack: Stack, said: Path, layout: Layout) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     lock(layout, dead.pid)
@@ -226,7 +228,7 @@ def test_a_lock_of_a_dead_process_is_released(stack: Stack, said: Path, layout: 
     assert calls(said)[1] == "cancel --yes --stack dev --non-interactive"
 
 
-def test_a_lock_of_another_program_is_freed(stack: Stack, said: Path, layout: Layout):
+def test_a_lock_of_another_program_is_freed(stack: Stack, said: Path, layout: Layout) -> None:
     lock(layout, os.getpid())  # the number was reused
     stack.select()
     assert len(calls(said)) == 2
@@ -234,7 +236,7 @@ def test_a_lock_of_another_program_is_freed(stack: Stack, said: Path, layout: La
 
 def test_a_lock_of_a_running_process_is_kept(
     stack: Stack, said: Path, layout: Layout, tmp_path: Path
-):
+) -> None:
     (tmp_path / "pulumi").symlink_to("/bin/sleep")
     with subprocess.Popen([tmp_path / "pulumi", "60"]) as alive:
         lock(layout, alive.pid)
@@ -245,7 +247,7 @@ def test_a_lock_of_a_running_process_is_kept(
 
 def test_a_lock_is_released_while_another_stack_is_updated(
     stack: Stack, said: Path, layout: Layout, tmp_path: Path
-):
+) -> None:
     (tmp_path / "pulumi").symlink_to("/bin/sleep")
     dead = subprocess.Popen(["true"])
     dead.wait()
@@ -257,7 +259,9 @@ def test_a_lock_is_released_while_another_stack_is_updated(
     assert len(calls(said)) == 2
 
 
-def test_a_lock_that_is_half_written_is_left_alone(stack: Stack, said: Path, layout: Layout):
+def test_a_lock_that_is_half_written_is_left_alone(
+    stack: Stack, said: Path, layout: Layout
+) -> None:
     lock(layout, 1)
     for file in layout.pulumi_backend.rglob("1.json"):
         file.write_text('{"pid": ')
@@ -265,13 +269,13 @@ def test_a_lock_that_is_half_written_is_left_alone(stack: Stack, said: Path, lay
     assert len(calls(said)) == 1
 
 
-def test_outputs_are_read(stack: Stack, said: Path):
+def test_outputs_are_read(stack: Stack, said: Path) -> None:
     (said / "out").write_text('{"namespace": "ml", "queues": ["research"]}')
     assert stack.outputs() == {"namespace": "ml", "queues": ["research"]}
     assert calls(said) == ["stack output --json --stack dev --non-interactive"]
 
 
-def test_a_command_that_fails_is_reported_with_its_reason(stack: Stack, said: Path):
+def test_a_command_that_fails_is_reported_with_its_reason(stack: Stack, said: Path) -> None:
     (said / "status").write_text("255")
     (said / "err").write_text("error: incorrect passphrase\n")
     with pytest.raises(

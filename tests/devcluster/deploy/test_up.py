@@ -70,14 +70,14 @@ def printed(cluster: Cluster, summary: Summary) -> str:
     return console.file.getvalue()
 
 
-def test_every_kind_of_cluster_has_a_stack_in_the_checkout():
+def test_every_kind_of_cluster_has_a_stack_in_the_checkout() -> None:
     assert set(STACKS) == set(Kind)
     for name in STACKS.values():
         assert (CHECKOUT / f"Pulumi.{name}.yaml").exists()
         assert (CHECKOUT / "policies" / "config" / f"{name}.json").exists()
 
 
-def test_the_summary_names_queues_runs_and_predictions(cluster: Cluster, tmp_path: Path):
+def test_the_summary_names_queues_runs_and_predictions(cluster: Cluster, tmp_path: Path) -> None:
     put_queue(tmp_path, state="Open", running=1, pending=0)
     summary = Summary(
         changes={"create": 12},
@@ -97,7 +97,7 @@ def test_the_summary_names_queues_runs_and_predictions(cluster: Cluster, tmp_pat
         assert part in text, text
 
 
-def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: Path):
+def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: Path) -> None:
     sample = re.search(r"┌.*?┘", (CHECKOUT / "README.md").read_text(), re.DOTALL)
     assert sample is not None
     digest = re.search(r"sha256 ([0-9a-f]{64})", sample[0])
@@ -121,16 +121,16 @@ def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: P
     assert sample[0] in printed(cluster, summary)
 
 
-def test_a_service_without_a_prediction_is_described_with_the_reason():
+def test_a_service_without_a_prediction_is_described_with_the_reason() -> None:
     reason = NoPredictionError("the runtime is vllm")
     text = up.describe_service("chat", "http://chat.ml:8000", None, reason)
     assert text == "chat: http://chat.ml:8000\nno first prediction: the runtime is vllm"
 
 
-def test_an_unlimited_queue_is_reported(cluster: Cluster, tmp_path: Path):
+def test_an_unlimited_queue_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "queue").write_text('{"spec": {}}')
     assert up._queue_state(cluster, "default") == "Unknown, no limit on GPUs"
 
 
-def test_a_missing_queue_is_reported(cluster: Cluster):
+def test_a_missing_queue_is_reported(cluster: Cluster) -> None:
     assert up._queue_state(cluster, "research") == "not found"

@@ -38,29 +38,29 @@ def base(tmp_path: Path) -> Base:
 
 
 @pytest.mark.parametrize("each", BASES, ids=lambda each: each.reference)
-def test_the_requirements_of_the_checkout_exist(each: Base):
+def test_the_requirements_of_the_checkout_exist(each: Base) -> None:
     assert all("==" in file.read_text() for file in each.requirements)
 
 
-def test_the_name_stays_while_nothing_changes(base: Base):
+def test_the_name_stays_while_nothing_changes(base: Base) -> None:
     assert base.name == base.name
     name, _, key = base.name.rpartition("-")
     assert (name, len(key)) == ("pytorch-cpu", 12)
 
 
-def test_the_name_changes_with_packages_and_what_is_left_out(base: Base):
+def test_the_name_changes_with_packages_and_what_is_left_out(base: Base) -> None:
     others = [replace(base, added=("openssh-server",)), replace(base, headers=("clang",))]
     assert len({base.name, *(other.name for other in others)}) == 3
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_the_name_changes_with_every_file_of_requirements(base: Base, which: int):
+def test_the_name_changes_with_every_file_of_requirements(base: Base, which: int) -> None:
     before = base.name
     base.requirements[which].write_text("torch==2.15.1\n")
     assert base.name != before
 
 
-def test_a_line_that_moves_to_the_other_file_changes_the_name(base: Base):
+def test_a_line_that_moves_to_the_other_file_changes_the_name(base: Base) -> None:
     base.requirements[0].write_text("ab")
     base.requirements[1].write_text("c")
     before = base.name
@@ -71,7 +71,7 @@ def test_a_line_that_moves_to_the_other_file_changes_the_name(base: Base):
 
 def test_other_images_share_the_layers_of_pytorchs_and_add_one(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(torch_cpu, "cut", lambda _: None)
     calls, log = tmp_path / "calls", tmp_path / "log"
     install("mmdebstrap", MMDEBSTRAP.format(calls=calls))
@@ -104,7 +104,7 @@ def test_other_images_share_the_layers_of_pytorchs_and_add_one(
 
 def test_a_failed_installation_of_packages_ends_the_build_of_debian_too(
     tmp_path: Path, install: Install
-):
+) -> None:
     images, log = tmp_path / "images", tmp_path / "log"
     install("mmdebstrap", "exec sleep 600")
     uv = install("uv", "echo no such version; exit 1")

@@ -21,7 +21,7 @@ def root(file: Path, **content: str | tuple[str, int]) -> Path:
     return file
 
 
-def test_only_what_is_new_or_changed_is_in_the_layer(tmp_path: Path):
+def test_only_what_is_new_or_changed_is_in_the_layer(tmp_path: Path) -> None:
     smaller = root(tmp_path / "smaller", same="a", longer="b", later="c")
     larger = root(tmp_path / "larger", same="a", longer="bb", later=("d", 2), new="e")
     write_difference(larger, smaller, tmp_path / "layer")
@@ -35,7 +35,7 @@ def test_only_what_is_new_or_changed_is_in_the_layer(tmp_path: Path):
         assert set(found) == {"etc/longer", "etc/later", "etc/new"}
 
 
-def test_owner_and_permissions_of_a_file_count(tmp_path: Path):
+def test_owner_and_permissions_of_a_file_count(tmp_path: Path) -> None:
     smaller = root(tmp_path / "smaller", same="a")
     larger = tmp_path / "larger"
     with tarfile.open(larger, "w") as archive:

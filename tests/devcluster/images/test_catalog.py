@@ -28,21 +28,21 @@ def binaries(tmp_path: Path, install: Install) -> Path:
     return folder
 
 
-def test_every_tool_of_an_image_is_one_of_the_toolchains():
+def test_every_tool_of_an_image_is_one_of_the_toolchains() -> None:
     programs = {program.name for _, program in pins.load().group("real")}
     tools = {tool for image in TOOL_IMAGES for tool in (image.tool, *dict(image.files).values())}
     assert tools <= programs
 
 
-def test_containerd_finds_its_pause_image_in_the_catalog():
+def test_containerd_finds_its_pause_image_in_the_catalog() -> None:
     assert PAUSE_IMAGE.removeprefix("127.0.0.1:5000/") in {i.reference for i in TOOL_IMAGES}
 
 
-def test_the_dev_stack_builds_upon_the_base_image_of_the_catalog():
+def test_the_dev_stack_builds_upon_the_base_image_of_the_catalog() -> None:
     assert f"127.0.0.1:5000/{PYTORCH.reference}" in (CHECKOUT / "Pulumi.dev.yaml").read_text()
 
 
-def test_an_image_is_built_once_for_the_same_program(tmp_path: Path, binaries: Path):
+def test_an_image_is_built_once_for_the_same_program(tmp_path: Path, binaries: Path) -> None:
     images = tmp_path / "images"
     first = PAUSE.layout(images, binaries)
     stamp = (first.directory / "index.json").stat().st_mtime_ns
@@ -52,7 +52,7 @@ def test_an_image_is_built_once_for_the_same_program(tmp_path: Path, binaries: P
     assert [path.name for path in images.iterdir()] == [first.directory.name]
 
 
-def test_another_program_gets_another_image(tmp_path: Path, binaries: Path):
+def test_another_program_gets_another_image(tmp_path: Path, binaries: Path) -> None:
     first = PAUSE.layout(tmp_path, binaries)
     (binaries / "pause").write_text("waits otherwise")
     second = PAUSE.layout(tmp_path, binaries)
@@ -60,7 +60,7 @@ def test_another_program_gets_another_image(tmp_path: Path, binaries: Path):
     assert second.digest != first.digest
 
 
-def test_an_error_in_the_background_is_raised_by_wait(layout: Layout, install: Install):
+def test_an_error_in_the_background_is_raised_by_wait(layout: Layout, install: Install) -> None:
     install("mmdebstrap", "exit 1")
     images = BaseImages(layout, install("uv", "exit 2"))
     images.start()
@@ -68,7 +68,7 @@ def test_an_error_in_the_background_is_raised_by_wait(layout: Layout, install: I
         images.wait(500)
 
 
-def test_existing_base_images_are_not_built_again(layout: Layout, binaries: Path):
+def test_existing_base_images_are_not_built_again(layout: Layout, binaries: Path) -> None:
     uv = binaries / "uv"  # would fail, as it does not exist
     images = BaseImages(layout, uv, BASES)
     for made in images.layouts.values():
@@ -77,12 +77,12 @@ def test_existing_base_images_are_not_built_again(layout: Layout, binaries: Path
     assert images.wait(0)
 
 
-def test_pytorchs_base_image_is_always_there_and_comes_first(layout: Layout):
+def test_pytorchs_base_image_is_always_there_and_comes_first(layout: Layout) -> None:
     references = list(BaseImages(layout, Path("uv"), [MPI]).layouts)
     assert references == [PYTORCH.reference, MPI.reference]
 
 
-def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Path):
+def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Path) -> None:
     image = ToolImage("pause:3.10", "pause", "/pause", "65532:65532").layout(tmp_path, binaries)
     manifest = json.loads((image.directory / "index.json").read_text())["manifests"][0]
     blobs = image.directory / "blobs" / "sha256"
@@ -91,7 +91,7 @@ def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Pa
     assert described["config"]["User"] == "65532:65532"
 
 
-def test_an_additional_file_results_in_another_image(tmp_path: Path, binaries: Path):
+def test_an_additional_file_results_in_another_image(tmp_path: Path, binaries: Path) -> None:
     (binaries / "script").write_text("does more")
     image = ToolImage("pause:3.10", "pause", "/pause", files=(("/script.sh", "script"),))
     first = image.layout(tmp_path, binaries)
@@ -102,13 +102,13 @@ def test_an_additional_file_results_in_another_image(tmp_path: Path, binaries: P
         assert archive.getnames() == ["pause", "script.sh"]
 
 
-def test_the_image_of_volcanos_webhooks_makes_their_certificates():
+def test_the_image_of_volcanos_webhooks_makes_their_certificates() -> None:
     webhooks = next(image for image in TOOL_IMAGES if image.tool == "vc-webhook-manager")
     # The path is written in Volcano's chart.
     assert dict(webhooks.files)["/gen-admission-secret.sh"] == "volcano-certificates"
 
 
-def test_images_of_programs_in_one_file_share_a_layer(tmp_path: Path, binaries: Path):
+def test_images_of_programs_in_one_file_share_a_layer(tmp_path: Path, binaries: Path) -> None:
     names = ("vc-scheduler", "vc-webhook-manager")
     for name in names:
         (binaries / name).hardlink_to(binaries / "pause")
@@ -122,7 +122,7 @@ def test_images_of_programs_in_one_file_share_a_layer(tmp_path: Path, binaries: 
     assert members[1].linkname == names[0]
 
 
-def test_volcanos_images_share_a_layer():
+def test_volcanos_images_share_a_layer() -> None:
     volcano = [image for image in TOOL_IMAGES if image.reference.startswith("volcanosh/")]
     (files,) = {image.files for image in volcano}
     assert {image.tool for image in volcano} < set(dict(files).values())

@@ -76,7 +76,7 @@ def blob(layout: Layout, digest: str) -> bytes:
     return content
 
 
-def test_the_same_bytes_have_the_same_digest(tmp_path: Path, program: Path):
+def test_the_same_bytes_have_the_same_digest(tmp_path: Path, program: Path) -> None:
     first = image(tmp_path / "a", program)
     copy = tmp_path / "later"
     copy.write_bytes(program.read_bytes())
@@ -87,13 +87,13 @@ def test_the_same_bytes_have_the_same_digest(tmp_path: Path, program: Path):
     assert first.digest == second.digest
 
 
-def test_other_bytes_have_another_digest(tmp_path: Path, program: Path):
+def test_other_bytes_have_another_digest(tmp_path: Path, program: Path) -> None:
     first = image(tmp_path / "a", program)
     program.write_bytes(b"changed")
     assert image(tmp_path / "b", program).digest != first.digest
 
 
-def test_an_image_describes_itself(tmp_path: Path, program: Path):
+def test_an_image_describes_itself(tmp_path: Path, program: Path) -> None:
     layout = image(tmp_path / "a", program)
     assert layout.digest is not None
     manifest = json.loads(blob(layout, layout.digest))
@@ -114,7 +114,9 @@ def test_an_image_describes_itself(tmp_path: Path, program: Path):
     )
 
 
-def test_an_image_of_one_program_holds_it_executable_for_everybody(tmp_path: Path, program: Path):
+def test_an_image_of_one_program_holds_it_executable_for_everybody(
+    tmp_path: Path, program: Path
+) -> None:
     tar = tmp_path / "layer.tar"
     file_layer({"/usr/bin/pause": program}, tar)
     with tarfile.open(tar) as archive:
@@ -125,14 +127,14 @@ def test_an_image_of_one_program_holds_it_executable_for_everybody(tmp_path: Pat
     assert (entry.name, entry.mode, entry.uid, entry.mtime) == ("usr/bin/pause", 0o755, 0, 0)
 
 
-def test_a_program_behind_a_link_is_packed_itself(tmp_path: Path, program: Path):
+def test_a_program_behind_a_link_is_packed_itself(tmp_path: Path, program: Path) -> None:
     (tmp_path / "link").symlink_to(program)
     file_layer({"/pause": tmp_path / "link"}, tmp_path / "layer.tar")
     with tarfile.open(tmp_path / "layer.tar") as archive:
         assert archive.getmember("pause").isreg()
 
 
-def test_an_image_is_complete_or_absent(tmp_path: Path, program: Path, install: Install):
+def test_an_image_is_complete_or_absent(tmp_path: Path, program: Path, install: Install) -> None:
     install("pigz", "printf half; exit 1")
     with pytest.raises(Exception, match="pigz"):
         image(tmp_path / "a", program)
@@ -141,7 +143,7 @@ def test_an_image_is_complete_or_absent(tmp_path: Path, program: Path, install: 
     assert not layout.directory.exists()
 
 
-def test_leftovers_of_an_interrupted_build_are_ignored(tmp_path: Path, program: Path):
+def test_leftovers_of_an_interrupted_build_are_ignored(tmp_path: Path, program: Path) -> None:
     stale = tmp_path / "a" / "image.part"
     stale.mkdir(parents=True)
     (stale / "junk").touch()
@@ -156,7 +158,7 @@ def test_leftovers_of_an_interrupted_build_are_ignored(tmp_path: Path, program: 
 
 def test_an_image_that_the_registry_has_is_not_pushed(
     tmp_path: Path, program: Path, registry: ThreadingHTTPServer, install: Install
-):
+) -> None:
     install("skopeo", "exit 1")
     layout = image(tmp_path / "a", program)
     registry.images["/v2/tools/pause/manifests/3.10"] = layout.digest  # type: ignore[attr-defined]
@@ -170,7 +172,7 @@ def test_an_image_that_the_registry_lacks_is_pushed(
     registry: ThreadingHTTPServer,
     install: Install,
     held: str | None,
-):
+) -> None:
     install("skopeo", f'echo "$*" > {tmp_path}/asked')
     layout = image(tmp_path / "a", program)
     registry.images["/v2/pause/manifests/3.10"] = held  # type: ignore[attr-defined]
@@ -181,7 +183,7 @@ def test_an_image_that_the_registry_lacks_is_pushed(
 
 def test_a_push_that_fails_names_the_log(
     tmp_path: Path, program: Path, registry: ThreadingHTTPServer, install: Install
-):
+) -> None:
     install("skopeo", "echo no room >&2; exit 1")
     log = tmp_path / "push.log"
     with pytest.raises(DevclusterError, match=rf"pushing the image pause:3.10 failed; see {log}"):
@@ -189,6 +191,6 @@ def test_a_push_that_fails_names_the_log(
     assert log.read_text() == "no room\n"
 
 
-def test_a_registry_that_does_not_answer_is_named(tmp_path: Path, program: Path):
+def test_a_registry_that_does_not_answer_is_named(tmp_path: Path, program: Path) -> None:
     with pytest.raises(DevclusterError, match=r"the registry 127.0.0.1:9 does not respond"):
         image(tmp_path / "a", program).push("127.0.0.1:9", "pause:3.10", tmp_path / "log")

@@ -24,7 +24,7 @@ def compile_library(source: str, out: Path, *flags: str) -> None:
 
 
 @needs_gcc
-def test_a_stub_names_the_called_function_and_aborts(tmp_path: Path):
+def test_a_stub_names_the_called_function_and_aborts(tmp_path: Path) -> None:
     library = tmp_path / "libstub.so"
     compile_library(stub_source(["cublasCreate_v2", "ncclAllReduce"]), library)
     call = f"import ctypes; ctypes.CDLL({str(library)!r}).ncclAllReduce()"
@@ -34,7 +34,7 @@ def test_a_stub_names_the_called_function_and_aborts(tmp_path: Path):
 
 
 @needs_gcc
-def test_a_stub_of_data_is_data(tmp_path: Path):
+def test_a_stub_of_data_is_data(tmp_path: Path) -> None:
     library = tmp_path / "libstub.so"
     compile_library(stub_source(sorted(torch_cpu.DATA)), library)
     (name,) = torch_cpu.DATA
@@ -43,7 +43,7 @@ def test_a_stub_of_data_is_data(tmp_path: Path):
 
 
 @needs_gcc
-def test_a_cut_package_loads_without_the_libraries_that_it_lacks(tmp_path: Path):
+def test_a_cut_package_loads_without_the_libraries_that_it_lacks(tmp_path: Path) -> None:
     packages, apart = tmp_path / "packages", tmp_path / "apart"
     libraries = packages / "torch" / "lib"
     named = "-Wl,-soname,libcublas.so.13"
@@ -76,7 +76,7 @@ SECTION = '__attribute__((section(".nv_fatbin"))) const char code[1 << 20] = {1,
 
 
 @needs_gcc
-def test_gpu_code_is_cut_out_of_the_file(tmp_path: Path):
+def test_gpu_code_is_cut_out_of_the_file(tmp_path: Path) -> None:
     library = tmp_path / "libgpu.so"
     values = 'int before = 7; const char *text = "after"; int read(int i) { return code[i]; }'
     compile_library(f"{SECTION} {values}", library)
@@ -91,7 +91,9 @@ def test_gpu_code_is_cut_out_of_the_file(tmp_path: Path):
 
 @needs_gcc
 @pytest.mark.parametrize("flags", [(), ("-Wl,--build-id=none", "-Wa,-mx86-used-note=no")])
-def test_a_library_without_gpu_code_or_a_spare_header_stays(tmp_path: Path, flags: tuple[str, ...]):
+def test_a_library_without_gpu_code_or_a_spare_header_stays(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     library = tmp_path / "libcpu.so"
     compile_library(SECTION if flags else "int seven = 7;", library, *flags)
     if flags:
@@ -102,5 +104,5 @@ def test_a_library_without_gpu_code_or_a_spare_header_stays(tmp_path: Path, flag
     assert library.read_bytes() == before
 
 
-def test_no_missing_libraries_need_no_stubs():
+def test_no_missing_libraries_need_no_stubs() -> None:
     assert "void" not in stub_source([])

@@ -71,7 +71,7 @@ def await_use(gpus: Gpus, condition: Callable[[list[float]], bool]) -> list[floa
     return found
 
 
-def test_an_unassigned_gpu_is_idle(gpus: Gpus):
+def test_an_unassigned_gpu_is_idle(gpus: Gpus) -> None:
     first = gpus.read()[0]
     assert (first["index"], first["uuid"], first["product"]) == (0, FIRST, "Simulated")
     assert first["fields"] == {
@@ -83,7 +83,7 @@ def test_an_unassigned_gpu_is_idle(gpus: Gpus):
     }
 
 
-def test_a_busy_process_uses_its_gpu_and_a_sleeping_one_does_not(gpus: Gpus, start: Start):
+def test_a_busy_process_uses_its_gpu_and_a_sleeping_one_does_not(gpus: Gpus, start: Start) -> None:
     start(COMPUTES, FIRST)
     start(SLEEPS, SECOND)
     found = await_use(gpus, lambda use: use[0] > 0 and use[1] == 0)
@@ -93,21 +93,21 @@ def test_a_busy_process_uses_its_gpu_and_a_sleeping_one_does_not(gpus: Gpus, sta
     assert power[0] > power[2] == POWER_IDLE
 
 
-def test_the_load_of_a_process_is_divided_among_its_gpus(gpus: Gpus, start: Start):
+def test_the_load_of_a_process_is_divided_among_its_gpus(gpus: Gpus, start: Start) -> None:
     start(COMPUTES, f"{FIRST},{THIRD}")
     use = await_use(gpus, lambda use: use[0] > 0)
     assert use[0] == use[2] < 100
     assert use[1] == 0
 
 
-def test_a_process_that_only_reads_gpus_has_none(gpus: Gpus, start: Start):
+def test_a_process_that_only_reads_gpus_has_none(gpus: Gpus, start: Start) -> None:
     start(COMPUTES, "all")
     start(COMPUTES, FIRST)
     use = await_use(gpus, lambda use: use[0] > 0)
     assert use[1:] == [0, 0]
 
 
-def test_memory_is_the_private_memory_of_the_processes(gpus: Gpus, start: Start):
+def test_memory_is_the_private_memory_of_the_processes(gpus: Gpus, start: Start) -> None:
     process = start(REMEMBERS, FIRST)
     assert process.stdout is not None
     process.stdout.readline()
@@ -120,7 +120,7 @@ def test_memory_is_the_private_memory_of_the_processes(gpus: Gpus, start: Start)
     assert field(gpus, "FB_USED") == [0, 0, 0]
 
 
-def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path):
+def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path) -> None:
     faults.write_text('{"1": {"DCGM_FI_DEV_XID_ERRORS": 79}}')
     assert field(gpus, "XID_ERRORS") == [0, 79, 0]
     assert field(gpus, "FB_FREE") == [TOTAL] * 3
@@ -140,13 +140,13 @@ def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path):
         ),
     ],
 )
-def test_an_invalid_fault_file_is_refused(gpus: Gpus, faults: Path, text: str, said: str):
+def test_an_invalid_fault_file_is_refused(gpus: Gpus, faults: Path, text: str, said: str) -> None:
     faults.write_text(text)
     with pytest.raises(DevclusterError, match=said):
         gpus.read()
 
 
-def test_connected_clients_receive_values(gpus: Gpus, faults: Path, tmp_path: Path):
+def test_connected_clients_receive_values(gpus: Gpus, faults: Path, tmp_path: Path) -> None:
     where = tmp_path / "pod-resources" / "gpus.sock"
     with server(where, gpus) as served:
         answering = threading.Thread(target=served.serve_forever)
@@ -167,7 +167,7 @@ def ask(where: Path) -> list[dict[str, Any]]:
         return list(json.loads(connection.makefile().read()))
 
 
-def test_a_leftover_socket_is_replaced(gpus: Gpus, tmp_path: Path):
+def test_a_leftover_socket_is_replaced(gpus: Gpus, tmp_path: Path) -> None:
     where = tmp_path / "gpus.sock"
     for _ in range(2):
         with server(where, gpus):

@@ -74,25 +74,25 @@ def stores(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
     return layout
 
 
-def test_stores_stay_while_there_is_space(stores: Layout):
+def test_stores_stay_while_there_is_space(stores: Layout) -> None:
     assert free_space(stores) == ""
     assert stores.node_stores.exists()
 
 
-def test_stores_are_emptied_on_a_full_disk(stores: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_stores_are_emptied_on_a_full_disk(stores: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1 << 60)
     assert "because only " in free_space(stores)
     assert not stores.node_stores.exists()
 
 
 @pytest.mark.parametrize("names", ["", "pytorch-cpu-0\n", f"pytorch-cpu-0\n{PYTORCH.name}\n"])
-def test_stores_with_another_base_image_are_emptied(stores: Layout, names: str):
+def test_stores_with_another_base_image_are_emptied(stores: Layout, names: str) -> None:
     (stores.node_stores / "base-images").write_text(names)
     assert "because the base image has changed" in free_space(stores)
     assert not stores.node_stores.exists()
 
 
-def test_stores_of_a_running_cluster_stay(stores: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_stores_of_a_running_cluster_stay(stores: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1 << 60)
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [Path("/elsewhere")])
     assert free_space(stores) == ""
@@ -143,7 +143,7 @@ def copies(layout: Layout, name: str) -> list[Path]:
 
 def test_the_base_image_is_unpacked_once_for_all_stores(
     nodes: Layout, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")  # the user's, for another engine
     link_base(nodes, SPEC, REFERENCE)
     for name in ("root", "site"):
@@ -155,13 +155,13 @@ def test_the_base_image_is_unpacked_once_for_all_stores(
     assert (nodes.node_stores / "base-images").read_text() == f"{PYTORCH.name}\n"
 
 
-def test_a_second_start_leaves_the_stores_alone(nodes: Layout, install: Install):
+def test_a_second_start_leaves_the_stores_alone(nodes: Layout, install: Install) -> None:
     link_base(nodes, SPEC, REFERENCE)
     install("ctr", "exit 1")
     link_base(nodes, SPEC, REFERENCE)
 
 
-def test_an_interrupted_start_is_completed(nodes: Layout):
+def test_an_interrupted_start_is_completed(nodes: Layout) -> None:
     link_base(nodes, SPEC, REFERENCE)
     (nodes.node_stores / "base-images").unlink()
     names = nodes.node_store("gpu-node-1") / "containerd" / "names"
@@ -172,7 +172,7 @@ def test_an_interrupted_start_is_completed(nodes: Layout):
     assert draft.exists()
 
 
-def test_a_node_without_containerd_is_named(nodes: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_a_node_without_containerd_is_named(nodes: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "process_iter", lambda _: [])
     with pytest.raises(DevclusterError, match="containerd of gpu-node-0 is not running"):
         link_base(nodes, SPEC, REFERENCE)

@@ -46,7 +46,7 @@ def read(service: Service) -> dict[str, Any]:
     return json.loads(Path(option(service, "--config")).read_text())
 
 
-def test_containerd_pulls_loopback_images_from_the_first_node(second: NodeServices):
+def test_containerd_pulls_loopback_images_from_the_first_node(second: NodeServices) -> None:
     service = second.containerd()
     config = tomllib.loads(Path(service.command[-1]).read_text())
     cri = config["plugins"]["io.containerd.grpc.v1.cri"]
@@ -57,14 +57,14 @@ def test_containerd_pulls_loopback_images_from_the_first_node(second: NodeServic
     assert cri["sandbox_image"].startswith("127.0.0.1:5000/")
 
 
-def test_containerd_knows_the_runtime_class_of_gpus(first: NodeServices):
+def test_containerd_knows_the_runtime_class_of_gpus(first: NodeServices) -> None:
     config = tomllib.loads(Path(first.containerd().command[-1]).read_text())
     cri = config["plugins"]["io.containerd.grpc.v1.cri"]
     assert set(cri["containerd"]["runtimes"]) == {"runc", "nvidia"}
     assert cri["restrict_oom_score_adj"] is True
 
 
-def test_pods_get_addresses_from_the_range_of_their_node(second: NodeServices):
+def test_pods_get_addresses_from_the_range_of_their_node(second: NodeServices) -> None:
     second.containerd()
     chain = json.loads(services.CNI_CHAIN.read_text())
     bridge = chain["plugins"][0]
@@ -72,7 +72,7 @@ def test_pods_get_addresses_from_the_range_of_their_node(second: NodeServices):
     assert bridge["ipMasq"] is False
 
 
-def test_the_kubelet_sets_labels_of_gpu_feature_discovery(first: NodeServices):
+def test_the_kubelet_sets_labels_of_gpu_feature_discovery(first: NodeServices) -> None:
     labels = dict(part.split("=") for part in option(first.kubelet(), "--node-labels").split(","))
     assert labels == {
         "nvidia.com/gpu.present": "true",
@@ -81,7 +81,9 @@ def test_the_kubelet_sets_labels_of_gpu_feature_discovery(first: NodeServices):
     }
 
 
-def test_only_the_first_node_accepts_pods_without_a_gpu(first: NodeServices, second: NodeServices):
+def test_only_the_first_node_accepts_pods_without_a_gpu(
+    first: NodeServices, second: NodeServices
+) -> None:
     taint = "--register-with-taints=nvidia.com/gpu=present:NoSchedule"
     assert taint not in first.kubelet().command
     assert taint in second.kubelet().command
@@ -89,7 +91,7 @@ def test_only_the_first_node_accepts_pods_without_a_gpu(first: NodeServices, sec
 
 def test_the_device_plugin_and_exporter_find_the_nodes_hardware(
     first: NodeServices, machine: Layout
-):
+) -> None:
     service = first.gpus()
     hardware = json.loads(services.HARDWARE_FILE.read_text())
     assert hardware == {
@@ -104,11 +106,11 @@ def test_the_device_plugin_and_exporter_find_the_nodes_hardware(
     ]
 
 
-def test_no_two_nodes_have_the_same_gpu():
+def test_no_two_nodes_have_the_same_gpu() -> None:
     assert set(FIRST.gpu_uuids).isdisjoint(SECOND.gpu_uuids)
 
 
-def test_kubelet_requires_a_client_certificate(first: NodeServices, machine: Layout):
+def test_kubelet_requires_a_client_certificate(first: NodeServices, machine: Layout) -> None:
     config = read(first.kubelet())
     assert config["authentication"]["anonymous"]["enabled"] is False
     assert config["authentication"]["x509"]["clientCAFile"] == str(machine.pki / "ca.crt")
@@ -116,20 +118,20 @@ def test_kubelet_requires_a_client_certificate(first: NodeServices, machine: Lay
     assert config["readOnlyPort"] == 0
 
 
-def test_the_kubelet_runs_on_both_versions_of_cgroups_and_with_swap(first: NodeServices):
+def test_the_kubelet_runs_on_both_versions_of_cgroups_and_with_swap(first: NodeServices) -> None:
     config = read(first.kubelet())
     assert config["failCgroupV1"] is False
     assert config["failSwapOn"] is False
     assert config["cgroupDriver"] == "cgroupfs"
 
 
-def test_pods_use_the_dns_of_the_cluster(first: NodeServices):
+def test_pods_use_the_dns_of_the_cluster(first: NodeServices) -> None:
     config = read(first.kubelet())
     assert config["clusterDNS"] == [SPEC.network.dns]
     assert Path(config["resolvConf"]).read_text() == ""
 
 
-def test_kube_proxy_keeps_the_hosts_connection_tracking(second: NodeServices):
+def test_kube_proxy_keeps_the_hosts_connection_tracking(second: NodeServices) -> None:
     config = read(second.kube_proxy())
     assert config["conntrack"] == {
         "maxPerCore": 0,
@@ -139,7 +141,7 @@ def test_kube_proxy_keeps_the_hosts_connection_tracking(second: NodeServices):
     assert config["clusterCIDR"] == SECOND.pod_range
 
 
-def test_the_dns_service_points_to_coredns(first: NodeServices):
+def test_the_dns_service_points_to_coredns(first: NodeServices) -> None:
     corefile = Path(first.coredns().command[-1]).read_text()
     service, endpoints = first.dns_objects()["items"]  # type: ignore[misc]
     assert service["spec"]["clusterIP"] == SPEC.network.dns
@@ -155,24 +157,24 @@ def test_the_dns_service_points_to_coredns(first: NodeServices):
     }
 
 
-def test_the_registry_keeps_its_images_in_the_cache(first: NodeServices, machine: Layout):
+def test_the_registry_keeps_its_images_in_the_cache(first: NodeServices, machine: Layout) -> None:
     command = first.registry().command
     config = json.loads(Path(command[-1]).read_text())
     assert config["storage"]["filesystem"]["rootdirectory"] == str(machine.registry)
     assert config["http"]["addr"].endswith(":5000")
 
 
-def test_charts_are_served_on_the_nodes_address_alone(first: NodeServices):
+def test_charts_are_served_on_the_nodes_address_alone(first: NodeServices) -> None:
     command = list(first.chart_repository(Path("/charts")).command)
     assert command[-4:] == ["--bind", FIRST.address, "--directory", "/charts"]
     assert "8879" in command
 
 
-def test_dockers_socket_is_in_the_clusters_state(first: NodeServices, machine: Layout):
+def test_dockers_socket_is_in_the_clusters_state(first: NodeServices, machine: Layout) -> None:
     assert option(first.docker(), "--host") == f"unix://{machine.docker_socket}"
 
 
-def test_addresses_of_the_cluster_are_consistent():
+def test_addresses_of_the_cluster_are_consistent() -> None:
     network = SPEC.network
     block, of_services = ip_network(network.block), ip_network(network.services)
     link = ip_network(f"{network.host}/{network.link_prefix}", strict=False)

@@ -109,25 +109,25 @@ def assert_every_fixture_is_reported(done: Judged, cases: dict[int, Case]) -> No
         assert (case.rule, RULES_BY_NAME[case.rule].level.value, place) in told
 
 
-def test_every_rule_about_resources_reports_its_bad_fixtures(run: Run):
+def test_every_rule_about_resources_reports_its_bad_fixtures(run: Run) -> None:
     stacks = ((i, [changed(case.build(), *case.edits)]) for i, case in OF_RESOURCES.items())
     done = run("preview", tagged(stacks), merged(OF_RESOURCES))
     assert_every_fixture_is_reported(done, OF_RESOURCES)
 
 
-def test_every_rule_about_stacks_reports_its_bad_fixtures(run: Run):
+def test_every_rule_about_stacks_reports_its_bad_fixtures(run: Run) -> None:
     stacks = ((i, case.stack()) for i, case in OF_STACKS.items())
     done = run("preview", tagged(stacks), merged(OF_STACKS))
     assert_every_fixture_is_reported(done, OF_STACKS)
 
 
-def test_good_fixtures_are_reported_by_no_rule(run: Run):
+def test_good_fixtures_are_reported_by_no_rule(run: Run) -> None:
     done = run("preview", manifests.whole_stack(), STRICT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.reports == []
 
 
-def test_unknown_values_violate_no_rule_and_other_rules_are_evaluated(run: Run):
+def test_unknown_values_violate_no_rule_and_other_rules_are_evaluated(run: Run) -> None:
     """Exceptions: a release, whose chart is never evaluated, and an unknown kind."""
     counted = [i for i, case in OF_STACKS.items() if case.rule == "gpu-budget"]
     budgets = {f"research-case{i}x": 6 for i in counted}
@@ -143,7 +143,7 @@ def test_unknown_values_violate_no_rule_and_other_rules_are_evaluated(run: Run):
     assert ("training-queue-declared", f"case{next(iter(OF_RESOURCES))}x") in told
 
 
-def test_unknown_gpus_have_no_cost(run: Run):
+def test_unknown_gpus_have_no_cost(run: Run) -> None:
     """On its own: in a stack of all fixtures the known GPUs cost enough to hide it."""
     (case,) = (case for case in CASES if case.rule == "gpu-cost")
     prices = {"hourlyPrices": {"nvidia.com/gpu": 2.5}}
@@ -154,7 +154,7 @@ def test_unknown_gpus_have_no_cost(run: Run):
     assert "gpu-cost" in {report.rule for report in beyond.reports}
 
 
-def test_every_remediation_changes_what_is_registered(run: Run, tmp_path: Path):
+def test_every_remediation_changes_what_is_registered(run: Run, tmp_path: Path) -> None:
     volcano = changed(
         manifests.volcano_job(),
         (f"{POD}/tolerations", REMOVED),

@@ -43,7 +43,9 @@ def strict(schema: Any) -> Any:
     return closed
 
 
-def test_reports_fit_the_schema(schema: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_reports_fit_the_schema(
+    schema: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(POD)
     assert main([str(path), "--format", "openreports"]) == 1

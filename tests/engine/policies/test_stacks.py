@@ -23,7 +23,7 @@ def images_that_are_there(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["dev", "simulated"])
-def test_the_stack_passes_every_rule(engine: MakeStack, name: str):
+def test_the_stack_passes_every_rule(engine: MakeStack, name: str) -> None:
     stack = engine(name, images_that_are_there)
     outcome = stack.preview(*pack(name))
     assert outcome.status == 0, outcome.text
@@ -49,7 +49,7 @@ REMEDIES = {
 }
 
 
-def test_a_configuration_that_violates_rules_creates_nothing(engine: MakeStack):
+def test_a_configuration_that_violates_rules_creates_nothing(engine: MakeStack) -> None:
     def mistakes(config: dict[str, Any]) -> None:
         foreign_registry(config)
         literal_secret(config)

@@ -26,7 +26,7 @@ def texts(pulumi_type: str, properties: Any) -> list[str]:
     return [violation.text for violation in RULE.violations(view, RULE.configure({}))]
 
 
-def test_a_release_is_named_with_the_command_that_renders_it():
+def test_a_release_is_named_with_the_command_that_renders_it() -> None:
     (text,) = texts("kubernetes:helm.sh/v3:Release", RELEASE)
     assert 'chart: found "volcano", a chart whose objects no rule has checked' in text
     command = "helm template batch volcano --repo https://charts.example.com --version 1.15.1"
@@ -34,7 +34,7 @@ def test_a_release_is_named_with_the_command_that_renders_it():
 
 
 @pytest.mark.parametrize("properties", [{}, {"chart": UNKNOWN}, {"chart": 1}, {"chart": None}])
-def test_a_release_is_never_passed_over_in_silence(properties: Any):
+def test_a_release_is_never_passed_over_in_silence(properties: Any) -> None:
     (text,) = texts("kubernetes:helm.sh/v3:Release", properties)
     assert "no rule has checked" in text
 
@@ -43,14 +43,14 @@ def test_a_release_is_never_passed_over_in_silence(properties: Any):
     ("version", "kind"),
     [("helm.cattle.io/v1", "HelmChart"), ("helm.toolkit.fluxcd.io/v2beta1", "helmrelease")],
 )
-def test_releases_of_controllers_in_the_cluster_are_releases(version: str, kind: str):
+def test_releases_of_controllers_in_the_cluster_are_releases(version: str, kind: str) -> None:
     assert texts(f"kubernetes:{version}:{kind}", {"apiVersion": version, "kind": kind})
 
 
 @pytest.mark.parametrize(
     "pulumi_type", ["kubernetes:helm.sh/v4:Chart", "kubernetes:helm.sh/v3:Chart", "aws:s3:Release"]
 )
-def test_what_registers_its_manifests_is_none(pulumi_type: str):
+def test_what_registers_its_manifests_is_none(pulumi_type: str) -> None:
     assert texts(pulumi_type, RELEASE) == []
 
 

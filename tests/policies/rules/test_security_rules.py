@@ -47,7 +47,9 @@ CONTROLS: list[tuple[str, Manifest]] = [
 
 @pytest.mark.parametrize("place", CONTAINERS)
 @pytest.mark.parametrize(("rule", "fields"), CONTROLS)
-def test_a_control_applies_to_every_type_of_container(rule: str, fields: Manifest, place: str):
+def test_a_control_applies_to_every_type_of_container(
+    rule: str, fields: Manifest, place: str
+) -> None:
     container = {"name": "other", "image": "example.com/a:1.0", **fields}
     value: Any = container if place.endswith("1") else [container]
     assert judge(rule, deployment((f"{POD}/{place}", value)))
@@ -66,7 +68,7 @@ def test_a_control_applies_to_every_type_of_container(rule: str, fields: Manifes
         ("tolerations-bounded", "tolerations/1", {"key": "", "operator": "Exists"}),
     ],
 )
-def test_a_control_of_the_pod_is_refused(rule: str, field: str, value: Any):
+def test_a_control_of_the_pod_is_refused(rule: str, field: str, value: Any) -> None:
     assert judge(rule, deployment((f"{POD}/{field}", value)))
 
 
@@ -90,11 +92,11 @@ def test_a_control_of_the_pod_is_refused(rule: str, field: str, value: Any):
         ("no-host-ports", f"{MAIN}/ports/0/hostPort", UNKNOWN_VALUE),
     ],
 )
-def test_what_the_standard_allows_is_accepted(rule: str, field: str, value: Any):
+def test_what_the_standard_allows_is_accepted(rule: str, field: str, value: Any) -> None:
     assert judge(rule, deployment((field, value))) == []
 
 
-def test_ipc_lock_is_refused_next_to_an_rdma_device():
+def test_ipc_lock_is_refused_next_to_an_rdma_device() -> None:
     edits = (
         (f"{MAIN}/securityContext/capabilities/add", ["IPC_LOCK"]),
         (f"{MAIN}/resources/limits/rdma~hca", 1),
@@ -102,7 +104,7 @@ def test_ipc_lock_is_refused_next_to_an_rdma_device():
     assert judge("capabilities-dropped", deployment(*edits)) != []
 
 
-def test_a_capability_can_be_allowed_by_configuration():
+def test_a_capability_can_be_allowed_by_configuration() -> None:
     edit = (f"{MAIN}/securityContext/capabilities/add", ["IPC_LOCK"])
     config = {"allowedCapabilities": ["IPC_LOCK"]}
     assert judge("capabilities-dropped", deployment(edit), config=config) == []
@@ -139,7 +141,7 @@ def test_a_capability_can_be_allowed_by_configuration():
         ("HF_TOKEN", "{{hunter22}}"),
     ],
 )
-def test_a_secret_in_the_environment_is_refused(name: str, value: str):
+def test_a_secret_in_the_environment_is_refused(name: str, value: str) -> None:
     edit = (f"{MAIN}/env", [{"name": name, "value": value}])
     (message,) = judge("no-literal-secrets", deployment(edit))
     assert value not in message
@@ -179,7 +181,7 @@ def test_a_secret_in_the_environment_is_refused(name: str, value: str):
         ("CODE", "connect(host=h, user=u, password=secret)"),
     ],
 )
-def test_a_harmless_variable_is_accepted(name: str, value: str):
+def test_a_harmless_variable_is_accepted(name: str, value: str) -> None:
     edit = (f"{MAIN}/env", [{"name": name, "value": value}])
     assert judge("no-literal-secrets", deployment(edit)) == []
 
@@ -194,7 +196,7 @@ def test_a_harmless_variable_is_accepted(name: str, value: str):
     ],
 )
 @pytest.mark.parametrize("key", ["command", "args"])
-def test_a_secret_among_the_words_of_a_command_is_refused(words: list[str], key: str):
+def test_a_secret_among_the_words_of_a_command_is_refused(words: list[str], key: str) -> None:
     assert judge("no-literal-secrets", deployment((f"{MAIN}/{key}", words)))
 
 
@@ -212,7 +214,7 @@ def test_a_secret_among_the_words_of_a_command_is_refused(words: list[str], key:
         ["sh", "-c", "HF_TOKEN=`cat /run/token` run"],
     ],
 )
-def test_a_harmless_command_is_accepted(words: list[str]):
+def test_a_harmless_command_is_accepted(words: list[str]) -> None:
     assert judge("no-literal-secrets", deployment((f"{MAIN}/args", words))) == []
 
 
@@ -264,7 +266,7 @@ SECRETS_ELSEWHERE = [
 
 
 @pytest.mark.parametrize("item", SECRETS_ELSEWHERE)
-def test_a_secret_in_any_other_object_is_refused(item: Manifest):
+def test_a_secret_in_any_other_object_is_refused(item: Manifest) -> None:
     assert judge("no-secrets-in-manifests", item)
 
 
@@ -322,11 +324,11 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest):
         ),
     ],
 )
-def test_names_of_secrets_are_not_secrets(item: Manifest):
+def test_names_of_secrets_are_not_secrets(item: Manifest) -> None:
     assert judge("no-secrets-in-manifests", item) == []
 
 
-def test_a_secret_of_a_pod_is_reported_once():
+def test_a_secret_of_a_pod_is_reported_once() -> None:
     edit = (f"{MAIN}/env", [{"name": "HF_TOKEN", "value": TOKEN}])
     assert judge("no-secrets-in-manifests", deployment(edit)) == []
 
@@ -349,7 +351,7 @@ def role(kind: str, **rule: Any) -> Manifest:
         role("ClusterRole", nonResourceURLs=["*"], verbs=["get"]),
     ],
 )
-def test_a_role_with_too_many_rights_is_refused(item: Manifest):
+def test_a_role_with_too_many_rights_is_refused(item: Manifest) -> None:
     assert judge("rbac-least-privilege", item)
 
 
@@ -370,12 +372,12 @@ def test_a_role_with_too_many_rights_is_refused(item: Manifest):
         role("ClusterRole", apiGroups=[""], resources=["secrets"], verbs=["create"]),
     ],
 )
-def test_rights_of_a_controller_are_accepted(item: Manifest):
+def test_rights_of_a_controller_are_accepted(item: Manifest) -> None:
     assert judge("rbac-least-privilege", item) == []
 
 
 @pytest.mark.parametrize(("audience", "refused"), [("api", True), ("sts.amazonaws.com", False)])
-def test_only_tokens_for_the_api_are_hidden(audience: str, refused: bool):
+def test_only_tokens_for_the_api_are_hidden(audience: str, refused: bool) -> None:
     source = {"serviceAccountToken": {"path": "t", "audience": audience}}
     edit = (f"{POD}/volumes/2", {"name": "t", "projected": {"sources": [source]}})
     assert bool(judge("no-hidden-token", deployment(edit))) is refused
@@ -396,11 +398,11 @@ def test_only_tokens_for_the_api_are_hidden(audience: str, refused: bool):
         manifest("example.com/v1", "Gadget", spec={"ingress": {"enabled": False}}),
     ],
 )
-def test_what_is_inside_the_cluster_is_not_public(item: Manifest):
+def test_what_is_inside_the_cluster_is_not_public(item: Manifest) -> None:
     assert judge("service-not-public", item) == []
 
 
-def test_a_public_custom_resource_is_allowed_by_its_address():
+def test_a_public_custom_resource_is_allowed_by_its_address() -> None:
     ray = manifest("ray.io/v1", "RayCluster", spec={"headGroupSpec": {"serviceType": "NodePort"}})
     assert judge("service-not-public", ray)
     allowed = {"allowedServices": ["team/RayCluster.ray.io/a"]}
@@ -417,7 +419,7 @@ def test_a_public_custom_resource_is_allowed_by_its_address():
         *(("nightly-20260101", False), ("2.5.0-stable", False), ("headless-2", False)),
     ],
 )
-def test_a_tag_of_a_branch_moves(tag: str, moves: bool):
+def test_a_tag_of_a_branch_moves(tag: str, moves: bool) -> None:
     edit = (f"{MAIN}/image", f"127.0.0.1:5000/team/web:{tag}")
     assert bool(judge("image-tag-fixed", deployment(edit))) is moves
 
@@ -430,7 +432,7 @@ def test_a_tag_of_a_branch_moves(tag: str, moves: bool):
         ("pvc://models/a", False),
     ],
 )
-def test_models_come_from_allowed_sources(uri: str, refused: bool):
+def test_models_come_from_allowed_sources(uri: str, refused: bool) -> None:
     spec = {"trainer": {"image": "registry.example.com/a:1.0"}, "initializer": {"model": {}}}
     job = manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", spec=spec)
     job["spec"]["initializer"]["model"]["storageUri"] = uri

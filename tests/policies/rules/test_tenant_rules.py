@@ -35,7 +35,7 @@ def with_gpu(name: str) -> Manifest:
 @pytest.mark.parametrize("rule", ["namespace-gpu-quota", "namespace-default-deny"])
 def test_the_namespace_of_a_cluster_scoped_template_is_unknown(
     rule: str, version: str, kind: str, field: str
-):
+) -> None:
     container = manifests.container("main")
     pod = {"spec": {"template": {"spec": {"containers": [container]}}}}
     items = {
@@ -63,11 +63,11 @@ def test_the_namespace_of_a_cluster_scoped_template_is_unknown(
         ({"requests.amd.com/gpu": 8}, {}),
     ],
 )
-def test_a_quota_that_does_not_count_is_refused(hard: Manifest, spec: Manifest):
+def test_a_quota_that_does_not_count_is_refused(hard: Manifest, spec: Manifest) -> None:
     assert quota_findings(hard, **spec)
 
 
-def test_every_requested_accelerator_needs_a_quota():
+def test_every_requested_accelerator_needs_a_quota() -> None:
     jobs = (manifests.volcano_job(), with_gpu("amd.com/gpu"))
     (message,) = quota_findings({"requests.nvidia.com/gpu": 8}, *jobs)
     assert "requests.amd.com/gpu" in message
@@ -75,17 +75,17 @@ def test_every_requested_accelerator_needs_a_quota():
     assert quota_findings(both, *jobs) == []
 
 
-def test_a_quota_that_counts_is_accepted():
+def test_a_quota_that_counts_is_accepted() -> None:
     assert quota_findings({"requests.nvidia.com/gpu": "8"}) == []
 
 
-def test_a_quota_below_the_gpus_of_one_workload_is_refused():
+def test_a_quota_below_the_gpus_of_one_workload_is_refused() -> None:
     (message,) = quota_findings({"requests.nvidia.com/gpu": 1})
     assert "found 2 of requests.nvidia.com/gpu in one workload" in message
 
 
 @pytest.mark.parametrize("counts", [(8, 1), (1, 8)])
-def test_the_smallest_of_several_quotas_counts(counts: tuple[int, int]):
+def test_the_smallest_of_several_quotas_counts(counts: tuple[int, int]) -> None:
     quotas = [
         changed(
             manifests.quota(),
@@ -115,7 +115,7 @@ def policy_findings(*rules: Any, **spec: Any) -> list[str]:
         {"from": [{"ipBlock": {"cidr": "::/0"}}]},
     ],
 )
-def test_a_policy_that_admits_everybody_undoes_the_one_that_denies(rule: Manifest):
+def test_a_policy_that_admits_everybody_undoes_the_one_that_denies(rule: Manifest) -> None:
     (message,) = policy_findings(rule)
     assert 'NetworkPolicy "allow"' in message
 
@@ -128,7 +128,7 @@ def test_a_policy_that_admits_everybody_undoes_the_one_that_denies(rule: Manifes
         {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
     ],
 )
-def test_a_policy_that_admits_some_is_accepted(rule: Manifest):
+def test_a_policy_that_admits_some_is_accepted(rule: Manifest) -> None:
     assert policy_findings(rule) == []
 
 
@@ -163,7 +163,7 @@ def calico(**source: Any) -> Manifest:
 )
 def test_policies_of_network_plugins_may_not_admit_everybody(
     kind: tuple[str, str], fields: Manifest, refused: bool
-):
+) -> None:
     metadata = {"name": "allow", "namespace": "training"}
     policy = {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, **fields}
     workload = manifests.volcano_job()
@@ -171,7 +171,7 @@ def test_policies_of_network_plugins_may_not_admit_everybody(
     assert bool(found) is refused
 
 
-def test_a_policy_of_some_pods_may_admit_everybody():
+def test_a_policy_of_some_pods_may_admit_everybody() -> None:
     assert policy_findings({}, podSelector={"matchLabels": {"app": "web"}}) == []
 
 
@@ -186,7 +186,7 @@ def test_a_policy_of_some_pods_may_admit_everybody():
         ({"nfs": {"server": "nfs.example.com", "path": "/"}}, False),
     ],
 )
-def test_a_volume_does_not_reach_the_node(source: Manifest, refused: bool):
+def test_a_volume_does_not_reach_the_node(source: Manifest, refused: bool) -> None:
     volume = changed(manifests.volume(), ("spec", source))
     assert bool(judge("no-host-volume", volume)) is refused
 
@@ -209,7 +209,7 @@ def stateful_set(name: str, storage_class: str = "fast") -> Manifest:
         (stateful_set("cache"), False),
     ],
 )
-def test_claims_of_a_stateful_set_are_kept(workload: Manifest, refused: bool):
+def test_claims_of_a_stateful_set_are_kept(workload: Manifest, refused: bool) -> None:
     stack = (workload, manifests.storage_class())
     assert bool(judge("checkpoints-kept", *stack)) is refused
 
@@ -220,14 +220,14 @@ def volcano_claim(storage_class: str) -> Manifest:
 
 
 @pytest.mark.parametrize(("storage_class", "refused"), [("fast", True), ("shared", False)])
-def test_claims_that_volcano_creates_are_kept(storage_class: str, refused: bool):
+def test_claims_that_volcano_creates_are_kept(storage_class: str, refused: bool) -> None:
     stack = (volcano_claim(storage_class), manifests.storage_class())
     assert bool(judge("checkpoints-kept", *stack)) is refused
 
 
 @pytest.mark.parametrize("source", [{"emptyDir": {}}, {"ephemeral": {"volumeClaimTemplate": {}}}])
 @pytest.mark.parametrize("name", ["checkpoints", "data"])
-def test_checkpoints_do_not_die_with_the_pod(source: Manifest, name: str):
+def test_checkpoints_do_not_die_with_the_pod(source: Manifest, name: str) -> None:
     pod = "spec/tasks/0/template/spec"
     job = changed(
         manifests.volcano_job(),
@@ -237,7 +237,7 @@ def test_checkpoints_do_not_die_with_the_pod(source: Manifest, name: str):
     assert judge("checkpoints-kept", job)
 
 
-def test_a_cache_of_training_may_die_with_the_pod():
+def test_a_cache_of_training_may_die_with_the_pod() -> None:
     job = changed(
         manifests.volcano_job(),
         ("spec/tasks/0/template/spec/volumes/1", {"name": "cache", "emptyDir": {}}),

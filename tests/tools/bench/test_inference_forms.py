@@ -15,7 +15,7 @@ IMAGE = WORKLOADS["simple-cnn"]
 ANSWER = np.array([0.25, 0.75], "<f4")
 
 
-def test_samples_are_reproducible_and_distinct():
+def test_samples_are_reproducible_and_distinct() -> None:
     samples = IMAGE.samples()
     assert samples.shape == (SAMPLES, 3, 32, 32)
     assert samples.dtype == np.float32
@@ -25,13 +25,13 @@ def test_samples_are_reproducible_and_distinct():
 
 @pytest.mark.parametrize("form", forms.FORMS)
 @pytest.mark.parametrize("name", CONTESTANTS)
-def test_every_server_gets_the_same_numbers(name: str, form: forms.Form):
+def test_every_server_gets_the_same_numbers(name: str, form: forms.Form) -> None:
     sample = WORKLOADS["no-op"].samples()[3]
     request = CONTESTANTS[name].encode[form](WORKLOADS["no-op"], sample)
     assert np.allclose(numbers_in(request), sample, rtol=1e-6)
 
 
-def test_servers_use_only_ports_of_their_own():
+def test_servers_use_only_ports_of_their_own() -> None:
     folder, values = Path("/nowhere"), []
     for port in (20_000, 20_002):
         task = Task(WORKLOADS["no-op"], "raw", folder, port, folder, Path("python"))
@@ -57,7 +57,7 @@ def numbers_in(request: forms.Request) -> np.ndarray:
     return np.ravel(tensor["data"])
 
 
-def test_binary_tensors_have_the_header_with_the_json_length():
+def test_binary_tensors_have_the_header_with_the_json_length() -> None:
     request = forms.v2_binary(IMAGE, IMAGE.samples()[0])
     length = int(request.headers[forms.HEADER_LENGTH])
     document = json.loads(request.body[:length])
@@ -81,5 +81,5 @@ def test_binary_tensors_have_the_header_with_the_json_length():
 )
 def test_answers_of_every_format_are_read(
     decode: forms.Decode, body: bytes, headers: dict[str, str]
-):
+) -> None:
     assert decode(body, headers).tolist() == ANSWER.tolist()

@@ -41,7 +41,7 @@ def named(goals: list[Goal], text: str) -> Goal:
     return goal
 
 
-def test_throughput_is_compared_with_the_fastest_peer():
+def test_throughput_is_compared_with_the_fastest_peer() -> None:
     servers = {OURS: series(90), "slow": series(50), "fast": series(110)}
     goals = [
         named(found(name, servers, []), "best peer")
@@ -52,13 +52,13 @@ def test_throughput_is_compared_with_the_fastest_peer():
     assert [goal.goal for goal in goals] == [0.85, 0.85, 1]
 
 
-def test_the_cpu_time_of_a_request_without_a_network_is_limited():
+def test_the_cpu_time_of_a_request_without_a_network_is_limited() -> None:
     goal = named(found("no-op", {OURS: series(1, cpu=49e-6)}, []), "CPU time")
     assert goal.value == pytest.approx(49)
     assert goal.met
 
 
-def test_p99_is_compared_with_the_shortest():
+def test_p99_is_compared_with_the_shortest() -> None:
     servers = {OURS: series(1, 0.2), "long": series(1, 0.4), "short": series(1, 0.1)}
     goal = named(found("no-op", servers, []), "p99 ratio at 80% load")
     assert "short" in goal.name
@@ -66,7 +66,7 @@ def test_p99_is_compared_with_the_shortest():
     assert not goal.met
 
 
-def test_p99_is_compared_with_each_peer_at_its_load():
+def test_p99_is_compared_with_each_peer_at_its_load() -> None:
     ours = series(2, 0.3)
     ours.pools |= {at_load_of("slow"): {"p99": 0.1}, at_load_of("near"): {"p99": 0.27}}
     servers = {OURS: ours, "slow": series(0.5, 0.2), "near": series(1.8, 0.3), "more": series(3)}
@@ -76,33 +76,33 @@ def test_p99_is_compared_with_each_peer_at_its_load():
     assert goal.met
 
 
-def test_a_peer_without_answers_is_not_compared():
+def test_a_peer_without_answers_is_not_compared() -> None:
     goals = found("no-op", {OURS: series(1), "dead": series(1, None)}, [])
     assert not [goal for goal in goals if "p99" in goal.name]
 
 
-def test_resnet_is_compared_with_the_bare_loop():
+def test_resnet_is_compared_with_the_bare_loop() -> None:
     goal = named(found("resnet18", {OURS: series(95)}, [100.0, 100.0]), "bare loop")
     assert goal.value == pytest.approx(0.95)
     assert goal.met
 
 
-def test_overload_needs_goodput_and_refusals_and_no_other_answers():
+def test_overload_needs_goodput_and_refusals_and_no_other_answers() -> None:
     goals = found("no-op", {OURS: series(100, goodput=95, rejected=7)}, [])
     assert all(goal.met for goal in goals)
     bad = found("no-op", {OURS: series(100, goodput=80, errors=1)}, [])
     assert [goal.met for goal in bad] == [True, False, False, False]
 
 
-def test_goals_need_a_measurement_of_the_own_server():
+def test_goals_need_a_measurement_of_the_own_server() -> None:
     assert found("no-op", {"fast": series(1)}, []) == []
 
 
-def test_tables_replace_the_old_ones():
+def test_tables_replace_the_old_ones() -> None:
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     assert inserted(page, "new") == f"before\n{BEGIN}\n\nnew\n{END}\nafter\n"
 
 
-def test_a_page_without_markers_is_an_error():
+def test_a_page_without_markers_is_an_error() -> None:
     with pytest.raises(ValueError, match="must contain the lines"):
         inserted("nothing", "new")

@@ -7,11 +7,13 @@ import contextlib
 import json
 import multiprocessing
 import os
-from multiprocessing import resource_tracker
-from multiprocessing.forkserver import _forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
+
+_forkserver: Any = forkserver._forkserver
 
 
 def share(directory: Path) -> None:
@@ -34,7 +36,8 @@ def share(directory: Path) -> None:
                 resource_tracker.ensure_running()
                 return
             # Its socket must not be in a directory that is deleted when this process ends.
-            multiprocessing.current_process()._config["tempdir"] = str(directory)
+            process: Any = multiprocessing.current_process()
+            process._config["tempdir"] = str(directory)
             start()
             pipe, address = _forkserver._forkserver_alive_fd, _forkserver._forkserver_address
             known.write_text(json.dumps([os.getpid(), pipe, address]))

@@ -5,6 +5,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -18,8 +19,11 @@ VOLATILE = (
     "fs.file-nr",
     "fs.quota",
     "kernel.ns_last_pid",
+    "kernel.pty.nr",
+    "net.netfilter.nf_conntrack_count",
+    "fs.aio-nr",
+    "kernel.perf",
 )
-VOLATILE += ("kernel.pty.nr", "net.netfilter.nf_conntrack_count", "fs.aio-nr", "kernel.perf")
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,6 @@ def _sysctls() -> list[str]:
     return [line for line in done.stdout.splitlines() if not line.startswith(VOLATILE)]
 
 
-def _json(*command: str) -> list[dict[str, object]]:
+def _json(*command: str) -> list[dict[str, Any]]:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return list(json.loads(done.stdout or "[]"))

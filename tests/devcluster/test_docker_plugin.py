@@ -63,7 +63,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
 class Plugin:
     """The running plugin, with shorthands for what the engine does with it."""
 
-    stub: provider_pb2_grpc.ResourceProviderStub
+    stub: Any
     engine: Engine
     fake: Path
     inputs: dict[str, Any] = field(
@@ -120,7 +120,7 @@ def properties(values: dict[str, Any]) -> struct_pb2.Struct:
     return PropertyValue.marshal_map({key: property_value(item) for key, item in values.items()})
 
 
-def outputs(state: struct_pb2.Struct) -> dict[str, PropertyValue]:
+def outputs(state: struct_pb2.Struct) -> Any:
     return PropertyValue.unmarshal_map(state)
 
 

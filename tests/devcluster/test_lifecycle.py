@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -37,8 +38,8 @@ def alive(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def cluster(layout: Layout, tmp_path: Path) -> Cluster:
-    folders = (tmp_path / name for name in ("bin", "pulumi", "charts", "crds"))
-    return Cluster(cluster_spec(Kind.REAL), layout, Toolchain(*folders, installed=()))
+    folders: Any = (tmp_path / name for name in ("bin", "pulumi", "charts", "crds"))
+    return Cluster(cluster_spec(Kind.REAL), layout, Toolchain(*folders, installed=()))  # type: ignore[misc]
 
 
 @pytest.fixture

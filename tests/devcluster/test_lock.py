@@ -11,7 +11,6 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.launcher import exclusive
-from typing import Never
 
 HOLD = """
 import sys
@@ -66,7 +65,7 @@ def test_a_lock_of_a_dead_process_is_free(path: Path, other: subprocess.Popen[st
         assert f'"pid": {os.getpid()}' in path.with_suffix(".holder").read_text()
 
 
-def test_a_lock_is_free_after_an_error_in_its_block(path: Path) -> Never:
+def test_a_lock_is_free_after_an_error_in_its_block(path: Path) -> None:
     with pytest.raises(RuntimeError, match="boom"), exclusive(path, "make up"):
         raise RuntimeError("boom")
     with exclusive(path, "make up"):

@@ -7,7 +7,6 @@ from rich.console import Console
 
 from devcluster import progress
 from devcluster.progress import Reporter
-from typing import Never
 
 
 def reporter(*, terminal: bool = False) -> Reporter:
@@ -73,7 +72,7 @@ def test_a_long_step_is_logged_repeatedly(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_step_that_fails_is_not_reported_as_done(terminal: bool) -> Never:
+def test_a_step_that_fails_is_not_reported_as_done(terminal: bool) -> None:
     found = reporter(terminal=terminal)
     with pytest.raises(RuntimeError), found.step("cluster"):
         raise RuntimeError

@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -103,7 +104,9 @@ def test_answers_contain_the_required_version() -> None:
             )
 
 
-def test_the_digest_changes_with_any_pinned_file(tmp_path, monkeypatch) -> None:
+def test_the_digest_changes_with_any_pinned_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = PINS.module("kwok")
     before = module.digest()
     changed = tmp_path / "modules" / "kwok"
@@ -112,8 +115,8 @@ def test_the_digest_changes_with_any_pinned_file(tmp_path, monkeypatch) -> None:
         (changed / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(pins, "HERE", tmp_path)
     assert module.digest() == before
-    with (changed / "go.sum").open("a") as file:
-        file.write("example.com/extra v1.0.0 h1:x=\n")
+    with (changed / "go.sum").open("a") as sums:
+        sums.write("example.com/extra v1.0.0 h1:x=\n")
     assert module.digest() != before
 
 
@@ -122,7 +125,7 @@ def test_the_digest_changes_with_the_pins_themselves() -> None:
     assert module.model_copy(update={"version": "9.9.9"}).digest() != module.digest()
 
 
-def test_a_misspelt_key_is_rejected(tmp_path) -> None:
+def test_a_misspelt_key_is_rejected(tmp_path: Path) -> None:
     table = tmp_path / "pins.toml"
     table.write_text(
         '[[module]]\nname="a"\nversion="1"\ngroup="engine"\n[[module.program]]\nnam="a"'

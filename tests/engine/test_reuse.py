@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain
 from gpu_platform.plugin.host import VERSION, Provider
 from tests import packaged
@@ -19,10 +20,9 @@ from tests.engine.languages import language_hosts, node_modules
 from tests.engine.programs import Program
 
 DATA = Path(__file__).parent / "data"
-PAGE = (packaged.ROOT / "docs" / "reuse.md").read_text()
+PAGE = (CHECKOUT / "docs" / "reuse.md").read_text()
 EXAMPLES = sorted(
-    project.with_name("__main__.py")
-    for project in (packaged.ROOT / "examples").glob("*/Pulumi.yaml")
+    project.with_name("__main__.py") for project in (CHECKOUT / "examples").glob("*/Pulumi.yaml")
 )
 JOB = "kubernetes:batch.volcano.sh/v1alpha1:Job"
 
@@ -75,7 +75,7 @@ def test_the_package_has_one_top_level_name_and_no_torch(installed: Path, tmp_pa
 
 
 def test_the_installed_check_needs_no_pulumi_and_takes_rules_of_teams(installed: Path) -> None:
-    example = packaged.ROOT / "examples" / "policy-rules"
+    example = CHECKOUT / "examples" / "policy-rules"
     checked = f"""
 import sys
 from gpu_platform.policies.test import main
@@ -153,7 +153,7 @@ def test_the_preview_of_a_teams_project_has_a_report(
     command = ["gitops", "preview", "--stack", "test", "--project", str(program.folder)]
     done = subprocess.run(
         [sys.executable, "-m", *command, "--out", str(out)],
-        cwd=packaged.ROOT,
+        cwd=CHECKOUT,
         env=program.environment,
         capture_output=True,
         text=True,
@@ -315,7 +315,7 @@ def test_the_pack_accepts_a_teams_program_with_its_configuration(
     installed: Path, tools: Toolchain, tmp_path: Path
 ) -> None:
     folder = tmp_path / "team"
-    shutil.copytree(packaged.ROOT / "examples" / "team-stack", folder)
+    shutil.copytree(CHECKOUT / "examples" / "team-stack", folder)
     (folder / ".venv").symlink_to(installed)
     settings = {"vision-team:platform": "organization/gpu-platform/prod"}
     settings |= {"vision-team:queue": "research", "kubernetes:renderYamlToDirectory": "rendered"}
@@ -334,7 +334,7 @@ def test_the_pack_accepts_a_teams_program_with_its_configuration(
 def test_each_of_many_jobs_becomes_a_run(installed: Path, tools: Toolchain, tmp_path: Path) -> None:
     """The program of docs/scale.md, with the jobs that its example has."""
     folder = tmp_path / "sweep"
-    shutil.copytree(packaged.ROOT / "examples" / "many-jobs", folder)
+    shutil.copytree(CHECKOUT / "examples" / "many-jobs", folder)
     (folder / ".venv").symlink_to(installed)
     file = folder / "Pulumi.sweep.yaml"
     document = yaml.safe_load(file.read_text())

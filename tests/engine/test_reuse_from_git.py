@@ -13,6 +13,7 @@ import pytest
 import trustme
 import yaml
 
+from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain, files
 from gpu_platform.plugin.host import VERSION
 from tests import packaged
@@ -66,8 +67,8 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
 
 def constraints(folder: Path) -> Path:
     """Write the pinned versions that Pulumi and pip install without a requirement of ours."""
-    pinned = (packaged.ROOT / "requirements" / "tensorflow-image.txt").read_text()
-    stack = (packaged.ROOT / "requirements.txt").read_text()
+    pinned = (CHECKOUT / "requirements" / "tensorflow-image.txt").read_text()
+    stack = (CHECKOUT / "requirements.txt").read_text()
     installers = re.findall(r"^(?:packaging|pip|setuptools|wheel)==\S+", pinned, re.MULTILINE)
     file = folder / "constraints.txt"
     file.write_text("\n".join([*installers, *re.findall(r"^\S+==\S+", stack, re.MULTILINE)]))
@@ -79,7 +80,7 @@ def test_a_python_program_uses_the_package(
 ) -> None:
     (requirement,) = re.findall(r'pip install "(.*\[components\] @ .*)"$', PAGE, re.MULTILINE)
     folder = tmp_path / "team"
-    shutil.copytree(packaged.ROOT / "examples" / "team-stack", folder)
+    shutil.copytree(CHECKOUT / "examples" / "team-stack", folder)
     venv.create(folder / ".venv", with_pip=True)
     pinned = remote.variables["PIP_CONSTRAINT"]
     packaged.uv(

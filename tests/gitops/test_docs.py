@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_the_exit_statuses_are_those_of_the_program() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_named_in_a_page_exists(page) -> None:
+def test_every_file_named_in_a_page_exists(page: Path) -> None:
     text = page.read_text()
     named = set(re.findall(r"`((?:gitops|policies|\.github)/[\w./-]+)`", text))
     linked = {f"docs/{target}" for target in re.findall(r"\]\(([\w.-]+)\)", text)}

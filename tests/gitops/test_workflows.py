@@ -100,7 +100,7 @@ class _GitlabLoader(yaml.SafeLoader):
 
 _GitlabLoader.add_constructor(
     "!reference",
-    lambda loader, node: loader.construct_sequence(node),  # type: ignore[arg-type]
+    lambda loader, node: loader.construct_sequence(node),
 )
 
 

@@ -95,7 +95,7 @@ def test_outputs_that_decide_names_are_refused() -> None:
         PlatformError,
         match="image is an output of a resource, but the name of a run depends on it",
     ):
-        PLATFORM.training_job("digits", settings, image=OUTPUT)  # type: ignore[arg-type]
+        PLATFORM.training_job("digits", settings, image=OUTPUT)
     service = InferenceServiceSettings(run="digits-01234567", cpu="1", memory="1Gi")
     with pytest.raises(PlatformError, match="The namespace of 'digits' is an output"):
         PLATFORM.inference_service("digits", service, image=TRAINING_IMAGE)

@@ -58,7 +58,7 @@ class Monitor(MockMonitor):
         # The SDK registers the stack in the background, maybe only while the program runs.
         if request.type != "pulumi:pulumi:Stack":
             self.requests.append(request)
-        return super().RegisterResource(request)  # type: ignore[no-untyped-call]
+        return super().RegisterResource(request)
 
 
 @dataclass

@@ -99,7 +99,7 @@ def test_the_plugin_reaches_the_kubelets_sockets() -> None:
 def test_a_changed_configuration_restarts_the_plugin() -> None:
     def annotations(settings: GpuSettings) -> Manifest:
         found: Manifest = objects(settings)["DaemonSet"]["spec"]["template"]["metadata"]
-        return found["annotations"]  # type: ignore[no-any-return]
+        return found["annotations"]
 
     assert annotations(gpu()) != annotations(gpu(mig_strategy="single"))
 
@@ -107,7 +107,7 @@ def test_a_changed_configuration_restarts_the_plugin() -> None:
 def test_only_mig_and_device_files_need_privileges() -> None:
     def security(settings: GpuSettings) -> Manifest:
         spec = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]
-        return spec["containers"][0]["securityContext"]  # type: ignore[no-any-return]
+        return spec["containers"][0]["securityContext"]
 
     assert security(gpu())["capabilities"] == {"drop": ["ALL"]}
     assert security(gpu())["allowPrivilegeEscalation"] is False

@@ -9,8 +9,8 @@ import pytest
 
 from infra.manifests import with_metadata
 from infra.settings import SettingsError, validate
+from infra.settings.training.sweep import CONTROLLER
 from infra.sweep import (
-    CONTROLLER,
     PLAN,
     SweepControllerArgs,
     controller_manifests,

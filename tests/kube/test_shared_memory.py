@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from infra.settings.inference import InferenceServiceSettings
@@ -31,6 +33,8 @@ def test_the_default_always_fits(gpus: int, memory: str) -> None:
         (TrainingJobSettings, {"queue": "research", "command": ["train"]}),
     ],
 )
-def test_jobs_and_services_are_refused_before_the_policies_would_refuse_them(kind, fields) -> None:
+def test_jobs_and_services_are_refused_before_the_policies_would_refuse_them(
+    kind: type[TrainingJobSettings | InferenceServiceSettings], fields: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match=REFUSED):
         kind.model_validate({**fields, "cpu": "1", "memory": "1Gi", "shm": "900Mi"})

@@ -121,7 +121,7 @@ class Plugin:
         """Yield the devices with their health: at first, and after each change."""
         with self.connected(resource) as channel:
             method = "/v1beta1.DevicePlugin/ListAndWatch"
-            answers = channel.unary_stream(method)(b"", wait_for_ready=True, timeout=30)
+            answers = channel.unary_stream(method, None, None)(b"", wait_for_ready=True, timeout=30)
             yield (
                 {
                     name.decode(): health.decode()
@@ -134,7 +134,7 @@ class Plugin:
         asked = b"".join(b"\n" + bytes([len(name)]) + name.encode() for name in devices)
         request = b"\n" + bytes([len(asked)]) + asked
         with self.connected(resource) as channel:
-            method = channel.unary_unary("/v1beta1.DevicePlugin/Allocate")
+            method = channel.unary_unary("/v1beta1.DevicePlugin/Allocate", None, None)
             return bytes(method(request, wait_for_ready=True, timeout=30))
 
 

@@ -18,7 +18,7 @@ from tests.policies.test_ways import HARMLESS, WAYS
 from tests.policies.ways.way import TOKEN, documents
 from tools.generate.policy_examples import EXAMPLES
 
-_FILES = Path(__file__).parent / "cases"
+_FILES = Path(__file__).parent / "manifests"
 _KINDS = {
     "v1": ("Pod", "Service", "PersistentVolume", "PodTemplate", "ReplicationController"),
     "apps/v1": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),
@@ -33,12 +33,13 @@ def manifests() -> Iterator[tuple[str, Manifest]]:
         yield from (
             (path.stem, document.manifest) for document in read(path.name, path.read_bytes())
         )
-    for way, _, manifest in EVASIONS:
-        yield way, manifest
+    for evasion, _, manifest in EVASIONS:
+        yield evasion, manifest
     for number, case in enumerate(CASES):
         yield from ((f"case {number} of {case.rule}", manifest) for manifest in case.stack())
     for way in (*WAYS.values(), *HARMLESS.values()):
-        for manifest in changed(documents(way.base), *way.edits):
+        edited: Any = changed(documents(way.base), *way.edits)
+        for manifest in edited:
             yield way.what, {key: value for key, value in manifest.items() if key != TOKEN}
     for rule, example in EXAMPLES.items():
         for text in (example.bad, example.good):

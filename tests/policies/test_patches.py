@@ -71,7 +71,7 @@ def test_a_type_token_hides_no_object(token: str) -> None:
 
 
 POD_PATCHES: list[tuple[str, Manifest]] = [
-    (kind, resource(version, kind, place(template(hostPID=True, **HOST_PATH))))
+    (kind, resource(version, kind, place(template(hostPID=True, **HOST_PATH))))  # type: ignore[operator]
     for version, kind, place in [
         ("apps/v1", "Deployment", dict),
         ("apps/v1", "StatefulSet", dict),

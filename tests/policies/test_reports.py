@@ -1,6 +1,7 @@
 """Formats of reports, and the threshold from which a finding fails the check."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ RULE_LEVELS = {"not-privileged": "mandatory", "image-digest-pinned": "advisory"}
 
 
 @pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
     """Checks a Pod with one critical mandatory and one medium advisory finding."""
     monkeypatch.chdir(tmp_path)
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from lightkube import AsyncClient
@@ -68,7 +68,7 @@ def document(
 
 def pod(*args: Any, **kwargs: Any) -> Pod:
     """Return the same pod as an object of the client library."""
-    return Pod.from_dict(document(*args, **kwargs))
+    return cast(Pod, Pod.from_dict(document(*args, **kwargs)))
 
 
 class Api:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -35,7 +35,7 @@ def reporter(
     state = ended(1, at=finished, message=f"slow node {slow}: 2.1 GB/s\n{message}")
     made = document(name, state)
     made["metadata"] |= {"uid": uid, "labels": {"gpu-platform.dev/run": run}}
-    return Pod.from_dict(made)
+    return cast(Pod, Pod.from_dict(made))
 
 
 def test_pods_of_one_start_count_as_one_report() -> None:

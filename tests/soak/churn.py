@@ -84,7 +84,7 @@ class Churn:
         self.done.submitted += len(made)
         for key in made:
             run = self._platform.run_name(key)
-            await_(lambda run=run: bool(self._running(run)), f"{run} trains")
+            await_(lambda run=run: bool(self._running(run)), f"{run} trains")  # type: ignore[misc]
             way, kill = next(self._ways)
             kill(self._running(run)[-1])
             self.done.killed[way] = self.done.killed.get(way, 0) + 1

@@ -22,7 +22,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     own = sorted(set(found) - set(WORKLOADS), key=lambda name: -found[name].median)[:LARGEST]
     figure = Figure(figsize=(8, 7), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
-    shown = [[name for name in WORKLOADS if name in found], own]
+    shown: list[list[str]] = [[name for name in WORKLOADS if name in found], own]
     for one, names in zip(axes, shown, strict=True):
         for name in names:
             points = [(s["minute"], s["mib"][name]) for s in samples if name in s["mib"]]

@@ -107,7 +107,7 @@ def test_betas_are_those_of_the_optimizer() -> None:
     class Wrapped:
         model = torch.nn.Linear(2, 2)
 
-    made = optimizer(config, Wrapped())  # type: ignore[arg-type] # only the model is read
+    made = optimizer(config, Wrapped())  # only the model is read
     assert made.defaults["betas"] == (0.8, 0.95)
 
 

@@ -43,7 +43,7 @@ def test_diverged_weights_replace_no_good_checkpoint(train: Train, tmp_path: Pat
     assert paths
     assert all(map(finite, paths))
     # The best one is kept, to go back to.
-    assert storage.read_seal(paths[0]).held_out_loss is not None  # type: ignore[union-attr]
+    assert storage.read_seal(paths[0]).held_out_loss is not None
     for path in paths[1:]:
         shutil.rmtree(path)
     assert train(epochs=2, **SETTINGS) == exit_codes.DONE

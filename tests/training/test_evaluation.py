@@ -15,6 +15,7 @@ from training import evaluation
 from training import train as training
 from training.checkpoints import storage
 from training.data import load
+from training.evaluation import evaluate_held_out
 from training.export.artifacts import evaluate_on_cpu
 from training.objective import Evaluation
 from training.run import Run
@@ -148,7 +149,7 @@ def test_a_run_that_is_interrupted_in_an_evaluation_repeats_it(
 def test_an_evaluated_checkpoint_is_the_best_one(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held_out = training.evaluate_held_out
+    held_out = evaluate_held_out
     losses = {4: 3.0, 8: 1.0, 12: 2.0, 16: 4.0, 20: 5.0, 23: 6.0}
 
     def known(run: Run, maximum: int = 0) -> Evaluation | None:
@@ -169,7 +170,7 @@ def test_a_checkpoint_without_an_evaluation_is_kept_as_it_is(train: Train, tmp_p
     seals = [
         storage.read_seal(path) for path in files.list_checkpoints(tmp_path / "run/checkpoints")
     ]
-    found = [(seal.position.step, seal.held_out_loss is None) for seal in seals if seal]  # type: ignore[union-attr]
+    found = [(seal.position.step, seal.held_out_loss is None) for seal in seals if seal]
     assert found == [(10, True), (20, False), (23, False)]
 
 

@@ -38,7 +38,7 @@ def test_the_documented_custom_model_is_built() -> None:
     config = read_config(arguments(), {})
     data = load(config.dataset, Path("/nowhere"), None, seed=0)
     model = build(config.model, config.model_options, data.outputs, data.shape)
-    assert model.last.in_features == 128  # type: ignore[union-attr]
+    assert model.last.in_features == 128
     assert len(blocks(model)) == 2
 
 

@@ -143,7 +143,8 @@ def test_kube_proxy_keeps_the_hosts_connection_tracking(second: NodeServices) ->
 
 def test_the_dns_service_points_to_coredns(first: NodeServices) -> None:
     corefile = Path(first.coredns().command[-1]).read_text()
-    service, endpoints = first.dns_objects()["items"]  # type: ignore[misc]
+    items: Any = first.dns_objects()["items"]
+    service, endpoints = items
     assert service["spec"]["clusterIP"] == SPEC.network.dns
     assert "selector" not in service["spec"]
     (endpoint,) = endpoints["endpoints"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import sklearn.datasets  # noqa: F401 - imported once, before the forks
@@ -151,7 +151,8 @@ def status(checkout: Path, tests: Iterable[str], output: Path) -> int:
             if name.partition(".")[0] in {"training", "workload", "tests", "conftest"}:
                 del sys.modules[name]
         # Gangs are forks of this process, which has the copy: a fork server would import it again.
-        importlib.import_module("tests.training.programs").SERVER = get_context("fork")
+        programs: Any = importlib.import_module("tests.training.programs")
+        programs.SERVER = get_context("fork")
         options = ["-x", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "unit"]
         code = int(pytest.main([*options, "--rootdir", str(checkout), *tests]))
     finally:

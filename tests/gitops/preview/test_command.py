@@ -2,6 +2,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.gitops import plans
 class Engine:
     """A preview that has ended."""
 
-    def __init__(self, log: Path, *events: dict) -> None:
+    def __init__(self, log: Path, *events: dict[str, Any]) -> None:
         self.log = log
         log.write_text("".join(json.dumps(event) + "\n" for event in events))
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.models import artifact, promotion, signing
+from gpu_platform.models import artifact, signing
+from gpu_platform.models.lineage import build_lineage
 from inference.cache import Cache
 from inference.fetch import FetchError, fetch
 from inference.registry import PLAIN_HTTP
@@ -300,7 +301,7 @@ def an_export_whose_metrics_its_lineage_contradicts(shelf: Shelf, digest: str) -
     folder.mkdir(parents=True)
     files = artifact.gather(shelf.exports["second"], folder)
     objects: list[Any] = []
-    found = promotion.build_lineage(shelf.path, files.export(), objects, {})
+    found = build_lineage(shelf.path, files.export(), objects, {})
     metrics = {**found.metrics, "accuracy": 0.999}
     better = found.model_copy(update={"metrics": metrics})
     (folder / "lineage.json").write_text(better.model_dump_json(indent=2) + "\n")

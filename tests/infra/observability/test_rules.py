@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from infra.observability.rules import hours
-from recorder.node_health import Policy, xid_query
+from recorder.node_decisions import Policy
+from recorder.node_health import xid_query
 from tests.infra.observability.promtool import check, promtool, told
 
 REQUEST = 'resource="nvidia_com_gpu", container="training"'

@@ -7,7 +7,7 @@ from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceResponse
 
 
-class Doubler(MLModel):  # type: ignore[misc]
+class Doubler(MLModel):
     async def predict(self, payload: Any) -> Any:
         (tensor,) = payload.inputs
         output = NumpyCodec.encode_output("doubled", NumpyCodec.decode_input(tensor) * 2)

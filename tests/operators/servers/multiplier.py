@@ -8,7 +8,7 @@ from typing import Any
 import litserve
 
 
-class Multiplier(litserve.LitAPI):  # type: ignore[misc]
+class Multiplier(litserve.LitAPI):
     def setup(self, device: str) -> None:
         self.factor = int((Path(os.environ["MODEL_PATH"]) / "factor.txt").read_text())
 

@@ -363,7 +363,7 @@ WAYS = [
         "RoleBinding",
         "rbac-least-privilege",
         metadata={"namespace": "kube-system"},
-        roleRef={**ADMIN["roleRef"], "name": "edit"},  # type: ignore[dict-item]
+        roleRef={**ADMIN["roleRef"], "name": "edit"},
         subjects=ADMIN["subjects"],
     ),
     *(

@@ -29,7 +29,7 @@ def test_the_held_out_digits_evaluate_runs() -> None:
 
 @pytest.mark.parametrize("name", ["digits", "glyphs", "photos"])
 def test_built_in_data_sets_are_equal_for_every_run(name: str) -> None:
-    first, again = (load(name, NOWHERE, None, seed) for seed in (1, 2))  # type: ignore[arg-type]
+    first, again = (load(name, NOWHERE, None, seed) for seed in (1, 2))
     for part, same in ((first.train, again.train), (first.held_out, again.held_out)):
         assert isinstance(part, Images)
         assert isinstance(same, Images)
@@ -78,7 +78,7 @@ def test_every_fitting_data_set_comes_in_the_shape_of_the_model(
 
 def test_a_custom_model_receives_samples_unchanged(tmp_path: Path) -> None:
     write_published(tmp_path)
-    shapes = {name: load(name, tmp_path, None, seed=0).shape for name in sorted(FROM_FILES)}  # type: ignore[arg-type]
+    shapes = {name: load(name, tmp_path, None, seed=0).shape for name in sorted(FROM_FILES)}
     assert shapes == {
         "cifar10": (3, 32, 32),
         "cifar100": (3, 32, 32),
@@ -90,4 +90,4 @@ def test_a_custom_model_receives_samples_unchanged(tmp_path: Path) -> None:
 def test_missing_prepared_data_names_the_command(tmp_path: Path) -> None:
     for name in ("shards", "tokens"):
         with pytest.raises(DataError, match=r"manifest.json is missing: .*training.data prepare"):
-            load(name, tmp_path, None, seed=0)  # type: ignore[arg-type]
+            load(name, tmp_path, None, seed=0)

@@ -72,7 +72,7 @@ def test_int8_models_are_smaller_and_nearly_as_accurate(complete: Complete) -> N
 
 def test_int8_models_use_int8_kernels(complete: Complete) -> None:
     model = load_artifact(*complete, "int8")
-    graph = model._program[0].graph  # type: ignore[index, union-attr]
+    graph = model._program[0].graph
     called = {str(node.target) for node in graph.nodes}
     assert "onednn.qconv_pointwise.default" in called
     assert "aten.convolution.default" not in called

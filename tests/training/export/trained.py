@@ -40,7 +40,7 @@ def fitted(name: str, shape: tuple[int, ...], steps: int, **options: int) -> Tra
         inputs, targets = map(torch.from_numpy, data.train.batch(chosen))
         loss = cross_entropy(model(inputs.float() / data.train.divisor), targets)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     inputs, targets = map(
         torch.from_numpy, data.held_out.batch(torch.arange(len(data.held_out)).numpy())

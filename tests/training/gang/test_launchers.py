@@ -105,7 +105,7 @@ def test_a_signal_while_torchrun_measures_itself_is_an_interruption(
         raise SignalException("SIGTERM", signal.SIGTERM)
 
     monkeypatch.setattr(metrics.api, "time", SimpleNamespace(time=interrupted))
-    assert run_launcher(metrics.prof(lambda: None)) == 128 + signal.SIGTERM
+    assert run_launcher(metrics.api.prof(lambda: None)) == 128 + signal.SIGTERM
 
 
 def test_a_process_that_a_library_aborts_leaves_a_message(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.training.data.test_tokens import write_tokens
 from tests.training.forked_gang import run_gang
 from tests.training.programs import arguments, free_port, start
 from training.config import TrainingConfig
-from training.data.manifest import Report
+from training.data.progress import Report
 from training.gang.distributed import (
     await_peers,
     await_rank0,

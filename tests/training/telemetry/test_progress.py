@@ -12,6 +12,7 @@ import pytest
 from tests.infra.sweeps import length
 from tests.sweeps.test_controller import Stage
 from training import train as training
+from training.evaluation import evaluate_held_out
 from training.objective import Evaluation
 from training.run import Run
 from training.telemetry import progress
@@ -33,7 +34,7 @@ def test_a_sweep_sees_each_evaluation_and_no_rate_includes_its_time(
     stage.step()
     trial, _ = stage.api.jobs
     stage.api.set("Running")
-    evaluate, evaluated = training.evaluate_held_out, ProgressOutputs.evaluated
+    evaluate, evaluated = evaluate_held_out, ProgressOutputs.evaluated
     paused, seen = 0.0, list[int]()
 
     def slow(run: Run, maximum: int = 0) -> Evaluation | None:

@@ -49,7 +49,7 @@ def test_every_model_overfits_one_batch(name: str) -> None:
         logits = model(inputs)
         loss = cross_entropy(logits.flatten(0, -2), targets.flatten())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     assert min(losses) < 0.6 * losses[0]
@@ -72,7 +72,7 @@ def test_small_images_are_not_made_smaller_by_the_first_layers_of_a_resnet() -> 
     sizes = {}
     for size in (64, 65, 224):
         model = build("resnet18", {"image_size": size}, 10, (3, size, size))
-        first = nn.Sequential(model.conv1, model.bn1, model.relu, model.maxpool)  # type: ignore[arg-type]
+        first = nn.Sequential(model.conv1, model.bn1, model.relu, model.maxpool)
         sizes[size] = first(torch.zeros(1, 3, size, size)).shape[-1]
     assert sizes == {64: 64, 65: 17, 224: 56}
 

@@ -38,7 +38,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_factory_is_called_with_shape_and_outputs() -> None:
     model = build("own_models:Net", {"width": 6}, 3, (2, 5))
     assert model(torch.zeros(4, 2, 5)).shape == (4, 3)
-    assert model[1].out_features == 6  # type: ignore[index, union-attr]
+    assert model[1].out_features == 6
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 Volcano's webhooks accept the Job, whose policies suspend a notebook that ends.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ TRAINING = {"queue": "small", "priority_class": "batch"}
 
 
 @pytest.fixture
-def jobs(volcano: Scheduling) -> Iterator[StackSettings]:
+def jobs(volcano: Scheduling) -> StackSettings:
     """A notebook and a training job, either of which fills the queue."""
     settings = stack({"anna": NOTEBOOK, "train": TRAINING}, **VOLCANO)
     volcano.submit(settings, "anna")

@@ -365,11 +365,11 @@ def test_a_spent_budget_pauses_every_trial_and_is_not_exceeded(
 def test_the_winner_among_real_training_runs_equals_an_undisturbed_run(
     volcano: Scheduling, tmp_path: Path
 ) -> None:
-    job = {"gpus_per_node": 1, "grace_seconds": 60}
-    job["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS}
     # With this seed, two good trials precede two with a much too small learning rate, so that a
     # paused trial is promoted in any order of events.
-    job["hyperparameters"] |= {"step_delay": 0.05, "seed": 312}
+    small = {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS}
+    hyperparameters = small | {"step_delay": 0.05, "seed": 312}
+    job = {"gpus_per_node": 1, "grace_seconds": 60, "hyperparameters": hyperparameters}
     sweep = controlled(volcano, tmp_path, "trained", job=job, trials=4, winner="serve")
     with Programs(volcano, sweep.sweep, sweep.claim) as training, sweep.running():
         await_(lambda: sweep.summary().get("state") == "complete", "the sweep")

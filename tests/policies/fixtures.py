@@ -18,7 +18,7 @@ from tests.policies.test_ways import HARMLESS, WAYS
 from tests.policies.ways.way import TOKEN, documents
 from tools.generate.policy_examples import EXAMPLES
 
-_FILES = Path(__file__).parent / "manifests"
+_FILES = Path(__file__).parent / "files"
 _KINDS = {
     "v1": ("Pod", "Service", "PersistentVolume", "PodTemplate", "ReplicationController"),
     "apps/v1": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),

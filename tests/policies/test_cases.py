@@ -16,7 +16,7 @@ from policies.configuration import configure
 from policies.documents import read
 from policies.evaluation import evaluate
 
-CASES = Path(__file__).parent / "manifests"
+CASES = Path(__file__).parent / "files"
 COMMON = json.loads((CASES / "config.json").read_text())
 SETTINGS = {
     group: json.loads((CASES / f"{group}-config.json").read_text())

@@ -17,7 +17,7 @@ from policies.rule import Rule, RuleConfig
 from policies.views import Stack, View
 from tests.policies.harness import Manifest, changed, type_of
 
-GOOD = Path(__file__).parents[1] / "manifests" / "good"
+GOOD = Path(__file__).parents[1] / "files" / "good"
 TOKEN = "type token"
 """Key of a manifest that replaces the type token that follows from `apiVersion` and `kind`."""
 
@@ -32,7 +32,7 @@ CONFIG = {
 class Way:
     """One edit of a good manifest.
 
-    `base` names a file of `manifests/good`; paths of `edits` begin with the number of the document.
+    `base` names a file of `files/good`; paths of `edits` begin with the number of the document.
     `rules` are the rules that should reject it, separated by spaces; empty if there is none yet.
     """
 

@@ -31,6 +31,7 @@ PARTS = {
         "exit_codes",
         "files",
         "manifest",
+        "progress",
         "promotion",
         "results",
         "store",

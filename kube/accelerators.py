@@ -105,14 +105,19 @@ It matches their names as kube-state-metrics spells them.
 """
 
 
+def without_amounts(resources: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """Return resources without amounts of memory or cores of GPUs."""
+    return {name: count for name, count in resources.items() if not _matches(name, _AMOUNTS)}
+
+
 def device_counts(requested: Mapping[str, Decimal]) -> dict[str, Decimal]:
     """Return the numbers of devices among requested accelerators.
 
     Amounts of memory or cores of a GPU, as of HAMi and of Volcano's vGPU plugin, belong to the
     requested devices. Without devices, they count as one.
     """
-    amounts = [name for name in requested if _matches(name, _AMOUNTS)]
-    devices = {name: count for name, count in requested.items() if name not in amounts}
+    devices = without_amounts(requested)
+    amounts = [name for name in requested if name not in devices]
     if not any(devices.values()):
         devices |= {name: min(requested[name], Decimal(1)) for name in amounts[:1]}
     return devices

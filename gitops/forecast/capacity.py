@@ -8,6 +8,7 @@ from gitops.forecast.objects import amounts
 from gitops.forecast.shapes import add, quantities
 from gitops.forecast.state import Node, PodShape
 from gitops.runs.snapshot import accelerators
+from kube.accelerators import without_amounts
 
 Free = dict[str, dict[str, Decimal]]
 """Maps node names to the free amount of each resource."""
@@ -32,7 +33,7 @@ def free(nodes: Iterable[Node], pods: Iterable[Mapping[str, Any]]) -> Free:
 
 def free_devices(left: Free) -> int:
     """Return the number of free GPUs and other accelerators."""
-    return sum(accelerators(quantities(each)).total() for each in left.values())
+    return sum(accelerators(quantities(without_amounts(each))).total() for each in left.values())
 
 
 def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:

@@ -104,15 +104,21 @@ def job_shapes(job: Object | None) -> list[PodShape]:
     ]
 
 
+def _unit(resource: str) -> Decimal:
+    """Return the smallest amount of which requests of a resource are multiples."""
+    page = quantity_or_none(resource.partition("hugepages-")[2] or None)
+    return page or (_ONE if "/" in resource else _MILLI)
+
+
 def estimated_shapes(spec: Mapping[str, Any]) -> list[PodShape]:
     """Return a shape for pods that do not exist yet, each with an equal share of `minResources`.
 
-    Shares of devices are rounded up to integers.
+    Shares of devices are rounded up to integers, and those of huge pages to whole pages.
     """
     minimum = max(int(spec.get("minMember") or 1), 1)
     amounts = {name: quantity_or_none(a) for name, a in spec.get("minResources", {}).items()}
     shares = {
-        n: (a / minimum).quantize(_ONE if "/" in n else _MILLI, ROUND_CEILING)
+        n: (a / minimum / _unit(n)).to_integral_value(ROUND_CEILING) * _unit(n)
         for n, a in amounts.items()
         if a and not n.startswith("limits.")
     }

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gitops.forecast.shapes import estimated_shapes, requests
 from gitops.forecast.state import State, load
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import read_runs
+from kube.quantities import parse_quantity
 from tests.gitops.forecast.states import TAKEN, gang
 from tests.gitops.runs import kubectl, objects
 
@@ -165,6 +167,18 @@ def test_a_gang_without_pods_and_tasks_has_shares_of_its_minimum(minimum: int, e
     amounts = {objects.GPU: "16", "cpu": "7", "pods": "2"}
     (shape,) = estimated_shapes({"minMember": minimum, "minResources": amounts})
     assert (shape.count, shape.requests[objects.GPU]) == (minimum, each)
+
+
+def test_shares_of_huge_pages_are_whole_pages() -> None:
+    amounts = {"requests.hugepages-2Mi": "1Gi", "cpu": "7"}
+    (shape,) = estimated_shapes({"minMember": 3, "minResources": amounts})
+    assert parse_quantity(shape.requests["hugepages-2Mi"]) == 171 * 2 * 1024**2
+    assert shape.requests["cpu"] == "2.334"
+
+
+def test_a_full_node_with_shared_gpus_has_no_free_device() -> None:
+    left = {"volcano.sh/vgpu-number": Decimal(0), "volcano.sh/vgpu-memory": Decimal(40960)}
+    assert free_devices({"gpu-0": left}) == 0
 
 
 def test_network_devices_are_no_gpus(installed: Path) -> None:

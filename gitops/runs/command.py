@@ -1,6 +1,7 @@
 """`python -m gitops status`: show runs with progress, cost and reasons for waiting."""
 
 import argparse
+import contextlib
 import json
 import sys
 import threading
@@ -63,11 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _period(text: str) -> float:
-    """Parse a number of seconds. If it is invalid, raise ValueError, which argparse reports."""
-    seconds = float(text)
-    if not 0 < seconds < threading.TIMEOUT_MAX:
-        raise ValueError(text)
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) < threading.TIMEOUT_MAX:
+            return seconds
+    raise argparse.ArgumentTypeError(
+        f"{text} is not a valid number of seconds: use a positive number, such as 2"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -83,8 +85,11 @@ def run(options: argparse.Namespace) -> int:
 
     table = prices.load(options.prices or prices.DEFAULT)
     if options.stack and options.stack not in table.environments:
-        known = ", ".join(table.environments)
-        raise UsageError(f"--stack {options.stack}: the price table contains only {known}")
+        known = ", ".join(table.environments) or "none"
+        raise UsageError(
+            f"--stack {options.stack} is not under environments in the price table, which lists: "
+            f"{known}"
+        )
     product = table.environment(options.stack).product or ""
     if options.watch:
         return _watch(options, table, product)

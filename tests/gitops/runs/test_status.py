@@ -293,10 +293,13 @@ def test_a_missing_kubectl_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("period", ["-1", "0", "nan", "inf", "soon"])
-def test_an_invalid_period_is_a_wrong_argument(period: str) -> None:
+def test_an_invalid_period_is_a_wrong_argument(
+    period: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         main(["status", "--watch", "--every", period])
     assert left.value.code == 64
+    assert f"{period} is not a valid number of seconds" in capsys.readouterr().err
 
 
 def test_a_stack_that_has_no_gpu_model_is_a_wrong_argument(

@@ -1,8 +1,8 @@
 """Resource requests of a stack's pods, for every workload kind that the policy pack supports.
 
-The sums follow Kubernetes: a pod's request is the sum over its long-running containers or the
-request of its largest init container and the sidecars that precede it, whichever is larger. A limit
-without a request counts as a request.
+The sums follow Kubernetes: a pod's request is the sum over its long-running containers or, if it is
+larger, the maximum request of an init container plus the sidecars before it. A limit without a
+request counts as a request.
 """
 
 from collections import defaultdict

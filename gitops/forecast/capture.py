@@ -54,10 +54,10 @@ def capture(cluster: Cluster, now: datetime) -> State:
     if down := sum(not _is_ready(node) for node in snapshot.all("Node")):
         notes.append(f"nodes that are not Ready, listed as unschedulable: {down}")
     if not snapshot.all("Queue"):
-        notes.append("queues cannot be listed")
+        notes.append("the cluster has no queues, or they cannot be listed")
     states = [each.get("status", {}).get("state", "Open") for each in snapshot.all("Queue")]
     if closed := sum(state != "Open" for state in states):
-        notes.append(f"queues that are not open, but are simulated as if they were: {closed}")
+        notes.append(f"queues that are not open, but that simulations treat as open: {closed}")
     groups = [group for group in snapshot.all("PodGroup") if _has_queue(snapshot, group)]
     lost = [group for group in snapshot.all("PodGroup") if not _has_queue(snapshot, group)]
     if ignored := sum(wants_pods(snapshot, group) for group in lost):

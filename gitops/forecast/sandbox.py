@@ -353,9 +353,9 @@ def sandbox(
 ) -> Iterator[Sandbox]:
     """Run a simulated cluster with this scheduler configuration (None: Volcano's default).
 
-    The scheduler has the version `volcano` if a release of this minor version can be built. It is
-    built if necessary, and progress goes to standard error. `period` is the time (s) between two
-    scheduler sessions.
+    The scheduler is the release with the minor version of `volcano`, or the default if this project
+    does not build one. Missing programs are built first; progress goes to standard error. `period`
+    is the time (s) between two scheduler sessions.
 
     Raises:
         GitopsError: If the cluster does not start.

@@ -85,13 +85,15 @@ SETTING: Final = re.compile(
     r"(?!(true|false|null|none|str|string|bytes|SecretStr|Optional\[.*)[ \t\r]*([,;)}=|#].*)?$)"
     r"[\"']?[^\s\"'`$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
 )
+_NO_SPARK_REFERENCE: Final = r"(?!.*\.secret(s|KeyRef)\.)"
 CONFIGURATION_NAME: Final = re.compile(
-    r"(?i)^(?!.*\.secret(s|KeyRef)\.)[^/]*\.(((client|access)[._-]?)?secret([._-]?(access[._-]?)?key)?"
+    rf"(?i)^{_NO_SPARK_REFERENCE}[^/]*\."
+    r"(((client|access)[._-]?)?secret([._-]?(access[._-]?)?key)?"
     r"|client\.secret\..+|account\.key\..+|session[._-]token|private[._-]?key)$"
 )
 """Names of secrets in configuration maps, such as `spark.hadoop.fs.s3a.secret.key`."""
 SPARK_VARIABLE: Final = re.compile(r"\.(driver|executor|appMaster)Env\.(\w+)$")
-PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_.-])password$")
+PASSWORD_FIELD: Final = re.compile(rf"(?i)^{_NO_SPARK_REFERENCE}(.*[a-z_.-])?password$")
 ENCRYPTED: Final = re.compile(r"^ENC\[AES256_GCM,data:")
 """Beginning of a value that SOPS has encrypted."""
 TEMPLATE: Final = re.compile(rf"[${{<]|^(true|false)$|{ENCRYPTED.pattern}")

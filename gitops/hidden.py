@@ -15,7 +15,7 @@ from policies.rules.secret_values import (
     no_literal_secrets,
     no_secrets_in_manifests,
 )
-from policies.secret_patterns import ARGUMENT, SETTING, VALUE, is_secret
+from policies.secret_patterns import ARGUMENT, SETTING, VALUE, is_secret, settings
 from policies.views import View
 
 _DEFAULTS: Final = EnvironmentConfig()
@@ -67,5 +67,5 @@ def _of_value(value: Any) -> Iterator[str]:
 def _sensitive_parts(text: str) -> Iterator[str]:
     yield from (match.group() for match in VALUE.finditer(text))
     for pattern in (ARGUMENT, SETTING):
-        for match in pattern.finditer(text):
-            yield _SEPARATOR.split(match.group().strip(), maxsplit=1)[-1].strip("\"'")
+        for setting in settings(pattern, text):
+            yield _SEPARATOR.split(setting.strip(), maxsplit=1)[-1].strip("\"'")

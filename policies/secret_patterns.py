@@ -64,21 +64,28 @@ REFERENCE: Final = re.compile(
 )
 """References to variables, and to parameters of Tekton and Argo."""
 # The patterns from here on are not part of CEL expressions.
-_CALL: Final = r"(?![ \t]*[a-z_][\w.]*(\(.*\)|\[.*\]|[(\[])[ \t\r,;)}]*$)"
+_REST: Final = r"[ \t\r]*([,;)}#].*)?$"
+_EXPRESSION: Final = (
+    rf"(?-i:(?![ \t]*([A-Za-z_][\w.]*(\(.{{0,200}}\)|\[.{{0,200}}\]|[(\[]){_REST}"
+    rf"|[a-z_]+(\.[A-Za-z_]+)+{_REST}|[a-z_]+_(token|key|secret|passw(or)?d){_REST}"
+    r"|(token|key|secret|passw(or)?d)[ \t]*[,)])))"
+)
+"""Not followed by a call, an attribute (`args.password`) or a variable (`hf_token`)."""
 _NAME_SERVICES: Final = (
     r"([ \t]+(files|compat|db|nis(plus)?|ldap|sss|systemd|winbind|altfiles|extrausers"
     r"|(cache_)?oslogin|\[[^\]\n]*\]))+[ \t\r]*(#.*)?$"
 )
 _SETTING_KEYS: Final = (
     rf"^[ \t]*(-[ \t]+)?(?!passwd:{_NAME_SERVICES})"
-    rf"([\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*[:=]{_CALL}"
-    rf"|[a-z0-9_.-]*passw(or)?d[ \t]*(:|={_CALL}))",
+    rf"([\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*[:=]{_EXPRESSION}"
+    rf"|[a-z0-9_.-]*passw(or)?d[ \t]*(:|={_EXPRESSION}))",
     r"[\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*:(?=[ \t]*[\"'])",
     r"(^|[{,])[ \t]*(-[ \t]+)?[\"']?(?-i:[A-Z0-9_]*"
-    r"(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN))[\"']?[ \t]*:",
+    r"(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN))[\"']?[ \t]*:"
+    rf"{_EXPRESSION}",
     r"^[ \t]*(requirepass|masterauth)(?=[ \t])",
-    r"\b(with|encrypted)[ \t]+password(?=[ \t]*')",
-    r"\bidentified[ \t]+by(?=[ \t]*')",
+    r"\b(alter|create)[ \t]+(user|role)\b[^;]{0,200}\bpassword[ \t]*e?(?=')",
+    r"\bidentified[ \t]+(with[ \t]+['\"`]?\w+['\"`]?[ \t]+)?by(?=[ \t]*')",
 )
 SETTING: Final = re.compile(
     rf"(?im)({'|'.join(_SETTING_KEYS)})[ \t]*"
@@ -86,6 +93,7 @@ SETTING: Final = re.compile(
     r"[\"']?[^\s\"'`$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
 )
 _NO_SPARK_REFERENCE: Final = r"(?!.*\.secret(s|KeyRef)\.)"
+_NAMED_VALUE: Final = re.compile(r"^\W*(\w+)[\"']?[ \t]*[:=][ \t]*[\"']?(.*?)[,;)}]*$")
 CONFIGURATION_NAME: Final = re.compile(
     rf"(?i)^{_NO_SPARK_REFERENCE}[^/]*\."
     r"(((client|access)[._-]?)?secret([._-]?(access[._-]?)?key)?"
@@ -127,7 +135,7 @@ def contains_secret(text: str) -> bool:
 
 
 def _hides_secret(text: str) -> bool:
-    return contains_secret(text) or bool(SETTING.search(text))
+    return contains_secret(text) or any(settings(SETTING, text))
 
 
 def _hidden_texts(text: str) -> Iterator[str]:
@@ -150,7 +158,18 @@ def contains_in_file(name: str, text: str) -> bool:
 @lru_cache(maxsize=65536)
 def contains_setting(text: str) -> bool:
     """Return whether a script or a configuration file sets a secret."""
-    return bool(ARGUMENT.search(text) or SETTING.search(text))
+    return any(settings(ARGUMENT, text)) or any(settings(SETTING, text))
+
+
+def settings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    """Yield the matches of a pattern except those whose name and value are not secret."""
+    match = pattern.search(text)
+    while match:
+        named = _NAMED_VALUE.search(match.group())
+        if not named or is_secret(named[1], named[2]):
+            yield match.group()
+        # The last character may be the comma before the next name.
+        match = pattern.search(text, match.end() - 1)
 
 
 def decoded(text: str) -> str:

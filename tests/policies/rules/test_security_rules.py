@@ -226,8 +226,30 @@ SECRETS_ELSEWHERE = [
     manifest("example.com/v1", "Thing", spec={"url": "https://me:correct-horse@example.com"}),
     manifest("v1", "Service", metadata={"annotations": {"note": TOKEN}}),
     manifest("v1", "ConfigMap", data={"a.json": '{"user": "a", "password": "hunter22"}'}),
-    manifest("v1", "ConfigMap", data={"a.sql": "CREATE USER a WITH PASSWORD 'hunter22';"}),
-    manifest("v1", "ConfigMap", data={"a.sql": "CREATE USER a IDENTIFIED BY 'hunter22';"}),
+    *(
+        manifest("v1", "ConfigMap", data={"a.sql": f"{statement} 'hunter22';"})
+        for statement in (
+            "CREATE USER a WITH PASSWORD",
+            "CREATE USER a PASSWORD",
+            "CREATE ROLE a LOGIN PASSWORD",
+            "ALTER ROLE a\n  WITH ENCRYPTED PASSWORD",
+            "CREATE USER a IDENTIFIED BY",
+            "CREATE USER a IDENTIFIED WITH mysql_native_password BY",
+        )
+    ),
+    manifest("v1", "ConfigMap", data={"a.sql": "ALTER USER a WITH PASSWORD E'hunter22';"}),
+    *(
+        manifest("v1", "ConfigMap", data={"file": text})
+        for text in (
+            "{MAX_TOKEN: 4096, WANDB_API_KEY: hunter22}",
+            '{"EOS_TOKEN": "end_of_text", "HF_TOKEN": "hunter22"}',
+            '{"A_TOKEN": getenv("A"), "HF_TOKEN": "hunter22"}',
+            "MYSQL_ALLOW_EMPTY_PASSWORD=true\nMYSQL_PASSWORD=123456",
+            "password = hunter22",
+            "password = password",
+            "WANDB_API_KEY: a1b2c3d4.e5f6a7b8",
+        )
+    ),
     manifest("v1", "ConfigMap", data={"redis.conf": "requirepass hunter22"}),
     manifest("v1", "ConfigMap", data={"nsswitch.conf": "passwd: files\npassword: hunter22"}),
     manifest("ray.io/v1", "RayJob", spec={"entrypoint": "WANDB_API_KEY=hunter22 python a.py"}),
@@ -289,6 +311,12 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest) -> None:
                 "password: null",
                 "require_password: true",
                 'password = os.environ["DB_PASSWORD"]',
+                '{"HF_TOKEN": os.environ["HF_TOKEN"]}',
+                "'HF_TOKEN': hf_token,",
+                'HEADERS = {"X_API_KEY": key_from_file()}',
+                "MAX_TOKEN: 4096",
+                '{"EOS_TOKEN": "end_of_text", "PAD_TOKEN": "pad_text"}',
+                "MYSQL_ALLOW_EMPTY_PASSWORD=true",
                 "    password=getenv(\n",
                 "def connect(\n    password: str,\n    a: int)",
                 "password: ${DB_PASSWORD}",
@@ -302,6 +330,9 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest) -> None:
                 'echo "HF_TOKEN: not set"',
                 "run --token $TOKEN --password-file /run/password",
                 "env_vars: {HF_TOKEN: $TOKEN}",
+                "password = settings.password",
+                "connect(\n    password=args.password,\n)",
+                "connect(\n    password=password,\n)",
             )
         ),
         manifest(

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Final
 
 # The patterns up to REFERENCE are also part of CEL expressions, so they must not use lookaround,
-# which RE2 lacks.
+# which RE2 lacks, and the product of nested repetition limits must not exceed 1000. Limits keep
+# Python's time linear.
 NAME: Final = re.compile(
     r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
     r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
@@ -42,19 +43,21 @@ VALUE: Final = re.compile(
     r"[A-Za-z0-9+/_-]{20,}"
     r"|(?i:authorization): *(?i:basic) +[A-Za-z0-9+/=]{8,}"
     r"|\b(B|b)earer [A-Za-z0-9._~+/=-]{16,}"
-    r"|(?i:[^\s;?&][;?&] *(password|pwd) *= *[\"']?"
-    r"[^\s;&\"'`$<{(*%\[#/][^\s;&\"'(]{3,}([\"';&\s]|$))"
-    r"|(?i:\b(host|user|username|dbname)=[^\s,;(]+ +([a-z_]+=[^\s,;(]+ +){0,9}password=[\"']?"
+    r"|((?i:[^\s;?&][?&](password|pwd))"
+    r"|[A-Za-z0-9_]=[^\s;=]{1,100};( *((?i:password)|Pwd)|pwd|PWD))=[\"']?"
+    r"[^\s;&\"'`$<{(*%\[#/][^\s;&\"'(]{3,200}([\"';&\s]|$)"
+    r"|(?i:\b(host|user|username|dbname)=[^\s,;(]{1,100} +"
+    r"([a-z_]{1,50}=[^\s,;(]{1,100} +){0,9}password=[\"']?"
     r"[^\s\"'`$<{(*%\[,]{4,})"
     r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
-    r"|[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s:@]*[^/\s:@)}>]@"
+    r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:[^/\s:@]*[^/\s:@)}>]@"
 )
 ARGUMENT: Final = re.compile(
     r"((--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret)"
     r"|--((auth|api|access|bearer|hf|hub|github|registration)-)?token)(=|\s+)"
-    r"|\bcurl\b[^|;&]*\s(-u|--user)[= ]?[\"']?[^\s:$]+:"
+    r"|\bcurl\b[^|;&]{0,500}\s(-u|--user)[= ]?[\"']?[^\s:$]+:"
     r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
     r"[\"']?[^\s\"'`$<({;|&/\[-][^\s\"';|&]{3,}"
 )

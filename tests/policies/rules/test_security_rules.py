@@ -129,6 +129,7 @@ def test_a_capability_can_be_allowed_by_configuration() -> None:
         ("API_KEY", "/" + "a" * 19 + "/" + "b" * 19),
         ("DSN", "Server=db,1433;User Id=sa;Password=hunter22;Encrypt=true"),
         ("DSN", "Uid=sa; Pwd='hunter22'"),
+        ("DSN", "Driver={ODBC Driver 18};UID=sa;PWD=hunter22"),
         ("DSN", "host=db user=app dbname=a password=hunter22"),
         ("URL", "jdbc:postgresql://db/a?user=app&password=hunter22"),
         ("JAAS", 'LoginModule required username="app" password="hunter22";'),
@@ -179,6 +180,7 @@ def test_a_secret_in_the_environment_is_refused(name: str, value: str) -> None:
         ("DSN", "Server=db;User Id=sa;Password=$(PASSWORD)"),
         ("DSN", "host=db user=app password=$(PASSWORD)"),
         ("CODE", "connect(host=h, user=u, password=secret)"),
+        ("CODE", "a=1; pwd = here"),
     ],
 )
 def test_a_harmless_variable_is_accepted(name: str, value: str) -> None:
@@ -212,6 +214,8 @@ def test_a_secret_among_the_words_of_a_command_is_refused(words: list[str], key:
         ["sh", "-c", "HF_TOKEN=$(cat /run/token) run"],
         ["sh", "-c", 'DB_PASSWORD="${PASSWORD}" run'],
         ["sh", "-c", "HF_TOKEN=`cat /run/token` run"],
+        ["sh", "-c", "cd /src; PWD=build make; exec app"],
+        ["sh", "-c", "A=1; PWD=build make"],
     ],
 )
 def test_a_harmless_command_is_accepted(words: list[str]) -> None:

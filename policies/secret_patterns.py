@@ -70,8 +70,8 @@ REFERENCE: Final = re.compile(
 _REST: Final = r"[ \t\r]*([,;)}#].*)?$"
 _EXPRESSION: Final = (
     rf"(?-i:(?![ \t]*([A-Za-z_][\w.]*(\(.{{0,200}}\)|\[.{{0,200}}\]|[(\[]){_REST}"
-    rf"|[a-z_]+(\.[A-Za-z_]+)+{_REST}|[a-z_]+_(token|key|secret|passw(or)?d){_REST}"
-    r"|(token|key|secret|passw(or)?d)[ \t]*[,)])))"
+    rf"|[a-z_]+(\.[A-Za-z_]+)*\.[A-Za-z_]{{0,30}}(?i:pass|pwd|token|key|secret)[A-Za-z_]{{0,30}}{_REST}"
+    rf"|[a-z_]+_(token|key){_REST}|([a-z_]+_)?(token|key|secret|passw(or)?d)[ \t]*[,)}}])))"
 )
 """Not followed by a call, an attribute (`args.password`) or a variable (`hf_token`)."""
 _NAME_SERVICES: Final = (

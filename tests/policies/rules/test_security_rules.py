@@ -251,6 +251,8 @@ SECRETS_ELSEWHERE = [
             "MYSQL_ALLOW_EMPTY_PASSWORD=true\nMYSQL_PASSWORD=123456",
             "password = hunter22",
             "password = password",
+            "password = app_password",
+            "password = correct.horse",
             "WANDB_API_KEY: a1b2c3d4.e5f6a7b8",
         )
     ),

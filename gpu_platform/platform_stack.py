@@ -8,21 +8,23 @@ from typing import Self
 
 import pulumi
 import pulumi_kubernetes as kubernetes
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from infra.outputs import PLATFORM_OUTPUTS, PlatformOutputs, gpu_nodes_input
 from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
-from infra.settings.inference import InferenceServiceSettings, InferenceSettings
+from infra.settings.inference import InferenceServiceSettings
 from infra.settings.problems import rule
 from infra.settings.training.job import TrainingJobSettings
-from infra.settings.training.settings import TrainingSettings
-from infra.settings.types import PinnedImage
+from infra.settings.training.settings import name_problem
+from infra.settings.types import LabelValue, PinnedImage, ServiceName
 from infra.settings.volumes import VolumeSettings
 from infra.training_run import TrainingJobArgs
 from kube.accelerators import SHARED_SUFFIX
 
 _PINNED_IMAGE: TypeAdapter[str] = TypeAdapter(PinnedImage)
+_LABEL_VALUE: TypeAdapter[str] = TypeAdapter(LabelValue)
+_SERVICE_NAME: TypeAdapter[str] = TypeAdapter(ServiceName)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Platform:
                 unsupported key.
         """
         problems = self.problems_of_job(job, image, image_identity)
-        _raise(key, chain(_problems_of_key(TrainingSettings, "jobs", key, job), problems))
+        _raise(key, chain(_problems_of_job_key(key, job), problems))
         return TrainingJobArgs(
             key=key,
             job=job,
@@ -174,7 +176,7 @@ class Platform:
         """Return the arguments of a service on this platform.
 
         Images must be pinned by digest, unless they are outputs. If the settings name a job, `run`
-        is the run to serve. The canary has the image of the service unless `canary_image` is set.
+        is the run to serve. A canary runs the image `canary_image`, by default that of the service.
 
         Raises:
             PlatformError: If the platform does not support the service. The message lists every
@@ -186,7 +188,8 @@ class Platform:
                 "contains it: pass the name as a string."
             )
         problems = self.problems_of_service(service, image, canary_image, run=run)
-        _raise(key, chain(_problems_of_key(InferenceSettings, "services", key, service), problems))
+        longest = key if service.canary is None else f"{key}-canary"
+        _raise(key, chain(_problems_of_key(key, longest), problems))
         if service.canary is not None and canary_image is not None:
             # In the settings, a canary has a separate image if `image` is set to any name.
             canary = service.canary.model_copy(update={"image": "canary"})
@@ -257,18 +260,13 @@ class Platform:
             yield Problem(
                 "canary.rollback", "requires the platform's stack: define the service there"
             )
-        if service.canary is None and canary_image is not None:
-            yield Problem(
-                "canary",
-                "is missing, but an image for it is set: add the canary, or omit the image",
-            )
         if service.canary is not None and service.canary.image is not None and canary_image is None:
             yield Problem(
                 "canary.image",
                 f"is {service.canary.image!r}, but only the platform's stack has images by key: "
                 "pass canary_image",
             )
-        for each in (image, canary_image):
+        for each in (image, canary_image if service.canary is not None else None):
             if each is not None and not isinstance(each, pulumi.Output):
                 yield from pinning_problems(each)
 
@@ -298,15 +296,29 @@ def _choice(noun: str, names: Collection[str]) -> str:
     return f"the platform has only the {noun}s {', '.join(sorted(names))}: use one of them"
 
 
+def _problems_of_job_key(key: str, job: TrainingJobSettings) -> Iterator[Problem]:
+    """Yield a problem if the names of a run cannot be derived from a key.
+
+    If `run` is set, the key is only the value of a label.
+    """
+    if job.run is not None:
+        yield from _problems_of_key(key, key, _LABEL_VALUE)
+    else:
+        yield from _problems_of_key(key, key)
+    if problem := name_problem(key, job):
+        yield Problem("key" if job.run is None else "run", f"is too long for a job {problem}")
+
+
 def _problems_of_key(
-    section: type[BaseModel], table: str, key: str, settings: BaseModel
+    key: str, name: str, allowed: TypeAdapter[str] = _SERVICE_NAME
 ) -> Iterator[Problem]:
-    """Yield a problem if the names of objects cannot be derived from a key."""
+    """Yield a problem if a name that is derived from a key is not allowed."""
+    derived = "it" if name == key else f"the name {name}"
     try:
-        section.model_validate({table: {key: settings}})
+        allowed.validate_python(name)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            yield Problem("key", f"is {key!r}: it {rule(detail)}")
+            yield Problem("key", f"is {key!r}: {derived} {rule(detail)}")
 
 
 def pinning_problems(image: object) -> Iterator[Problem]:

@@ -210,6 +210,17 @@ DnsLabel = Annotated[
 ]
 """The name of a namespace, service, claim or service account."""
 
+ServiceName = Annotated[
+    str,
+    _matcher(
+        re.compile(rf"(?=[a-z]){_LABEL}"),
+        63,
+        "a DNS label that begins with a letter: lower-case letters, digits and '-'",
+    ),
+    _format("name"),
+]
+"""The name of a Service."""
+
 RunKey = Annotated[
     str,
     _matcher(

@@ -153,7 +153,7 @@ def test_several_shares_of_a_gpu_are_refused() -> None:
     platform.training_job("digits", job(), image=TRAINING_IMAGE)
 
 
-@pytest.mark.parametrize("key", ["Digits_Run", "", "a" * 41])
+@pytest.mark.parametrize("key", ["Digits_Run", "", "1a", "a" * 64])
 def test_a_key_that_yields_no_names_is_refused(key: str) -> None:
     platform = Platform.of(STACK, OUTPUTS)
     with pytest.raises(PlatformError, match=f"  - key is '{key}'"):
@@ -162,9 +162,34 @@ def test_a_key_that_yields_no_names_is_refused(key: str) -> None:
         platform.inference_service(key, service(run="digits-0123abcd"), image=INFERENCE_IMAGE)
 
 
+def test_a_fixed_run_only_needs_a_key_that_is_a_label_value() -> None:
+    platform = Platform.of(STACK, OUTPUTS)
+    placed = platform.training_job("Digits_Run", job(run="digits"), image=TRAINING_IMAGE)
+    assert placed.key == "Digits_Run"
+    with pytest.raises(PlatformError, match="  - key is 'a b'"):
+        platform.training_job("a b", job(run="digits"), image=TRAINING_IMAGE)
+    with pytest.raises(PlatformError, match="  - run is too long"):
+        platform.training_job("digits", job(run="a" * 63), image=TRAINING_IMAGE)
+
+
+def test_keys_may_be_as_long_as_the_names_allow() -> None:
+    platform = Platform.of(STACK, OUTPUTS)
+    platform.training_job("a" * 45, job(), image=TRAINING_IMAGE)
+    with pytest.raises(PlatformError, match="  - key is too long"):
+        platform.training_job("a" * 50, job(), image=TRAINING_IMAGE)
+    stable = service(run="digits-0123abcd")
+    platform.inference_service("a" * 63, stable, image=INFERENCE_IMAGE)
+    route = {"gateway": {"name": "g", "namespace": "n"}}
+    canary = {"weight": 10, "run": "digits-4567cdef"}
+    both = service(run="digits-0123abcd", route=route, canary=canary)
+    platform.inference_service("a" * 56, both, image=INFERENCE_IMAGE)
+    with pytest.raises(PlatformError, match="a-canary is 64 characters long"):
+        platform.inference_service("a" * 57, both, image=INFERENCE_IMAGE)
+
+
 def test_names_of_pods_are_checked() -> None:
     steps = {"a-long-step": {"command": ["run"], "cpu": "1", "memory": "4Gi"}}
-    with pytest.raises(PlatformError, match="  - key is "):
+    with pytest.raises(PlatformError, match="  - key is too long for a job with the step "):
         Platform.of(STACK, OUTPUTS).training_job("a" * 40, job(steps=steps), image=TRAINING_IMAGE)
 
 
@@ -225,14 +250,17 @@ def test_a_canary_has_the_image_that_is_passed() -> None:
         assert placed.canary.image == expected
 
 
-def test_an_image_that_no_canary_uses_is_refused() -> None:
+def test_the_image_of_a_canary_is_ignored_without_a_canary() -> None:
+    settings = service(run="digits-0123abcd")
+    placed = Platform.of(STACK, OUTPUTS).inference_service(
+        "digits", settings, image=INFERENCE_IMAGE, canary_image="new"
+    )
+    assert placed.canary is None
+
+
+def test_the_image_of_a_canary_has_no_key() -> None:
     route = {"gateway": {"name": "g", "namespace": "n"}}
-    settings = service(run="digits-0123abcd", route=route)
     platform = Platform.of(STACK, OUTPUTS)
-    with pytest.raises(PlatformError, match="  - canary is missing"):
-        platform.inference_service(
-            "digits", settings, image=INFERENCE_IMAGE, canary_image=INFERENCE_IMAGE
-        )
     keyed = service(run="digits-0123abcd", route=route, canary={"weight": 10, "image": "new"})
     with pytest.raises(PlatformError, match=r"  - canary\.image is 'new'"):
         platform.inference_service("digits", keyed, image=INFERENCE_IMAGE)

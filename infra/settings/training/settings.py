@@ -15,6 +15,35 @@ _MAX_POD_NAME: Final = 63
 """Maximum length of a pod's name. The name is also the host name, so it must be a DNS label."""
 
 
+def name_problem(key: str, job: TrainingJobSettings) -> str | None:
+    """Return an error message if the names of a job's runs or pods would be too long.
+
+    Its subject, a job, must precede it.
+    """
+    run, setting = (f"{key}-12345678", "key") if job.run is None else (job.run, "`run`")
+    suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)
+    limit = KINDS[job.kind].max_run_name or _MAX_POD_NAME - len(suffix)
+    if len(run) > limit:
+        return (
+            f"of kind {job.kind!r}: the names of its runs would have "
+            f"{len(run)} characters, but the kind allows {limit}. Use a shorter {setting}"
+        )
+    if not job.starts_in_flow:
+        return None
+    for step in (TRAINING_STEP, *job.expanded.steps):
+        end = suffix if step == TRAINING_STEP else "-step-0"
+        # A JobFlow names its jobs <run>-<template>, and Volcano names the pods of a job
+        # <job>-<task>-<index>.
+        pod = len(f"{run}-{template_name(run, step)}{end}")
+        if pod > _MAX_POD_NAME:
+            return (
+                f"with the step {step!r}: names of its pods would have "
+                f"{pod} characters, but {_MAX_POD_NAME} are allowed. Use a shorter "
+                f"{setting} or step name"
+            )
+    return None
+
+
 class TrainingSettings(Settings):
     """Training jobs and hyperparameter sweeps by key."""
 
@@ -48,27 +77,8 @@ class TrainingSettings(Settings):
     def _names_are_short_enough(self) -> Self:
         keys = [*self.jobs.items(), *((key, sweep.job) for key, sweep in self.sweeps.items())]
         for key, job in keys:
-            run, setting = (f"{key}-12345678", "key") if job.run is None else (job.run, "`run`")
-            suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)
-            limit = KINDS[job.kind].max_run_name or _MAX_POD_NAME - len(suffix)
-            if len(run) > limit:
-                raise ValueError(
-                    f"has job {key!r} of kind {job.kind!r}: the names of its runs would have "
-                    f"{len(run)} characters, but the kind allows {limit}. Use a shorter {setting}"
-                )
-            if not job.starts_in_flow:
-                continue
-            for step in (TRAINING_STEP, *job.expanded.steps):
-                end = suffix if step == TRAINING_STEP else "-step-0"
-                # A JobFlow names its jobs <run>-<template>, and Volcano names the pods of a job
-                # <job>-<task>-<index>.
-                pod = len(f"{run}-{template_name(run, step)}{end}")
-                if pod > _MAX_POD_NAME:
-                    raise ValueError(
-                        f"has job {key!r} with the step {step!r}: names of its pods would have "
-                        f"{pod} characters, but {_MAX_POD_NAME} are allowed. Use a shorter "
-                        f"{setting} or step name"
-                    )
+            if problem := name_problem(key, job):
+                raise ValueError(f"has job {key!r} {problem}")
         return self
 
     @model_validator(mode="after")

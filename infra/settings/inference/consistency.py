@@ -195,10 +195,19 @@ def _variables(service: InferenceServiceSettings) -> Iterator[str]:
         yield f"sets {name} in both env and env_from: set it in one of them"
     if service.runtime != "torch":
         return
-    determined = {variable_of(field): key for field, key in Torch.managed.items() if key}
+    # TLS is always determined: the protocol of the probes and of the URL depends on `tls`.
+    unset = {"host"}
+    if service.api_keys is None:
+        unset.add("api_keys_file")
+    if not (service.digest or (service.canary and service.canary.digest)):
+        unset.add("model_sha256")
+    determined = {
+        variable_of(field): key for field, key in Torch.managed.items() if field not in unset
+    }
     for path in ("env", "env_from"):
         for name in sorted(determined.keys() & getattr(service, path).keys()):
-            yield f"sets {path}.{name}, which the stack determines: set `{determined[name]}`"
+            key = determined[name]
+            yield f"sets {path}.{name}, which overrides `{key}`: remove it, and set `{key}`"
 
 
 def _volumes(service: InferenceServiceSettings) -> Iterator[str]:

@@ -54,18 +54,33 @@ def test_variables_that_no_download_reads_are_refused(
     assert refusals({"job": None, **model, key: variables}) == ""
 
 
+SETTINGS: dict[str, Any] = {
+    "digest": "a" * 64,
+    "api_keys": {"secret": "keys"},
+}
+
+
 @pytest.mark.parametrize("name", ["env", "env_from"])
 @pytest.mark.parametrize(
     ("variable", "key"),
-    [("PORT", "port"), ("MODEL_SHA256", "digest"), ("MODEL_NAME", "model"), ("TLS_KEY", "tls")],
+    [
+        ("PORT", "port"),
+        ("MODEL_SHA256", "digest"),
+        ("MODEL_NAME", "model"),
+        ("TLS_KEY", "tls"),
+        ("API_KEYS_FILE", "api_keys"),
+    ],
 )
 def test_variables_that_other_settings_determine_are_refused(
     name: str, variable: str, key: str
 ) -> None:
     value = "x" if name == "env" else {"secret": "settings", "key": "x"}
-    found = refusals({name: {f"INFERENCE_{variable}": value}})
+    settings = {name: {f"INFERENCE_{variable}": value}}
+    found = refusals({**settings, **({key: SETTINGS[key]} if key in SETTINGS else {})})
     assert f"sets {name}.INFERENCE_{variable}" in found
     assert f"set `{key}`" in found
+    # Without these settings, the stack sets no variable that would be overridden.
+    assert (refusals(settings) == "") == (key in SETTINGS)
 
 
 def test_a_variable_is_set_in_one_place() -> None:

@@ -203,10 +203,10 @@ class Member:
         before = dict(printed)
         limit = f"--since-time={since.isoformat()}" if since else "--tail=-1"
         command = self._logs_command(run, limit, "--follow", "--timestamps")
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, errors="replace"
-        ) as process:
-            for line in process.stdout or ():
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            # Only \n ends a line: kubectl adds no prefix after the \r of a progress bar.
+            for raw in process.stdout or ():
+                line = raw.decode(errors="replace")
                 container, _, rest = line.rstrip("\n").partition(" ")
                 timestamp, _, text = rest.partition(" ")
                 if not container.startswith("[pod/"):

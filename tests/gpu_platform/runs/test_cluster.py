@@ -181,6 +181,18 @@ def test_each_line_of_an_elastic_gang_is_printed_once_although_a_pod_waits(
     assert "error: worker-1 has not started" in lines
 
 
+def test_carriage_returns_do_not_end_a_line(
+    api: Api, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, first = "[pod/worker-0/training]", "2026-11-21T21:00:01.000000000Z"
+    script = f"printf '{prefix} {first} 10%%\\r20%%\\r30%%\\n'"
+    monkeypatch.setattr(api, "_logs_command", lambda *_: ["sh", "-c", script])
+    printed: dict[str, str] = {}
+    api._follow_logs("tiny-1a2b3c4d", None, printed)
+    api._follow_logs("tiny-1a2b3c4d", None, printed)
+    assert capsysbinary.readouterr().out == f"{prefix} 10%\r20%\r30%\n".encode()
+
+
 def test_an_unknown_run_is_named(api: Api) -> None:
     with pytest.raises(GitopsError, match="has no run 'other'"):
         api.stop("other")

@@ -81,8 +81,10 @@ def _objects(options: argparse.Namespace) -> list[Object]:
         try:
             documents = documents_of(str(options.objects), options.objects.read_bytes())
             return [document.manifest for document in documents]
-        except (OSError, DocumentError) as error:
-            raise GitopsError(f"{options.objects} cannot be read: {error}") from None
+        except OSError as error:
+            raise GitopsError(f"{options.objects} cannot be read: {error.strerror}") from None
+        except DocumentError as error:
+            raise GitopsError(str(error)) from None
     from gpu_platform.runs.cluster import Member
     from workload.manifest import ExportError, read_manifest
 

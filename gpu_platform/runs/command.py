@@ -200,7 +200,9 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
 def _read_text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise GitopsError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise GitopsError(f"{file} cannot be read: {error}") from None
 
 

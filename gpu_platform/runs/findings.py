@@ -24,7 +24,7 @@ def read_settings(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise GitopsError(f"{file} cannot be read: {error}") from None
+        raise GitopsError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise GitopsError(f"{file} is not JSON: {error}") from None
     if not isinstance(content, dict):

@@ -79,7 +79,9 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
     """
     try:
         values = parse(file.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise GitopsError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError) as error:
         raise GitopsError(f"{file} cannot be read: {error}") from None
     if not (isinstance(values, dict) and values):
         raise GitopsError(f"{file} contains no jobs: write a mapping from keys to jobs")

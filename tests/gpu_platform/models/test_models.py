@@ -275,16 +275,27 @@ def test_objects_of_another_run_are_refused(
 
 
 @pytest.mark.parametrize(
-    "text", ["digits: {queue: research}", "- digits", "digits", "a: [", "{apiVersion: v1, kind: A}"]
+    ("text", "reason"),
+    [
+        ("digits: {queue: research}", "document 1"),
+        ("- digits", "document 1"),
+        ("digits", "document 1"),
+        ("a: [", "document 1"),
+        ("{apiVersion: v1, kind: A}", "belong to (no name)"),
+    ],
 )
 def test_files_without_the_objects_are_refused(
-    text: str, shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, reason: str, shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "job.yaml").write_text(text)
     arguments = [str(shelf.exports["first"]), shelf.name, "--key", str(shelf.key)]
     file = str(tmp_path / "job.yaml")
     assert main(["models", "publish", *arguments, "--objects", file]) == 1
-    assert "error: " in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "error: " in error
+    assert reason in error
+    assert error.count(file) <= 1
+    assert shelf.repository.tags() == []
 
 
 def test_a_run_that_policies_refuse_is_published_and_not_promoted(

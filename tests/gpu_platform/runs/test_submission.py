@@ -179,8 +179,11 @@ def test_mistakes_in_the_file_are_named(text: str, says: str, tmp_path: Path) ->
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GitopsError, match=r"none\.yaml"):
-        read_jobs(tmp_path / "none.yaml")
+    file = tmp_path / "none.yaml"
+    with pytest.raises(GitopsError, match=r"none\.yaml") as found:
+        read_jobs(file)
+    assert str(found.value).count(str(file)) == 1
+    assert "Errno" not in str(found.value)
 
 
 def test_a_description_of_another_version_is_refused() -> None:

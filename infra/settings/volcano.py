@@ -205,7 +205,7 @@ class QueueSettings(Settings):
 
     @property
     def deserved_at_least(self) -> ResourceAmounts:
-        """What the queue deserves: `deserved`, and the guarantee of resources not listed there."""
+        """Deserved amounts: `deserved`, and the guarantee of each resource it does not list."""
         return {**self.guarantee, **self.deserved}
 
     @model_validator(mode="after")

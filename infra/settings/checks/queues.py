@@ -13,6 +13,10 @@ from kube.quantities import parse_quantity
 _FIRST_WITH_PARENTS: Final = (1, 11)
 _FIRST_WITH_ANY_DIMENSION: Final = (1, 15)
 _SCHEDULER: Final = full_key("volcano", "scheduler")
+_DEMANDS: Final = {
+    "guarantee": "are guaranteed {:f} in total",
+    "deserved": "deserve {:f} in total, including their guarantees",
+}
 
 
 def _key(name: str, *path: str) -> str:
@@ -95,10 +99,12 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                     continue
                 exceeded.add(resource)
                 shown = limits.get(resource, UNLISTED)
+                guaranteed = not parent.deserved or resource in limits.keys() - parent.deserved
+                listed = "guarantee" if limiting == "deserved" and guaranteed else limiting
                 yield (
-                    f"{_key(name, limiting)} for {resource} is {shown}, but {promise} of its "
-                    f"child queues ({', '.join(below)}) is {total.normalize():f} in total: "
-                    "assign no more than the parent has."
+                    f"{_key(name, listed)} for {resource} is {shown}, but its child queues "
+                    f"({', '.join(below)}) {_DEMANDS[promise].format(total.normalize())}: lower "
+                    "the amounts of the child queues, or raise the parent's."
                 )
         for key, queue in below.items():
             for resource, amount in queue.capability.items():

@@ -162,7 +162,7 @@ def reject_recorded(
                 "set, and the kind or the steps of the job have changed. If the run has finished, "
                 "remove the job from gpu-platform:training.jobs; to resume it from its checkpoint, "
                 "set `recreate: true` once its previous job has ended; to start a new run, "
-                "increase `attempt` or change `run`."
+                "increase `attempt` or, if `run` is set, change `run`."
             )
 
     return reject

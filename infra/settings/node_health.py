@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.tenancy import OwnNamespace
+from infra.settings.tenancy import DedicatedNamespace
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
@@ -27,7 +27,7 @@ class NodeHealthSettings(Settings):
     image: DnsLabel = Field(
         default="recorder", description="Key of the image, which is built from recorder/."
     )
-    namespace: OwnNamespace = Field(
+    namespace: DedicatedNamespace = Field(
         default="gpu-node-health",
         description="Namespace of the controller, created by the stack. Anyone who may create pods "
         "there can use the controller's permissions.",
@@ -68,8 +68,8 @@ class NodeHealthSettings(Settings):
     api_ports: Annotated[list[PortNumber], Field(min_length=1)] = Field(
         default=[443, 6443],
         description="Ports of the API server. With network isolation, the pod may connect only to "
-        "these ports, DNS and the port in the URL of Prometheus. If the Service of Prometheus has "
-        "another port than its pods, add that of the pods.",
+        "these ports, DNS and the port in the URL of Prometheus. If the port of Prometheus' "
+        "Service differs from that of its pods, add the pods' port.",
     )
 
     @model_validator(mode="after")

@@ -72,6 +72,7 @@ def service_key(key: str, *path: str) -> str:
 def describe(error: ValidationError, model: type[BaseModel], section: str) -> list[str]:
     """Return a sentence for each error of a section: its key, the value and what is allowed."""
     merged: dict[tuple[str | int, ...], ErrorDetails] = {}
+    unions: dict[tuple[str | int, ...], list[str]] = {}
     for number, detail in enumerate(error.errors(include_url=False)):
         location = tuple(part for part in detail["loc"] if part != "[key]")
         if detail["type"] not in _SENTENCES or has_key(model, location):
@@ -79,9 +80,11 @@ def describe(error: ValidationError, model: type[BaseModel], section: str) -> li
             continue
         # The last part of the location is not a key, but a type of the union that the key accepts.
         parent = location[:-1]
-        earlier = f"{rule(merged[parent])} or " if parent in merged else ""
-        requirement = rule(detail).removeprefix("must be " if earlier else "")
-        merged[parent] = {**detail, "loc": parent, "type": _UNION, "msg": earlier + requirement}
+        alternatives = unions.setdefault(parent, [])
+        alternatives.append(rule(detail).removeprefix("must be " if alternatives else ""))
+        *earlier, last = alternatives
+        text = f"{', '.join(earlier)} or {last}" if earlier else last
+        merged[parent] = {**detail, "loc": parent, "type": _UNION, "msg": text}
     return [_sentence(detail, model, section) for detail in merged.values()]
 
 

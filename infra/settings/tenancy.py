@@ -40,8 +40,8 @@ def _not_system_namespace(text: str) -> str:
     return text
 
 
-OwnNamespace = Annotated[DnsLabel, AfterValidator(_not_system_namespace)]
-"""The name of a namespace all of whose pods the stack restricts."""
+DedicatedNamespace = Annotated[DnsLabel, AfterValidator(_not_system_namespace)]
+"""Name of a namespace in which the stack restricts all pods."""
 
 Cidr = Annotated[str, AfterValidator(_cidr)]
 
@@ -69,7 +69,9 @@ class QuotaSettings(Settings):
     def _are_devices(cls, devices: dict[str, int]) -> dict[str, int]:
         for name in devices:
             if name in ("cpu", "memory"):
-                raise ValueError(f"contains {name}, which is not a device: set quota.{name}")
+                raise ValueError(
+                    f"contains {name}, which is not a device: set tenancy.quota.{name}"
+                )
             if name.startswith("requests."):
                 raise ValueError(
                     f"contains {name}: leave out the prefix requests., which the stack adds"
@@ -198,7 +200,7 @@ class GroupsSettings(Settings):
 class TenancySettings(Settings):
     """The workloads' namespace: its quota, limits and network policies."""
 
-    namespace: OwnNamespace = Field(description="Namespace of all workloads of this stack.")
+    namespace: DedicatedNamespace = Field(description="Namespace of all workloads of this stack.")
     pod_security: Literal["restricted", "baseline", "privileged"] = Field(
         default="restricted", description="Pod Security Standard that is enforced in the namespace."
     )

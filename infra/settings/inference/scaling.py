@@ -152,8 +152,8 @@ class RollbackSettings(Settings):
         default=[443, 6443],
         min_length=1,
         description="Ports of the API server. With network isolation, the program may connect only "
-        "to these ports, DNS and the port in the URL of Prometheus. If the Service of Prometheus "
-        "has another port than its pods, add that of the pods.",
+        "to these ports, DNS and the port in the URL of Prometheus. If the port of Prometheus' "
+        "Service differs from that of its pods, add the pods' port.",
     )
 
     @model_validator(mode="after")

@@ -211,8 +211,8 @@ def _name_problems(job: TrainingJobSettings) -> Iterator[str]:
         and not without_service.get(KINDS[job.kind].service)
     ):
         yield (
-            f"sets run to {job.run!r}, from which the names of its Services are built: begin it "
-            "with a letter"
+            f"sets run to {job.run!r}, but the names of the run's Services begin with it, and "
+            "Kubernetes requires a letter there: use a name that begins with a letter"
         )
 
 

@@ -46,8 +46,8 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
         inside = f"{volume.path.rstrip('/')}/".startswith(f"{DATASETS_PATH}/")
         if inside and job.datasets is not None:
             yield (
-                f"has a volume at {volume.path}, where datasets {job.datasets!r} is mounted: use "
-                "another path, or remove datasets"
+                f"has a volume at {volume.path}, but the claim of `datasets` ({job.datasets!r}) is "
+                f"mounted at {DATASETS_PATH}: use another path, or remove datasets"
             )
     for path in duplicate_paths(job.volumes):
         yield f"has two volumes at {path}: use a different path for each"

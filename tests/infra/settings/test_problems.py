@@ -460,7 +460,7 @@ MISTAKES = {
         "tenancy.quota.devices",
         {"cpu": 100},
         "tenancy.quota.devices",
-        "set quota.cpu",
+        "set tenancy.quota.cpu",
     ),
     "device with the prefix of quotas": (
         "tenancy.quota.devices",

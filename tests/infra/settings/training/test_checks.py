@@ -112,7 +112,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "volume inside of the data sets": (
         job("volcano", volumes={"x": {"path": "/data/x", "scratch": "1Gi"}}),
-        " has a volume at /data/x, where datasets 'datasets'",
+        " has a volume at /data/x, but the claim of `datasets` ('datasets')",
         "remove datasets",
     ),
     "volume with a reserved name": (

@@ -51,7 +51,7 @@ def test_a_space_must_consist_of_values_that_a_job_can_have(
     ("parameter", "key", "says"),
     [
         ({"min": "0.1", "max": 1}, "min", '"0.1", but must be an integer or a number'),
-        ({"choices": [0.1, None]}, "choices[1]", "null, but must be a string or a boolean"),
+        ({"choices": [0.1, None]}, "choices[1]", "null, but must be a string, a boolean"),
     ],
 )
 def test_a_value_of_no_type_is_one_mistake(parameter: dict[str, Any], key: str, says: str) -> None:

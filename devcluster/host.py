@@ -104,7 +104,10 @@ def _obstacle_to_real_nodes() -> str:
     if absent and not can_install():
         return f"without apt-get, these packages cannot be installed: {', '.join(absent)}"
     if error := _namespaces_error(Kind.REAL):
-        return f"this process may not create namespaces, for example in a container ({error})"
+        return (
+            "this process is not permitted to create namespaces, as in a container without "
+            f"privileges ({error})"
+        )
     return ""
 
 
@@ -161,8 +164,8 @@ def check(spec: ClusterSpec, layout: Layout, extras: Collection[Extra] = ()) -> 
     elif error := _namespaces_error(spec.kind):
         raise DevclusterError(
             f"the cluster's namespaces cannot be created ({error}): allow unprivileged user "
-            "namespaces (Ubuntu: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`), run the "
-            "command as root, or run the container with `--privileged`"
+            "namespaces (Ubuntu: `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`), "
+            "run the command as root, or run the container with `--privileged`"
         )
 
 
@@ -170,8 +173,13 @@ def _check_disk(spec: ClusterSpec, layout: Layout, extras: Collection[Extra]) ->
     # Builds need most of the space for Go's caches, which are deleted afterwards.
     building, later = (15, 3) if spec.kind is Kind.REAL else (12, 1)
     group: Group = "real" if spec.kind is Kind.REAL else "simulated"
-    builds = bool(missing(group, layout.cache, extras))
-    needed = (building if builds else later) * GIB
+    builds = True
+    if missing(group, layout.cache):
+        needed = building * GIB
+    elif missing(group, layout.cache, extras):
+        needed = (later + 2) * GIB
+    else:
+        builds, needed = False, later * GIB
     free = shutil.disk_usage(layout.cache).free
     # An interrupted build reuses its caches when it resumes, so their size counts as free space.
     if free < needed and (not builds or free + _size(go_caches(layout.cache)) < needed):
@@ -193,7 +201,7 @@ def _size(directory: Path) -> int:
 def _overlay_error(directory: Path) -> str:
     """Return the reason why an overlay cannot be mounted, or an empty string.
 
-    The usual reasons are an overlay below it, as in containers, and network file systems.
+    Usually, the directory is on an overlay, as in containers, or on a network file system.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as part:

@@ -49,7 +49,7 @@ class Key:
 
     @property
     def retry_after(self) -> int:
-        """Seconds after which the quota permits a request again."""
+        """Time (s) until the quota permits the next request."""
         return max(1, math.ceil((1 - self._tokens) / self.quota))
 
 
@@ -71,7 +71,7 @@ class Access:
         text = api_key
         if text is None and authorization is not None:
             scheme, _, credentials = authorization.partition(" ")
-            text = credentials.strip() if scheme.lower() == "bearer" else None
+            text = credentials.strip(" \t") if scheme.lower() == "bearer" else None
         if text is None:
             return None
         # Restore the bytes that the client sent: headers are decoded as Latin-1.

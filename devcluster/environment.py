@@ -15,6 +15,8 @@ from devcluster.toolchain import Toolchain
 
 # Public on purpose: the dev stack contains no secrets (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
+NO_TLS = {"DOCKER_TLS": "", "DOCKER_TLS_VERIFY": "", "DOCKER_CERT_PATH": ""}
+"""Variables that disable TLS, because a TLS client cannot use Docker's socket."""
 ADOPTION_VARIABLES = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
 """Variable that lets an update adopt existing objects, such as those of a killed update.
 
@@ -43,8 +45,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         _prefer_debian_docker(links)
         directories.insert(0, str(links))
         result["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
-        # A TLS client cannot use the socket.
-        result |= {"DOCKER_TLS_VERIFY": "", "DOCKER_CERT_PATH": ""}
+        result |= NO_TLS
         result["DOCKER_BUILDKIT"] = "1"
     return {**result, "PATH": ":".join(directories)}
 

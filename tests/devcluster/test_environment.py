@@ -20,6 +20,7 @@ OWN = {
     "PULUMI_BACKEND_URL": "https://users.example",
     "PULUMI_CONFIG_PASSPHRASE": "users secret",
     "DOCKER_HOST": "tcp://users.example:2376",
+    "DOCKER_TLS": "1",
     "DOCKER_TLS_VERIFY": "1",
     "DOCKER_CERT_PATH": "/users/certificates",
 }

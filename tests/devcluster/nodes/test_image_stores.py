@@ -52,7 +52,7 @@ elif command == "view":
     (names / arguments[1]).touch()
     print(json.dumps([{{"Source": "overlay", "Options": ["lowerdir=" + ":".join(paths)]}}]))
 """
-DOCKER = """[ -z "$DOCKER_TLS_VERIFY" ] || exit 1  # a TLS client cannot use the socket
+DOCKER = """[ -z "$DOCKER_TLS_VERIFY$DOCKER_TLS" ] || exit 1  # a TLS client cannot use the socket
 case "$2" in
 pull)
   for layer in upper lower; do
@@ -144,7 +144,8 @@ def copies(layout: Layout, name: str) -> list[Path]:
 def test_the_base_image_is_unpacked_once_for_all_stores(
     nodes: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")  # the user's, for another engine
+    for name in ("DOCKER_TLS", "DOCKER_TLS_VERIFY"):
+        monkeypatch.setenv(name, "1")  # the user's, for another engine
     link_base(nodes, SPEC, REFERENCE)
     for name in ("root", "site"):
         found = copies(nodes, name)

@@ -248,7 +248,7 @@ class Run:
     def finish(self, write: Action, metrics: Mapping[str, SupportsFloat], **manifest: Any) -> None:
         """Export the model: rank 0 writes the model with `write(directory)`, then the manifest."""
         results = {name: float(value) for name, value in metrics.items()}
-        if reserved := results.keys() & {"event", "export", "sha256"}:
+        if reserved := results.keys() & {"event", "export", "sha256", "already"}:
             raise FatalError(f"metric {min(reserved)} is a field of the last line: rename it")
 
         def export(folder: Path) -> str:

@@ -302,7 +302,7 @@ def test_a_result_that_is_not_finite_is_fatal_and_not_exported(
     assert not (tmp_path / "export").exists()
 
 
-@pytest.mark.parametrize("name", ["event", "export", "sha256"])
+@pytest.mark.parametrize("name", ["event", "export", "sha256", "already"])
 def test_a_result_named_like_a_field_of_the_last_line_is_fatal(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,8 +34,10 @@ def test_a_cpu_has_no_known_peak_and_no_changed_defaults() -> None:
     [
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
         ("NVIDIA A100-SXM4-80GB", "A100"),
         ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA GB200", "GB200"),
         ("NVIDIA L40S", "L40S"),
         ("NVIDIA L40", "L40"),
         ("NVIDIA L4", "L4"),

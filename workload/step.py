@@ -52,11 +52,12 @@ def main() -> NoReturn:
         sys.exit(DONE)
     marker_of(options.run, options.name).unlink(missing_ok=True)
     command, env = _replaced(options.command, inputs, {})
-    if shutil.which(command[0], path=env.get("PATH")) is None:
-        _fail(options, ValueError(f"{command[0]!r} is not a program that this image can execute"))
     if options.output:
         sys.exit(_produce(options, inputs))
-    os.execvpe(command[0], command, env)  # noqa: S606  no shell is wanted
+    try:
+        os.execvpe(command[0], command, env)  # noqa: S606  no shell is wanted
+    except OSError as error:
+        _fail(options, _not_executable(command, error))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,7 +124,12 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished = folder.with_name(f".{name}.{options.run.name}.{secrets.token_hex(4)}")
     unfinished.mkdir(parents=True)
-    code = _run(*_replaced(options.command, inputs, {each: unfinished / each for each in types}))
+    command, env = _replaced(options.command, inputs, {each: unfinished / each for each in types})
+    try:
+        code = _run(command, env)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        _fail(options, _not_executable(command, error))
     if code != DONE:
         shutil.rmtree(unfinished, ignore_errors=True)
         return code
@@ -182,6 +188,12 @@ def _run(command: list[str], env: dict[str, str]) -> int:
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         code = process.wait()
     return code if code >= 0 else 128 - code
+
+
+def _not_executable(command: list[str], error: OSError) -> ValueError:
+    return ValueError(
+        f"{command[0]!r} is not a program that this image can execute: {error.strerror}"
+    )
 
 
 def _fail(options: argparse.Namespace, error: Exception) -> NoReturn:

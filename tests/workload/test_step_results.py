@@ -350,15 +350,20 @@ def test_a_failed_command_leaves_nothing(claim: Claim) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--output=y=text"]])
-@pytest.mark.parametrize("program", ["no-such-program", "./README.md", "."])
+@pytest.mark.parametrize("text", [None, "exit 0", "#!/no/such"])
 def test_a_command_that_cannot_be_executed_fails_for_good(
-    claim: Claim, options: list[str], program: str
+    claim: Claim, options: list[str], text: str | None
 ) -> None:
+    program = str(claim.folder / "program")
+    if text is not None:
+        Path(program).write_text(text)
+        Path(program).chmod(0o755)
     module = ["workload.step", f"--run={claim.folder / 'job-1'}", "--name=x", *options]
     code, output = run_here([*module, "--", program], dict(os.environ))
     assert code == exit_codes.BAD_INPUT
     assert program in json.loads(output)["error"]
-    assert not (claim.folder / RESULTS_FOLDER).exists()
+    assert not list(claim.folder.glob(f"{RESULTS_FOLDER}/*"))
+    assert not list(claim.folder.glob(f"{RESULTS_FOLDER}/.*"))
 
 
 @pytest.mark.parametrize(

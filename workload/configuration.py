@@ -20,7 +20,10 @@ class ConfigurationError(Exception):
 def problem_sentences(
     error: ValidationError, written_as: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return a sentence per error. `written_as` maps field names to the names that users write."""
+    """Return a sentence per error. `written_as` maps field names to the names that users write.
+
+    A name may end with its source, as in `epochs (in run.toml)`.
+    """
     details = error.errors(include_url=False)
     # For a list with an invalid element, pydantic also reports that the list is too short.
     lists = {detail["loc"][:-1] for detail in details if len(detail["loc"]) > 1}
@@ -42,7 +45,8 @@ def _sentence(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
     if not detail["loc"]:
         return message
     first, *rest = (str(part) for part in detail["loc"])
-    name = ".".join([written_as.get(first, first), *rest])
+    key, space, source = written_as.get(first, first).partition(" ")
+    name = ".".join([key, *rest]) + space + source
     if detail["type"] == "extra_forbidden":
         return f"{name} is not known here"
     if detail["type"] == "missing":

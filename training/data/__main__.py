@@ -17,6 +17,12 @@ from workload.configuration import ConfigurationError
 FIELD = "text"
 """Default name of the field or column that contains the text."""
 
+SIZE = 224
+"""Default height and width of images of a directory."""
+
+HELD_OUT = 0.1
+"""Default share of samples to hold out."""
+
 INTERRUPTED = 130
 """Exit code that a shell reports for Ctrl-C."""
 
@@ -67,14 +73,17 @@ def _images(options: argparse.Namespace) -> str:
     if options.folder:
         check_apart(options.folder, options.target)
         channels: Literal[1, 3] = 1 if options.grey else 3
-        shape = (channels, options.size, options.size)
-        minimum = options.size if options.min_size is None else options.min_size
-        source = from_folder(options.folder, shape, minimum, options.held_out, options.workers)
-        settings = {"size": options.size, "min_size": minimum, "held_out": options.held_out}
+        size = options.size or SIZE
+        minimum = options.min_size or size
+        held_out = options.held_out or HELD_OUT
+        workers = options.workers or len(os.sched_getaffinity(0))
+        source = from_folder(options.folder, (channels, size, size), minimum, held_out, workers)
+        settings = {"size": size, "min_size": minimum, "held_out": held_out}
     else:
-        if options.grey or options.min_size is not None:
-            name = "--grey" if options.grey else "--min-size"
-            raise DataError(f"{name} applies to --folder only: leave it out with --dataset")
+        for name in ("size", "grey", "min_size", "held_out", "workers"):
+            if getattr(options, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise DataError(f"{flag} applies to --folder only: leave it out with --dataset")
         source = from_dataset(options.dataset, options.data_dir)
         settings = {"dataset": options.dataset}
     manifest = prepare_images(
@@ -269,9 +278,9 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         help="directory of --dataset, unless it ships with a package (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--size", type=_side, default=224, metavar="N",
+        "--size", type=_side, metavar="N",
         help="height and width to which images of --folder are scaled after a square crop "
-        "(default: %(default)s)",
+        f"(default: {SIZE})",
     )  # fmt: skip
     parser.add_argument(
         "--grey", action="store_true", help="convert images of --folder to one channel"
@@ -281,11 +290,12 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         help="minimum height and width; smaller images are dropped (default: --size)",
     )  # fmt: skip
     parser.add_argument(
-        "--workers", type=_positive, default=len(os.sched_getaffinity(0)), metavar="N",
-        help="number of images read in parallel (default: one per CPU, %(default)s)",
+        "--workers", type=_positive, metavar="N",
+        help="number of images of --folder read in parallel "
+        f"(default: one per CPU, {len(os.sched_getaffinity(0))})",
     )  # fmt: skip
     _add_common(parser, "share of the images of --folder to hold out")
-    parser.set_defaults(run=_images)
+    parser.set_defaults(run=_images, held_out=None)
 
 
 def _add_text(parser: argparse.ArgumentParser) -> None:
@@ -321,8 +331,8 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser, held_out: str) -> None:
     parser.add_argument(
-        "--held-out", type=_share, default=0.1, metavar="X",
-        help=f"{held_out} (default: %(default)s)",
+        "--held-out", type=_share, default=HELD_OUT, metavar="X",
+        help=f"{held_out} (default: {HELD_OUT})",
     )  # fmt: skip
     parser.add_argument(
         "--max-mib", type=_positive, default=256, metavar="N",

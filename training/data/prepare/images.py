@@ -127,7 +127,7 @@ def _from_file(
         with Image.open(path) as image:
             if min(image.size) < minimum:
                 return Dropped("too small")
-            upright = _with_8_bits(ImageOps.exif_transpose(image))
+            upright = _with_8_bits(ImageOps.exif_transpose(image), image.format)
             upright = upright.convert("L" if channels == 1 else "RGB")
     # Decoders may raise any exception for a damaged file. Such files are counted and reported.
     except Exception:
@@ -138,14 +138,16 @@ def _from_file(
     return Picture(_encoded(picture), digest, label, share < held_out)
 
 
-def _with_8_bits(image: Image.Image) -> Image.Image:
+def _with_8_bits(image: Image.Image, file_format: str | None) -> Image.Image:
     """Reduce grey values of 16 bits to 8 bits, because Pillow's `convert` would clip them.
 
     Raise ValueError for channels of 32 bits, which have no defined range.
     """
-    if image.mode in ("I", "F"):
+    # Pillow reads PGM files of 16 bits as 32 bits.
+    has_16_bits = image.mode.startswith("I;16") or (file_format, image.mode) == ("PPM", "I")
+    if image.mode in ("I", "F") and not has_16_bits:
         raise ValueError("the range of the values is unknown")
-    if image.mode.startswith("I;16"):
+    if has_16_bits:
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image
 

@@ -72,7 +72,9 @@ def test_additional_images_do_not_change_the_held_out_ones(tmp_path: Path) -> No
     assert held_out[0] < held_out[1]
 
 
-@pytest.mark.parametrize(("suffix", "order"), [("png", "<"), ("tif", "<"), ("tif", ">")])
+@pytest.mark.parametrize(
+    ("suffix", "order"), [("png", "<"), ("tif", "<"), ("tif", ">"), ("pgm", "<")]
+)
 @pytest.mark.parametrize("options", [[], ["--grey"]])
 def test_images_of_16_bits_per_channel_are_reduced_to_8(
     options: list[str], suffix: str, order: str, tmp_path: Path
@@ -101,7 +103,9 @@ def test_images_of_32_bits_per_channel_have_no_known_range(
     assert read_manifest(tmp_path / "shards").dropped["unreadable"] == 3
 
 
-@pytest.mark.parametrize("option", ["--grey", "--min-size=8"])
+@pytest.mark.parametrize(
+    "option", ["--grey", "--min-size=8", "--size=224", "--held-out=0.2", "--workers=2"]
+)
 def test_options_of_directories_are_refused_for_a_built_in_data_set(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

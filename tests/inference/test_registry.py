@@ -154,7 +154,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Threadin
     monkeypatch.setenv(registry.USERNAME, "reader")
     monkeypatch.setenv(registry.PASSWORD, "secret")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -199,6 +199,26 @@ def test_a_redirect_by_the_server_of_tokens_takes_no_credentials_to_another_serv
         other.shutdown()
         thread.join()
     assert Other.received == []
+
+
+def test_a_redirect_to_another_server_with_https_takes_no_credentials_there(
+    tokens: ThreadingHTTPServer,
+) -> None:
+    received: dict[str, str | None] = {}
+
+    class Redirecting(Interrupted):
+        def do_GET(self) -> None:
+            host = self.headers["Host"].partition(":")[0]
+            received[host] = self.headers["Authorization"]
+            self.send_response(200 if host == "localhost" else 302)
+            self.send_header("Location", f"https://localhost:{tokens.server_port}/token")
+            self.end_headers()
+            self.wfile.write(b'{"token": "granted"}')
+
+    tokens.RequestHandlerClass = Redirecting
+    assert "granted" in registry._authorized(challenge(tokens))
+    assert received["127.0.0.1"] is not None
+    assert received["localhost"] is None
 
 
 @pytest.mark.parametrize("answer", ["{}", "[]", '{"token": ""}'])

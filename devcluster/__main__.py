@@ -13,7 +13,7 @@ from devcluster.operators import Demands
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
-from devcluster.toolchain import OPERATORS, Operator
+from devcluster.toolchain import OLD_VOLCANOS, OPERATORS, Operator
 from gitops.errors import GitopsError
 from simulation import ClusterError
 
@@ -83,12 +83,13 @@ def _parser() -> argparse.ArgumentParser:
                 help=f"additional job operators to run (real nodes only): {','.join(OPERATORS)}; "
                 "deploy starts those that the stack's jobs need",
             )
+            minors = ", ".join(name.removeprefix("volcano-") for name in OLD_VOLCANOS)
             command.add_argument(
                 "--volcano",
                 default="",
                 metavar="VERSION",
-                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); the "
-                "default is also used if no release of this minor version can be built",
+                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); other "
+                f"minor versions than {minors} use the default",
             )
         if name == "down":
             command.add_argument(

@@ -130,10 +130,14 @@ class Webhooks:
                 time.sleep(0.05)
 
 
+def minor_version(version: str) -> str:
+    """Return the major and minor number of a version, such as 1.10 for v1.10.0."""
+    return ".".join(version.removeprefix("v").split(".")[:2])
+
+
 def scheduler_program(binaries: Path, version: str) -> Path:
     """Return the scheduler of Volcano's minor version, or the default if there is none."""
-    minor = ".".join(version.removeprefix("v").split(".")[:2])
-    program = binaries / f"vc-scheduler-{minor}"
+    program = binaries / f"vc-scheduler-{minor_version(version)}"
     return program if program.is_file() else binaries / "vc-scheduler"
 
 

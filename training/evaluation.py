@@ -13,10 +13,15 @@ from training.objective import Evaluation, accuracies
 from training.run import Run, require_finite, require_finite_metrics
 
 BATCH: Final = 512
-"""Images per batch."""
+"""Maximum number of samples per batch."""
 
 TOKENS: Final = 16_384
-"""Tokens per batch."""
+"""Maximum number of tokens per batch of several samples."""
+
+
+def batch_size(tokens: int, maximum: int) -> int:
+    """Return the samples per batch: fewer for samples with many tokens, whose logits are large."""
+    return min(maximum, max(1, TOKENS // tokens))
 
 
 def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
@@ -51,8 +56,7 @@ def evaluate(run: Run, count: int) -> Evaluation | None:
     samples, objective, world = run.data.held_out, run.objective, run.world
     run.model.train(False)
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
-    batch_size = BATCH if tokens == 1 else max(1, TOKENS // tokens)
-    batches = deal(spread(len(samples), count), batch_size, world.rank, world.size)
+    batches = deal(spread(len(samples), count), batch_size(tokens, BATCH), world.rank, world.size)
     functions = (objective.loss, accuracies, *objective.metrics.values())
     sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=run.device)
     for loaded in Loader(samples, batches, run.device, workers=0):

@@ -15,7 +15,7 @@ from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key, o
 from gitops.runs.status import RunStatus, read_runs, run_pods
 from gitops.runs.waiting import repair
 from gpu_platform.runs.cluster import Member
-from gpu_platform.runs.sweeps import sweep_lines
+from gpu_platform.runs.sweeps import rejection, sweep_lines
 from kube.kinds import kinds_that_support
 from kube.kinds.record import State
 from kube.names import TASK_LABEL
@@ -159,11 +159,8 @@ def wait_for_sweep(
     while True:
         started = time.monotonic()
         summary = _retry(member.sweeps, report).get(key, {})
-        problem = summary.get("problem")
-        report(
-            next(sweep_lines({key: summary}))
-            + (f"; rejected by the API server: {problem}" if problem else "")
-        )
+        line = next(sweep_lines({key: summary}))
+        report("; ".join(filter(None, (line, rejection(summary)))))
         if summary.get("winner") is not None:
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}

@@ -2,6 +2,7 @@
 
 from devcluster.toolchain.pins import (
     GROUPS,
+    OLD_VOLCANOS,
     OPERATORS,
     Extra,
     Group,
@@ -12,6 +13,7 @@ from devcluster.toolchain.toolchain import Toolchain, ensure, go_caches, missing
 
 __all__ = [
     "GROUPS",
+    "OLD_VOLCANOS",
     "OPERATORS",
     "Extra",
     "Group",

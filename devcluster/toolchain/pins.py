@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from simulation.volcano import minor_version
+
 HERE = Path(__file__).resolve().parent
 
 Group = Literal["engine", "simulated", "real"]
@@ -44,6 +46,8 @@ NetworkPolicies = Literal["kube-router"]
 OldVolcano = Literal["volcano-1.10"]
 """Volcano releases other than the default."""
 
+OLD_VOLCANOS: tuple[OldVolcano, ...] = get_args(OldVolcano)
+
 Languages = Literal["languages"]
 """Pulumi's language hosts for programs that are not written in Python. Only tests use them."""
 
@@ -63,8 +67,8 @@ Extra = (
 
 def volcano_release(version: str) -> tuple[OldVolcano, ...]:
     """Return the other Volcano release with the minor version of `version`, if there is one."""
-    minor = ".".join(version.removeprefix("v").split(".")[:2])
-    return tuple(name for name in get_args(OldVolcano) if name == f"volcano-{minor}")
+    name = f"volcano-{minor_version(version)}"
+    return tuple(release for release in OLD_VOLCANOS if release == name)
 
 
 _NOT_BUILT_FROM: Any = {

@@ -22,9 +22,15 @@ def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         )
         if (winner := summary.get("winner")) is not None:
             yield f"  {winner} won; services with `sweep: {key}` serve it"
-        if summary["problem"]:
-            yield f"  rejected by the API server: {summary['problem']}"
+        if problem := rejection(summary):
+            yield f"  {problem}"
         yield from _table(summary)
+
+
+def rejection(summary: Mapping[str, Any]) -> str:
+    """Return the error of the API server for the sweep's trials, or an empty string."""
+    problem = summary.get("problem")
+    return f"rejected by the API server: {problem}" if problem else ""
 
 
 def _cost(summary: Mapping[str, Any]) -> str:

@@ -15,10 +15,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from training import evaluation
 from training.config import TrainingConfig
 from training.data.loader import scale
 from training.data.samples import Samples, spread
-from training.evaluation import TOKENS
 from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
 from workload.configuration import ConfigurationError
 from workload.export import fill, read_form, tensors_of
@@ -61,7 +61,7 @@ BATCH: Final = 32
 def batch_size(samples: Samples) -> int:
     """Return the number of samples in a batch: fewer for long texts, whose logits are large."""
     _, target = samples.batch(spread(len(samples), 1))
-    return min(BATCH, max(1, TOKENS // target.size))
+    return evaluation.batch_size(target.size, BATCH)
 
 
 def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.training.export.trained import Export, Trained
+from training import evaluation
 from training.config import TrainingConfig
 from training.data import load
 from training.export import (
@@ -121,7 +122,7 @@ def test_artifacts_of_long_texts_are_tested_in_small_batches_with_beats(
     )
     data = load("text", tmp_path, (16,), seed=0)
     model = build("gpt", dict(options), data.outputs, data.shape)
-    monkeypatch.setattr(artifacts, "TOKENS", 5 * 16)
+    monkeypatch.setattr(evaluation, "TOKENS", 5 * 16)
     sizes: list[int] = []
     beats: list[None] = []
     forward = type(model).forward

@@ -142,7 +142,8 @@ class Cache:
             with contextlib.suppress(FileNotFoundError):
                 found = path.lstat()
                 if stat.S_ISDIR(found.st_mode):
-                    # Such as `.snapshot` of a file server, which cannot be deleted.
+                    # Skip directories, such as a file server's `.snapshot`: `unlink` cannot delete
+                    # them.
                     continue
                 temporary = path.name.startswith(".")
                 if temporary and time.time() - found.st_mtime > _ABANDONED_SECONDS:

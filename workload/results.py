@@ -84,7 +84,7 @@ class Value:
     """Value of an input: the text that replaces its placeholder, and the digest of its content.
 
     For a parameter or metric, `digest` is not a hash, but contains the text itself. `element` is
-    the JSON of the value in a list.
+    the JSON that represents the value in a list.
     """
 
     text: str

@@ -16,7 +16,10 @@ from devcluster.deploy.stack import Stack
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
 _REVISIONS = {"creating": "", "updating": ",status=pending-upgrade"}
-"""Maps types of operations to a selector of the revisions to delete, by default all."""
+"""Maps a type of pending operation to the end of the label selector.
+
+If it is empty, all revisions are deleted.
+"""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def _sentence(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
     if not detail["loc"]:
         return message
     first, *rest = (str(part) for part in detail["loc"])
-    key, space, source = written_as.get(first, first).partition(" ")
+    key, space, source = written_as.get(first, first).partition(" (")
     name = ".".join([key, *rest]) + space + source
     if detail["type"] == "extra_forbidden":
         return f"{name} is not known here"

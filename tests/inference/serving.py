@@ -115,13 +115,17 @@ def digits(count: int) -> NDArray[np.float32]:
 
 
 def own_bytes(server: Server) -> int:
-    """Return the memory of the server and its workers, without mapped files, which are shared."""
+    """Return the memory of the server and its workers, without mapped files, which are shared.
+
+    Pages that they share with the fork server count completely: their proportional share would
+    grow whenever a process of another test ends.
+    """
     process = psutil.Process(server.program.process.pid)
     siblings = [each.pid for each in process.parent().children() if each != process]
     workers = [pid for pid in siblings if _arenas(pid) & _arenas(process.pid)]
     assert workers
     rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in (process.pid, *workers)]
-    kib = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", "\n".join(rollups), re.MULTILINE)
+    kib = re.findall(r"^(?:Anonymous|Pss_Shmem): +(\d+) kB$", "\n".join(rollups), re.MULTILINE)
     return sum(map(int, kib)) * 1024
 
 

@@ -88,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
                 "--volcano",
                 default="",
                 metavar="VERSION",
-                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); other "
-                f"minor versions than {minors} use the default",
+                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); minor "
+                f"versions other than {minors} use the default",
             )
         if name == "down":
             command.add_argument(

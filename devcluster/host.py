@@ -205,11 +205,12 @@ def _overlay_error(directory: Path) -> str:
     """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as part:
-        upper, work = Path(part, "upper"), Path(part, "work")
-        upper.mkdir()
-        work.mkdir()
+        upper, work, target = (Path(part, name) for name in ("upper", "work", "target"))
+        for each in (upper, work, target):
+            each.mkdir()
         options = f"lowerdir=/etc,upperdir={upper},workdir={work}"
-        command = ["unshare", "--mount", "mount", "-t", "overlay", "-o", options, "overlay", "/mnt"]
+        mount = ["mount", "-t", "overlay", "-o", options, "overlay", str(target)]
+        command = ["unshare", "--mount", *mount]
         done = subprocess.run(
             command, env={"PATH": system_path()}, capture_output=True, text=True, errors="replace"
         )

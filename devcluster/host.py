@@ -40,6 +40,8 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 # Exit status 101 prevents an installation by this project from starting Docker or containerd on the
 # host. If the file is left behind by a killed process, other installations may start services.
 _POLICY_TEXT = '#!/bin/sh\n[ -z "$GPU_PLATFORM_PACKAGES" ] || exit 101\n'
+# Option that lets apt wait (s) while another program, such as unattended upgrades, uses dpkg.
+_WAIT_FOR_LOCK = ("--option", "DPkg::Lock::Timeout=600")
 # Maximum length of a socket path in bytes.
 SOCKET_LIMIT = 107
 
@@ -124,7 +126,7 @@ def _namespaces_error(kind: Kind) -> str:
 
 
 def install_packages(packages: list[str], log: Path) -> None:
-    """Install Debian packages.
+    """Install Debian packages; wait at most 10 minutes for another installation to finish.
 
     Raise DevclusterError with the command to run manually if the installation fails.
     """
@@ -137,7 +139,7 @@ def install_packages(packages: list[str], log: Path) -> None:
         POLICY.chmod(0o755)
     try:
         with log.open("ab") as out:
-            for step in (["apt-get", "update"], command):
+            for step in (["apt-get", "update"], [command[0], *_WAIT_FOR_LOCK, *command[1:]]):
                 subprocess.run(
                     step,
                     env=os.environ | variables,

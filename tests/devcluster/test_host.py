@@ -133,7 +133,8 @@ def test_services_do_not_start_while_their_packages_are_installed(
     assert log.read_text().splitlines() == [
         "noninteractive: update",
         "may start: 101",
-        "noninteractive: install --yes --no-install-recommends skopeo pigz",
+        "noninteractive: --option DPkg::Lock::Timeout=600"
+        " install --yes --no-install-recommends skopeo pigz",
         "may start: 101",
     ]
     assert not policy.exists()

@@ -79,7 +79,7 @@ def _deployment(args: InferenceServiceArgs, version: Version) -> Manifest:
     settings = args.service
     return {
         "minReadySeconds": settings.min_ready_seconds,
-        "progressDeadlineSeconds": settings.progress_deadline_seconds,
+        "progressDeadlineSeconds": settings.progress_deadline,
         "revisionHistoryLimit": 3,
         "strategy": {"type": "Recreate"}
         if settings.rollout.recreate

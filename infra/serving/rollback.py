@@ -59,7 +59,7 @@ def rollback_objects(
     client = ApiClient(name=name, namespace=args.namespace, program=_PROGRAM, awaited=True)
     url = urlsplit(limits.prometheus)
     ports = [*limits.api_ports, url.port or _PORTS[url.scheme]]
-    deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline_seconds)}
+    deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline)}
     deployment = client.deployment(_pod(client, args, limits, stable))
     return [
         client.account(args.pull_secret),

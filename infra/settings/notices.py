@@ -49,6 +49,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _claims_of_the_first_consumer(settings)
     yield from _slow_processes(settings)
     yield from _updates_with_one_claim(settings)
+    yield from _deadlines_before_the_start(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
@@ -232,3 +233,23 @@ def _updates_with_one_claim(settings: StackSettings) -> Iterator[str]:
                     f"{', '.join(modes)}: an update fails if the new pod is on another node. "
                     "Use `surge: 0`, unless there is only one node for the pod."
                 )
+
+
+def _deadlines_before_the_start(settings: StackSettings) -> Iterator[str]:
+    """Warn about progress deadlines that end before a slow start does.
+
+    A short deadline is valid if the server starts fast, so warn only if both times are configured.
+    """
+    for key, service in settings.inference.services.items():
+        start = service.startup_seconds + service.min_ready_seconds
+        applies = service.canary is not None or service.runtime_of({}).nodes == 1
+        both = {"startup_seconds", "progress_deadline_seconds"} <= service.model_fields_set
+        if applies and both and service.progress_deadline <= start:
+            yield (
+                f"{service_key(key, 'progress_deadline_seconds')} is {service.progress_deadline}, "
+                f"but startup_seconds ({service.startup_seconds}) and min_ready_seconds "
+                f"({service.min_ready_seconds}) permit a start that takes {start} seconds, so a "
+                "rollout fails while its server is still starting: remove "
+                f"progress_deadline_seconds, or set it to more than {start} plus the time to pull "
+                "the image."
+            )

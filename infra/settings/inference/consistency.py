@@ -293,7 +293,7 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
 def _progress(service: InferenceServiceSettings) -> Iterator[str]:
     """Check the progress deadline, which applies only to Deployments."""
     has_deployment = any(service.runtime_of(each).nodes == 1 for each in service.versions.values())
-    ready, deadline = service.min_ready_seconds, service.progress_deadline_seconds
+    ready, deadline = service.min_ready_seconds, service.progress_deadline
     if has_deployment and deadline <= ready:
         yield (
             f"sets min_ready_seconds to {ready}, but progress_deadline_seconds to {deadline}, "

@@ -1,7 +1,7 @@
 """One inference service."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,13 @@ from infra.settings.types import (
     Settings,
 )
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
+
+_PROGRESS_SECONDS: Final = 600
+"""Minimum of the default progress deadline; also the default of Kubernetes."""
+
+_SCHEDULING_SECONDS: Final = 450
+"""Time (s) in the default progress deadline to schedule a pod and to pull its image, which precede
+`startup_seconds`."""
 
 
 class InferenceServiceSettings(Settings):
@@ -163,10 +170,12 @@ class InferenceServiceSettings(Settings):
         default=120,
         description="Maximum time (s) from the start of the container until the server answers.",
     )
-    progress_deadline_seconds: PositiveInt = Field(
-        default=600,
+    progress_deadline_seconds: PositiveInt | None = Field(
+        default=None,
         description="Time (s) without progress after which the Deployment reports a failed "
-        "rollout. It must exceed min_ready_seconds.",
+        "rollout, and maximum time (s) that an update waits for a canary. It must exceed "
+        "min_ready_seconds. null means 600, or startup_seconds + min_ready_seconds + 450 if this "
+        "is longer.",
     )
     min_ready_seconds: int = Field(
         default=5,
@@ -204,6 +213,14 @@ class InferenceServiceSettings(Settings):
         kind = RUNTIMES[self.runtime]
         port = {"port": self.port} if "port" in kind.model_fields else {}
         return kind.model_validate({**self.server, **server, **port})
+
+    @property
+    def progress_deadline(self) -> int:
+        """Progress deadline (s), which by default suffices for the slowest permitted start."""
+        if self.progress_deadline_seconds is not None:
+            return self.progress_deadline_seconds
+        start = self.startup_seconds + self.min_ready_seconds
+        return max(_PROGRESS_SECONDS, start + _SCHEDULING_SECONDS)
 
     @property
     def versions(self) -> Mapping[str, Mapping[str, Any]]:

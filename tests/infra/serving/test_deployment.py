@@ -1,6 +1,9 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from infra.inference_service import build_canary
 from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
 from tests.infra.serving.examples import (
@@ -55,6 +58,25 @@ def test_the_path_of_a_probe_may_contain_braces() -> None:
 def test_the_startup_probe_waits_as_long_as_configured() -> None:
     probe = container(serving(startup_seconds=301))["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 302
+
+
+@pytest.mark.parametrize(
+    ("changes", "deadline"),
+    [
+        ({}, 600),
+        ({"startup_seconds": 1800}, 2255),
+        ({"startup_seconds": 1800, "min_ready_seconds": 3600}, 5850),
+        ({"startup_seconds": 1800, "progress_deadline_seconds": 90}, 90),
+    ],
+)
+def test_the_default_progress_deadline_exceeds_the_time_to_start(
+    changes: dict[str, Any], deadline: int
+) -> None:
+    described = serving(route=GATEWAY, canary=CANARY, **changes)
+    assert objects(described)["Deployment"]["spec"]["progressDeadlineSeconds"] == deadline
+    for manifest in build_canary(described):
+        annotations = manifest["metadata"]["annotations"]
+        assert annotations["pulumi.com/timeoutSeconds"] == str(deadline)
 
 
 def test_the_server_gets_the_model_and_the_path_of_the_export() -> None:

@@ -268,3 +268,24 @@ def test_rates_have_the_period_that_the_warning_states() -> None:
     settings = validate(changed("monitoring", {"prometheus": "operator"})).monitoring
     queries = str([rule_groups(settings), pages(settings)])
     assert set(re.findall(r"rate\(.+?\[(\d+m)\]", queries)) == {f"{RATE_SECONDS // 60}m"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({"startup_seconds": 1800, "progress_deadline_seconds": 1805}, True),
+        ({"startup_seconds": 1800, "progress_deadline_seconds": 1806}, False),
+        ({"startup_seconds": 1800}, False),
+        ({"progress_deadline_seconds": 90}, False),
+    ],
+)
+def test_a_deadline_before_the_end_of_a_slow_start_is_warned_of(
+    changes: dict[str, int], warned: bool
+) -> None:
+    values = good()
+    values["inference"]["services"]["digits"] |= changes
+    found = told(values)
+    assert len(found) == warned
+    for text in found:
+        assert "services.digits.progress_deadline_seconds is 1805, but startup_seconds" in text
+        assert "remove progress_deadline_seconds, or set it to more than 1805" in text

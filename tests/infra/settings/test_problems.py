@@ -323,8 +323,14 @@ MISTAKES = {
         "takes up to 30 seconds to terminate (pre_stop_seconds 30), but",
     ),
     "ready pods later than the deadline": (
-        f"{SERVICE}.min_ready_seconds",
-        600,
+        SERVICE,
+        {
+            "job": "digits",
+            "cpu": "500m",
+            "memory": "2Gi",
+            "min_ready_seconds": 600,
+            "progress_deadline_seconds": 600,
+        },
         SERVICE,
         "set progress_deadline_seconds to at least 601",
     ),

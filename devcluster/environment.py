@@ -1,6 +1,6 @@
-"""Environment variables with which pulumi, kubectl and docker use the embedded cluster.
+"""Environment variables that make pulumi, kubectl and docker use the embedded cluster.
 
-They hide ~/.kube, ~/.pulumi and, with real nodes, the user's Docker from these programs.
+With them, these programs ignore ~/.kube, ~/.pulumi and, with real nodes, the user's Docker.
 """
 
 import os

@@ -106,7 +106,7 @@ class Binding:
 
     @contextmanager
     def _reporting(self, rule: Rule[Any]) -> Iterator[None]:
-        """Catch an error in a setting; the rule about this setting reports the error."""
+        """Catch configuration errors, and store them for the policy that reports them."""
         try:
             yield
         except ConfigurationError as error:

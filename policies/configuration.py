@@ -139,7 +139,7 @@ def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; raise `ConfigurationError` if a key appears twice."""
+    """Return a JSON object as a dict; raise `ConfigurationError` if a key appears twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]

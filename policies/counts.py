@@ -103,7 +103,7 @@ def _is_double(root: Node, rollout: Rollout) -> bool:
 
 
 def structural_counts(spec: Node) -> Iterator[Node]:
-    """Yield the fields above a pod that, in most kinds, set the number of pods, innermost first."""
+    """Yield the `replicas` and `parallelism` fields above a pod specification, innermost first."""
     node = spec.parent
     while node is not None:
         for key in ("replicas", "parallelism"):

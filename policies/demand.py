@@ -40,7 +40,7 @@ class Demand:
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return how many pods of a specification can run at the same time.
+    """Return the maximum number of pods of a specification that can run at the same time.
 
     Pods that an autoscaler may add are included, and with `surge` also the additional pods of a
     rolling update.
@@ -111,7 +111,7 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return how many pods of a specification run if its manifest requests `number` pods.
+    """Return the number of pods that run if a specification's manifest requests `number` pods.
 
     Each object that refers to a Kubeflow runtime runs the pods of the runtime: pods of a CPU task
     once, and other pods once per node.

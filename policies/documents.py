@@ -162,7 +162,7 @@ def _objects(
     if items is None:
         yield Document(source, value, node, base)
         return
-    # kubectl treats every object with items as a list, whatever its kind.
+    # kubectl treats every object with items as a list, regardless of its kind.
     if not isinstance(items, list):
         raise DocumentError(f"{location}: items: found {show(items)}; write a list of objects")
     holder = next(child for key, child in node.value if key_of(key) == "items")

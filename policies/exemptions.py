@@ -1,4 +1,4 @@
-"""Exemptions: a listed workload may violate listed rules until an expiry date, for a reason.
+"""Exemptions, which allow a workload to violate certain rules until an expiry date.
 
 They are part of the pack's configuration file, so that a review of that file shows all of them:
 
@@ -85,7 +85,7 @@ class Exemption:
     expires: date
 
     def text(self, rule: str) -> str:
-        """Return the text with which reports describe the exemption from a rule."""
+        """Return the description of the exemption from a rule, for reports."""
         return f"exempted from {rule} until {self.expires}, because: {self.reason}"
 
     def covers(self, address: str) -> bool:

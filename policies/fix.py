@@ -115,7 +115,7 @@ def _is_inside_text(manifest: Any, edit: Edit) -> bool:
 
 
 def _decoded(data: bytes) -> str:
-    """Return the text of a file, in the encodings that the reader accepts."""
+    """Decode a file as UTF-16 if it has the byte order mark, otherwise as UTF-8."""
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16" if is_utf16 else "utf-8-sig")
 
@@ -228,16 +228,16 @@ def _transfer_changes(original: list[str], before: list[str], after: list[str]) 
 
     Raise `LookupError` if the changed lines are not contiguous in the original.
     """
-    place = {len(before): len(original)}
+    positions = {len(before): len(original)}
     for _, i1, i2, j1, j2 in SequenceMatcher(None, before, original, False).get_opcodes():
         if i2 - i1 == j2 - j1:
-            place |= zip(range(i1, i2), range(j1, j2), strict=True)
+            positions |= zip(range(i1, i2), range(j1, j2), strict=True)
     result = list(original)
     for tag, i1, i2, j1, j2 in reversed(SequenceMatcher(None, before, after, False).get_opcodes()):
         if tag == "equal":
             continue
-        start = place[i1]
-        if i2 > i1 and place[i2 - 1] - start != i2 - 1 - i1:
+        start = positions[i1]
+        if i2 > i1 and positions[i2 - 1] - start != i2 - 1 - i1:
             raise LookupError(f"lines {i1} to {i2} are not contiguous")
         result[start : start + i2 - i1] = after[j1:j2]
     return result

@@ -98,7 +98,7 @@ def _pass(rule: Rule[Any], indexes: dict[str, int]) -> dict[str, Any]:
 
 
 def _uri(source: str) -> str:
-    """Return a relative reference, or the URI of an absolute path."""
+    """Return a relative path as a URI reference, or an absolute path as a file URI."""
     path = Path(source)
     return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 

@@ -176,7 +176,7 @@ Loader.yaml_constructors = {tag: yaml.CSafeLoader.yaml_constructors[tag] for tag
 
 
 class Dumper(yaml.SafeDumper):
-    """Dumper that repeats shared parts, and quotes strings that kubectl would not read as strings.
+    """Dumper that writes no anchors, and quotes strings that kubectl would read as other types.
 
     PyYAML writes `1e3`, `08` and `y` without quotes, because it reads them as strings itself.
     """

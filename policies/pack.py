@@ -1,4 +1,4 @@
-"""The server of the policy pack, which the engine starts."""
+"""Server of the policy pack, started by the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "gpu-platform"
 
 def serve() -> None:
     """Start the pack's server for the engine. The call never returns."""
-    # Modules and resources stay alive, so garbage collection would traverse them again and again.
+    # Modules and resources stay alive, so garbage collection would traverse them repeatedly.
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     gc.enable()

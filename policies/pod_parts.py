@@ -26,7 +26,10 @@ _REPLACING: Final = ("resourcesPerNode",)
 
 
 class LayeredNode(Node):
-    """An object that takes its absent fields from other objects."""
+    """An object whose absent fields are looked up in defaults.
+
+    Only the fields in `inherited` have defaults, or all fields if it is empty.
+    """
 
     __slots__ = ("_defaults", "_inherited")
 

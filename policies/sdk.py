@@ -1,4 +1,4 @@
-"""Check of the installed policy SDK, some of whose internals the pack replaces.
+"""Check of the installed policy SDK, because the pack replaces some of its internals.
 
 `servicer`, `properties` and `pack` depend on internals of pulumi-policy. With an unsupported
 version, rules could silently be skipped, so the pack refuses to start.

@@ -10,7 +10,7 @@ from typing import Final
 
 # The patterns up to REFERENCE are also part of CEL expressions, so they must not use lookaround,
 # which RE2 lacks, and the product of nested repetition limits must not exceed 1000. Limits keep
-# Python's time linear.
+# the matching time in Python linear.
 NAME: Final = re.compile(
     r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
     r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
@@ -73,7 +73,7 @@ _EXPRESSION: Final = (
     rf"|[a-z_]+(\.[A-Za-z_]+)*\.[A-Za-z_]{{0,30}}(?i:pass|pwd|token|key|secret)[A-Za-z_]{{0,30}}{_REST}"
     rf"|[a-z_]+_(token|key){_REST}|([a-z_]+_)?(token|key|secret|passw(or)?d)[ \t]*[,)}}])))"
 )
-"""Not followed by a call, an attribute (`args.password`) or a variable (`hf_token`)."""
+"""Lookahead that rejects a call, an attribute (`args.password`) or a variable (`hf_token`)."""
 _NAME_SERVICES: Final = (
     r"([ \t]+(files|compat|db|nis(plus)?|ldap|sss|systemd|winbind|altfiles|extrausers"
     r"|(cache_)?oslogin|\[[^\]\n]*\]))+[ \t\r]*(#.*)?$"
@@ -165,7 +165,7 @@ def contains_setting(text: str) -> bool:
 
 
 def settings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
-    """Yield the matches of a pattern except those whose name and value are not secret."""
+    """Yield the matches of a pattern, except `name=value` pairs that are not secrets."""
     match = pattern.search(text)
     while match:
         named = _NAMED_VALUE.search(match.group())

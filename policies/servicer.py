@@ -1,9 +1,9 @@
 """SDK servicer that reads each resource once for all policies.
 
-For every policy, the SDK converts the same protobuf message to proxy objects again. The conversions
-would take about as long as the evaluation of the rules. This servicer passes each resource as
-`Properties`, which `policies.binding` converts to plain data once for all rules. Stack rules reuse
-the data of resources that have already been checked.
+The SDK converts the same protobuf message to proxy objects once per policy, which would take about
+as long as the evaluation of the rules. This servicer passes each resource as `Properties`, which
+`policies.binding` converts to plain data once for all rules. Stack rules reuse the data of
+resources that have already been checked.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Pod:
 
     @cached_property
     def steps(self) -> tuple[Key, ...]:
-        """The keys from the object that contains the pod down to its specification."""
+        """Path of the pod specification, relative to the root of the resource."""
         return self.spec.steps[len(self.resource.root.steps) :]
 
     @cached_property
@@ -193,7 +193,7 @@ class Pod:
         return volumes
 
     def volume(self, name: Node) -> Node | None:
-        """Return the volume that a mount names, if it is declared."""
+        """Return the declared volume with a mount's `name`, or None."""
         return self._volumes_by_name.get(name.text or "")
 
     @cached_property
@@ -203,7 +203,7 @@ class Pod:
         return self.volumes.complete and all(name.known for name in names)
 
     def may_claim_gpus(self, name: Node, accelerators: Accelerators) -> bool:
-        """Return False if the pod's claim `name` is configured to contain no GPUs, else True."""
+        """Return whether the pod's claim `name` may contain GPUs (default: True)."""
         for claim in self.spec["resourceClaims"].items():
             if claim["name"].text == name.text:
                 return accelerators.in_claim(self.claim_address(claim)) != 0

@@ -1,4 +1,4 @@
-"""Log streams of running containers. The log of a deleted pod can no longer be requested."""
+"""Log streams of running containers, because logs of deleted pods are no longer available."""
 
 import asyncio
 import contextlib

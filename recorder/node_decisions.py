@@ -17,7 +17,7 @@ from kube.quantities import parse_quantity
 MARK: Final = "gpu-platform.dev/gpu-unhealthy"
 """Annotation of nodes cordoned by this program. It contains the fault and the number of GPUs."""
 OPT_OUT: Final = "gpu-platform.dev/node-health"
-"""Annotation whose value `ignore` excludes a node from all actions of this program."""
+"""Annotation that excludes a node from all actions of this program if its value is `ignore`."""
 CONDITION: Final = "GpuUnhealthy"
 RETURNED_ANNOTATION: Final = "gpu-platform.dev/gpu-checked"
 """Annotation with the time when a node was uncordoned. Earlier reports and faults are ignored."""
@@ -52,7 +52,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """State of a node: number of GPUs, number that the device plugin offers, signs of faults."""
+    """State of a node: its GPU capacity (`gpus`), allocatable GPUs (`offered`) and faults."""
 
     name: str
     ready: bool

@@ -58,13 +58,13 @@ _log = logging.getLogger("node-health")
 
 
 class SlowReports:
-    """Reports about slow nodes: lines `slow node NODE: …` in the termination messages of pods."""
+    """Slow-node reports, parsed from `slow node NODE: …` lines in pods' termination messages."""
 
     def __init__(self) -> None:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
         """Maps (node, run, pod's host name, pod's UID, restart count) to the time of the report."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
-        """Maps runs to nodes, and each node to the time when a pod of the run last ran there."""
+        """Maps run and node to the time at which a pod of the run was last observed there."""
 
     def add(self, pod: Pod, now: float) -> bool:
         """Record the node and the reports of a pod. Return whether any report is new."""
@@ -77,8 +77,8 @@ class SlowReports:
                 attempt = termination.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, host, attempt.uid, attempt.restarts)
-                # Every list request returns terminated pods again. A report that is read again
-                # keeps its time, because the finish time does not change.
+                # List requests return terminated pods again. Rereading a report does not change
+                # its time, because the container's finish time stays the same.
                 if termination.finished is not None:
                     self._reports[key] = termination.finished.timestamp()
         return len(self._reports) > before
@@ -93,12 +93,11 @@ class SlowReports:
         self._reports = dict(kept)
 
     def count(self, now: float) -> Counter[str]:
-        """Count, for each node, the recent starts of runs during which pods reported it as slow.
+        """Count the recent run starts during which each node was reported as slow.
 
-        Reports count for `REPORT_HOURS`. A pod reports a node at most once per start of its run.
-        Therefore, the number of starts during which a run's pods reported a node is the maximum
-        number of reports from pods with the same host name. Reports about nodes on which no pod of
-        the run was observed are ignored.
+        Reports expire after `REPORT_HOURS`. A pod reports a node at most once per start of its run,
+        so the number of starts equals the maximum number of reports from pods with the same host
+        name. Reports about nodes on which no pod of the run was observed are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
@@ -267,7 +266,7 @@ class Controller:
 
 
 def xid_query(policy: Policy) -> str:
-    """Return a query for one Xid error per GPU; recent errors in `policy.xids` take precedence.
+    """Return a PromQL query for one Xid error per GPU, preferring those in `policy.xids`.
 
     The exporter reports only the last error of a GPU, and repeats it until the exporter restarts. A
     later error that is not in `policy.xids` would hide one that is. Therefore, the query also

@@ -178,7 +178,7 @@ class Controller:
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Map the number of completed epochs, or steps if those are the unit, to the objective."""
+        """Map each completed epoch, or each step if `unit` is steps, to the objective's value."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:
@@ -284,7 +284,7 @@ class Controller:
 
 
 def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:
-    """Return the position of an evaluation in `unit`; None within an epoch if `unit` is epochs."""
+    """Return the step or completed epoch of an event; None between epochs if `unit` is epochs."""
     if unit == "steps":
         return event.step
     if isinstance(event, Epoch) and event.epoch == int(event.epoch):

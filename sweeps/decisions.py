@@ -177,7 +177,7 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 
 
 def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
-    """If no trial has succeeded, return the best of those paused at the highest rung.
+    """Return the best trial paused at the highest rung, or nothing if any trial has succeeded.
 
     No trial is promoted at a rung that fewer than `factor` trials have reached, so the sweep would
     otherwise end without a result.

@@ -87,7 +87,7 @@ class Study:
     def earlier(self) -> list[str]:
         """Unfinished runs that belong only to earlier specifications of the sweep.
 
-        A run that the current specification also contains is its own trial, unless it is over.
+        Runs that are also unfinished trials of the current specification are not included.
         """
         storage = self._study._storage
         own = [run for run, trial in self.trials().items() if trial.state == TrialState.RUNNING]
@@ -130,7 +130,7 @@ class Study:
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
-        """Choose hyperparameters, call `add` with them, and return its result."""
+        """Sample hyperparameters, record them with `add`, and return its result."""
         before = self._study.get_trials(deepcopy=False)
         # Unfinished trials with values count as pruned, with their last value. Those without values
         # make the sampler avoid their hyperparameters (constant liar).

@@ -25,7 +25,7 @@ SAMPLE = (
 )
 """The first test sample of the digits data set: 8 rows of 8 pixels from 0 to 16.
 
-It is a constant, because scikit-learn, which contains the data set, takes 200 MB of disk space and
+It is hard-coded, because scikit-learn, which contains the data set, takes 200 MB of disk space and
 a few seconds to import.
 """
 

@@ -16,9 +16,9 @@ from devcluster.deploy.stack import Stack
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
 _REVISIONS = {"creating": "", "updating": ",status=pending-upgrade"}
-"""Maps a type of pending operation to the end of the label selector.
+"""Maps the type of a pending operation to a suffix of the label selector.
 
-If it is empty, all revisions are deleted.
+With an empty suffix, the Secrets of all revisions are deleted.
 """
 
 

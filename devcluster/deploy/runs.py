@@ -58,7 +58,7 @@ class Run:
 
 
 class _Repair:
-    """Commands that make Volcano continue with a run that it has forgotten (see `repair`)."""
+    """Repair of a run that Volcano has forgotten (see `repair`)."""
 
     def __init__(self, kubectl: Sequence[str], run: Run) -> None:
         self._kubectl, self._run = kubectl, run
@@ -184,7 +184,7 @@ def _retry(read: Callable[[], Read], report: Callable[[str], None]) -> Read:
 
 
 def _pause(started: float) -> None:
-    """Sleep until the next poll. The last one started at `started`.
+    """Sleep until the next poll is due; the last poll began at `started`.
 
     Polls take at most a third of the time, so that they do not slow down other work on a busy host.
     """

@@ -196,7 +196,7 @@ def describe_service(
     metadata: dict[str, Any] | None,
     outcome: Prediction | NoPredictionError,
 ) -> str:
-    """Return the address, the model and the first prediction of an inference service."""
+    """Describe an inference service: its address, model and first prediction."""
     lines = [f"{key}: {address}"]
     if metadata is not None:
         # The stack's outputs were written before the training finished, so ask the server.

@@ -1,4 +1,4 @@
-"""Provider of `docker:index/image:Image`."""
+"""Pulumi provider for the resource type `docker:index/image:Image`."""
 
 import asyncio
 import json

@@ -77,7 +77,7 @@ def _linked_images(layout: Layout) -> list[str]:
 
 @dataclass(frozen=True)
 class _Containerd:
-    """Snapshots in a node's containerd, whose socket `ctr` reaches through /proc/<pid>/root."""
+    """Snapshots in a node's containerd, accessed with `ctr` through /proc/<pid>/root."""
 
     command: Sequence[str]
     store: Path

@@ -1,6 +1,6 @@
 """Deletion of pods whose containers were killed with their nodes.
 
-Volcano evaluates a job's policies only for changes of pods that its controllers see. If a pod fails
+Volcano evaluates a job's policies only for pod changes that its controllers observe. If a pod fails
 while the controllers are not running, the job is not restarted: it fails, or it waits forever for
 the pod, because the scheduler does not start the rest of a gang with a failed pod.
 """

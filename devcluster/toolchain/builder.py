@@ -148,7 +148,7 @@ class Builder:
         meter.linked([program.name for program in order.programs])
 
     def _product(self, module: Module, program: Program, work: Path, out: Path, log: Path) -> Path:
-        """Return the path of a new program in the scratch directory."""
+        """Link or copy a program into the scratch directory, and return its path."""
         product = out / f"{program.name}.product"
         if program.package:
             files.link(out / _executable(module, program), product)

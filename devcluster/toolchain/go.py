@@ -1,6 +1,6 @@
-"""The Go command, run without user settings that affect builds.
+"""Wrapper around the `go` command that ignores user settings that affect builds.
 
-Commands of the class `Go` also use separate module and build caches instead of the user's.
+The class `Go` also uses separate module and build caches instead of the user's.
 """
 
 import json
@@ -110,7 +110,7 @@ class Go:
         return self.caches.with_name(f"{self.caches.name}.removed")
 
     def remove_archives(self) -> None:
-        """Delete the archives of modules, which are already extracted. Checksums are kept."""
+        """Delete the module archives, which are already extracted, but keep the checksums."""
         for archive in (self.caches / "mod" / "cache" / "download").rglob("*.zip"):
             archive.unlink()
 

@@ -66,7 +66,7 @@ Extra = (
 
 
 def volcano_release(version: str) -> tuple[OldVolcano, ...]:
-    """Return the other Volcano release with the minor version of `version`, if there is one."""
+    """Return the non-default Volcano release with the minor version of `version`, if any."""
     name = f"volcano-{minor_version(version)}"
     return tuple(release for release in OLD_VOLCANOS if release == name)
 

@@ -1,4 +1,4 @@
-"""Rules about ResourceClaims, with which Dynamic Resource Allocation assigns devices to pods."""
+"""Rules about the ResourceClaims of Dynamic Resource Allocation (DRA)."""
 
 from __future__ import annotations
 

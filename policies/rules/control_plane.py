@@ -1,4 +1,4 @@
-"""The rule about objects that take over the control plane."""
+"""Rule about objects that take over the control plane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule that pods get GPUs only through limits and claims."""
+"""Rule that allows pods to get GPUs only through limits and claims."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VISIBLE_DEVICES = frozenset(
 _NO_DEVICES = ("", "none", "void")
 _MOUNTED_DEVICES = "/var/run/nvidia-container-devices"
 _GKE_DEVICES = "devices.gke.io/"
-"""Prefix of the annotations that give the GPUs of a pod to its sidecars, as for TCPXO."""
+"""Prefix of the annotations that expose a pod's GPUs to its sidecars, such as GPUDirect-TCPXO."""
 
 
 class LimitConfig(TaskConfig, SystemConfig):

@@ -1,4 +1,4 @@
-"""The rule about volumes, declared outside of pods, that reach the files of a node."""
+"""Rule about volumes that are declared outside of pods and expose files of the node."""
 
 from __future__ import annotations
 

@@ -85,14 +85,14 @@ def _model_uris(pod: Pod) -> Iterator[Node]:
 
 
 def _model_images(pod: Pod) -> Iterator[tuple[Node, str]]:
-    """Yield the models that are mounted from an image."""
+    """Yield the URI and the image reference of each model that is mounted from an image."""
     for uri in _model_uris(pod):
         if uri.text and uri.text.startswith(_OCI):
             yield uri, uri.text.removeprefix(_OCI)
 
 
 def registry_path(image: str) -> str:
-    """Return the image's name with registry, without tag and digest."""
+    """Return an image's name with its registry, but without tag and digest."""
     name = image.partition("@")[0]
     head, slash, tail = name.rpartition("/")
     name = f"{head}{slash}{tail.partition(':')[0]}"

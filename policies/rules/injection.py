@@ -1,4 +1,4 @@
-"""The rule about annotations that let other components change a pod."""
+"""Rule about annotations that let other components change a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule that manifests have the structure that the other rules expect."""
+"""Rule that requires manifests to have the structure that the other rules expect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ReadableConfig(RuleConfig):
 
 
 def _objects_of(location: Node) -> Iterator[Violation]:
-    """Yield the errors in a list of objects."""
+    """Yield a violation unless the value is a list, and one for each item that is not an object."""
     if location.present and not isinstance(location.value, list):
         yield Violation(location, "a list of objects")
     elif isinstance(location.value, list):

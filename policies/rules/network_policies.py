@@ -1,4 +1,4 @@
-"""The rule that namespaces with non-system workloads deny ingress by default.
+"""Rule that requires namespaces with non-system workloads to deny ingress by default.
 
 No network policy may allow ingress from all sources to these namespaces.
 """

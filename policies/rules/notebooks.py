@@ -1,4 +1,4 @@
-"""The rule about notebooks, whose servers execute any code that they receive."""
+"""Rule that requires notebooks to have a token, because they execute any code they receive."""
 
 from __future__ import annotations
 

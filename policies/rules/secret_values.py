@@ -212,7 +212,8 @@ def _is_command(value: Any) -> bool:
 def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
     """Yield the strings of an object that are secrets.
 
-    The environment, arguments and annotations of pods are skipped: the rule about pods checks them.
+    The environment, arguments and annotations of pods are skipped, because `no-literal-secrets`
+    checks them.
     """
     pending: list[tuple[Node, bool]] = [(root, False)]
     while pending:

@@ -1,4 +1,4 @@
-"""The rule that namespaces with non-system workloads have a GPU quota."""
+"""Rule that requires namespaces with non-system workloads to have a GPU quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule that the registry of workload kinds contains every kind that runs pods."""
+"""Rule that requires every kind that runs pods to be in the registry of workload kinds."""
 
 from __future__ import annotations
 

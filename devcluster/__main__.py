@@ -154,11 +154,11 @@ def _down(options: argparse.Namespace) -> int:
     status = 0
     for kind in _kinds(options.nodes):
         layout = Layout.of(kind)
-        kept = layout.state.exists()
-        purged = options.purge and kept and {*layout.state.iterdir()} - {layout.lock}
-        with exclusive(layout.lock, "devcluster down") if kept else nullcontext():
+        has_state = layout.state.exists()
+        purged = options.purge and has_state and {*layout.state.iterdir()} - {layout.lock}
+        with exclusive(layout.lock, "devcluster down") if has_state else nullcontext():
             was_up = launcher.running(layout) is not None
-            left, orphans = lifecycle.down(kind, purge=options.purge)
+            remaining, orphans = lifecycle.down(kind, purge=options.purge)
         if orphans:
             print(
                 f"stopped the {kind} cluster, whose record is missing: its state directory was "
@@ -169,7 +169,7 @@ def _down(options: argparse.Namespace) -> int:
             print(f"stopped the {kind} cluster and {state}")
         elif purged:
             print(f"deleted the state of the {kind} cluster")
-        for path in left:
+        for path in remaining:
             print(f"could not remove {path}", file=sys.stderr)
             status = 1
     return status

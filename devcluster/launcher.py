@@ -168,9 +168,9 @@ def stop(layout: Layout) -> list[str]:
     for pid in cgroups.processes(directories):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    left = cgroups.remove(directories)
+    remaining = cgroups.remove(directories)
     layout.record.unlink(missing_ok=True)
-    return [str(directory) for directory in left]
+    return [str(directory) for directory in remaining]
 
 
 def kill(process: psutil.Process) -> None:

@@ -164,12 +164,12 @@ def _free_port(layout: Layout) -> int:
     Raises:
         DevclusterError: If another program listens on one of the ports.
     """
-    kept = layout.state / "api-port"
-    if not kept.exists():
+    port_file = layout.state / "api-port"
+    if not port_file.exists():
         blocks = list(range(*PORT_RANGE, PORTS))
         random.shuffle(blocks)
-        kept.write_text(str(next(port for port in blocks if _port_in_use(port) is None)))
-    first = int(kept.read_text())
+        port_file.write_text(str(next(port for port in blocks if _port_in_use(port) is None)))
+    first = int(port_file.read_text())
     if port := _port_in_use(first):
         raise DevclusterError(
             f"port {port} of the cluster's control plane is used by another program: stop it, or "
@@ -256,10 +256,10 @@ def down(kind: Kind, *, purge: bool) -> tuple[list[str], int]:
     Return the control groups that remain, and the number of stopped clusters without a record.
     """
     layout = Layout.of(kind)
-    left = launcher.stop(layout)
+    remaining = launcher.stop(layout)
     orphans = launcher.stop_orphans(kind)
     if purge and layout.state.exists():
         for path in layout.state.iterdir():
             if path != layout.lock:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return left, orphans
+    return remaining, orphans

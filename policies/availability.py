@@ -59,8 +59,8 @@ def protects(budget: Resource, size: Decimal) -> bool:
     if not (spec.known and min_available.known and max_unavailable.known):
         return True
     if not min_available.absent:
-        kept = _share(min_available, size)
-        return kept is not None and kept > 0
+        available = _share(min_available, size)
+        return available is not None and available > 0
     missing = _share(max_unavailable, size)
     return missing is not None and missing < size
 

@@ -105,8 +105,8 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raise `ConfigurationError` if a setting is invalid.
     """
-    stated = validated(ClusterConfig, CLUSTER.name, values.get(CLUSTER.name, {}))
-    return {name: getattr(stated, name) for name in stated.model_fields_set}
+    settings = validated(ClusterConfig, CLUSTER.name, values.get(CLUSTER.name, {}))
+    return {name: getattr(settings, name) for name in settings.model_fields_set}
 
 
 @dataclass(frozen=True)

@@ -81,15 +81,15 @@ class Container:
 
     def gpu_claims(self, accelerators: Accelerators) -> list[Node]:
         """Return the claims that the container uses and that may contain GPUs."""
-        stated = [
+        claims = [
             use["name"]
             for use in self.resources["claims"].items()
             if self._pod is None or self._pod.may_claim_gpus(use["name"], accelerators)
         ]
         if self._pod is None or not self._pod.added_claims:
-            return stated
+            return claims
         is_main = self.node.steps == self._pod.spec.steps
-        return [*stated, *(self._pod.added_gpu_claims(accelerators) if is_main else ())]
+        return [*claims, *(self._pod.added_gpu_claims(accelerators) if is_main else ())]
 
     def wants_gpu(self, accelerators: Accelerators) -> bool:
         """Return whether the container requests a GPU, even if the amount is invalid."""

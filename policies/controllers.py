@@ -116,8 +116,12 @@ class Workload:
 
     def scheduler(self, pod: Pod) -> Node:
         """Return the scheduler's name; a job may set a default for its pods."""
-        own = pod.spec["schedulerName"]
-        return self._field(self._record.scheduler) if own.absent and self._record.scheduler else own
+        scheduler = pod.spec["schedulerName"]
+        return (
+            self._field(self._record.scheduler)
+            if scheduler.absent and self._record.scheduler
+            else scheduler
+        )
 
     def queue(self, pod: Pod) -> Node:
         """Return the queue's name, or an absent node at its path."""

@@ -80,8 +80,8 @@ def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
         return number
     if rollout.without and root.at(rollout.without).present:
         return number
-    stated = root.at(rollout.at)["maxSurge"] if rollout.at else Node(None)
-    surge = rollout.surge if stated.absent else stated.value
+    max_surge = root.at(rollout.at)["maxSurge"] if rollout.at else Node(None)
+    surge = rollout.surge if max_surge.absent else max_surge.value
     if isinstance(surge, str) and surge.endswith("%"):
         percent = quantity_or_none(surge.removesuffix("%")) or Decimal(0)
         return number + (number * percent / 100).to_integral_value(ROUND_CEILING)

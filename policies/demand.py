@@ -77,15 +77,15 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
     """Return the accelerators that a pod requests in addition to those of its Kubeflow runtime."""
-    own = pod.gpus(accelerators)
-    runtime = stack.runtime_of(pod.resource) if own else None
+    gpus = pod.gpus(accelerators)
+    runtime = stack.runtime_of(pod.resource) if gpus else None
     if runtime is None:
-        return own
+        return gpus
     pods = [each for item in stack.workloads if item.resource is runtime for each in item.pods]
     counted = [each.gpus(accelerators) for each in pods]
     return {
         name: max(amount - max(each.get(name, Decimal(0)) for each in counted), Decimal(0))
-        for name, amount in own.items()
+        for name, amount in gpus.items()
     }
 
 

@@ -127,9 +127,9 @@ def _without_surrogates(text: str | bytes) -> str | bytes:
 
 def _replacement(match: re.Match[bytes]) -> bytes:
     backslashes, high, low = match.groups()
-    half = "\N{REPLACEMENT CHARACTER}".encode()
+    replacement = "\N{REPLACEMENT CHARACTER}".encode()
     if not low:
-        return bytes(backslashes) + half
+        return bytes(backslashes) + replacement
     units = bytes.fromhex((high + low).decode())
     return bytes(backslashes) + units.decode("utf-16-be").encode()
 
@@ -165,13 +165,15 @@ def _objects(
     # kubectl treats every object with items as a list, regardless of its kind.
     if not isinstance(items, list):
         raise DocumentError(f"{location}: items: found {show(items)}; write a list of objects")
-    holder = next(child for key, child in node.value if key_of(key) == "items")
+    items_node = next(child for key, child in node.value if key_of(key) == "items")
     kind = value["kind"].removesuffix("List")
     for index, item in enumerate(items):
         if isinstance(item, dict) and kind and not ("apiVersion" in item or "kind" in item):
             item |= {"apiVersion": value["apiVersion"], "kind": kind}
         path = (*base, "items", index)
-        yield from _objects(source, f"{location}, items[{index}]", item, holder.value[index], path)
+        yield from _objects(
+            source, f"{location}, items[{index}]", item, items_node.value[index], path
+        )
 
 
 def _plain(value: Any, location: str) -> Any:

@@ -38,9 +38,9 @@ def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
     """Return the object that a generator creates: `data`, with the generator's kind and name."""
     data = value.get("data")
     fields = data if isinstance(data, dict) else {}
-    stated = fields.get("metadata")
+    declared_metadata = fields.get("metadata")
     names = {key: value[key] for key in ("name", "namespace") if key in value}
-    metadata = {**(stated if isinstance(stated, dict) else {}), **names}
+    metadata = {**(declared_metadata if isinstance(declared_metadata, dict) else {}), **names}
     return {**fields, **{key: value[key] for key in _NAMES}, "metadata": metadata}
 
 

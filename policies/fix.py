@@ -78,8 +78,8 @@ def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterat
     for source, objects in by_source.items():
         if any(item.edits for item in objects):
             yield _fix(Path(source), objects)
-        if left := sorted({name for item in objects for name in item.inside_text}):
-            yield f"{source}: not fixed ({', '.join(left)}): fix the embedded text by hand"
+        if unfixed := sorted({name for item in objects for name in item.inside_text}):
+            yield f"{source}: not fixed ({', '.join(unfixed)}): fix the embedded text by hand"
 
 
 def _remediate(document: Document, configuration: Configuration) -> _RemediatedObject:
@@ -91,9 +91,9 @@ def _remediate(document: Document, configuration: Configuration) -> _RemediatedO
         resource = resource_of(changed.manifest, configuration.kinds)
         if configuration.exemptions.covers(rule.name, resource):
             continue
-        stated = rule.edits(View(resource), config)
-        edits = [edit for edit in stated if not _is_inside_text(changed.manifest, edit)]
-        if len(edits) < len(stated):
+        all_edits = rule.edits(View(resource), config)
+        edits = [edit for edit in all_edits if not _is_inside_text(changed.manifest, edit)]
+        if len(edits) < len(all_edits):
             changed.inside_text.append(rule.name)
         if edits:
             apply_edits(changed.manifest, copy.deepcopy(edits))
@@ -103,15 +103,15 @@ def _remediate(document: Document, configuration: Configuration) -> _RemediatedO
 
 
 def _is_inside_text(manifest: Any, edit: Edit) -> bool:
-    holder = manifest
+    parent = manifest
     for step in edit.steps[:-1]:
-        if isinstance(holder, dict):
-            holder = holder.get(step)
-        elif isinstance(holder, list) and isinstance(step, int) and step < len(holder):
-            holder = holder[step]
+        if isinstance(parent, dict):
+            parent = parent.get(step)
+        elif isinstance(parent, list) and isinstance(step, int) and step < len(parent):
+            parent = parent[step]
         else:
             break
-    return isinstance(holder, str)
+    return isinstance(parent, str)
 
 
 def _decoded(data: bytes) -> str:
@@ -217,10 +217,10 @@ def _dump(style: YAML, value: Any) -> list[str]:
 
 def _apply(value: Any, objects: Sequence[_RemediatedObject]) -> None:
     for item in objects:
-        holder = value
+        target = value
         for step in item.document.base:
-            holder = holder[step]
-        apply_edits(holder, copy.deepcopy(item.edits))
+            target = target[step]
+        apply_edits(target, copy.deepcopy(item.edits))
 
 
 def _transfer_changes(original: list[str], before: list[str], after: list[str]) -> list[str]:

@@ -25,12 +25,12 @@ def configured_kinds(values: Mapping[str, Any]) -> Registry:
     with every problem.
     """
     records, problems = [], list[str]()
-    stated = values.get(KINDS) or {}
-    if not isinstance(stated, Mapping):
+    entries = values.get(KINDS) or {}
+    if not isinstance(entries, Mapping):
         raise ConfigurationError(
-            f"{KINDS}: found {stated!r:.60}; write an object that maps Kind.group to a record"
+            f"{KINDS}: found {entries!r:.60}; write an object that maps Kind.group to a record"
         )
-    for name, value in stated.items():
+    for name, value in entries.items():
         kind, _, group = name.partition(".")
         try:
             records.append(_record(group, kind, value))

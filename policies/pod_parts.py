@@ -154,8 +154,8 @@ def containers_at(spec: Node, location: Pods) -> Iterator[tuple[Node, ContainerK
             if isinstance(node.value, dict):
                 sidecar = bool(keys) and keys[0] in _SIDECARS
                 kind = "sidecar" if sidecar else "main"
-                own = {} if sidecar else limits
-                yield ContainerNode(node, location, own), kind
+                container_limits = {} if sidecar else limits
+                yield ContainerNode(node, location, container_limits), kind
 
 
 def images_at(spec: Node, location: Pods) -> Iterator[Node]:

@@ -59,9 +59,9 @@ def _pod_at(resource: Resource, node: Node, location: Pods) -> Pod | None:
             Pod(resource, node, location) if resource.is_patch and not location.containers else None
         )
     partial = resource.is_partial or (location.partial and "containers" not in node.value)
-    own = node.steps[len(resource.root.steps) :]
-    stated = [value_near_pod(resource.root, path, own) for path in location.defaults]
-    defaults = [default for default in stated if isinstance(default.value, dict)]
+    relative_steps = node.steps[len(resource.root.steps) :]
+    candidates = [value_near_pod(resource.root, path, relative_steps) for path in location.defaults]
+    defaults = [default for default in candidates if isinstance(default.value, dict)]
     if location.supplied:
         defaults.append(Node(dict.fromkeys(location.supplied, UNKNOWN)))
     if defaults:

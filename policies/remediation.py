@@ -24,14 +24,14 @@ def apply_edits(
         _set(properties, edit.steps, edit.value, unwrap)
 
 
-def _set(holder: Any, steps: Sequence[Key], value: Any, unwrap: Callable[[Any], Any]) -> None:
+def _set(parent: Any, steps: Sequence[Key], value: Any, unwrap: Callable[[Any], Any]) -> None:
     for step in steps[:-1]:
-        child = holder[step] if isinstance(step, int) else holder.get(step)
+        child = parent[step] if isinstance(step, int) else parent.get(step)
         if child is None:
-            child = holder[step] = {}
-        holder = unwrap(child)
+            child = parent[step] = {}
+        parent = unwrap(child)
     last = steps[-1]
-    if isinstance(holder, list) and last == len(holder):
-        holder.append(value)
+    if isinstance(parent, list) and last == len(parent):
+        parent.append(value)
     else:
-        holder[last] = value
+        parent[last] = value

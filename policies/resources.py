@@ -155,10 +155,10 @@ class Resource:
         items = self.properties.get("items")
         if not self.kind.endswith("List") or not isinstance(items, list):
             return []
-        own = {"apiVersion": self.api_version, "kind": self.kind.removesuffix("List")}
+        defaults = {"apiVersion": self.api_version, "kind": self.kind.removesuffix("List")}
         nodes = self.root["items"].items()
         return [
-            Node({**own, **node.value}, node.parent, node.key)
+            Node({**defaults, **node.value}, node.parent, node.key)
             for node in nodes
             if isinstance(node.value, dict)
         ]

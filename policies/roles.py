@@ -106,8 +106,8 @@ def _total(pods: Sequence[Pod], accelerators: Accelerators) -> Decimal:
             maximum = pod.max_replicas()
             # If nothing limits the number of pods, the requested number determines the role.
             maximum = pod.replicas if maximum == UNLIMITED else maximum
-            own = sum(pod.gpus(accelerators).values(), Decimal(0))
+            gpus = sum(pod.gpus(accelerators).values(), Decimal(0))
             claimed = any(container.gpu_claims(accelerators) for container in pod.containers)
-            number = product([UNLIMITED if claimed else own, maximum])
-            total += own if number is None else number
+            number = product([UNLIMITED if claimed else gpus, maximum])
+            total += gpus if number is None else number
     return total

@@ -210,11 +210,13 @@ def _distinct(violations: Iterable[Violation]) -> Iterator[Violation]:
             yield violation
 
 
-def _merge(shared: Any, own: Any, is_set: bool) -> Any:
+def _merge(shared: Any, rule_setting: Any, is_set: bool) -> Any:
     """Return a pack-wide setting, extended by the rule's own setting if the rule sets one."""
     if not is_set:
         return shared
-    return {**shared, **own} if isinstance(own, dict) else [*shared, *own]
+    return (
+        {**shared, **rule_setting} if isinstance(rule_setting, dict) else [*shared, *rule_setting]
+    )
 
 
 def failure(rule: Rule[Any], error: Exception) -> str:

@@ -72,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = sum(problem is not None for problem in problems)
     sys.stdout.write(f"{len(cases)} cases: {len(cases) - failed} passed, {failed} failed\n")
     expected = {name for case in cases for name in case.expected}
-    own = [rule.name for rule in rules[len(RULES) :] if rule.name not in expected]
-    if own:
-        sys.stdout.write(f"no case violates: {', '.join(own)}\n")
+    untested = [rule.name for rule in rules[len(RULES) :] if rule.name not in expected]
+    if untested:
+        sys.stdout.write(f"no case violates: {', '.join(untested)}\n")
     return _FAILED if failed else _PASSED
 
 
@@ -120,8 +120,8 @@ def _cases(directory: Path, rules: set[str]) -> Iterator[_Case]:
 
 
 def _configuration(case: _Case, common: Configuration, rules: list[Rule[Any]]) -> Configuration:
-    own = case.path.with_suffix(".config.json")
-    return read_configuration(own, rules) if own.exists() else common
+    case_file = case.path.with_suffix(".config.json")
+    return read_configuration(case_file, rules) if case_file.exists() else common
 
 
 def _violated_rules(

@@ -53,8 +53,8 @@ class Pod:
         """Metadata of the pod template, or of the Pod itself."""
         if self.location.metadata:
             return value_near_pod(self.resource.root, self.location.metadata, self.steps)
-        holder = self.spec.parent
-        found = (holder if holder is not None else self.spec)["metadata"]
+        parent = self.spec.parent
+        found = (parent if parent is not None else self.spec)["metadata"]
         return Node(found.value, found.parent, found.key, partial=True) if self.partial else found
 
     def annotations(self) -> Iterator[tuple[str, Node]]:
@@ -81,9 +81,9 @@ class Pod:
     @property
     def priority_classes(self) -> list[Node]:
         """The fields with the name of a priority class, or the pod's own field if none is set."""
-        own, _, *others = self.priorities
-        stated = [field for field in (own, *others) if field.text or not field.known]
-        return stated or [own]
+        class_name, _, *others = self.priorities
+        configured = [field for field in (class_name, *others) if field.text or not field.known]
+        return configured or [class_name]
 
     @property
     def partial(self) -> bool:
@@ -108,9 +108,9 @@ class Pod:
     def volumes(self) -> Node:
         """The list of volumes."""
         if isinstance(self.spec, LayeredNode):
-            stated = self.spec.every("volumes")
-            if len(stated) > 1:
-                return JoinedNode(stated)
+            layers = self.spec.every("volumes")
+            if len(layers) > 1:
+                return JoinedNode(layers)
         return self.spec["volumes"]
 
     @cached_property
@@ -257,10 +257,12 @@ class Pod:
         running: dict[str, Decimal] = {}
         peak: dict[str, Decimal] = {}
         for container in sorted(self.containers, key=_start_order):
-            own = container.gpu_counts(accelerators)
+            amounts = container.gpu_counts(accelerators)
             if container.is_long_running:
-                running = _sum(running, own)
-            peak = _largest_of(peak, running if container.is_long_running else _sum(running, own))
+                running = _sum(running, amounts)
+            peak = _largest_of(
+                peak, running if container.is_long_running else _sum(running, amounts)
+            )
         return _largest_of(peak, self._machine_gpus(accelerators))
 
     def _machine_gpus(self, accelerators: Accelerators) -> dict[str, Decimal]:

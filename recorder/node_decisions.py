@@ -194,12 +194,12 @@ def node_state(
 
 def _gpus(resources: Mapping[str, str], resource: str) -> int:
     """Return the number of GPUs, including GPU shares and MIG devices."""
-    whole = resource.removesuffix(SHARED_SUFFIX)
+    base = resource.removesuffix(SHARED_SUFFIX)
     mig = f"{resource.partition('/')[0]}/mig-"
     return sum(
         int(parse_quantity(amount))
         for name, amount in resources.items()
-        if name in (whole, whole + SHARED_SUFFIX) or name.startswith(mig)
+        if name in (base, base + SHARED_SUFFIX) or name.startswith(mig)
     )
 
 

@@ -89,8 +89,10 @@ class SlowReports:
 
     def forget(self, node: str, until: float) -> None:
         """Drop the reports about a node that are not newer than `until`."""
-        kept = (each for each in self._reports.items() if each[0][0] != node or each[1] > until)
-        self._reports = dict(kept)
+        remaining = (
+            each for each in self._reports.items() if each[0][0] != node or each[1] > until
+        )
+        self._reports = dict(remaining)
 
     def count(self, now: float) -> Counter[str]:
         """Count the recent run starts during which each node was reported as slow.

@@ -90,13 +90,13 @@ class Study:
         Runs that are also unfinished trials of the current specification are not included.
         """
         storage = self._study._storage
-        own = [run for run, trial in self.trials().items() if trial.state == TrialState.RUNNING]
+        current = [run for run, trial in self.trials().items() if trial.state == TrialState.RUNNING]
         return [
             trial.user_attrs[_RUN]
             for study in storage.get_all_studies()
             if study.study_name != self._study.study_name
             for trial in storage.get_all_trials(study._study_id, deepcopy=False)
-            if trial.state == TrialState.RUNNING and trial.user_attrs[_RUN] not in own
+            if trial.state == TrialState.RUNNING and trial.user_attrs[_RUN] not in current
         ]
 
     @property

@@ -124,7 +124,7 @@ def wait_ready(
         DevclusterError: If the model is not served within `READY_TIMEOUT` seconds.
     """
     deadline = time.monotonic() + READY_TIMEOUT
-    answer = ""
+    status = ""
     # trust_env=False: a proxy from the user's environment could not reach cluster IPs.
     with httpx.Client(base_url=url, timeout=5.0, trust_env=False) as client:
         while True:
@@ -134,19 +134,19 @@ def wait_ready(
                     metadata = dict(response.json())
                     if run in (None, served_run(metadata)):
                         return metadata
-                    answer = f"still serving {served_run(metadata)}"
+                    status = f"still serving {served_run(metadata)}"
                 elif response.status_code == httpx.codes.UNAUTHORIZED:
                     raise NoPredictionError("the server requires an API key")
                 else:
-                    answer = response.text.strip()
+                    status = response.text.strip()
             except httpx.HTTPError as error:
-                answer = type(error).__name__
-            report(answer)
+                status = type(error).__name__
+            report(status)
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.5)
     raise DevclusterError(
-        f"{url} did not serve {model} of {run or 'any run'} within {READY_TIMEOUT:.0f} s: {answer}"
+        f"{url} did not serve {model} of {run or 'any run'} within {READY_TIMEOUT:.0f} s: {status}"
     )
 
 
@@ -186,8 +186,8 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     )
     if response.status_code != httpx.codes.OK:
         raise DevclusterError(f"{url} responded with {response.status_code}: {response.text}")
-    answers = {output["name"]: output for output in response.json()["outputs"]}
-    return Prediction(LABEL, int(answers["class"]["data"][0]))
+    results = {output["name"]: output for output in response.json()["outputs"]}
+    return Prediction(LABEL, int(results["class"]["data"][0]))
 
 
 def _pixels(channels: int, height: int, width: int) -> list[float]:

@@ -64,8 +64,8 @@ class Stack:
         locks = list(directory.glob(f"*/{PROJECT}/{self.name}/*.json"))
         for lock in locks:
             try:
-                holder = psutil.Process(json.loads(lock.read_text())["pid"])
-                if "pulumi" in holder.name():
+                process = psutil.Process(json.loads(lock.read_text())["pid"])
+                if "pulumi" in process.name():
                     return False
             except psutil.NoSuchProcess:
                 continue

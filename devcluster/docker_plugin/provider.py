@@ -99,8 +99,8 @@ class ImageProvider(protocol.Provider):
 
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
         """Compare the inputs with the last build's, ignoring credentials and `buildOnPreview`."""
-        kept = request.old_state.get(INPUTS)
-        old = _comparable(kept.value if kept and isinstance(kept.value, Mapping) else {})
+        stored = request.old_state.get(INPUTS)
+        old = _comparable(stored.value if stored and isinstance(stored.value, Mapping) else {})
         new = _comparable(request.new_inputs)
         changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         detailed = {

@@ -145,10 +145,10 @@ class Layout:
         url = f"http://{registry}/v2/{name}/manifests/{tag}"
         try:
             # trust_env=False: the user's proxy could not reach the cluster's addresses.
-            answer = httpx.head(url, headers={"Accept": MANIFEST_TYPE}, trust_env=False)
+            response = httpx.head(url, headers={"Accept": MANIFEST_TYPE}, trust_env=False)
         except httpx.HTTPError as error:
             raise DevclusterError(f"the registry {registry} does not respond: {error}") from error
-        if answer.headers.get("docker-content-digest") == self.digest:
+        if response.headers.get("docker-content-digest") == self.digest:
             return False
         command = ["skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false"]
         with log.open("ab") as out:
@@ -165,10 +165,10 @@ class Layout:
     def link_blobs(self, registry: Path) -> None:
         """Replace the blobs with hard links to the copies in the root directory of the registry."""
         for blob in (self.directory / "blobs" / "sha256").iterdir():
-            kept = registry / "docker/registry/v2/blobs/sha256" / blob.name[:2] / blob.name / "data"
-            if kept.exists() and not kept.samefile(blob):
+            copy = registry / "docker/registry/v2/blobs/sha256" / blob.name[:2] / blob.name / "data"
+            if copy.exists() and not copy.samefile(blob):
                 self.part.unlink(missing_ok=True)
-                self.part.hardlink_to(kept)
+                self.part.hardlink_to(copy)
                 self.part.replace(blob)
 
 

@@ -91,14 +91,14 @@ def remove(directories: list[Path], timeout: float = 5.0) -> list[Path]:
     Return the groups that could not be removed.
     """
     deadline = time.monotonic() + timeout
-    while left := [directory for directory in directories if directory.exists()]:
-        for directory in left:
+    while remaining := [directory for directory in directories if directory.exists()]:
+        for directory in remaining:
             for child in sorted(directory.rglob("*/"), key=lambda path: -len(path.parts)):
                 with contextlib.suppress(OSError):
                     child.rmdir()
             with contextlib.suppress(OSError):
                 directory.rmdir()
         if time.monotonic() > deadline:
-            return [directory for directory in left if directory.exists()]
+            return [directory for directory in remaining if directory.exists()]
         time.sleep(0.02)
     return []

@@ -47,8 +47,8 @@ class Package:
 
 def environment() -> dict[str, str]:
     """Return the environment for Go commands that use the user's module and build caches."""
-    kept = {key: value for key, value in os.environ.items() if key not in _UNSET_VARIABLES}
-    return kept | _OVERRIDDEN | compiler_memory(psutil.virtual_memory().total, os.cpu_count() or 1)
+    user = {key: value for key, value in os.environ.items() if key not in _UNSET_VARIABLES}
+    return user | _OVERRIDDEN | compiler_memory(psutil.virtual_memory().total, os.cpu_count() or 1)
 
 
 def compiler_memory(total: int, processors: int) -> dict[str, str]:
@@ -124,16 +124,16 @@ class Go:
             raise DevclusterError(
                 f"{requirement}, but `go` is not on the PATH: install it from https://go.dev/dl/"
             )
-        answer = subprocess.run(
+        result = subprocess.run(
             ["go", "env", "GOVERSION"],
             cwd=directory,
             env=self.environment,
             capture_output=True,
             text=True,
         )
-        match = re.search(r"go(\d+)\.(\d+)", answer.stdout)
+        match = re.search(r"go(\d+)\.(\d+)", result.stdout)
         if match is None:
-            raise DevclusterError(f"`go env GOVERSION` failed: {answer.stderr.strip()}")
+            raise DevclusterError(f"`go env GOVERSION` failed: {result.stderr.strip()}")
         if (int(match[1]), int(match[2])) < (int(needed[1]), int(needed[2])):
             raise DevclusterError(
                 f"{requirement}, but {match[0]} is on the PATH: install a newer version from "
@@ -230,7 +230,7 @@ class Go:
         work: Path,
         log: Path,
         tick: Tick = lambda: None,
-        answers: Path | None = None,
+        output_file: Path | None = None,
     ) -> str:
         """Run a Go command; return its output and append its messages to `log`.
 
@@ -240,8 +240,8 @@ class Go:
         temporary = self.caches / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # left behind by a killed process
         temporary.mkdir(parents=True)
-        answers = answers or log.with_suffix(f".{arguments[0]}.out")
-        with log.open("a") as messages, answers.open("w") as answer:
+        output_file = output_file or log.with_suffix(f".{arguments[0]}.out")
+        with log.open("a") as messages, output_file.open("w") as output:
             print("$ go", *arguments, file=messages, flush=True)
             begin = messages.tell()
             process = subprocess.Popen(
@@ -249,7 +249,7 @@ class Go:
                 cwd=work,
                 env=self.environment | {"GOTMPDIR": str(temporary)},
                 stdin=subprocess.DEVNULL,
-                stdout=answer,
+                stdout=output,
                 stderr=messages,
             )
             try:
@@ -264,9 +264,9 @@ class Go:
                 lines.seek(begin)
                 printed = lines.read()
             if arguments[:2] == ["mod", "download"]:
-                printed += _download_error(answers)
+                printed += _download_error(output_file)
             raise _CommandError(arguments, log, printed)
-        return answers.read_text()
+        return output_file.read_text()
 
 
 class _CommandError(DevclusterError):
@@ -280,9 +280,11 @@ class _CommandError(DevclusterError):
         )
 
 
-def _download_error(answers: Path) -> str:
+def _download_error(output_file: Path) -> str:
     """Return the error that `go mod download -json` printed as part of its output."""
-    return "\n".join(reply["Error"] for reply in _objects(answers.read_text()) if "Error" in reply)
+    return "\n".join(
+        reply["Error"] for reply in _objects(output_file.read_text()) if "Error" in reply
+    )
 
 
 def compiler_messages(events: Path) -> str:

@@ -22,20 +22,20 @@ def find(programs: Iterable[Program], cache: Path, cache_file: Path) -> dict[str
     their version.
     """
     programs = list(programs)
-    answers = files.read_json(cache_file)
-    known = len(answers)
+    results = files.read_json(cache_file)
+    known = len(results)
     programs_found: dict[str, Path] = {}
     for program in programs:
         if program.plugin:
             file = _plugin(program.plugin, program.name, cache)
         elif program.ask:
-            file = _on_path(program, cache, answers)
+            file = _on_path(program, cache, results)
         else:
             continue
         if file:
             programs_found[program.name] = file
-    if len(answers) > known:
-        files.write(cache_file, json.dumps(answers, indent=1))
+    if len(results) > known:
+        files.write(cache_file, json.dumps(results, indent=1))
     return programs_found | _companions(programs, programs_found)
 
 
@@ -45,20 +45,20 @@ def search_path(cache: Path) -> str:
     return os.pathsep.join(d for d in directories if not Path(d).resolve().is_relative_to(cache))
 
 
-def _on_path(program: Program, cache: Path, answers: dict[str, bool]) -> Path | None:
+def _on_path(program: Program, cache: Path, results: dict[str, bool]) -> Path | None:
     path = shutil.which(program.name, path=search_path(cache))
     if path is None:
         return None
     stat = Path(path).stat()
     key = f"{path} {stat.st_size} {stat.st_mtime_ns} {program.answer}"
-    if key not in answers:
-        answers[key] = _has_pinned_version(path, program)
-    return Path(path) if answers[key] else None
+    if key not in results:
+        results[key] = _has_pinned_version(path, program)
+    return Path(path) if results[key] else None
 
 
 def _has_pinned_version(executable: str, program: Program) -> bool:
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [executable, *program.ask],
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -69,7 +69,7 @@ def _has_pinned_version(executable: str, program: Program) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     version = re.escape(program.answer or "")
-    output = answer.stdout + answer.stderr
+    output = result.stdout + result.stderr
     return re.search(rf"(?<![\w.]){version}(?![\w.+-])", output) is not None
 
 

@@ -20,8 +20,8 @@ TRUST_SECONDS = 60.0
 def announcement(programs: Collection[str], installed: Collection[str], cpu_minutes: float) -> str:
     """Return the first line: the tools to build, the installed ones, and the estimated time."""
     note = f"; already installed: {', '.join(sorted(installed))}" if installed else ""
-    left = duration(60 * (cpu_minutes / (os.cpu_count() or 1) + DOWNLOAD_MINUTES))
-    return f"building {', '.join(programs)} from Go modules, about {left}{note}"
+    estimate = duration(60 * (cpu_minutes / (os.cpu_count() or 1) + DOWNLOAD_MINUTES))
+    return f"building {', '.join(programs)} from Go modules, about {estimate}{note}"
 
 
 class Meter:
@@ -40,9 +40,9 @@ class Meter:
         """Mark packages as compiled, and report progress with the current package."""
         self._done |= self._sizes.keys() & set(packages)
         done = sum(name.partition(" ")[0] != "link" for name in self._done)
-        passed = clock(time.monotonic() - self._began)
+        elapsed = clock(time.monotonic() - self._began)
         self._report(
-            f"{done:,} of {self._packages:,} packages, {now}, {passed}, "
+            f"{done:,} of {self._packages:,} packages, {now}, {elapsed}, "
             f"about {duration(self.left())} left"
         )
 
@@ -53,10 +53,10 @@ class Meter:
     def left(self) -> float:
         """Return the estimated time left, in seconds."""
         done = sum(self._sizes[name] for name in self._done)
-        left = sum(self._sizes.values()) - done
+        remaining = sum(self._sizes.values()) - done
         expected = COMPILED_PER_SECOND * (os.cpu_count() or 1)
-        passed = time.monotonic() - self._began
-        return left * (passed + TRUST_SECONDS) / (done + TRUST_SECONDS * expected)
+        elapsed = time.monotonic() - self._began
+        return remaining * (elapsed + TRUST_SECONDS) / (done + TRUST_SECONDS * expected)
 
     def end(self) -> None:
         """Report the duration of the build."""

@@ -194,9 +194,11 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     if container["workingDir"].text:
         yield Violation(container["workingDir"], "nothing: Python imports modules from it")
     hooks = (container["lifecycle"][hook] for hook in _HOOKS)
-    for holder in (*(container[probe] for probe in _PROBES), *hooks):
-        if not holder["exec"].absent and holder.value is not UNKNOWN:
-            yield Violation(holder["exec"], "httpGet, grpc or sleep: exec runs a different program")
+    for handler in (*(container[probe] for probe in _PROBES), *hooks):
+        if not handler["exec"].absent and handler.value is not UNKNOWN:
+            yield Violation(
+                handler["exec"], "httpGet, grpc or sleep: exec runs a different program"
+            )
 
 
 def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:

@@ -64,8 +64,8 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
         if _OPEN.search(_line(container)):
             key = "args" if container.node["args"].present else "command"
             yield Violation(container.node[key], "no argument that disables the token")
-        elif (lacking := _without_token(pod, container)) is not None:
-            yield Violation(lacking, _TOKEN)
+        elif (field := _without_token(pod, container)) is not None:
+            yield Violation(field, _TOKEN)
 
 
 def _without_token(pod: Pod, container: Container) -> Node | None:

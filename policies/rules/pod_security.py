@@ -42,20 +42,20 @@ def pod_context(pod: Pod) -> Node:
     Kinds that specify pod and container in one object, such as Spark's, call the pod's context
     `podSecurityContext`.
     """
-    own = pod.spec["podSecurityContext"]
+    context = pod.spec["podSecurityContext"]
     if pod.location.context:
-        usual = own if own.present else pod.spec["securityContext"]
+        usual = context if context.present else pod.spec["securityContext"]
         return RenamedNode(pod.spec, pod.location.context, usual)
-    return own if own.present else pod.spec["securityContext"]
+    return context if context.present else pod.spec["securityContext"]
 
 
 def effective(pod: Pod, container: Container, *path: str) -> Node:
     """Return a container's security setting, or the pod's if the container does not set it."""
-    own, inherited = container.node["securityContext"], pod_context(pod)
+    setting, inherited = container.node["securityContext"], pod_context(pod)
     for key in path:
-        own, inherited = own[key], inherited[key]
-    unstated = own.absent or (container.node.partial and not own.present)
-    return inherited if unstated and not inherited.absent else own
+        setting, inherited = setting[key], inherited[key]
+    is_unset = setting.absent or (container.node.partial and not setting.present)
+    return inherited if is_unset and not inherited.absent else setting
 
 
 def contexts(pod: Pod) -> Iterator[Node]:

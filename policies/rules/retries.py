@@ -54,17 +54,19 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     max_retries = config.max_retries
     # Kubeflow's operator fails a job when its retries reach the limit.
     by_pod = max_retries * int(workload.size or 1) + workload.additional_retries
-    stated = workload.retry_limit
-    if stated is not None and stated.known:
+    retry_limit = workload.retry_limit
+    if retry_limit is not None and retry_limit.known:
         highest = by_pod if workload.counts_each_pod else max_retries
         min_retries = workload.least_retries
-        count = quantity_or_none(stated.value)
+        count = quantity_or_none(retry_limit.value)
         if count is None or not min_retries <= count <= highest:
-            yield Violation(stated, f"a retry limit from {min_retries} to {highest}")
+            yield Violation(retry_limit, f"a retry limit from {min_retries} to {highest}")
     for limit in _nested_limits(workload):
         highest = by_pod if limit.steps[-1] in _COUNTED_BY_POD else max_retries
         count = quantity_or_none(limit.value)
-        if (stated is None or limit.steps != stated.steps) and (count is None or count > highest):
+        if (retry_limit is None or limit.steps != retry_limit.steps) and (
+            count is None or count > highest
+        ):
             yield Violation(limit, f"a retry limit of at most {highest}")
     for ignored in _uncounted_failures(workload):
         yield Violation(ignored, "an action that counts the failure")
@@ -78,9 +80,9 @@ def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
     if policy.known and policy.value not in counted:
         yield Violation(policy, expected)
     for container in pod.containers if pod.spec.known else ():
-        own, rules = container.node["restartPolicy"], container.node["restartPolicyRules"]
-        if container.kind == "main" and own.present and own.value != "Never":
-            yield Violation(own, expected)
+        override, rules = container.node["restartPolicy"], container.node["restartPolicyRules"]
+        if container.kind == "main" and override.present and override.value != "Never":
+            yield Violation(override, expected)
         for rule in rules.items():
             if rule["action"].present:
                 yield Violation(rule["action"], "nothing: no limit counts these restarts")

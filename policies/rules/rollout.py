@@ -104,13 +104,15 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
     if update.double and not resource.root.at(update.double).absent:
         return
     limits = resource.root.at(update.at)
-    stated = limits["maxUnavailable"]
-    missing = _removable_pods(update.unavailable if stated.absent else stated.value, workload.size)
+    unavailable = limits["maxUnavailable"]
+    missing = _removable_pods(
+        update.unavailable if unavailable.absent else unavailable.value, workload.size
+    )
     # Without a spare GPU for a surge, pods can only be replaced one after the other.
     allowed = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
     if missing > allowed:
         advice = f"{allowed}, because an update may otherwise remove {missing} of the pods at once"
-        yield Violation(stated, advice)
+        yield Violation(unavailable, advice)
 
 
 def _removable_pods(value: Any, size: Decimal | None) -> int:

@@ -258,8 +258,8 @@ def _children(node: Node) -> Iterator[tuple[str, Node]]:
 
 
 def _is_container(node: Node) -> bool:
-    holder = node.parent
-    return holder is not None and bool(holder.steps) and holder.steps[-1] in _CONTAINERS
+    parent = node.parent
+    return parent is not None and bool(parent.steps) and parent.steps[-1] in _CONTAINERS
 
 
 def _is_pod(node: Node | None) -> bool:

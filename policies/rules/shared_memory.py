@@ -88,13 +88,13 @@ def _is_writable_volume(mount: Node) -> bool:
 
 
 def _mount_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
-    lacking = [container for container in _lacking_shm(pod, config) if not shm_mounts(container)]
-    if not lacking or pod.volumes.value is UNKNOWN:
+    containers = [container for container in _lacking_shm(pod, config) if not shm_mounts(container)]
+    if not containers or pod.volumes.value is UNKNOWN:
         return
     if not any(volume["name"].text == _VOLUME for volume in pod.volumes.items()):
         volume = {"name": _VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": config.size}}
         yield _append(pod.volumes, volume)
-    for container in lacking:
+    for container in containers:
         yield _append(container.node["volumeMounts"], {"name": _VOLUME, "mountPath": _SHM})
 
 

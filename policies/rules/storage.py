@@ -91,12 +91,12 @@ def is_retained(stack: Stack, claim: Resource) -> bool:
     if claim.protected or UNKNOWN in (spec["storageClassName"].value, spec["volumeName"].value):
         return True
     for volume in stack.of_kind("", "PersistentVolume"):
-        holder = volume.root["spec"]["claimRef"]
-        if UNKNOWN in (holder.value, holder["name"].value, holder["namespace"].value):
+        claim_ref = volume.root["spec"]["claimRef"]
+        if UNKNOWN in (claim_ref.value, claim_ref["name"].value, claim_ref["namespace"].value):
             return True
         named = bool(spec["volumeName"].text) and volume.may_be(None, spec["volumeName"].text or "")
-        reserved = bool(holder["name"].text) and claim.may_be(
-            holder["namespace"].text, holder["name"].text or ""
+        reserved = bool(claim_ref["name"].text) and claim.may_be(
+            claim_ref["namespace"].text, claim_ref["name"].text or ""
         )
         if named or reserved:
             policy = volume.root["spec"]["persistentVolumeReclaimPolicy"]

@@ -64,8 +64,8 @@ def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
 
 def _looks_like(node: Node, config: GpuConfig) -> str:
     keys = dict(node.fields())
-    stated = keys.keys() >= {"apiVersion", "kind", "metadata"}
-    if stated and isinstance(node["metadata"].value, dict):
+    has_fields = keys.keys() >= {"apiVersion", "kind", "metadata"}
+    if has_fields and isinstance(node["metadata"].value, dict):
         return "a manifest"
     return _runs(node, config)
 
@@ -136,11 +136,11 @@ def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> 
     evidence = [node for node, looks in _evidence(resource.root, config) if looks in _RUNNING]
     if not evidence:
         return
-    whole, own = _recorded(resource, record)
+    complete, partial = _recorded(resource, record)
     for node in evidence:
         path = node.steps
         parents = (path[:length] for length in range(len(path) + 1))
-        if path not in own and "metadata" not in path and whole.isdisjoint(parents):
+        if path not in partial and "metadata" not in path and complete.isdisjoint(parents):
             expected = "fields that the rules can read, or add the path to the record of the kind"
             yield Violation(node, expected, found="a container or pod in an unknown field")
             return
@@ -150,31 +150,31 @@ def _recorded(
     resource: Resource, record: WorkloadKind
 ) -> tuple[set[tuple[Key, ...]], set[tuple[Key, ...]]]:
     """Return the paths that other rules read completely, and those that they read in part."""
-    whole, own = set(), set()
+    complete, partial = set(), set()
     if "." not in resource.group:
         # The API server ignores the status of its own kinds. Controllers of others may read it.
-        whole.add(resource.root["status"].steps)
+        complete.add(resource.root["status"].steps)
     for pod in find_all_pods(resource):
-        own.add(pod.spec.steps)
+        partial.add(pod.spec.steps)
         for container in pod.containers:
             if container.node.steps != pod.spec.steps:
-                whole.add(container.node.steps)
-            own.add(container.node.steps[:-2])
+                complete.add(container.node.steps)
+            partial.add(container.node.steps[:-2])
         for image in pod.images:
-            whole.add(image.steps)
-            own.add(image.steps[:-1])
-        whole.add(pod.spec["volumes"].steps)
+            complete.add(image.steps)
+            partial.add(image.steps[:-1])
+        complete.add(pod.spec["volumes"].steps)
     embedded = (*record.objects, *record.generators, *record.texts)
     other = (*record.patterns, *record.opaque, *(claims.at for claims in record.claims))
     for path in (*embedded, *other):
-        whole |= {node.steps for node in nodes_at(resource.root, steps(path))}
+        complete |= {node.steps for node in nodes_at(resource.root, steps(path))}
     for path in record.texts:
         if path.endswith(".*"):
-            own |= {node.steps for node in nodes_at(resource.root, steps(path)[:-1])}
+            partial |= {node.steps for node in nodes_at(resource.root, steps(path)[:-1])}
     for pods in record.pods:
         for path in pods.defaults:
-            own |= {node.steps for node in nodes_at(resource.root, steps(path))}
-    return whole, own
+            partial |= {node.steps for node in nodes_at(resource.root, steps(path))}
+    return complete, partial
 
 
 def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:

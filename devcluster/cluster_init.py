@@ -95,24 +95,24 @@ def group_name(kind: Kind) -> str:
     return f"gpu-platform-{kind}"
 
 
-def main(kind: str, binaries: str, files: str, last: str, volcano: str) -> None:
+def main(kind: str, binaries: str, files: str, network_or_port: str, volcano: str) -> None:
     """Run a cluster.
 
     Args:
         kind: Kind of the cluster.
         binaries: Directory of the tools.
         files: Directory of the chart repository (real) or of Volcano's files (simulated).
-        last: File descriptor of the host's network namespace (real), or port of the API server
-            (simulated).
+        network_or_port: File descriptor of the host's network namespace (real), or port of the
+            API server (simulated).
         volcano: Version of Volcano's scheduler (simulated); empty for the default.
     """
     spec = cluster_spec(Kind(kind))
     layout = Layout.of(spec.kind)
     if spec.kind is Kind.REAL:
-        run_real(spec, layout, [binaries, files], int(last))
+        run_real(spec, layout, [binaries, files], int(network_or_port))
     else:
         volcano_files = VolcanoFiles(Path(files))
-        run_simulated(spec, layout, Path(binaries), volcano_files, int(last), volcano)
+        run_simulated(spec, layout, Path(binaries), volcano_files, int(network_or_port), volcano)
 
 
 if __name__ == "__main__":

@@ -107,12 +107,12 @@ def launch(
         cgroups.create(group_name(kind), hierarchies)
         groups = cgroups.create(f"{group_name(kind)}/supervisor", hierarchies)
     host_network = os.open("/proc/self/ns/net", os.O_RDONLY)
-    last = str(host_network) if kind is Kind.REAL else str(api_port)
+    network_or_port = str(host_network) if kind is Kind.REAL else str(api_port)
     unshare = ["unshare", *namespaces(kind), "--fork", "--kill-child", "--mount-proc"]
     program = [sys.executable, "-m", "devcluster.cluster_init", kind, str(binaries), str(files)]
     with (layout.logs / "init.log").open("ab") as log:
         process = subprocess.Popen(
-            [*unshare, "--propagation", "private", "--", *program, last, volcano],
+            [*unshare, "--propagation", "private", "--", *program, network_or_port, volcano],
             env={**_environment(binaries), "PYTHONPATH": str(CHECKOUT)},
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -80,7 +80,7 @@ def read(
 
 
 def embedded_values(text: str) -> Iterator[Any]:
-    """Yield the YAML documents of a text that an object contains, as plain data with string keys.
+    """Yield the YAML documents of a text embedded in an object, as data with string keys.
 
     Raise `DocumentError` at the first invalid document. The same limits apply as to files.
     """
@@ -177,7 +177,7 @@ def _objects(
 
 
 def _plain(value: Any, location: str) -> Any:
-    """Return a copy of the value; reject it if its aliases expand to too many values."""
+    """Return plain data; raise `DocumentError` if its aliases expand to too many values."""
     count = 0
 
     def convert(item: Any) -> Any:

@@ -120,7 +120,7 @@ class Loader(BoundedLoader):
         node.value = list(pairs.values())
 
     def _merged(self, node: Any) -> dict[str, tuple[Any, Any]]:
-        """Return the keys of one or several objects; the first object takes precedence."""
+        """Return the merged fields of one or several objects; earlier objects take precedence."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         pairs: dict[str, tuple[Any, Any]] = {}
         for source in reversed(sources):

@@ -55,7 +55,7 @@ class AttemptError(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """The run whose templates are copied. `steps` maps each step to the steps that it waits for."""
+    """Name of the run whose templates are copied, and the dependencies of each of its steps."""
 
     run: str
     steps: Mapping[str, Sequence[str]]

@@ -287,13 +287,13 @@ def _get_or_none(get: Callable[[], Object]) -> Object | None:
 
 
 def _is_managed(route: GenericNamespacedResource) -> bool:
-    """Return whether this program is still a field manager of a route after a rollback."""
+    """Return whether this program is a field manager of a route."""
     managed = route["metadata"].get("managedFields") or []
     return any(each.get("manager") == MANAGER for each in managed)
 
 
 def _identity(route: GenericNamespacedResource) -> str:
-    """Return a canary's image and the digest of its pods and limits, as annotated on its route."""
+    """Return the identity of a route's canary: its image, and the digest of its pods and limits."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
     return "@".join(annotations.get(name, "") for name in _IDENTITY)
 

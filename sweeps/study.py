@@ -64,7 +64,7 @@ def lock(directory: Path) -> int:
 
 
 class Study:
-    """The trials of a sweep. The caller holds the lock of the directory."""
+    """Trials of a sweep. The caller must hold the directory's lock."""
 
     def __init__(
         self, directory: Path, sweep: Sweep, clock: Callable[[], float] = time.time
@@ -189,7 +189,7 @@ class Study:
         self._trial(run).set_user_attr(_GRANTED, rungs)
 
     def report(self, run: str, values: Mapping[int, float]) -> None:
-        """Record the objective for the epochs, or steps, that are not recorded yet."""
+        """Record the objective at each epoch or step that is not recorded yet."""
         known = self.trials()[run].intermediate_values
         for epoch, value in values.items():
             if epoch not in known:
@@ -204,7 +204,7 @@ class Study:
         self._study.tell(self.trials()[run].number, state=TrialState.FAIL)
 
     def parameters(self, texts: Mapping[str, str]) -> dict[str, Any] | None:
-        """Parse the hyperparameters that the space varies; return None if a value is outside it."""
+        """Parse the hyperparameters of the search space; return None if any is outside of it."""
         values = {}
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())

@@ -16,7 +16,7 @@ _MAX_TRIALS: Final = 300
 def summarize(
     sweep: Sweep, study: Study, trials: Sequence[Trial], gpu_seconds: float, state: str
 ) -> dict[str, Any]:
-    """Return the state of a sweep and its trials, best first."""
+    """Return the summary of a sweep, with its trials sorted from best to worst."""
     recorded, settings = study.trials(), sweep.settings
     rows: list[dict[str, Any]] = []
     for number, trial in enumerate(trials):

@@ -71,7 +71,7 @@ def volcano_release(version: str) -> tuple[OldVolcano, ...]:
     return tuple(release for release in OLD_VOLCANOS if release == name)
 
 
-_NOT_BUILT_FROM: Any = {
+_EXCLUDED_FROM_DIGEST: Any = {
     "group": True,
     "shared": True,
     "cpu_minutes": True,
@@ -180,7 +180,7 @@ class Module(_Pin):
     def digest(self) -> str:
         """Return a digest (12 hexadecimal digits) of everything that the builds depend on."""
         sha = hashlib.sha256(f"{sys.platform} {platform.machine()} ".encode())
-        sha.update(self.model_dump_json(exclude=_NOT_BUILT_FROM).encode())
+        sha.update(self.model_dump_json(exclude=_EXCLUDED_FROM_DIGEST).encode())
         for file in sorted(path for path in self.directory.rglob("*") if path.is_file()):
             name = file.relative_to(self.directory).as_posix()
             sha.update(name.encode() + b"\0" + file.read_bytes())

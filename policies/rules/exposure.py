@@ -1,4 +1,4 @@
-"""Rules about entry points for traffic from outside of the cluster."""
+"""Rule about entry points for traffic from outside the cluster."""
 
 from __future__ import annotations
 

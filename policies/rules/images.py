@@ -127,7 +127,7 @@ def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
 
 
 def _may_move(reference: str) -> bool:
-    """Return whether a reference has no tag, or the tag of the latest build or of a branch."""
+    """Return whether a reference has no tag, or a tag that moves, such as `latest`."""
     is_branch = _BRANCH.search(reference) and not _VERSION.search(reference)
     return not _TAG.search(reference) or bool(_LATEST.search(reference) or is_branch)
 

@@ -41,7 +41,7 @@ class SpreadConfig(RoleConfig):
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """Return the containers that serve: those with ports or GPUs, or else all main ones."""
+    """Return the main containers with ports or GPUs, or all main containers if there are none."""
     main = [container for container in pod.containers if container.kind == "main"]
     serving = [
         container

@@ -45,7 +45,7 @@ checked against the configured accelerators instead."""
 
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
-    """Yield each value that describes a pod, container, manifest or accelerator, with its type."""
+    """Yield each value that looks like a pod, container, manifest or accelerator, with its type."""
     pending = [child for key, child in root.fields() if key != "metadata"]
     if evidence := _runs(root, config):
         yield root, evidence

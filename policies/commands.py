@@ -72,8 +72,8 @@ def _succeeds(words: Sequence[str]) -> bool:
         options = [word for word in rest if word.startswith("-")]
         script = next((word for word in rest if not word.startswith("-")), None)
         runs = any("c" in option.lstrip("-") for option in options)
-        stops = any("e" in option and not option.startswith("--") for option in options)
-        return runs and script is not None and _script_succeeds(script, stops=stops)
+        errexit = any("e" in option and not option.startswith("--") for option in options)
+        return runs and script is not None and _script_succeeds(script, errexit=errexit)
     if name in _TESTS:
         return _is_constant(rest)
     if _PYTHON.fullmatch(name):
@@ -89,8 +89,8 @@ def _is_constant(operands: Sequence[str]) -> bool:
     return not any(_FILE_TEST.fullmatch(word) or "$" in word or "`" in word for word in values)
 
 
-def _script_succeeds(script: str, *, stops: bool) -> bool:
-    """Return whether a script always succeeds; with `stops`, it exits at the first failure."""
+def _script_succeeds(script: str, *, errexit: bool) -> bool:
+    """Return whether a script always succeeds; with `errexit`, it exits at the first failure."""
     lexer = shlex.shlex(script.strip().replace("\n", ";"), posix=True, punctuation_chars=";&|()<>")
     lexer.whitespace_split = True
     try:
@@ -105,7 +105,7 @@ def _script_succeeds(script: str, *, stops: bool) -> bool:
     ends = [words[index + 1 : index + 2] for index, word in enumerate(words) if word == "exit"]
     if any(code not in ([], ["0"], [";"]) for code in ends):
         return False
-    return all(map(_list_succeeds, lists)) if stops else not lists or _list_succeeds(lists[-1])
+    return all(map(_list_succeeds, lists)) if errexit else not lists or _list_succeeds(lists[-1])
 
 
 def _list_succeeds(words: Sequence[str]) -> bool:

@@ -48,8 +48,8 @@ def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
     run = pod.resource.record.runs if pod.resource.record is not None else None
     maximum = pod.max_replicas(stack.scalings.maximum(pod.resource), surge=surge)
     if maximum is None and run is not None:
-        return _nodes(stack, pod.resource, run, None)
-    return _run(stack, pod, maximum)
+        return _node_count(stack, pod.resource, run, None)
+    return _running_pods(stack, pod, maximum)
 
 
 @lru_cache(maxsize=2)
@@ -63,7 +63,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
     for workload in stack.workloads:
         for pod in (*workload.pods, *workload.machines):
             queue = queue_of(stack, workload, pod)
-            pods = max_pods(stack, pod), _run(stack, pod, pod.replicas)
+            pods = max_pods(stack, pod), _running_pods(stack, pod, pod.replicas)
             for name, amount in _gpus(stack, pod, accelerators).items():
                 maximum, usual = (_times(amount, number) for number in pods)
                 yield Demand(workload, pod, queue, name, False, maximum, usual)
@@ -106,11 +106,11 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
     """
     jobs = ((job, job.record.runs) for job in stack.runs_of(runtime) if job.record is not None)
     return max(
-        (_nodes(stack, job, run, None) for job, run in jobs if run is not None), default=None
+        (_node_count(stack, job, run, None) for job, run in jobs if run is not None), default=None
     )
 
 
-def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
+def _running_pods(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
     """Return the number of pods that run if a specification's manifest requests `number` pods.
 
     Each object that refers to a Kubeflow runtime runs the pods of the runtime: pods of a CPU task
@@ -123,10 +123,12 @@ def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
     if is_cpu_task(pod, _TASKS):
         return _or_one(number) * len(jobs)
     runs = [(job, job.record.runs) for job in jobs if job.record is not None]
-    return sum((_nodes(stack, job, run, number) for job, run in runs if run), Decimal(0))
+    return sum((_node_count(stack, job, run, number) for job, run in runs if run), Decimal(0))
 
 
-def _nodes(stack: Stack, job: Resource, run: RuntimeReference, number: Decimal | None) -> Decimal:
+def _node_count(
+    stack: Stack, job: Resource, run: RuntimeReference, number: Decimal | None
+) -> Decimal:
     """Return the number of nodes that an object or its runtime sets, else `number`, else 1."""
     nodes = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)

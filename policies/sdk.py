@@ -54,14 +54,16 @@ def _problems() -> Iterator[str]:
     if not OLDEST <= numbers < BELOW:
         yield f"found {PACKAGE} {installed}, whose internals this pack does not support"
         return
-    changed = [part for part, parameters in _INTERNALS.items() if not _fits(part, parameters)]
+    changed = [
+        part for part, parameters in _INTERNALS.items() if not _is_compatible(part, parameters)
+    ]
     if changed:
         yield f"found {PACKAGE} {installed} without the expected {', '.join(changed)}"
-    elif not _unwraps():
+    elif not _can_unwrap():
         yield f"found {PACKAGE} {installed}, whose properties cannot be unwrapped"
 
 
-def _fits(part: str, parameters: int | None) -> bool:
+def _is_compatible(part: str, parameters: int | None) -> bool:
     """Return whether a part of the SDK exists and has the expected number of parameters."""
     module, _, path = part.partition(":")
     try:
@@ -73,7 +75,7 @@ def _fits(part: str, parameters: int | None) -> bool:
     return parameters is None or len(inspect.signature(value).parameters) == parameters
 
 
-def _unwraps() -> bool:
+def _can_unwrap() -> bool:
     """Return whether a proxy's known values, unknown values and original data can be read."""
     from pulumi_policy import proxy
 

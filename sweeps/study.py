@@ -77,7 +77,7 @@ class Study:
         backend = JournalFileBackend(str(journal), lock_obj=_NoLock(str(journal)))
         self._study = optuna.create_study(
             storage=JournalStorage(backend),
-            study_name=_identity(sweep),
+            study_name=_study_name(sweep),
             load_if_exists=True,
             direction=sweep.settings.objective.goal,
         )
@@ -209,7 +209,7 @@ class Study:
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())
             text = texts.get(name, str(default))
-            value = _value(name, parameter, self.distributions[name], text)
+            value = _parse_value(name, parameter, self.distributions[name], text)
             if value is None:
                 return None
             values[name] = value
@@ -272,7 +272,7 @@ def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistr
     return found
 
 
-def _value(
+def _parse_value(
     name: str, parameter: ParameterSettings, distribution: BaseDistribution, text: str
 ) -> Any:
     """Parse a parameter's value; return None if it is not in the space."""
@@ -288,7 +288,7 @@ def _value(
     return value if distribution._contains(value) else None
 
 
-def _identity(sweep: Sweep) -> str:
+def _study_name(sweep: Sweep) -> str:
     """Return the name of the study, which depends on the sweep's job, space and objective."""
     settings = sweep.settings.model_dump(mode="json", include={"space", "objective"})
     digits = sweep.run({}).rpartition("-")[2]

@@ -126,7 +126,7 @@ def _fill_nodes(layout: Layout, spec: ClusterSpec, image: Image) -> list[Path]:
     for node in spec.real_nodes:
         containerd, parent = _Containerd.of(layout, node), ""
         for index, layer in enumerate(image.layers()):
-            key = _chain(parent, layer.diff_id)
+            key = _chain_id(parent, layer.diff_id)
             if not containerd.has(key):
                 containerd.fill(key, parent, layer.file, trees[index] if trees else None)
             parent = key
@@ -150,7 +150,7 @@ def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Pa
         shutil.rmtree(old)
 
 
-def _chain(parent: str, diff_id: str) -> str:
+def _chain_id(parent: str, diff_id: str) -> str:
     """Return a layer's chain ID (OCI image specification), which is the name of its snapshot."""
     return f"sha256:{sha256(f'{parent} {diff_id}'.encode()).hexdigest()}" if parent else diff_id
 

@@ -157,7 +157,7 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
             cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_system(resource)
-            yield from _excess(rule, cluster_wide=cluster_wide)
+            yield from _excessive_permissions(rule, cluster_wide=cluster_wide)
         yield from _aggregation_violations(root)
 
 
@@ -178,7 +178,7 @@ def _aggregation_violations(role: Node) -> Iterator[Violation]:
                     yield Violation(verb, "get, list or watch: the role view would grant this verb")
 
 
-def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
+def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
     """Yield a violation for each part of a role's rule that grants control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.

@@ -33,9 +33,9 @@ def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator
     root = resource.root
     if resource.is_kind(_ADMISSION, *_WEBHOOKS):
         for webhook in root["webhooks"].items():
-            yield from _remote(webhook["clientConfig"])
+            yield from _remote_urls(webhook["clientConfig"])
     elif resource.is_kind("apiextensions.k8s.io", "CustomResourceDefinition"):
-        yield from _remote(root["spec"]["conversion"]["webhook"]["clientConfig"])
+        yield from _remote_urls(root["spec"]["conversion"]["webhook"]["clientConfig"])
     elif resource.is_kind("storage.k8s.io", "CSIDriver"):
         for request in root["spec"]["tokenRequests"].items():
             audience = request["audience"]
@@ -47,7 +47,7 @@ def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator
             yield Violation(unchecked, "false, and the server's caBundle")
 
 
-def _remote(client: Node) -> Iterator[Violation]:
+def _remote_urls(client: Node) -> Iterator[Violation]:
     if client["url"].present:
         yield Violation(client["url"], "a Service of the cluster instead")
 

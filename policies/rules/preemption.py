@@ -79,15 +79,15 @@ def _not_below_others(
         for pod in workload.pods:
             queue = workload.queue(pod).text
             lowest = others.get(queue) if queue else None
-            wrong = [name for name in pod.priority_classes if _is_wrong(name, classes, lowest)]
-            if queue and wrong:
+            invalid = [n for n in pod.priority_classes if _is_invalid(n, classes, lowest)]
+            if queue and invalid:
                 limit = f" with a value below {lowest}" if lowest is not None else ""
                 expected = f"a priority class of this stack{limit}"
-                yield Violation(wrong[0], expected, resource=workload.resource)
+                yield Violation(invalid[0], expected, resource=workload.resource)
                 break
 
 
-def _is_wrong(name: Node, classes: Mapping[str, Any], lowest: int | None) -> bool:
+def _is_invalid(name: Node, classes: Mapping[str, Any], lowest: int | None) -> bool:
     """Return whether a priority class is missing, or not below the lowest value of training."""
     value = classes.get(name.text or "")
     above = isinstance(value, int) and lowest is not None and value >= lowest

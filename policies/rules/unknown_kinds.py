@@ -47,7 +47,7 @@ checked against the configured accelerators instead."""
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
     """Yield each value that looks like a pod, container, manifest or accelerator, with its type."""
     pending = [child for key, child in root.fields() if key != "metadata"]
-    if evidence := _runs(root, config):
+    if evidence := _workload_evidence(root, config):
         yield root, evidence
     while pending:
         node = pending.pop()
@@ -56,33 +56,33 @@ def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
                 yield node, "an accelerator"
             elif _MANIFEST.search(node.value) and _BODY.search(node.value):
                 yield node, "a manifest"
-        elif evidence := _looks_like(node, config):
+        elif evidence := _evidence_type(node, config):
             yield node, evidence
         pending += [child for _, child in node.fields()]
         pending += list(node.items())
 
 
-def _looks_like(node: Node, config: GpuConfig) -> str:
+def _evidence_type(node: Node, config: GpuConfig) -> str:
     keys = dict(node.fields())
     has_fields = keys.keys() >= {"apiVersion", "kind", "metadata"}
     if has_fields and isinstance(node["metadata"].value, dict):
         return "a manifest"
-    return _runs(node, config)
+    return _workload_evidence(node, config)
 
 
-def _runs(node: Node, config: GpuConfig) -> str:
+def _workload_evidence(node: Node, config: GpuConfig) -> str:
     keys = dict(node.fields())
     if any(isinstance(child.value, list) for key, child in keys.items() if key in _LISTS):
         return "a pod"
     if len(_POD_FIELDS & keys.keys()) > 1:
         return "a pod"
-    if any(_names_image(key, child) for key, child in keys.items()):
+    if any(_is_image_field(key, child) for key, child in keys.items()):
         return "a container"
     counted = (key for key, child in keys.items() if quantity_or_none(child.value) is not None)
     return "an accelerator" if any(config.accelerators.includes(key) for key in counted) else ""
 
 
-def _names_image(key: str, node: Node) -> bool:
+def _is_image_field(key: str, node: Node) -> bool:
     if _IMAGE not in key.lower():
         return False
     if isinstance(node.value, dict):
@@ -122,9 +122,9 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
                     yield Violation(node, expected)
         yield from _unrecorded(resource, resource.record, config)
     elif not resource.listed:
-        for node, looks in _evidence(resource.root, config):
-            found = f"{looks} in an unknown kind"
-            yield Violation(node, _remedy(resource, node, looks), found=found)
+        for node, evidence_type in _evidence(resource.root, config):
+            found = f"{evidence_type} in an unknown kind"
+            yield Violation(node, _remedy(resource, node, evidence_type), found=found)
             return
 
 
@@ -133,7 +133,11 @@ def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> 
     runs = record.pods or record.objects or record.generators or record.texts
     if not runs or record.unseen or "" in record.patterns:
         return
-    evidence = [node for node, looks in _evidence(resource.root, config) if looks in _RUNNING]
+    evidence = [
+        node
+        for node, evidence_type in _evidence(resource.root, config)
+        if evidence_type in _RUNNING
+    ]
     if not evidence:
         return
     complete, partial = _recorded(resource, record)
@@ -202,11 +206,11 @@ def _changes_only_labels(patch: str) -> bool:
     )
 
 
-def _remedy(resource: Resource, node: Node, looks: str) -> str:
+def _remedy(resource: Resource, node: Node, evidence_type: str) -> str:
     name = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     at = ".".join("*" if isinstance(step, int) else str(step) for step in node.steps)
     pods: dict[str, Any] = {"at": at}
-    if looks == "a container":
+    if evidence_type == "a container":
         pods["containers"] = [""]
     record = {"pods": [pods]}
     return f'a record in the configuration, such as "kinds": {json.dumps({name: record})}'

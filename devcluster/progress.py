@@ -62,7 +62,7 @@ class Step:
             self._live.stop()
 
     def update(self, detail: str) -> None:
-        """Show a detail immediately on a terminal, elsewhere at most every ten seconds."""
+        """Show a detail: immediately on a terminal, or at most every ten seconds in a log."""
         self.detail = detail
         if self._live is not None:
             self._live.update(self._live.task_ids[0], description=f"{self.name}: {detail}")

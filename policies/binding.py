@@ -87,7 +87,7 @@ class Binding:
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
         """Read the pack-wide settings and the exemptions, and find unknown rule names.
 
-        Raise `ConfigurationError` if every rule is among the disabled policies.
+        Raise `ConfigurationError` if all rules are disabled.
         """
         if self._names <= set(disabled):
             raise ConfigurationError(f"the pack's configuration is invalid: {ALL_DISABLED}")

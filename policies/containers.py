@@ -35,7 +35,7 @@ class Container:
         return self.node["resources"]
 
     def level(self, resource: str) -> Node:
-        """Return the resources that set CPU or memory: the container's, or else the pod's."""
+        """Return the container's resources, or the pod's if only they set `resource`."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
         # In a partial pod, complete resources of a container replace all resources that are defined
         # elsewhere, so the resources of the pod are not considered.

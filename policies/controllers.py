@@ -135,7 +135,7 @@ class Workload:
     def local_queue(self, pod: Pod) -> Node | None:
         """Return the label that names a Kueue queue.
 
-        It may be on the pod, on the pod's object or on a template in between.
+        It may be on the pod, on the resource or on a template in between.
 
         Kueue does not manage Volcano Jobs and ignores an empty label. If the label is on a pod
         template, Kueue admits each pod separately.

@@ -129,7 +129,7 @@ def _running_pods(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
 def _node_count(
     stack: Stack, job: Resource, run: RuntimeReference, number: Decimal | None
 ) -> Decimal:
-    """Return the number of nodes that an object or its runtime sets, else `number`, else 1."""
+    """Return the number of nodes that an object or its runtime sets; default: `number` or 1."""
     nodes = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)
     if nodes is None and runtime is not None:

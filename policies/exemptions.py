@@ -71,7 +71,7 @@ DECLARED_RULES: list[Rule[Any]] = [REJECTED, USED, UNUSED]
 _FIELDS = ("workload", "rule", "rules", "reason", "expires", "wildcard")
 _REQUIRED_KEYS = "workload, rule (or rules), reason and expires"
 _ADDRESS = re.compile(r"[^/\s?\[]+/[^/\s?\[]+/[^/\s?\[]+")
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,9 @@ def _rules(entry: Mapping[str, Any]) -> list[Any]:
     return [*single, *listed] if isinstance(listed, list) else single
 
 
-def _day(value: Any) -> date | None:
+def _parse_date(value: Any) -> date | None:
     try:
-        return date.fromisoformat(value) if _DAY.fullmatch(str(value)) else None
+        return date.fromisoformat(value) if _DATE.fullmatch(str(value)) else None
     except (TypeError, ValueError):
         return None
 
@@ -214,13 +214,13 @@ def _rule_problems(entry: Mapping[str, Any], rules: Collection[str]) -> Iterator
 
 
 def _expiry_problems(expires: Any, today: date) -> Iterator[str]:
-    day, last = _day(expires), today + timedelta(days=MAX_DAYS)
-    if day is None:
+    expiry, last = _parse_date(expires), today + timedelta(days=MAX_DAYS)
+    if expiry is None:
         yield f"expires: found {expires!r}; write the last valid day, as YYYY-MM-DD"
-    elif day < today:
+    elif expiry < today:
         yield (
             f"expires: found {expires!r}, which is in the past; fix the workload or write a new "
             "date"
         )
-    elif day > last:
+    elif expiry > last:
         yield f"expires: found {expires!r}, more than a year ahead; write {last} or earlier"

@@ -66,7 +66,7 @@ class Level(Enum):
 
 
 class RuleConfig(BaseModel):
-    """Base of every rule's configuration: immutable, camelCase in files, no unknown keys."""
+    """Base class of rule configurations: immutable, camelCase in files, no unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True

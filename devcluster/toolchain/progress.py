@@ -18,14 +18,14 @@ TRUST_SECONDS = 60.0
 
 
 def announcement(programs: Collection[str], installed: Collection[str], cpu_minutes: float) -> str:
-    """Return the first line: the tools to build, the installed ones, and the estimated time."""
+    """Return the line to print before a build: tools to build, estimated time, installed tools."""
     note = f"; already installed: {', '.join(sorted(installed))}" if installed else ""
     estimate = duration(60 * (cpu_minutes / (os.cpu_count() or 1) + DOWNLOAD_MINUTES))
     return f"building {', '.join(programs)} from Go modules, about {estimate}{note}"
 
 
 class Meter:
-    """Progress of a build, given its packages and programs."""
+    """Progress of a build. `packages` maps packages to the sizes of their sources in bytes."""
 
     def __init__(
         self, report: Report, packages: Mapping[str, int], programs: Collection[str]

@@ -29,7 +29,7 @@ _WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfigurat
     references=["NSA Authentication and authorization", "OWASP K02"],
 )
 def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """A webhook receives every object, Secrets included, and may change what is deployed."""
+    """A webhook receives every object, including Secrets, and may change what is deployed."""
     root = resource.root
     if resource.is_kind(_ADMISSION, *_WEBHOOKS):
         for webhook in root["webhooks"].items():

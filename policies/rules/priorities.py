@@ -51,7 +51,7 @@ class PriorityConfig(SystemConfig):
     ),
 )
 def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violation]:
-    """For a pod with a system priority, the scheduler evicts everything else, even inference."""
+    """A pod with a system priority preempts all other pods, even inference."""
     outer = pod.resource.root["spec"]["priorityClassName"]
     fields = {field.steps: field for field in (*pod.priorities, outer)}
     for field in fields.values():

@@ -57,7 +57,7 @@ def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Reso
 
 
 def namespace_or_workload(stack: Stack, namespace: str, workload: Resource) -> Resource:
-    """Return the namespace itself, or else a workload in it."""
+    """Return the Namespace if the stack declares it, otherwise `workload`."""
     declared = next((r for r in stack.of_kind("", "Namespace") if r.name == namespace), None)
     return declared or workload
 

@@ -172,6 +172,7 @@ def check(spec: ClusterSpec, layout: Layout, extras: Collection[Extra] = ()) -> 
 
 
 def _check_disk(spec: ClusterSpec, layout: Layout, extras: Collection[Extra]) -> None:
+    """Raise DevclusterError if the cache directory has too little free disk space."""
     # Builds need most of the space for Go's caches, which are deleted afterwards.
     building, later = (15, 3) if spec.kind is Kind.REAL else (12, 1)
     group: Group = "real" if spec.kind is Kind.REAL else "simulated"
@@ -220,6 +221,7 @@ def _overlay_error(directory: Path) -> str:
 
 
 def _check_real(spec: ClusterSpec, layout: Layout) -> None:
+    """Raise DevclusterError if the host's paths, file systems or routes rule out real nodes."""
     if len(str(layout.docker_socket).encode()) > SOCKET_LIMIT:
         raise DevclusterError(
             f"{layout.docker_socket} is too long for a socket path (at most {SOCKET_LIMIT} bytes): "

@@ -128,6 +128,7 @@ def _uv() -> Path:
 
 
 def _start(cluster: Cluster, step: Step, early: Early | None, volcano: str) -> None:
+    """Launch the cluster and wait until all nodes are ready. Stop it if the start fails."""
     spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
@@ -191,6 +192,7 @@ def _port_in_use(first: int) -> int | None:
 
 
 def _follow(cluster: Cluster, events: EventLog, step: Step, early: Early | None = None) -> None:
+    """Report startup events until all nodes are ready. Raise DevclusterError if the start fails."""
     began = time.monotonic()
     expected = max(1, len(cluster.spec.real_nodes))
     while True:

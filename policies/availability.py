@@ -39,6 +39,7 @@ def matches_everything(selector: Node) -> bool:
 
 
 def _holds(expression: Node, labels: Node) -> bool:
+    """Return whether a match expression may be true for labels; unknown parts count as true."""
     key, operator, values = (expression[name] for name in ("key", "operator", "values"))
     if not (key.text and operator.known and values.complete) or not labels[key.text].known:
         return True

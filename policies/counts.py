@@ -64,6 +64,7 @@ def _number(node: Node, count: Count) -> Decimal | None:
 
 
 def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
+    """Apply the divisor, the leader and the limit of a count to a number."""
     if count.divisor:
         divisor = quantity_or_none(value_near_pod(root, count.divisor, pod).value)
         number = number / divisor if divisor else number

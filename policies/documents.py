@@ -149,6 +149,7 @@ def _skip_reason(value: Any) -> str | None:
 def _objects(
     source: str, location: str, value: Any, node: Any, base: tuple[Key, ...] = ()
 ) -> Iterator[Document]:
+    """Yield an object, or the objects in a list; raise `DocumentError` if one is invalid."""
     if value is None:
         return  # a document of comments only
     if not isinstance(value, dict):

@@ -94,6 +94,7 @@ def _findings(
     configuration: Configuration,
     origin: dict[int, Document],
 ) -> Iterator[Finding]:
+    """Yield a finding for each violation, or for its exemption if it is exempted."""
     for violation in violations:
         if isinstance(violation, str):
             yield Finding(rule.name, mandatory, rule.severity, violation, rule.remediation)

@@ -161,6 +161,7 @@ def _edit_text(text: str, objects: Sequence[_RemediatedObject], *, keep: bool) -
 
 
 def _edit_part(part: str, objects: Sequence[_RemediatedObject], keep: bool) -> str:
+    """Return a document's text with the edits applied; with `keep`, unchanged lines are kept."""
     if part.lstrip().startswith("{"):
         try:
             value = json.loads(part)

@@ -112,6 +112,7 @@ class Attempt:
         return True
 
     def _start(self) -> None:
+        """Create the JobTemplates and the JobFlow of the run."""
         labels: dict[str, str] = {}
         for step in self.plan.steps:
             template = self.api.get(_TEMPLATES, template_name(self.plan.run, step))

@@ -99,6 +99,7 @@ class LogStreams:
         return Tail(self._lines, self._size, [line async for line in lines]).lines
 
     async def _read(self, attempt: Attempt) -> None:
+        """Stream a container's log into its tail until the log ends."""
         # A restarted stream receives the last lines again, so it starts with an empty tail. If it
         # receives nothing, for example because the node is lost, the earlier lines are kept.
         tail = Tail(self._lines, self._size)

@@ -187,6 +187,7 @@ class Controller:
             return {}
 
     async def _apply(self, action: Action, now: float) -> None:
+        """Execute an action: log it, evict pods, set the condition, or patch the node."""
         node, fault = action.node, action.fault
         if action.kind == "wait":
             message = "%s is unhealthy (%s), but max_nodes nodes are already cordoned"

@@ -165,6 +165,7 @@ class Rollback:
         )
 
     def _values(self, served_seconds: float) -> dict[str, float]:
+        """Return the result of each limit's query. Failed and empty queries are omitted."""
         # Series have no version label, so earlier requests may belong to a different canary.
         span = int(min(self._plan.window_seconds, served_seconds))
         if span < 1:
@@ -191,6 +192,7 @@ class Rollback:
         return self._unready_evaluations
 
     def _roll_back(self, route: GenericNamespacedResource, reason: str) -> None:
+        """Remove the canary from a route's backends, and record the reason in an annotation."""
         kind, value = str(route["kind"]), f"{_identity(route)} {reason}"
         annotations = (route.metadata.annotations if route.metadata else None) or {}
         changes = [

@@ -141,6 +141,7 @@ class Recorder:
         self._tasks.pop(uid, None)
 
     async def _record(self, pod: Pod, termination: Termination) -> None:
+        """Write the record of a termination to the claim of its run."""
         name, claim = termination.attempt.pod, claim_of(pod)
         lines = await self.streams.last_lines(termination.attempt)
         self.streams.drop(termination.attempt)

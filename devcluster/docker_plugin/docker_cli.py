@@ -68,6 +68,7 @@ class Docker:
         environment: dict[str, str] | None = None,
         stdin: str = "",
     ) -> list[str]:
+        """Run Docker and return its output lines. Raise ImageError if it fails."""
         process = await asyncio.create_subprocess_exec(
             self.executable,
             *arguments,

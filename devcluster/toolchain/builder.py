@@ -128,6 +128,7 @@ class Builder:
         return tool.stale(order.packages, module.flags, work, log, lambda: self._report(status))
 
     def _build(self, order: Order, meter: Meter) -> None:
+        """Build the programs of an order and move them into the store."""
         module = order.module
         work, log = self._work(module), self._log(module)
         out = self._scratch / f"{module.name}.out"

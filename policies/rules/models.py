@@ -202,6 +202,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
 
 
 def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
+    """Yield a violation for each mount or device that could contain a different model."""
     # inference.fetch verifies the digest of everything that it copies from the claim.
     fetches = _FETCH in (_command_words(container) or ())
     for mount in container["volumeMounts"].items():

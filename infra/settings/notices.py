@@ -5,6 +5,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Final
 
+from infra.serving.runtimes.runtime import IN_FLIGHT, REQUESTS
 from infra.settings import StackSettings
 from infra.settings.amounts import (
     combine,
@@ -50,6 +51,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _slow_processes(settings)
     yield from _updates_with_one_claim(settings)
     yield from _deadlines_before_the_start(settings)
+    yield from _series_without_rules(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
@@ -252,4 +254,31 @@ def _deadlines_before_the_start(settings: StackSettings) -> Iterator[str]:
                 "rollout fails while its server is still starting: remove "
                 f"progress_deadline_seconds, or set it to more than {start} plus the time to pull "
                 "the image."
+            )
+
+
+def _series_without_rules(settings: StackSettings) -> Iterator[str]:
+    """Warn about autoscalers and rollbacks that read series which only recording rules create.
+
+    A Prometheus server outside the stack may have such rules.
+    """
+    if settings.monitoring.prometheus != "none":
+        return
+    for key, service in settings.inference.services.items():
+        runtime, scaling, canary = service.runtime_of({}), service.autoscaling, service.canary
+        affected: dict[str, tuple[str, str]] = {}
+        # KEDA queries the series of the program itself.
+        in_flight = scaling.requests_in_flight if scaling and not scaling.keda else None
+        if in_flight is not None and IN_FLIGHT not in (runtime.in_flight("") or ""):
+            setting = f"autoscaling.requests_in_flight is {in_flight}"
+            affected[setting] = ("the autoscaler cannot read it", "use autoscaling.keda")
+        if canary is not None and canary.rollback is not None and REQUESTS in runtime.recordings:
+            unlimited = ("no limit is ever exceeded", "remove canary.rollback")
+            affected["canary.rollback is set"] = unlimited
+        for setting, (effect, alternative) in affected.items():
+            yield (
+                f"{service_key(key, setting)}, but the metrics of runtime {service.runtime} have "
+                "other names, and the stack creates no recording rules for them. Unless your "
+                f"Prometheus has such rules, {effect}: set {full_key('monitoring', 'prometheus')} "
+                f"to operator or plain, or {alternative}."
             )

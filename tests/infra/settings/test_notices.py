@@ -289,3 +289,51 @@ def test_a_deadline_before_the_end_of_a_slow_start_is_warned_of(
     for text in found:
         assert "services.digits.progress_deadline_seconds is 1805, but startup_seconds" in text
         assert "remove progress_deadline_seconds, or set it to more than 1805" in text
+
+
+VLLM = {
+    "runtime": "vllm",
+    "source": {"claim": {"name": "checkpoints"}},
+    "gpus": 1,
+    "cpu": 4,
+    "memory": "16Gi",
+}
+KEDA = {"prometheus": "http://prometheus.monitoring:9090"}
+ROLLBACK = {
+    "route": {"gateway": {"name": "public", "namespace": "gateways"}},
+    "canary": {"weight": 20, "server": {"max_model_len": 8192}, "rollback": KEDA},
+}
+
+
+@pytest.mark.parametrize(
+    ("prometheus", "service", "expected"),
+    [
+        (
+            "none",
+            {"autoscaling": {"max": 2, "requests_in_flight": 8}},
+            "autoscaling.requests_in_flight is 8, but",
+        ),
+        ("plain", {"autoscaling": {"max": 2, "requests_in_flight": 8}}, None),
+        ("none", {"autoscaling": {"max": 2, "requests_in_flight": 8, "keda": KEDA}}, None),
+        ("none", {"autoscaling": {"max": 2}}, None),
+        ("none", ROLLBACK, "canary.rollback is set, but"),
+        ("plain", ROLLBACK, None),
+    ],
+)
+def test_series_of_rules_that_the_stack_does_not_create_are_warned_of(
+    prometheus: str, service: dict[str, Any], expected: str | None
+) -> None:
+    values = good()
+    values["monitoring"] = {"prometheus": prometheus}
+    values["images"]["workloads"]["recorder"] = values["images"]["workloads"]["inference"]
+    values["inference"]["services"]["chat"] = {**VLLM, **service}
+    found = [text for text in told(values) if "services.chat." in text]
+    assert len(found) == (expected is not None)
+    for text in found:
+        assert text.startswith(f"gpu-platform:inference.services.chat.{expected}")
+        assert "set gpu-platform:monitoring.prometheus to operator or plain, or" in text
+
+
+def test_the_model_server_needs_no_rules_for_its_series() -> None:
+    scaling = {"max": 2, "requests_in_flight": 8}
+    assert told(changed("inference.services.digits.autoscaling", scaling)) == []

@@ -17,7 +17,7 @@ class Mlserver(Runtime):
     """Settings of MLServer 1.7, which reads them from `MLSERVER_*` variables."""
 
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "artifact"})
-    managed: ClassVar[Mapping[str, str]] = {"model_name": "model"}
+    managed: ClassVar[Mapping[str, str]] = {"model_name": "`model`"}
     recordings: ClassVar[Mapping[str, str]] = {
         REQUESTS: "label_replace(sum by (namespace, service, pod, status_code) "
         '(rest_server_requests_total), "code", "$1", "status_code", "(.*)")',

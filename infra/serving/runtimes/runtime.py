@@ -75,7 +75,8 @@ class Runtime(BaseModel, ABC):
     managed: ClassVar[Mapping[str, str]] = {}
     """Settings that the stack determines.
 
-    Each maps to the key to set instead, to other advice, or to "" if the setting must be omitted.
+    Each maps to the keys to set instead, in backticks; to other advice; or to "" if the setting
+    must be omitted.
     """
     worker_arguments: ClassVar[tuple[str, ...]] = ()
     """Additional arguments of every pod of a replica except the first pod."""

@@ -15,14 +15,14 @@ class Torch(InferenceConfig, Runtime):
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "url", "claim", "artifact"})
     max_latency: ClassVar[float] = 30
     managed: ClassVar[Mapping[str, str]] = {
-        "model_name": "model",
-        "model_path": "job, run, url or source",
-        "model_sha256": "digest",
+        "model_name": "`model`",
+        "model_path": "`job`, `sweep`, `run`, `url` or `source`",
+        "model_sha256": "`digest`",
         "host": "",
-        "port": "port",
-        "tls_certificate": "tls",
-        "tls_key": "tls",
-        "api_keys_file": "api_keys",
+        "port": "`port`",
+        "tls_certificate": "`tls`",
+        "tls_key": "`tls`",
+        "api_keys_file": "`api_keys`",
     }
 
     model_name: ModelName = "model"

@@ -58,9 +58,9 @@ class Triton(ProgramArguments):
     repeated: ClassVar[frozenset[str]] = options
     sources: ClassVar[frozenset[Source]] = frozenset({"url", "claim", "artifact"})
     managed: ClassVar[Mapping[str, str]] = {
-        "model_repository": "url or source",
-        "model_store": "url or source",
-        "http_port": "port",
+        "model_repository": "`url` or `source`",
+        "model_store": "`url` or `source`",
+        "http_port": "`port`",
         "http_address": "",
         "allow_http": "",
         "grpc_port": "",

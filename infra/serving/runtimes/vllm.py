@@ -124,14 +124,14 @@ class Vllm(ProgramArguments):
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "hub", "artifact"})
     export: ClassVar[str] = "export/huggingface"
     managed: ClassVar[Mapping[str, str]] = {
-        "model": "job, run or source",
-        "served_model_name": "model",
-        "revision": "source.hub.revision",
+        "model": "`job`, `sweep`, `run` or `source`",
+        "served_model_name": "`model`",
+        "revision": "`source.hub.revision`",
         "host": "",
         "uds": "",
-        "port": "port",
+        "port": "`port`",
         "config": "",
-        "api_key": "env_from.VLLM_API_KEY",
+        "api_key": "`env_from.VLLM_API_KEY`",
         "grpc": "",
         "grpc_port": "",
         "headless": "",

@@ -206,8 +206,12 @@ def _variables(service: InferenceServiceSettings) -> Iterator[str]:
     }
     for path in ("env", "env_from"):
         for name in sorted(determined.keys() & getattr(service, path).keys()):
-            key = determined[name]
-            yield f"sets {path}.{name}, which overrides `{key}`: remove it, and set `{key}`"
+            # `env_from` contains no values, but references to them.
+            value = f" to {service.env[name]!r}" if path == "env" else ""
+            yield (
+                f"sets {path}.{name}{value}, but the stack determines this variable: remove "
+                f"{path}.{name}, and set {determined[name]}"
+            )
 
 
 def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
@@ -232,8 +236,8 @@ def _server(
         if not instead:
             remedy = "leave it out"
         else:
-            remedy = instead if instead.startswith("leave") else f"set `{instead}`"
-        yield (f"sets {path}.{name}, which the stack determines: {remedy}")
+            remedy = instead if instead.startswith("leave") else f"set {instead}"
+        yield f"sets {path}.{name}, which the stack determines: {remedy}"
     try:
         runtime = service.runtime_of(server)
     except ValidationError as error:

@@ -346,6 +346,12 @@ MISTAKES = {
         SERVICE,
         "set `port`",
     ),
+    "a model of the server that the stack decides": (
+        f"{SERVICE}.server",
+        {"model_path": "/models/mine"},
+        SERVICE,
+        "set `job`, `sweep`, `run`, `url` or `source`",
+    ),
     "an address with a password": (
         f"{SERVICE}.url",
         "https://me:secret@example.com/export",

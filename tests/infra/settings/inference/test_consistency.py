@@ -67,6 +67,7 @@ SETTINGS: dict[str, Any] = {
         ("PORT", "port"),
         ("MODEL_SHA256", "digest"),
         ("MODEL_NAME", "model"),
+        ("MODEL_PATH", "job`, `sweep`, `run`, `url` or `source"),
         ("TLS_KEY", "tls"),
         ("API_KEYS_FILE", "api_keys"),
     ],
@@ -74,11 +75,11 @@ SETTINGS: dict[str, Any] = {
 def test_variables_that_other_settings_determine_are_refused(
     name: str, variable: str, key: str
 ) -> None:
-    value = "x" if name == "env" else {"secret": "settings", "key": "x"}
+    value, shown = ("x", " to 'x'") if name == "env" else ({"secret": "settings", "key": "x"}, "")
     settings = {name: {f"INFERENCE_{variable}": value}}
     found = refusals({**settings, **({key: SETTINGS[key]} if key in SETTINGS else {})})
-    assert f"sets {name}.INFERENCE_{variable}" in found
-    assert f"set `{key}`" in found
+    assert f"sets {name}.INFERENCE_{variable}{shown}" in found
+    assert f"remove {name}.INFERENCE_{variable}, and set `{key}`" in found
     # Without these settings, the stack sets no variable that would be overridden.
     assert (refusals(settings) == "") == (key in SETTINGS)
 

@@ -21,6 +21,7 @@ from inference.engine.interface import (
     UnavailableError,
 )
 from inference.engine.process import SLOTS, Message, Worker, WorkerSpec
+from workload.cores import available_cores
 from workload.manifest import ExportError, Manifest
 from workload.report import emit
 
@@ -404,7 +405,7 @@ def default_threads(workers: int) -> int:
     configured = os.environ.get("OMP_NUM_THREADS", "")
     if configured.isdecimal() and int(configured):
         return int(configured)
-    return max(1, len(os.sched_getaffinity(0)) // workers)
+    return max(1, available_cores() // workers)
 
 
 def _specs(described: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:

@@ -1,7 +1,6 @@
 """`python -m training.data`: prepare, check and validate data sets for training."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from training.data.samples import DataError
 from training.settings import IMAGES
 from workload import exit_codes
 from workload.configuration import ConfigurationError
+from workload.cores import available_cores
 
 FIELD = "text"
 """Default name of the field or column that contains the text."""
@@ -76,7 +76,7 @@ def _images(options: argparse.Namespace) -> str:
         size = options.size or SIZE
         minimum = options.min_size or size
         held_out = options.held_out or HELD_OUT
-        workers = options.workers or len(os.sched_getaffinity(0))
+        workers = options.workers or available_cores()
         source = from_folder(options.folder, (channels, size, size), minimum, held_out, workers)
         settings = {"size": size, "min_size": minimum, "held_out": held_out}
     else:
@@ -292,7 +292,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=_positive, metavar="N",
         help="number of images of --folder read in parallel "
-        f"(default: one per CPU, {len(os.sched_getaffinity(0))})",
+        f"(default: one per CPU, {available_cores()})",
     )  # fmt: skip
     _add_common(parser, "share of the images of --folder to hold out")
     parser.set_defaults(run=_images, held_out=None)

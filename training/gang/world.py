@@ -7,7 +7,6 @@ rank and the size only in this module. A process without a launcher is a gang of
 code needs no special case.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import torch
 
 from workload.configuration import ConfigurationError
+from workload.cores import available_cores
 
 
 @dataclass(frozen=True)
@@ -228,5 +228,5 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
 
 def use_threads(environment: Mapping[str, str]) -> None:
     """Set the number of CPU threads: OMP_NUM_THREADS, or one per available core."""
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(1, _number(environment, "OMP_NUM_THREADS", default=cores)))
+    threads = _number(environment, "OMP_NUM_THREADS", default=available_cores())
+    torch.set_num_threads(max(1, threads))

@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
+import workload.cores
 from inference.engine.batching import Batch, Piece, Request
 from inference.engine.interface import (
     Answer,
@@ -14,6 +16,7 @@ from inference.engine.interface import (
     OverloadedError,
     UnavailableError,
 )
+from inference.engine.pool import default_threads
 from inference.engine.process import SLOTS
 from tests.inference.engine.exports import Serve, infer, outcome, sample, until, worker_pids
 from tests.inference.engine.probes import FAIL, FINE, LONG, REFUSE, REFUSE_AT_LENGTH, SLEEP
@@ -296,3 +299,16 @@ async def test_a_cancelled_request_is_not_computed(probe: Path, serve: Serve) ->
         assert engine.queued == 0
         before = (await busy).outputs["before"][0]
         assert (await infer(engine.pool, sample(FINE))).outputs["before"][0] == before + 1
+
+
+def test_workers_share_the_cores_that_the_cpu_limit_permits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(workload.cores, "CGROUPS", tmp_path)
+    assert default_threads(2) == 4
+    (tmp_path / "cpu.max").write_text("400000 100000")
+    assert default_threads(2) == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert default_threads(2) == 3

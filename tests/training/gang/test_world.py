@@ -1,9 +1,13 @@
 import datetime
+import os
 import socket
+from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+import workload.cores
 from training.gang.world import World, port_taken, read_world, use_threads
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
@@ -162,6 +166,19 @@ def test_a_missing_gpu_is_rejected() -> None:
     assert choose_device("cpu", local_rank=64).type == "cpu"
     with pytest.raises(ConfigurationError, match="--device=cpu"):
         choose_device("cuda", local_rank=64)
+
+
+def test_there_are_no_more_threads_than_the_cpu_limit_permits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(workload.cores, "CGROUPS", tmp_path)
+    (tmp_path / "cpu.max").write_text("300000 100000")
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    use_threads({})
+    use_threads({"OMP_NUM_THREADS": "5"})
+    assert threads == [3, 5]
 
 
 def test_the_number_of_threads_must_be_a_number() -> None:

@@ -1,0 +1,37 @@
+"""Number of CPU cores of a process. This module does not import torch."""
+
+import math
+import os
+from pathlib import Path
+from typing import Final
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+_QUOTAS: Final = (
+    ("cpu.max",),
+    ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
+)
+"""Files with the CPU time (µs) per period and the period (µs), in cgroup v2 and v1."""
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, as the default number of its threads.
+
+    These are the cores in its affinity mask, or as many as the CPU limit of its container permits.
+    `os.sched_getaffinity` and torch ignore the limit, and threads beyond it are only throttled.
+    """
+    cores = len(os.sched_getaffinity(0))
+    limit = _limit()
+    return cores if limit is None else min(cores, math.ceil(limit))
+
+
+def _limit() -> float | None:
+    for files in _QUOTAS:
+        try:
+            texts = [(CGROUPS / name).read_text() for name in files]
+        except OSError:
+            continue
+        quota, period = " ".join(texts).split()
+        # Without a limit, the quota is "max" in v2 and -1 in v1.
+        if quota.isdecimal():
+            return int(quota) / int(period)
+    return None

@@ -9,10 +9,9 @@ from infra.settings.tenancy import TenancySettings
 from kube.kinds import RESOURCES
 from kube.kinds.trainjob import RUNTIME
 from kube.kinds.volcano import COMMAND, TEMPLATE
-from kube.names import LEADER_WORKER_SET_GROUP
+from kube.names import LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
 
 _RBAC: Final = "rbac.authorization.k8s.io"
-_SCHEDULING_GROUP: Final = "scheduling.volcano.sh"
 _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "update", "patch", "delete")
 _READABLE: Final = {
@@ -23,7 +22,7 @@ _READABLE: Final = {
     "events.k8s.io": ("events",),
     LEADER_WORKER_SET_GROUP: ("leaderworkersets",),
     "policy": ("poddisruptionbudgets",),
-    _SCHEDULING_GROUP: ("podgroups",),
+    SCHEDULING_GROUP: ("podgroups",),
 }
 MEMBERS: Final = "team-members"
 VIEWERS: Final = "team-viewers"
@@ -57,7 +56,7 @@ def _run_rules() -> Iterator[Manifest]:
     for group, resources in _run_resources().items():
         yield _rule(group, resources, _WRITE)
     # Runs of kinds that are not Volcano Jobs also need these objects.
-    for group, plural in ((_SCHEDULING_GROUP, "podgroups"), (RUNTIME.group, RUNTIME.plural)):
+    for group, plural in ((SCHEDULING_GROUP, "podgroups"), (RUNTIME.group, RUNTIME.plural)):
         yield _rule(group, (plural,), _WRITE)
     yield _rule(COMMAND.group, (COMMAND.plural,), ("create",))
     description = _rule("", ("configmaps",), ("get",))

@@ -23,6 +23,7 @@ from infra.settings.volcano import (
     SlaSettings,
     VolcanoSettings,
 )
+from kube.names import SCHEDULING_GROUP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +155,7 @@ _WAIT_ANNOTATIONS: Final = {
 def queue(name: str, settings: QueueSettings) -> Manifest:
     """Return a queue."""
     return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "apiVersion": f"{SCHEDULING_GROUP}/v1beta1",
         "kind": "Queue",
         "metadata": {"name": name, "annotations": _WAIT_ANNOTATIONS},
         "spec": compact(

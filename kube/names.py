@@ -36,6 +36,9 @@ TASK_LABEL: Final = "volcano.sh/task-spec"
 GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 """Node label with the GPU model, which NVIDIA's GPU feature discovery sets."""
 
+SCHEDULING_GROUP: Final = "scheduling.volcano.sh"
+"""API group of Volcano's Queues and PodGroups."""
+
 LEADER_WORKER_SET_GROUP: Final = "leaderworkerset.x-k8s.io"
 """API group of LeaderWorkerSets, whose replicas each have several pods."""
 

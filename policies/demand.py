@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from kube.accelerators import Accelerators
-from kube.names import GROUP_ANNOTATION
+from kube.names import GROUP_ANNOTATION, SCHEDULING_GROUP
 from kube.quantities import quantity_or_none
 from kube.workloads.control import RuntimeReference
 from policies.controllers import Workload
@@ -95,7 +95,7 @@ def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
     if queue or not name or not workload.joins_pod_group(pod):
         return queue or ""
-    group = stack.find("scheduling.volcano.sh", "PodGroup", workload.resource.namespace, name)
+    group = stack.find(SCHEDULING_GROUP, "PodGroup", workload.resource.namespace, name)
     return group.root["spec"]["queue"].text or "" if group is not None else ""
 
 

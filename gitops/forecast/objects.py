@@ -7,13 +7,13 @@ from typing import Any, Final
 from gitops.forecast.shapes import add, quantities
 from gitops.forecast.state import Amounts, Gang, Node, PodShape, State
 from kube.kinds.volcano import with_ancestors
-from kube.names import GROUP_ANNOTATION
+from kube.names import GROUP_ANNOTATION, SCHEDULING_GROUP
 from kube.quantities import quantity_or_none
 
 NAMESPACE: Final = "simulation"
 _SYSTEM: Final = "system-"
 _PREEMPTABLE: Final = "volcano.sh/preemptable"
-_GROUPS: Final = "scheduling.volcano.sh/v1beta1"
+_VERSION: Final = f"{SCHEDULING_GROUP}/v1beta1"
 GANG_LABEL: Final = "simulation/gang"
 Manifest = dict[str, Any]
 
@@ -43,7 +43,7 @@ def cluster_objects(state: State) -> list[Manifest]:
         ),
         *(
             {
-                "apiVersion": _GROUPS,
+                "apiVersion": _VERSION,
                 "kind": "Queue",
                 "metadata": {"name": queue.name},
                 "spec": queue.spec,
@@ -85,7 +85,7 @@ def group(name: str, gang: Gang) -> Manifest:
     if gang.priority_class:
         spec["priorityClassName"] = gang.priority_class
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
-    manifest = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    manifest = {"apiVersion": _VERSION, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     # A running gang keeps its phase, since the scheduler admits a pending PodGroup only if capacity
     # is free.
     return manifest | ({"status": {"phase": "Running"}} if gang.state == "running" else {})

@@ -10,7 +10,7 @@ from gitops.demand import is_schedule, is_suspended, seconds
 from gitops.forecast.capture import PREEMPTABLE
 from gitops.forecast.shapes import pod_shape
 from gitops.forecast.state import Gang, PodShape
-from kube.names import GROUP_ANNOTATION
+from kube.names import GROUP_ANNOTATION, SCHEDULING_GROUP
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
 from policies.demand import max_pods, queue_of
@@ -105,7 +105,7 @@ def _minimum(stack: Stack, workload: Workload, pod: Pod, size: int) -> int:
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
     if name and workload.joins_pod_group(pod):
         resource = workload.resource
-        group = stack.find("scheduling.volcano.sh", "PodGroup", resource.namespace, name)
+        group = stack.find(SCHEDULING_GROUP, "PodGroup", resource.namespace, name)
         minimum = quantity_or_none(group.root["spec"]["minMember"].value) if group else None
     elif workload.gang is not None:
         minimum = quantity_or_none(workload.gang.minimum.value)

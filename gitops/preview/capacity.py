@@ -9,6 +9,7 @@ from gitops.demand import Demand, with_gpus
 from gitops.preview.report import CostRow, LimitRow, PoolRow
 from gitops.prices import HOST_RESOURCES, Environment, Prices, Purchase
 from kube.kinds.volcano import with_ancestors
+from kube.names import SCHEDULING_GROUP
 from kube.quantities import quantity_or_none
 from kube.workloads.record import Role
 from policies.views import Stack, View
@@ -217,7 +218,7 @@ def _requested_amount(
 
 def ancestors(views: Iterable[View]) -> dict[str, set[str]]:
     """Map each queue of a stack to itself and its ancestors, whose limits also apply to it."""
-    queues = Stack(list(views)).of_kind("scheduling.volcano.sh", "Queue")
+    queues = Stack(list(views)).of_kind(SCHEDULING_GROUP, "Queue")
     parents = {queue.name: queue.root["spec"]["parent"].text for queue in queues}
     return {name: set(with_ancestors(name, parents)) for name in parents}
 
@@ -225,7 +226,7 @@ def ancestors(views: Iterable[View]) -> dict[str, set[str]]:
 def _queues(
     stack: Stack, above: Mapping[str, set[str]], demands: Sequence[Demand]
 ) -> Iterator[LimitRow]:
-    for queue in sorted(stack.of_kind("scheduling.volcano.sh", "Queue"), key=lambda q: q.name):
+    for queue in sorted(stack.of_kind(SCHEDULING_GROUP, "Queue"), key=lambda q: q.name):
         inside = [demand for demand in demands if queue.name in above.get(demand.queue, ())]
         for name, node in sorted(queue.root["spec"]["capability"].fields()):
             allowed = quantity_or_none(node.value)

@@ -12,7 +12,7 @@ from infra.schedule import PROGRAM
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from kube.kinds.volcano import TEMPLATE
-from kube.names import RUN_LABEL
+from kube.names import RUN_LABEL, SCHEDULING_GROUP
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rules.sweeps import is_sweep
@@ -232,7 +232,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if _is_run(resource):
         return _RUNS, list(_run(change))
     stays = change.is_retained and change.step.operation == "delete"
-    if resource.is_kind("scheduling.volcano.sh", "Queue"):
+    if resource.is_kind(SCHEDULING_GROUP, "Queue"):
         return _QUEUES, [] if stays else [_QUEUE]
     if resource.unseen:
         return _QUEUES, [] if stays else [_RELEASE]

@@ -20,6 +20,7 @@ from gitops.preview.impact import changes_cluster
 from gitops.preview.validation import kubectl_options
 from gitops.stack_file import document
 from kube.kinds.volcano import FLOW, job_prefix
+from kube.names import SCHEDULING_GROUP
 from policies.configuration import parse
 from policies.custom_rules import with_custom_rules
 from policies.resources import Resource
@@ -28,7 +29,6 @@ from policies.rules import simulated
 from policies.values import UNKNOWN
 from policies.views import View
 
-_SCHEDULING: Final = "scheduling.volcano.sh"
 _MINUTE: Final = 60
 
 
@@ -149,7 +149,7 @@ def _queues_and_classes(changes: Iterable[Change], state: State) -> dict[str, An
         if change.new is None:
             continue
         resource = change.new.resource
-        if resource.is_kind(_SCHEDULING, "Queue"):
+        if resource.is_kind(SCHEDULING_GROUP, "Queue"):
             spec = {k: v.value for k, v in resource.root["spec"].fields() if v.value is not UNKNOWN}
             queues[resource.name] = Queue(name=resource.name, spec=spec)
         elif resource.is_kind("scheduling.k8s.io", "PriorityClass"):

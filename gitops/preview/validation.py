@@ -14,7 +14,7 @@ from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.stack_file import document, section
 from kube.kinds import KINDS
-from kube.names import LEADER_WORKER_SET_GROUP
+from kube.names import LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
 
 _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
@@ -96,7 +96,7 @@ def _required_permissions(configuration: dict[str, Any]) -> Iterator[Attributes]
 def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
     """Yield the group, resource and name of objects, and whether they are namespaced."""
     if names := _keys(configuration, "volcano", "queues"):
-        yield "scheduling.volcano.sh", "queues", names[0], False
+        yield SCHEDULING_GROUP, "queues", names[0], False
     if names := _keys(configuration, "storage", "claims"):
         yield "", "persistentvolumeclaims", names[0], True
     for (group, plural), name in _services(configuration).items():

@@ -7,7 +7,13 @@ from typing import Final
 from infra.manifests import ADOPTED, NOT_AWAITED, Manifest, compact
 from infra.pods import Pod, pod_template
 from infra.settings.training.notebook import NotebookSettings
-from kube.names import GROUP_ANNOTATION, QUEUE_ANNOTATION, ROLE_LABEL, RUN_LABEL
+from kube.names import (
+    GROUP_ANNOTATION,
+    QUEUE_ANNOTATION,
+    ROLE_LABEL,
+    RUN_LABEL,
+    SCHEDULING_GROUP,
+)
 from workload.exit_codes import BAD_INPUT
 
 RENDEZVOUS_PORT: Final = 23456
@@ -159,7 +165,7 @@ def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
     `additional` is the number of other pods that must be placed together with the gang.
     """
     return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "apiVersion": f"{SCHEDULING_GROUP}/v1beta1",
         "kind": "PodGroup",
         "metadata": metadata(gang),
         "spec": compact(

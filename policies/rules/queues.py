@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.kinds.volcano import with_ancestors
-from kube.names import KUEUE_MINIMUM_ANNOTATION, KUEUE_QUEUE_LABEL
+from kube.names import KUEUE_MINIMUM_ANNOTATION, KUEUE_QUEUE_LABEL, SCHEDULING_GROUP
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
 from policies.counts import UNLIMITED
@@ -25,7 +25,7 @@ from policies.rule import (
     stack_rule,
     workload_rule,
 )
-from policies.rules.scheduling import VOLCANO, SystemsConfig, admitted_by_kueue, training_pods
+from policies.rules.scheduling import SystemsConfig, admitted_by_kueue, training_pods
 from policies.settings import GpuConfig
 from policies.values import Node
 from policies.views import Stack
@@ -100,7 +100,7 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
         for pod in training_pods(workload, config):
             queue, local = workload.queue(pod), workload.local_queue(pod)
             is_local = local is not None and queue.steps == local.steps
-            kind = (KUEUE, "LocalQueue") if is_local else (VOLCANO, "Queue")
+            kind = (KUEUE, "LocalQueue") if is_local else (SCHEDULING_GROUP, "Queue")
             namespace = workload.resource.namespace if is_local else None
             if not queue.text or queue.text in config.existing_queues:
                 continue
@@ -144,7 +144,7 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
 
 def _with_ancestors(stack: Stack, name: str | None) -> Iterator[Resource]:
     """Yield a declared Volcano queue and its ancestors, whose capabilities also limit it."""
-    queues = {queue.name: queue for queue in stack.of_kind(VOLCANO, "Queue")}
+    queues = {queue.name: queue for queue in stack.of_kind(SCHEDULING_GROUP, "Queue")}
     parents = {key: queue.root["spec"]["parent"].text for key, queue in queues.items()}
     yield from (queues[key] for key in with_ancestors(name or "", parents) if key in queues)
 
@@ -202,7 +202,7 @@ def _quotas(queue: Resource) -> Iterator[tuple[str, Node]]:
                 for resource in flavor["resources"].items():
                     for field in ("nominalQuota", "borrowingLimit"):
                         yield resource["name"].text or "", resource[field]
-    elif queue.is_kind(VOLCANO, "Queue"):
+    elif queue.is_kind(SCHEDULING_GROUP, "Queue"):
         for field in ("capability", "deserved", "guarantee"):
             yield from (spec[field]["resource"] if field == "guarantee" else spec[field]).fields()
 

@@ -13,6 +13,7 @@ from kube.names import (
     KUEUE_MINIMUM_ANNOTATION,
     KUEUE_QUEUE_LABEL,
     RAY_SCHEDULER_LABEL,
+    SCHEDULING_GROUP,
 )
 from kube.quantities import quantity_or_none
 from policies import cel
@@ -35,8 +36,7 @@ from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
 
-VOLCANO = "scheduling.volcano.sh"
-_POD_GROUP = (VOLCANO, "PodGroup")
+_POD_GROUP = (SCHEDULING_GROUP, "PodGroup")
 
 
 class SystemsConfig(RoleConfig):

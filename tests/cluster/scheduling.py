@@ -143,7 +143,16 @@ class Scheduling:
             yield
         finally:
             self.clear()
-            self.kubectl("delete", "queues.scheduling.volcano.sh", *reversed(ordered))
+            for key in reversed(ordered):
+                self.delete_queue(key)
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue whose children are deleted.
+
+        Volcano's webhook reads children from a cache. Until the cache is updated, it refuses.
+        """
+        words = ("delete", "queues.scheduling.volcano.sh", name, "--ignore-not-found")
+        await_(lambda: self.attempt(*words).returncode == 0, f"the deletion of queue {name}")
 
     def apply(self, *objects: Manifest) -> None:
         """Create or change objects, one request after another."""

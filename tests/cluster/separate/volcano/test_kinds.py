@@ -23,4 +23,4 @@ def test_every_kind_that_is_a_volcano_job_is_placed_and_completes(volcano: Sched
 
     await_(lambda: phases() == completed, "all kinds are completed")
     volcano.clear()
-    volcano.kubectl("delete", "queues.scheduling.volcano.sh", "research")
+    volcano.delete_queue("research")

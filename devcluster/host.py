@@ -1,5 +1,6 @@
 """Host checks before the cluster starts: packages, disk space, namespaces and addresses."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from devcluster import DevclusterError
 from devcluster.launcher import namespaces, running_elsewhere
@@ -40,8 +43,11 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 # Exit status 101 prevents an installation by this project from starting Docker or containerd on the
 # host. If the file is left behind by a killed process, other installations may start services.
 _POLICY_TEXT = '#!/bin/sh\n[ -z "$GPU_PLATFORM_PACKAGES" ] || exit 101\n'
-# Option that lets apt wait (s) while another program, such as unattended upgrades, uses dpkg.
-_WAIT_FOR_LOCK = ("--option", "DPkg::Lock::Timeout=600")
+# Time (s) to wait while another program, such as unattended upgrades, updates apt's package lists
+# or uses dpkg.
+_LOCK_SECONDS = 600
+_WAIT_FOR_DPKG = ("--option", f"DPkg::Lock::Timeout={_LOCK_SECONDS}")
+LISTS_LOCK = Path("/var/lib/apt/lists/lock")
 # Maximum length of a socket path in bytes.
 SOCKET_LIMIT = 107
 
@@ -139,7 +145,8 @@ def install_packages(packages: list[str], log: Path) -> None:
         POLICY.chmod(0o755)
     try:
         with log.open("ab") as out:
-            for step in (["apt-get", "update"], [command[0], *_WAIT_FOR_LOCK, *command[1:]]):
+            _await_lists()
+            for step in (["apt-get", "update"], [command[0], *_WAIT_FOR_DPKG, *command[1:]]):
                 subprocess.run(
                     step,
                     env=os.environ | variables,
@@ -155,6 +162,22 @@ def install_packages(packages: list[str], log: Path) -> None:
     finally:
         if created:
             POLICY.unlink()
+
+
+@retry(
+    retry=retry_if_exception_type(BlockingIOError),
+    wait=wait_fixed(0.5),
+    stop=stop_after_delay(_LOCK_SECONDS),
+    retry_error_callback=lambda _: None,
+)
+def _await_lists() -> None:
+    """Wait until no other program updates apt's package lists.
+
+    apt's own option applies to dpkg only. After the time limit, apt reports the lock itself.
+    """
+    if LISTS_LOCK.exists():
+        with LISTS_LOCK.open("ab") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def check(spec: ClusterSpec, layout: Layout, extras: Collection[Extra] = ()) -> None:

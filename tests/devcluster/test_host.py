@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,14 @@ from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from tests.devcluster.programs import Install
 
+UPDATE_LISTS = """
+import fcntl, sys, time
+with open(sys.argv[1], "w") as lock:
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    print("locked", flush=True)
+    time.sleep(0.3)
+    print("updated", file=lock, flush=True)
+"""
 REAL = cluster_spec(Kind.REAL)
 SIMULATED = cluster_spec(Kind.SIMULATED)
 
@@ -121,6 +130,27 @@ def test_system_programs_are_found_without_being_on_the_users_path(
     monkeypatch.setattr(host, "PROGRAMS", {"sh": "dash"})
     monkeypatch.setattr(host, "FILES", {})
     assert host.missing_packages() == []
+
+
+@pytest.fixture(autouse=True)
+def lists_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A lock of apt's package lists that no test shares with the machine."""
+    lock = tmp_path / "lists-lock"
+    monkeypatch.setattr(host, "LISTS_LOCK", lock)
+    return lock
+
+
+def test_an_update_of_the_package_lists_is_awaited(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install, lists_lock: Path
+) -> None:
+    monkeypatch.setattr(host, "POLICY", tmp_path / "policy-rc.d")
+    install("apt-get", f"cat {lists_lock}")
+    command = [sys.executable, "-c", UPDATE_LISTS, lists_lock]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        host.install_packages(["pigz"], tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "updated\n" * 2
 
 
 def test_services_do_not_start_while_their_packages_are_installed(

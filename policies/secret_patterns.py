@@ -50,6 +50,7 @@ VALUE: Final = re.compile(
     r"([a-z_]{1,50}=[^\s,;(]{1,100} +){0,9}password=[\"']?"
     r"[^\s\"'`$<{(*%\[,]{4,})"
     r"|[?&]sig=[A-Za-z0-9%+/=]{20,}"
+    r"|\"auths\"\s*:\s*\{\s*\"[^\"]{1,253}\"\s*:\s*\{[^{}]{0,300}\"auth\"\s*:\s*\"[A-Za-z0-9+/]{8}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
     r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:[^/\s:@]*[^/\s:@)}>]@"
@@ -71,6 +72,7 @@ _REST: Final = r"[ \t\r]*([,;)}#].*)?$"
 _EXPRESSION: Final = (
     rf"(?-i:(?![ \t]*([A-Za-z_][\w.]*(\(.{{0,200}}\)|\[.{{0,200}}\]|[(\[]){_REST}"
     rf"|[a-z_]+(\.[A-Za-z_]+)*\.[A-Za-z_]{{0,30}}(?i:pass|pwd|token|key|secret)[A-Za-z_]{{0,30}}{_REST}"
+    rf"|(args|opts|options|self|settings|config|cfg)\.[a-z_.]{{1,60}}{_REST}"
     rf"|[a-z_]+_(token|key){_REST}|([a-z_]+_)?(token|key|secret|passw(or)?d)[ \t]*[,)}}])))"
 )
 """Lookahead that rejects a call, an attribute (`args.password`) or a variable (`hf_token`)."""
@@ -79,7 +81,7 @@ _NAME_SERVICES: Final = (
     r"|(cache_)?oslogin|\[[^\]\n]*\]))+[ \t\r]*(#.*)?$"
 )
 _SETTING_KEYS: Final = (
-    rf"^[ \t]*(-[ \t]+)?(?!passwd:{_NAME_SERVICES})"
+    rf"(^|;)[ \t]*(-[ \t]+)?(?!passwd:{_NAME_SERVICES})"
     rf"([\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*[:=]{_EXPRESSION}"
     rf"|[a-z0-9_.-]*passw(or)?d[ \t]*(:|={_EXPRESSION}))",
     r"[\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*:(?=[ \t]*[\"'])",
@@ -87,6 +89,7 @@ _SETTING_KEYS: Final = (
     r"(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN))[\"']?[ \t]*:"
     rf"{_EXPRESSION}",
     r"^[ \t]*(requirepass|masterauth)(?=[ \t])",
+    r"^[ \t]*(machine[ \t]+\S{1,253}|default)\s+login\s+\S{1,253}\s+password(?=[ \t])",
     r"\b(alter|create)[ \t]+(user|role)\b[^;]{0,200}\bpassword[ \t]*e?(?=')",
     r"\bidentified[ \t]+(with[ \t]+['\"`]?\w+['\"`]?[ \t]+)?by(?=[ \t]*')",
 )

@@ -254,6 +254,11 @@ SECRETS_ELSEWHERE = [
             "password = app_password",
             "password = correct.horse",
             "WANDB_API_KEY: a1b2c3d4.e5f6a7b8",
+            "user = me; password = hunter22",
+            '{"auths": {"registry.example.com": {"auth": "bWU6aHVudGVyMjI="}}}',
+            "machine example.com login me password hunter22",
+            "machine example.com\n  login me\n  password hunter22",
+            "default login me password hunter22",
         )
     ),
     manifest("v1", "ConfigMap", data={"redis.conf": "requirepass hunter22"}),
@@ -337,6 +342,9 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest) -> None:
                 "run --token $TOKEN --password-file /run/password",
                 "env_vars: {HF_TOKEN: $TOKEN}",
                 "password = settings.password",
+                "password = args.pw",
+                "connect(\n    password=self.options.db_pw,\n)",
+                "    auth: basic\n    login with a password later",
                 "connect(\n    password=args.password,\n)",
                 "connect(\n    password=password,\n)",
             )

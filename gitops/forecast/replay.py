@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-import yaml
-
 from gitops.forecast import objects
 from gitops.forecast.answer import Victim
 from gitops.forecast.capacity import Free, free, may_fit
@@ -97,8 +95,8 @@ class Replay:
         self._all: list[dict[str, Any]] = []
         self.unsettled = False
         self._listing = 0.0
-        self.evicts = evicts(state.scheduler_configuration)
-        self._preempts = "preempt" in _actions(state.scheduler_configuration)
+        self.evicts = state.evicts
+        self._preempts = "preempt" in state.actions
         self.now = 0.0
         self.ends = 0
         # Volcano orders gangs of equal priority by creation time (in seconds), then by name.
@@ -320,21 +318,6 @@ def _may_be_preempted(run: SimulatedGang, other: SimulatedGang) -> bool:
         and gang.priority < preemptor.priority
         and gang.preemptable is not False
     )
-
-
-def evicts(configuration: str | None) -> bool:
-    """Return whether a scheduler with this configuration evicts pods."""
-    return not {"preempt", "reclaim"}.isdisjoint(_actions(configuration))
-
-
-def _actions(configuration: str | None) -> list[str]:
-    """Return the actions in a scheduler's configuration. Volcano's default does not preempt."""
-    try:
-        document = yaml.safe_load(configuration or "")
-    except yaml.YAMLError:
-        return []
-    text = document.get("actions") if isinstance(document, dict) else None
-    return [action.strip() for action in str(text or "").split(",")]
 
 
 def _is_transient(pod: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from gitops.forecast.answer import Answer, GangAnswer, QueueAnswer, Victim
 from gitops.forecast.capacity import fragmented, free, free_devices
 from gitops.forecast.combine import combine
-from gitops.forecast.replay import Replay, SimulatedGang, evicts
+from gitops.forecast.replay import Replay, SimulatedGang
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
 from gitops.forecast.state import State
 from gitops.runs.snapshot import accelerators
@@ -67,7 +67,7 @@ def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
 
     None means alphabetical order. A random generator shuffles the gangs reproducibly.
     """
-    default = REPETITIONS if evicts(state.scheduler_configuration) else 1
+    default = REPETITIONS if state.evicts else 1
     yield None
     for seed in range(1, default if repeat is None else repeat):
         yield Random(seed)  # noqa: S311  no secrets

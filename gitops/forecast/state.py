@@ -147,6 +147,35 @@ class State(_Model):
     notes: list[str] = []
     """Limitations of the snapshot, such as parts of the cluster that could not be read."""
 
+    @property
+    def actions(self) -> list[str]:
+        """Actions of the scheduler; empty if its configuration is unknown or invalid."""
+        text = self._scheduler_document().get("actions")
+        return [action.strip() for action in str(text or "").split(",")]
+
+    @property
+    def plugins(self) -> set[str]:
+        """Plugins of the scheduler; empty if its configuration is unknown or invalid."""
+        tiers = self._scheduler_document().get("tiers")
+        return {
+            str(plugin.get("name"))
+            for tier in (tiers if isinstance(tiers, list) else ())
+            for plugin in (tier.get("plugins") or () if isinstance(tier, dict) else ())
+            if isinstance(plugin, dict)
+        }
+
+    @property
+    def evicts(self) -> bool:
+        """True if the scheduler evicts pods, which Volcano's default configuration does not."""
+        return not {"preempt", "reclaim"}.isdisjoint(self.actions)
+
+    def _scheduler_document(self) -> dict[str, Any]:
+        try:
+            document = yaml.safe_load(self.scheduler_configuration or "")
+        except yaml.YAMLError:
+            return {}
+        return document if isinstance(document, dict) else {}
+
     def age(self, now: datetime | None = None) -> timedelta:
         """Return the time since the snapshot was taken."""
         return (now or datetime.now(UTC)) - self.taken

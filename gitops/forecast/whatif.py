@@ -48,7 +48,7 @@ class Changes:
             assumptions.append(
                 f"each added node has {text or 'no devices'}, like the most common node type"
             )
-        queues = _with_weights(state.queues, self.queues)
+        queues = _with_weights(state, self.queues)
         return changed.model_copy(update={"nodes": nodes, "queues": queues}), assumptions
 
 
@@ -149,8 +149,13 @@ def _common_reservations(nodes: Iterable[Node]) -> Amounts:
     return quantities({name: min(each[name] for each in reserved) for name in sorted(shared)})
 
 
-def _with_weights(queues: Sequence[Queue], changes: Sequence[str]) -> list[Queue]:
-    by_name = {queue.name: queue for queue in queues}
+def _with_weights(state: State, changes: Sequence[str]) -> list[Queue]:
+    if changes and state.plugins and "proportion" not in state.plugins:
+        raise GitopsError(
+            f"--queue {changes[0]} has no effect: only the plugin proportion uses weights, but the "
+            "scheduler in the snapshot does not use this plugin; omit --queue"
+        )
+    by_name = {queue.name: queue for queue in state.queues}
     for change in changes:
         match = _WEIGHT.fullmatch(change)
         if match is None:

@@ -61,6 +61,20 @@ def test_weights_of_queues_change() -> None:
     assert changed.queues[0].spec == {"weight": 3}
 
 
+def test_weights_without_effect_are_rejected() -> None:
+    text = "actions: allocate\ntiers:\n- plugins:\n  - name: priority\n  - name: capacity\n"
+    before = state().model_copy(update={"scheduler_configuration": text})
+    with pytest.raises(GitopsError, match=r"vision\.weight=3 has no effect: only the plugin"):
+        Changes(queues=["vision.weight=3"]).apply(before)
+
+
+@pytest.mark.parametrize("text", [None, "tiers: 3", "- a", ": [", "tiers: [1, plugins: [a]]"])
+def test_an_invalid_scheduler_configuration_has_no_plugins(text: str | None) -> None:
+    before = state().model_copy(update={"scheduler_configuration": text})
+    assert before.plugins == set()
+    assert Changes(queues=["vision.weight=3"]).apply(before)[0].queues[0].spec == {"weight": 3}
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     from gitops.engine import Stack
     from gitops.stack_file import document, section
     from infra.settings.volcano import VolcanoSettings
+    from policies.kubernetes_yaml import Dumper
 
     groups = [*options.previewers, *options.updaters, *options.snapshotters]
     if not groups:
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
         manifests += snapshots(options.snapshotters, namespace)
     if options.previewers or options.updaters:
         manifests += _stack_access(stack, options)
-    yaml.safe_dump_all(manifests, sys.stdout, sort_keys=False)
+    sys.stdout.write(yaml.dump_all(manifests, Dumper=Dumper, sort_keys=False))
     return UNCHANGED
 
 

@@ -1,11 +1,14 @@
 """Rights of pipelines for the objects of a stack."""
 
+import itertools
 from typing import Any
 
 import pytest
+import yaml
 
 from gitops.__main__ import main
 from gitops.access.rights import Object, access, plural, snapshots
+from policies.kubernetes_yaml import Loader
 
 OBJECTS = [
     Object("", "", "namespaces", "ml"),
@@ -118,3 +121,10 @@ def test_snapshots_list_what_the_scheduler_sees_and_no_secrets() -> None:
     assert allowed(made, "gpu-platform-snapshot", "", "configmaps") == {}
     assert allowed(made, "gpu-platform-snapshot", "volcano-system", "configmaps") == {"list": "*"}
     assert allowed(made, "gpu-platform-snapshot", "", "secrets") == {}
+
+
+def test_kubectl_reads_every_group_as_a_string(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["access", "--stack", "prod", "--snapshotters", "1e3", "y", "08"]) == 0
+    documents = yaml.load_all(capsys.readouterr().out, Loader)
+    subjects = [each.get("subjects", []) for each in documents]
+    assert {"1e3", "y", "08"} == {each["name"] for each in itertools.chain(*subjects)}

@@ -18,9 +18,11 @@ from infra.manifests import Manifest
 from infra.platform_description import KEY, NAME
 from kube.kinds import RESOURCES
 from kube.kinds.record import Resource, State
+from kube.kinds.trainjob import RUNTIME
 from kube.kinds.volcano import FLOW, JOB, TEMPLATE, command
 from kube.names import (
     RUN_LABEL,
+    SCHEDULING_GROUP,
     SWEEP_PARALLEL_ANNOTATION,
     SWEEP_SUMMARY_ANNOTATION,
     WORKLOAD_LABEL,
@@ -29,6 +31,15 @@ from kube.workloads import WORKLOAD_KINDS, find
 
 _POLL_SECONDS: Final = 2.0
 _EXISTS: Final = "AlreadyExists"
+_NO_OPERATOR: Final = "the server doesn't have a resource type"
+SUPPLEMENTS: Final = (
+    f"podgroups.{SCHEDULING_GROUP}",
+    RUNTIME.name,
+    "services",
+    "networkpolicies.networking.k8s.io",
+    "httproutes.gateway.networking.k8s.io",
+)
+"""Resources of objects that are created with a run's job under the same name. No job owns them."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +162,18 @@ class Member:
 
     def stop(self, run: str) -> None:
         """Delete the objects of a run. Its checkpoints and logs remain on the volume."""
-        for resource, item in self.find(run):
-            name = item["metadata"]["name"]
-            self._run_or_raise("delete", resource.name, name, "--wait=false", "--ignore-not-found")
+        deletion = ("--wait=false", "--ignore-not-found")
+        found = self.find(run)
+        for resource, item in found:
+            self._run_or_raise("delete", resource.name, item["metadata"]["name"], *deletion)
+        if not any(item["metadata"].get("labels", {}).get(RUN_LABEL) == run for _, item in found):
+            return  # Another program created the job.
+        for name in SUPPLEMENTS:
+            done = self._run("delete", name, run, *deletion)
+            # Users who may not delete these objects may not create them either.
+            acceptable = (_NO_OPERATOR, "(Forbidden)")
+            if done.returncode != 0 and not any(text in done.stderr for text in acceptable):
+                raise GitopsError(done.stderr.strip())
 
     def logs(self, run: str) -> None:
         """Print the logs of a run's pods. Raise GitopsError if the run does not exist."""
@@ -263,7 +283,7 @@ class Member:
         done = self._run("get", resource, *selector, "--output=json")
         if done.returncode != 0:
             # The operator of this kind is not installed.
-            if "the server doesn't have a resource type" in done.stderr:
+            if _NO_OPERATOR in done.stderr:
                 return []
             raise GitopsError(f"{resource} cannot be listed: {done.stderr.strip()}")
         return list(json.loads(done.stdout)["items"])

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from gitops.errors import GitopsError
-from gpu_platform.runs.cluster import Member
+from gpu_platform.runs.cluster import SUPPLEMENTS, Member
+from kube.kinds import KINDS, RESOURCES
 from kube.kinds.record import State
 from kube.kinds.volcano import FLOW
+from tests.infra.jobs import job, objects
 
 
 class Api(Member):
@@ -47,6 +49,7 @@ def item(version: str, kind: str, **metadata: Any) -> dict[str, Any]:
     return {"apiVersion": version, "kind": kind, "metadata": described}
 
 
+MISSING = "error: the server doesn't have a resource type"
 VOLCANO = item("batch.volcano.sh/v1alpha1", "Job")
 
 
@@ -138,6 +141,39 @@ def test_stopping_deletes_what_no_other_object_owns(api: Api) -> None:
     ]
 
 
+def test_stopping_deletes_what_the_job_does_not_own(api: Api) -> None:
+    labels = {"gpu-platform.dev/run": "tiny-1a2b3c4d"}
+    api.has("jobs.batch", item("batch/v1", "Job", labels=labels))
+    forbidden = 'Error from server (Forbidden): services "tiny-1a2b3c4d" is forbidden'
+    api.says("delete services", forbidden)
+    api.says("delete trainingruntimes.trainer.kubeflow.org", MISSING)
+    api.stop("tiny-1a2b3c4d")
+    assert [call[:3] for call in api.calls] == [
+        ["delete", resource, "tiny-1a2b3c4d"] for resource in ("jobs.batch", *SUPPLEMENTS)
+    ]
+
+
+def test_a_failed_deletion_is_reported(api: Api) -> None:
+    labels = {"gpu-platform.dev/run": "tiny-1a2b3c4d"}
+    api.has("jobs.batch", item("batch/v1", "Job", labels=labels))
+    api.says("delete services", "Unable to connect to the server")
+    with pytest.raises(GitopsError, match="Unable to connect"):
+        api.stop("tiny-1a2b3c4d")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_that_a_kind_needs_is_deleted(kind: str) -> None:
+    run = "job-0123abcd"
+    for made in objects(job(kind), run):
+        group = made["apiVersion"].rpartition("/")[0]
+        if any((group, made["kind"]) == (each.group, each.kind) for each in RESOURCES):
+            continue
+        plurals = {"NetworkPolicy": "networkpolicies"}
+        plural = plurals.get(made["kind"], f"{made['kind'].lower()}s")
+        assert ".".join(filter(None, [plural, group])) in SUPPLEMENTS
+        assert made["metadata"]["name"] == run
+
+
 def test_a_scheduled_run_is_found_although_a_job_owns_it(api: Api) -> None:
     flow = item("flow.volcano.sh/v1alpha1", "JobFlow", ownerReferences=[{"kind": "Job"}])
     api.has("jobflows.flow.volcano.sh", flow)
@@ -200,8 +236,7 @@ def test_an_unknown_run_is_named(api: Api) -> None:
 
 def test_kinds_whose_operator_is_missing_are_skipped(api: Api) -> None:
     api.has("jobs.batch.volcano.sh", VOLCANO)
-    missing = 'error: the server doesn\'t have a resource type "rayjobs"'
-    api.says("get rayjobs.ray.io", missing)
+    api.says("get rayjobs.ray.io", MISSING)
     api.stop("tiny-1a2b3c4d")
     assert len(api.calls) == 1
 

@@ -1,6 +1,7 @@
 """Volcano: its chart release, scheduler configuration, queues and priority classes."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -124,13 +125,17 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
 
 _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
 """Delay (s) before each retry of an operation that Volcano's webhook did not answer."""
+_OUTDATED: Final = re.compile(r"because it has \d+ child queues|failed to get parent queue")
+"""Refusals of the webhook that also occur shortly after a parent's or child's creation or deletion,
+because the webhook reads the other queues from a cache."""
+_CACHE_RETRIES: Final = 3
 
 
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     """Pause and return True if a failed operation on a queue should be retried; else return False.
 
     Helm's installation finishes as soon as the webhook's pod is running, although the pod may not
-    be listening yet.
+    be listening yet. Later, the webhook's cache of queues may be outdated for a moment.
     """
     error, attempts = failed.errors[0], len(failed.errors)
     if "timed out waiting" in error:
@@ -138,7 +143,10 @@ async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
             f"{failed.name}: Volcano's controllers have not opened the queue. Check that they are "
             "running: kubectl get pods -A -l app=volcano-controller"
         )
-    if "failed calling webhook" not in error or attempts > len(_PAUSES):
+    retries = len(_PAUSES) if "failed calling webhook" in error else 0
+    if _OUTDATED.search(error):
+        retries = _CACHE_RETRIES
+    if attempts > retries:
         return False
     await asyncio.sleep(_PAUSES[attempts - 1])
     return True

@@ -63,6 +63,8 @@ def test_jobs_wait_until_their_queue_has_a_state() -> None:
 
 REFUSED = 'failed to create: Internal error occurred: failed calling webhook "validatequeue"'
 
+CHILDREN = "denied the request: queue team can not be deleted because it has 1 child queues: a"
+
 
 def failed(*errors: str) -> pulumi.ErrorHookArgs:
     return pulumi.ErrorHookArgs(urn="urn", id="", name="queue-research", type="", errors=[*errors])
@@ -74,11 +76,14 @@ def failed(*errors: str) -> pulumi.ErrorHookArgs:
         ([f"{REFUSED}: connection refused"], True),
         ([REFUSED] * 7, True),
         ([REFUSED] * 8, False),
+        ([CHILDREN] * 3, True),
+        ([CHILDREN] * 4, False),
+        (['denied the request: failed to get parent queue of queue a: "team" not found'], True),
         (['admission webhook "validatequeue" denied the request: weight', REFUSED], False),
         (["the server could not find the requested resource"], False),
     ],
 )
-async def test_queues_are_retried_while_the_webhook_does_not_answer(
+async def test_queues_are_retried_while_the_webhook_is_not_ready_or_outdated(
     errors: list[str], retried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []

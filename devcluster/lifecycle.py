@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from devcluster import DevclusterError, host, launcher, operators
 from devcluster.images.base_image import PYTORCH
-from devcluster.images.catalog import BaseImages, push_tools
+from devcluster.images.catalog import OPERATOR_IMAGES, BaseImages, ToolImage, push_tools
 from devcluster.nodes import image_stores
 from devcluster.operators import Demands
 from devcluster.paths import Layout
@@ -110,7 +111,8 @@ def up(
     else:
         reporter.say("cluster: already running")
     if base is not None:
-        _publish(cluster, base, reporter)
+        tools = [image for name in toolchain.manifests for image in OPERATOR_IMAGES[name]]
+        _publish(cluster, base, [*tools, *demands.tools], reporter)
     product, count = spec.gpu_product, spec.simulated_nodes
     simulated_nodes.ensure(count, product, cluster.kubectl, tainted=real)
     _await_service_account(cluster)
@@ -217,11 +219,13 @@ def _follow(cluster: Cluster, events: EventLog, step: Step, early: Early | None 
         time.sleep(0.05)
 
 
-def _publish(cluster: Cluster, bases: BaseImages, reporter: Reporter) -> None:
+def _publish(
+    cluster: Cluster, bases: BaseImages, tools: Sequence[ToolImage], reporter: Reporter
+) -> None:
     network, toolchain = cluster.spec.network, cluster.toolchain
     registry = f"{cluster.spec.control_plane.address}:{network.registry_port}"
     with reporter.step("images") as step:
-        push_tools(cluster.layout, toolchain.bin, registry, step.update, toolchain.manifests)
+        push_tools(cluster.layout, toolchain.bin, registry, step.update, tools)
         began = time.monotonic()
         while not bases.wait(1.0):
             step.update(f"building base images, {time.monotonic() - began:.0f} s")

@@ -10,7 +10,7 @@ import yaml
 
 from devcluster import DevclusterError
 from devcluster.images.base_image import Base
-from devcluster.images.catalog import BASES
+from devcluster.images.catalog import BASES, KUBECTL, ToolImage
 from devcluster.toolchain import OPERATORS, Operator
 from devcluster.toolchain.progress import Report
 from kube.kinds import KINDS
@@ -28,10 +28,11 @@ READY_SECONDS: Final = 180
 
 @dataclass(frozen=True)
 class Demands:
-    """Operators to run in the cluster, base images for its registry, and Volcano's version."""
+    """Operators to run in the cluster, images for its registry, and Volcano's version."""
 
     operators: tuple[Operator, ...] = ()
     bases: tuple[Base, ...] = ()
+    tools: tuple[ToolImage, ...] = ()
     volcano: str = ""
     """Version of the scheduler with simulated nodes; empty for the default."""
 
@@ -55,9 +56,12 @@ def of_stack(file: Path, registry: str) -> Demands:
     if any(str(nodes).isdecimal() and int(nodes) > 1 for nodes in _values(document, "nnodes")):
         needed.add("lws")
     images = set(map(str, _values(document, "base_image")))
+    arguments = [each for each in _values(document, "args") if isinstance(each, dict)]
+    images.update(str(value) for each in arguments for value in each.values())
     return Demands(
         tuple(operator for operator in OPERATORS if operator in needed),
         tuple(base for base in BASES if f"{registry}/{base.reference}" in images),
+        tuple(tool for tool in (KUBECTL,) if f"{registry}/{tool.reference}" in images),
     )
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,6 +81,8 @@ TOOL_IMAGES = (
     ),
 )
 
+KUBECTL = ToolImage("kubectl:v1.34.3", "kubectl", "/bin/kubectl")
+"""Image from which `notebooks/Dockerfile` copies kubectl; pushed only if a stack uses it."""
 
 _NOBODY = "65532:65532"
 
@@ -153,12 +155,11 @@ def push_tools(
     binaries: Path,
     registry: str,
     report: Callable[[str], None],
-    operators: Collection[str] = (),
+    additional: Iterable[ToolImage] = (),
 ) -> None:
     """Push the tool images that the registry does not contain yet."""
     log = paths.logs / "push.log"
-    others = [image for operator in operators for image in OPERATOR_IMAGES[operator]]
-    for image in (*TOOL_IMAGES, *others):
+    for image in (*TOOL_IMAGES, *additional):
         layout = image.layout(paths.images, binaries)
         if layout.push(registry, image.reference, log):
             layout.link_blobs(paths.registry)

@@ -7,7 +7,7 @@ import yaml
 
 from devcluster import DevclusterError
 from devcluster.images.base_image import PYTORCH, Base
-from devcluster.images.catalog import MPI, RAY, TENSORFLOW
+from devcluster.images.catalog import KUBECTL, MPI, RAY, TENSORFLOW, ToolImage
 from devcluster.operators import Demands, of_stack
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import OPERATORS
@@ -49,6 +49,18 @@ def test_make_up_needs_no_operator_and_no_other_image(stack: str) -> None:
     demands = of_stack(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
     assert demands.operators == ()
     assert set(demands.bases) <= {PYTORCH}
+    assert demands.tools == ()
+
+
+@pytest.mark.parametrize(("registry", "tools"), [(REGISTRY, (KUBECTL,)), ("example.com", ())])
+def test_a_build_argument_requires_its_image(
+    tmp_path: Path, registry: str, tools: tuple[ToolImage, ...]
+) -> None:
+    file = tmp_path / "Pulumi.dev.yaml"
+    build = {"args": {"KUBECTL_IMAGE": f"{registry}/{KUBECTL.reference}", "NUMBER": 1}}
+    images = {"workloads": {"notebook": {"build": build}, "other": {"build": {"args": None}}}}
+    file.write_text(yaml.safe_dump({"config": {"gpu-platform:images": images}}))
+    assert of_stack(file, REGISTRY).tools == tools
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,14 @@ from typing import Any
 import httpx
 import pytest
 
-from devcluster.images.catalog import ToolImage
+from devcluster.images.catalog import KUBECTL
 from tests.cluster.platform import Platform, await_, kill_all
-from tests.operators import gateway, prometheus
+from tests.operators import gateway
 from tests.operators.browser import answers, chromium, wait
 from tests.training.programs import free_port
 
 TOKEN = "c0ffee5ea5"
 PATH = "/notebooks/anna"
-KUBECTL = ToolImage("kubectl:v1.34.3", "kubectl", "/bin/kubectl")
 IMAGE = {
     "build": {
         "dockerfile": "notebooks/Dockerfile",
@@ -54,10 +53,6 @@ def clear(config: dict[str, Any]) -> None:
     config["gpu-platform:training"]["jobs"] = {}
     config["gpu-platform:inference"]["services"] = {}
     config["gpu-platform:images"]["workloads"].pop("inference")
-    # The base image of notebooks; the image itself needs kubectl in the registry.
-    config["gpu-platform:images"]["workloads"]["training"]["build"]["base_image"] = IMAGE["build"][
-        "base_image"
-    ]
 
 
 def add(config: dict[str, Any]) -> None:
@@ -128,7 +123,6 @@ class Notebook:
 def notebook(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     real.edit(clear)
     real.make("up")
-    prometheus.push_images(real.state, [KUBECTL])
     text = "kubectl create secret generic anna --namespace ml-dev --from-literal=token"
     real.shell(f"{text}={TOKEN}")
     real.edit(add)

@@ -9,9 +9,10 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.images.base_image import PYTORCH
-from devcluster.images.catalog import BASES, MPI, TOOL_IMAGES, BaseImages, ToolImage
+from devcluster.images.catalog import BASES, KUBECTL, MPI, TOOL_IMAGES, BaseImages, ToolImage
 from devcluster.nodes.services import PAUSE_IMAGE
 from devcluster.paths import CHECKOUT, Layout
+from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import pins
 from tests.devcluster.programs import Install
 
@@ -30,8 +31,16 @@ def binaries(tmp_path: Path, install: Install) -> Path:
 
 def test_every_tool_of_an_image_is_one_of_the_toolchains() -> None:
     programs = {program.name for _, program in pins.load().group("real")}
-    tools = {tool for image in TOOL_IMAGES for tool in (image.tool, *dict(image.files).values())}
+    tools = {
+        tool
+        for image in (*TOOL_IMAGES, KUBECTL)
+        for tool in (image.tool, *dict(image.files).values())
+    }
     assert tools <= programs
+
+
+def test_kubectls_image_has_the_version_of_the_cluster() -> None:
+    assert KUBECTL.reference == f"kubectl:{cluster_spec(Kind.REAL).kubernetes}"
 
 
 def test_containerd_finds_its_pause_image_in_the_catalog() -> None:

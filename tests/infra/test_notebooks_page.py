@@ -1,11 +1,15 @@
-"""The example on docs/notebooks.md is valid, and its objects pass the pack."""
+"""The examples on docs/notebooks.md are valid and complete."""
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from devcluster.images.catalog import KUBECTL, NOTEBOOK
+from devcluster.operators import of_stack
 from devcluster.paths import CHECKOUT
 from infra.settings import validate
 from infra.training_run import TrainingJobArgs, manifests
@@ -28,13 +32,20 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return {**below, **above, **both}
 
 
+def without_prefix(config: dict[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix("gpu-platform:"): part for key, part in config.items()}
+
+
+EXAMPLE, EMBEDDED = (
+    yaml.safe_load(block)
+    for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+)
+DEV = merged(yaml.safe_load((CHECKOUT / "Pulumi.dev.yaml").read_text())["config"], EMBEDDED)
+
+
 def example() -> dict[str, Any]:
     """The stack of the tests with the example's settings."""
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    sections = {
-        key.removeprefix("gpu-platform:"): part for key, part in yaml.safe_load(block).items()
-    }
-    return merged(good(), sections)
+    return merged(good(), without_prefix(EXAMPLE))
 
 
 def test_the_example_is_valid_and_passes_the_pack() -> None:
@@ -57,8 +68,18 @@ def test_the_example_is_valid_and_passes_the_pack() -> None:
     assert [finding.message for finding in found if finding.mandatory] == []
 
 
-def test_the_sources_of_the_image_are_what_its_dockerfile_copies() -> None:
-    sources = set(example()["images"]["workloads"]["notebook"]["build"]["sources"])
+def test_the_embedded_example_is_valid_and_make_up_provides_its_images(tmp_path: Path) -> None:
+    assert "anna" in validate(without_prefix(DEV)).training.jobs
+    file = tmp_path / "Pulumi.dev.yaml"
+    file.write_text(yaml.safe_dump({"config": DEV}))
+    demands = of_stack(file, "127.0.0.1:5000")
+    assert (NOTEBOOK in demands.bases, demands.tools) == (True, (KUBECTL,))
+
+
+@pytest.mark.parametrize("page", [EXAMPLE, EMBEDDED], ids=["example", "embedded"])
+def test_the_sources_of_the_image_are_what_its_dockerfile_copies(page: dict[str, Any]) -> None:
+    build = page["gpu-platform:images"]["workloads"]["notebook"]["build"]
+    sources = set(build["sources"])
     text = (CHECKOUT / "notebooks/Dockerfile").read_text()
     copied = {
         word.rstrip("/")

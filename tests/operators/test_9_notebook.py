@@ -16,8 +16,9 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
-from devcluster.images.catalog import KUBECTL
+from devcluster.paths import CHECKOUT
 from tests.cluster.platform import Platform, await_, kill_all
 from tests.operators import gateway
 from tests.operators.browser import answers, chromium, wait
@@ -25,27 +26,8 @@ from tests.training.programs import free_port
 
 TOKEN = "c0ffee5ea5"
 PATH = "/notebooks/anna"
-IMAGE = {
-    "build": {
-        "dockerfile": "notebooks/Dockerfile",
-        "base_image": "127.0.0.1:5000/pytorch-notebook-cpu:2.15.0",
-        "args": {"KUBECTL_IMAGE": f"127.0.0.1:5000/{KUBECTL.reference}"},
-        "sources": [
-            "notebooks",
-            "gpu_platform",
-            "gitops",
-            "infra",
-            "policies",
-            "simulation",
-            "kube",
-            "training",
-            "workload",
-            "inference/config.py",
-            "requirements/workload.txt",
-            "requirements/notebook.txt",
-        ],
-    }
-}
+PAGE = (CHECKOUT / "docs/notebooks.md").read_text()
+_, EMBEDDED = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def clear(config: dict[str, Any]) -> None:
@@ -56,30 +38,20 @@ def clear(config: dict[str, Any]) -> None:
 
 
 def add(config: dict[str, Any]) -> None:
-    """Add a notebook that is suspended after a minute."""
-    config["gpu-platform:images"]["workloads"]["notebook"] = IMAGE
-    classes = config["gpu-platform:volcano"]["priority_classes"]
-    classes["notebooks"] = {"value": 50, "preemption": "Never"}
-    config["gpu-platform:training"]["jobs"] = {
-        "anna": {
-            "kind": "notebook",
-            "image": "notebook",
-            "queue": "research",
-            "priority_class": "notebooks",
-            "gpus_per_node": 1,
-            "cpu": "200m",
-            "memory": "1536Mi",
-            "shm": "64Mi",
-            "notebook": {
-                "home": "checkpoints",
-                "token_secret": "anna",
-                "idle_minutes": 1,
-                "route": {
-                    "gateway": {"name": gateway.GATEWAY, "namespace": gateway.NAMESPACE},
-                    "path": PATH,
-                },
-            },
-        }
+    """Add the page's notebook, with a route, that is suspended after a minute."""
+    page = yaml.safe_load(EMBEDDED)
+    images, volcano, training = (
+        f"gpu-platform:{name}" for name in ("images", "volcano", "training")
+    )
+    config[images]["workloads"] |= page[images]["workloads"]
+    config[volcano]["priority_classes"] |= page[volcano]["priority_classes"]
+    config[training] = page[training]
+    config[training]["jobs"]["anna"]["notebook"] |= {
+        "idle_minutes": 1,
+        "route": {
+            "gateway": {"name": gateway.GATEWAY, "namespace": gateway.NAMESPACE},
+            "path": PATH,
+        },
     }
 
 

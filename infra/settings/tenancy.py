@@ -19,7 +19,8 @@ from infra.settings.types import (
 )
 from kube.quantities import parse_quantity
 
-_SYSTEM: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
+SYSTEM_NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""Namespaces that Kubernetes creates. The API server does not allow most of them to be deleted."""
 
 
 def _cidr(text: str) -> str:
@@ -33,7 +34,7 @@ def _cidr(text: str) -> str:
 
 
 def _not_system_namespace(text: str) -> str:
-    if text in _SYSTEM:
+    if text in SYSTEM_NAMESPACES:
         raise ValueError(
             "must be a namespace that only the stack uses, because the stack limits all pods in it"
         )

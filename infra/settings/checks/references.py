@@ -11,7 +11,7 @@ from infra.settings.inference import InferenceServiceSettings, InferenceSettings
 from infra.settings.monitoring import RECORDER, LogsSettings, MonitoringSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
-from infra.settings.tenancy import TenancySettings
+from infra.settings.tenancy import SYSTEM_NAMESPACES, TenancySettings
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import TrainingSettings
 from infra.settings.training.sweep import CONTROLLER
@@ -294,9 +294,9 @@ def namespaces_differ(
     tenancy: TenancySettings,
     monitoring: MonitoringSettings,
 ) -> Iterator[str]:
-    """Check that no two sections create the same namespace.
+    """Check that no two sections create the same namespace, and none a namespace of Kubernetes.
 
-    Each section sets its own Pod Security level for its namespace.
+    Each section sets its own Pod Security level for its namespace, and deletes it at the end.
     """
     owners: dict[str, str] = {}
     health = gpu.node_health
@@ -311,6 +311,11 @@ def namespaces_differ(
         ("monitoring.dcgm_exporter", exporter.namespace if has_exporter else None),
         ("tenancy", tenancy.namespace),
     ):
+        if name in SYSTEM_NAMESPACES:
+            yield (
+                f"{full_key(section, 'namespace')} is {name!r}, which belongs to Kubernetes: use a "
+                "namespace that only the stack uses."
+            )
         if name in owners:
             yield (
                 f"{full_key(section, 'namespace')} is {name!r}, which is also "

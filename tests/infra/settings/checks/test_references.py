@@ -83,6 +83,39 @@ def test_namespaces_of_monitoring_are_used_by_no_other_section(
 
 
 @pytest.mark.parametrize(
+    ("section", "settings"),
+    [
+        ("gpu", {}),
+        ("gpu.operator", {"provider": "gpu-operator"}),
+        ("volcano", {}),
+        (
+            "monitoring.kube_prometheus_stack",
+            {"prometheus": "operator", "scraped_from": ["kube-system"]},
+        ),
+        ("monitoring.dcgm_exporter", {"prometheus": "plain"}),
+    ],
+)
+def test_no_section_creates_a_namespace_of_kubernetes(
+    section: str, settings: dict[str, Any]
+) -> None:
+    top, _, inner = section.partition(".")
+    own = {"namespace": "kube-system"}
+    if inner:
+        own = {inner: {**own, **({"install": True} if top == "monitoring" else {})}}
+    values = changed(top, {**good().get(top, {}), **settings, **own})
+    assert problems(values) == [
+        f"gpu-platform:{section}.namespace is 'kube-system', which belongs to Kubernetes: use a "
+        "namespace that only the stack uses."
+    ]
+
+
+def test_existing_programs_may_run_in_a_namespace_of_kubernetes() -> None:
+    values = changed("gpu", {"provider": "existing"})
+    values["volcano"] |= {"install": False, "namespace": "kube-system"}
+    assert problems(values) == []
+
+
+@pytest.mark.parametrize(
     "monitoring",
     [
         {"prometheus": "none"},

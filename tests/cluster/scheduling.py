@@ -138,7 +138,9 @@ class Scheduling:
         queues = settings.volcano.queues
         ordered = volcano.parents_first(queues)
         self.configure(settings.volcano.scheduler, hierarchical=settings.volcano.hierarchical)
-        self.apply(*(volcano.queue(key, queues[key]) for key in ordered))
+        for key in ordered:
+            apply = ("apply", "--server-side", "--filename=-")
+            self._retry(*apply, text=json.dumps(volcano.queue(key, queues[key])))
         try:
             yield
         finally:
@@ -147,12 +149,16 @@ class Scheduling:
                 self.delete_queue(key)
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue whose children are deleted.
+        """Delete a queue whose children are deleted."""
+        self._retry("delete", "queues.scheduling.volcano.sh", name, "--ignore-not-found")
 
-        Volcano's webhook reads children from a cache. Until the cache is updated, it refuses.
+    def _retry(self, *arguments: str, text: str | None = None) -> None:
+        """Run kubectl until it succeeds.
+
+        Volcano's webhook reads parents and children of a queue from a cache, which is updated a
+        moment after they are created or deleted.
         """
-        words = ("delete", "queues.scheduling.volcano.sh", name, "--ignore-not-found")
-        await_(lambda: self.attempt(*words).returncode == 0, f"the deletion of queue {name}")
+        await_(lambda: self.attempt(*arguments, text=text).returncode == 0, f"kubectl {arguments}")
 
     def apply(self, *objects: Manifest) -> None:
         """Create or change objects, one request after another."""

@@ -81,7 +81,7 @@ _NAME_SERVICES: Final = (
     r"|(cache_)?oslogin|\[[^\]\n]*\]))+[ \t\r]*(#.*)?$"
 )
 _SETTING_KEYS: Final = (
-    rf"(^|;)[ \t]*(-[ \t]+)?(?!passwd:{_NAME_SERVICES})"
+    rf"(^|(?<=[^\s;];)|(?<=[^\s;] ;))[ \t]*(-[ \t]+)?(?!passwd:{_NAME_SERVICES})"
     rf"([\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*[:=]{_EXPRESSION}"
     rf"|[a-z0-9_.-]*passw(or)?d[ \t]*(:|={_EXPRESSION}))",
     r"[\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*:(?=[ \t]*[\"'])",

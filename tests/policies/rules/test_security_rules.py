@@ -343,6 +343,8 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest) -> None:
                 "env_vars: {HF_TOKEN: $TOKEN}",
                 "password = settings.password",
                 "password = args.pw",
+                "; password = changeme",
+                "A=b; MYSQL_ALLOW_EMPTY_PASSWORD=1; c",
                 "connect(\n    password=self.options.db_pw,\n)",
                 "    auth: basic\n    login with a password later",
                 "connect(\n    password=args.password,\n)",

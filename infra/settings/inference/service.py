@@ -263,13 +263,6 @@ class InferenceServiceSettings(Settings):
         return found
 
     @property
-    def model_claim(self) -> str | None:
-        """Claim with the model, or None if the model is not in a claim."""
-        if self.source is not None:
-            return self.source.claim_name
-        return self.checkpoints if self.url is None else None
-
-    @property
     def max_replicas(self) -> int:
         """Maximum number of replicas of the service without its canary."""
         return self.autoscaling.max if self.autoscaling else self.replicas or 1

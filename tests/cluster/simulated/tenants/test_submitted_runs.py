@@ -124,6 +124,17 @@ def test_a_run_is_followed_to_its_end(cluster: Platform, member: Member) -> None
     cluster.shell(member(f"stop {name}"))
 
 
+def test_the_pod_group_of_a_stopped_run_is_deleted(cluster: Platform, member: Member) -> None:
+    indexed = {**JOB, "kind": "indexed", "nodes": 1}
+    (cluster.checkout / "indexed.yaml").write_text(yaml.safe_dump({"indexed": indexed}))
+    name = cluster.shell(member("run indexed.yaml")).strip()
+    groups = f"kubectl get podgroups -n {cluster.namespace} --output name"
+    group = f"podgroup.scheduling.volcano.sh/{name}"
+    assert group in cluster.shell(groups).splitlines()
+    cluster.shell(member(f"stop {name}"))
+    assert group not in cluster.shell(groups).splitlines()
+
+
 def test_a_stopped_run_is_gone(cluster: Platform, member: Member, run: str) -> None:
     cluster.shell(member(f"stop {run}"))
     said = cluster.shell(f"! {member(f'stop {run}')} 2>&1")

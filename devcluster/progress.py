@@ -35,7 +35,8 @@ class Reporter:
         with step:
             yield step
         self.durations[name] = time.monotonic() - began
-        self.say(f"{name}{': ' + step.detail if step.detail else ''}")
+        if step.printed != step.line:
+            self.say(step.line)
 
 
 class Step:
@@ -44,6 +45,8 @@ class Step:
     def __init__(self, reporter: Reporter, name: str) -> None:
         self.name = name
         self.detail = ""
+        self.printed = ""
+        """The last line that `update` has printed."""
         self._reporter = reporter
         self._reported = time.monotonic()
         self._live: Progress | None = None
@@ -61,11 +64,17 @@ class Step:
         if self._live is not None:
             self._live.stop()
 
+    @property
+    def line(self) -> str:
+        """Name and detail of the step."""
+        return f"{self.name}: {self.detail}" if self.detail else self.name
+
     def update(self, detail: str) -> None:
         """Show a detail: immediately on a terminal, or at most every ten seconds in a log."""
         self.detail = detail
         if self._live is not None:
-            self._live.update(self._live.task_ids[0], description=f"{self.name}: {detail}")
+            self._live.update(self._live.task_ids[0], description=self.line)
         elif time.monotonic() - self._reported > QUIET_INTERVAL:
             self._reported = time.monotonic()
-            self._reporter.say(f"{self.name}: {detail}")
+            self.printed = self.line
+            self._reporter.say(self.line)

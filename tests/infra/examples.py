@@ -9,6 +9,9 @@ DIGEST = "0123456789abcdef" * 4
 TRAINING_IMAGE = f"registry.example.com/team/training@sha256:{DIGEST}"
 INFERENCE_IMAGE = f"registry.example.com/team/inference@sha256:{DIGEST}"
 
+Mistake = tuple[str, Any, str, str]
+"""The path of a setting, an invalid value, the key in the error, and the remedy."""
+
 _GOOD: dict[str, Any] = {
     "cluster": {"context": "staging"},
     "volcano": {
@@ -89,3 +92,12 @@ def problems(values: dict[str, Any], secrets: frozenset[str] = frozenset()) -> l
     except SettingsError as error:
         return error.problems
     return []
+
+
+def assert_reported(mistake: Mistake) -> None:
+    """Assert that a mistake is reported with its key and remedy, in one sentence."""
+    path, value, key, advice = mistake
+    found = problems(changed(path, value))
+    named = [sentence for sentence in found if sentence.startswith(f"gpu-platform:{key}")]
+    assert any(advice in sentence for sentence in named), found
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in found)

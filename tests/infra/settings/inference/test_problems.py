@@ -1,0 +1,187 @@
+"""Invalid settings of an inference service, each reported in one sentence."""
+
+import pytest
+
+from tests.infra.examples import Mistake, assert_reported
+
+SERVICE = "inference.services.digits"
+MISTAKES: dict[str, Mistake] = {
+    "job that is not there": (f"{SERVICE}.job", "digit", f"{SERVICE}.job", "use one of: digits"),
+    "node port behind a network policy": (
+        f"{SERVICE}.service_type",
+        "NodePort",
+        f"{SERVICE}.service_type",
+        "tenancy.network.inference_cidrs",
+    ),
+    "services above the quota": (f"{SERVICE}.gpus", 33, "inference.services", "more than"),
+    "replicas and autoscaling": (
+        SERVICE,
+        {
+            "job": "digits",
+            "cpu": 1,
+            "memory": "1Gi",
+            "replicas": 2,
+            "autoscaling": {"max": 4},
+        },
+        SERVICE,
+        "remove one of them",
+    ),
+    "autoscaling downwards": (
+        f"{SERVICE}.autoscaling",
+        {"min": 4, "max": 2},
+        f"{SERVICE}.autoscaling",
+        "sets min to 4, more than max (2)",
+    ),
+    "job and run at once": (f"{SERVICE}.run", "digits-0123abcd", SERVICE, "sets job and run"),
+    "run without its hash": (f"{SERVICE}.run", "digits", f"{SERVICE}.run", "full name of a run"),
+    "unknown server setting": (
+        f"{SERVICE}.server",
+        {"max_body": 1},
+        SERVICE,
+        "max_body is not known",
+    ),
+    "drain longer than the grace": (
+        f"{SERVICE}.grace_seconds",
+        5,
+        SERVICE,
+        "increase grace_seconds",
+    ),
+    "notice, pause and drain longer than the grace": (
+        f"{SERVICE}.server",
+        {"notice_seconds": 5, "drain_seconds": 23},
+        SERVICE,
+        "takes up to 30 seconds to terminate",
+    ),
+    "a pause before the drain that is as long as the grace": (
+        SERVICE,
+        {
+            "runtime": "mlserver",
+            "source": {"claim": {"name": "datasets"}},
+            "cpu": 1,
+            "memory": "2Gi",
+            "pre_stop_seconds": 30,
+        },
+        SERVICE,
+        "takes up to 30 seconds to terminate (pre_stop_seconds 30), but",
+    ),
+    "ready pods later than the deadline": (
+        SERVICE,
+        {
+            "job": "digits",
+            "cpu": "500m",
+            "memory": "2Gi",
+            "min_ready_seconds": 600,
+            "progress_deadline_seconds": 600,
+        },
+        SERVICE,
+        "set progress_deadline_seconds to at least 601",
+    ),
+    "two volumes at one path": (
+        f"{SERVICE}.volumes",
+        {"a": {"path": "/x", "scratch": "1Gi"}, "b": {"path": "/x/", "scratch": "1Gi"}},
+        SERVICE,
+        "has two volumes at /x: use a different path for each",
+    ),
+    "a path of the server that the stack decides": (
+        f"{SERVICE}.server",
+        {"port": 9000},
+        SERVICE,
+        "set `port`",
+    ),
+    "a model of the server that the stack decides": (
+        f"{SERVICE}.server",
+        {"model_path": "/models/mine"},
+        SERVICE,
+        "set `job`, `sweep`, `run`, `url` or `source`",
+    ),
+    "an address with a password": (
+        f"{SERVICE}.url",
+        "https://me:secret@example.com/export",
+        f"{SERVICE}.url",
+        "without credentials",
+    ),
+    "a short digest": (f"{SERVICE}.digest", "36bb", f"{SERVICE}.digest", "must match the pattern"),
+    "something to fetch, but nowhere": (
+        f"{SERVICE}.fetch",
+        {"size": "1Gi"},
+        SERVICE,
+        "but has nothing to download",
+    ),
+    "a canary without a route": (
+        f"{SERVICE}.canary",
+        {"weight": 20, "run": "digits-0123abcd"},
+        SERVICE,
+        "no route that could split",
+    ),
+    "a canary like the service": (
+        f"{SERVICE}.canary",
+        {"weight": 20},
+        f"{SERVICE}.canary",
+        "set run, url, source, image or server",
+    ),
+    "a route by two ways": (
+        f"{SERVICE}.route",
+        {"gateway": {"name": "public"}, "ingress": {"class_name": "nginx"}},
+        f"{SERVICE}.route",
+        "exactly one of gateway and ingress",
+    ),
+    "a path that an ingress would hand on": (
+        f"{SERVICE}.route",
+        {"ingress": {"class_name": "nginx"}, "path": "/digits"},
+        f"{SERVICE}.route",
+        "set hostnames instead",
+    ),
+    "no pods without keda": (
+        f"{SERVICE}.autoscaling",
+        {"min": 0, "max": 2, "requests_in_flight": 8},
+        f"{SERVICE}.autoscaling",
+        "requires keda.activation_query",
+    ),
+    "keda without requests in flight": (
+        f"{SERVICE}.autoscaling",
+        {"max": 2, "keda": {"prometheus": "http://prometheus:9090"}},
+        f"{SERVICE}.autoscaling",
+        "sets keda, but not requests_in_flight",
+    ),
+    "a port of Prometheus that is not a number": (
+        f"{SERVICE}.canary",
+        {"weight": 1, "rollback": {"prometheus": "http://prometheus:9090x"}},
+        f"{SERVICE}.canary.rollback.prometheus",
+        "optional port from 1 to 65535",
+    ),
+    "a host of Prometheus that is not complete": (
+        f"{SERVICE}.autoscaling",
+        {"max": 2, "requests_in_flight": 8, "keda": {"prometheus": "http://[x"}},
+        f"{SERVICE}.autoscaling.keda.prometheus",
+        "with a host",
+    ),
+    "a volume over the model": (
+        f"{SERVICE}.volumes",
+        {"mine": {"path": "/models/mine", "scratch": "1Gi"}},
+        SERVICE,
+        "which is reserved in every pod",
+    ),
+    "a volume named like ours": (
+        f"{SERVICE}.volumes",
+        {"models": {"path": "/mine", "scratch": "1Gi"}},
+        SERVICE,
+        "a name that is reserved in every pod",
+    ),
+    "a volume of an unknown claim": (
+        f"{SERVICE}.volumes",
+        {"mine": {"path": "/mine", "claim": "elsewhere"}},
+        f"{SERVICE}.volumes.mine.claim",
+        "not declared",
+    ),
+    "no room for the pod of an update": (
+        f"{SERVICE}.gpus",
+        32,
+        "inference.services",
+        "raise the quota to 64",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_reported_with_its_key_and_what_is_allowed(mistake: str) -> None:
+    assert_reported(MISTAKES[mistake])

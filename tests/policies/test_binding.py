@@ -12,7 +12,7 @@ from policies.policy import config_schema
 from policies.rule import Level, Severity, pod_rule, resource_rule
 from policies.settings import NoConfig
 from tests.policies import manifests
-from tests.policies.cases import MAIN, POD
+from tests.policies.case import MAIN, POD
 from tests.policies.harness import (
     REMOVED,
     UNKNOWN_VALUE,

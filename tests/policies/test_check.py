@@ -14,7 +14,8 @@ import yaml
 from policies.catalogue import RULES, RULES_BY_NAME
 from policies.check import main
 from tests.policies import manifests
-from tests.policies.cases import CASES, CONTEXT, Case
+from tests.policies.case import CONTEXT, Case
+from tests.policies.cases import CASES
 from tests.policies.harness import changed, judge
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.policies import manifests
-from tests.policies.cases import CONTEXT, LIMITS, MAIN, POD, REQUESTS
+from tests.policies.case import CONTEXT, LIMITS, MAIN, POD, REQUESTS
 from tests.policies.harness import REMOVED, Manifest, changed, judge
 
 GPU = {"nvidia.com/gpu": 1}

@@ -10,7 +10,7 @@ from policies.binding import Binding
 from policies.catalogue import RULES, RULES_BY_NAME
 from policies.exemptions import Exemptions
 from tests.policies import manifests
-from tests.policies.cases import CONTEXT, POD
+from tests.policies.case import CONTEXT, POD
 from tests.policies.harness import (
     REMOVED,
     Manifest,

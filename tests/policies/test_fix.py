@@ -13,7 +13,8 @@ import yaml
 
 from policies.catalogue import RULES_BY_NAME
 from policies.check import main
-from tests.policies.cases import CASES, Case
+from tests.policies.case import Case
+from tests.policies.cases import CASES
 
 ONLY = {"all": "disabled", "gpu-toleration": "mandatory", "host-network-dns": "mandatory"}
 POD = """\

@@ -14,7 +14,8 @@ from policies.rule import Rule, RuleConfig
 from policies.values import UNKNOWN
 from policies.views import Stack, View
 from tests.policies import manifests
-from tests.policies.cases import CASES, Case
+from tests.policies.case import Case
+from tests.policies.cases import CASES
 from tests.policies.harness import REMOVED, UNKNOWN_VALUE, changed, judge, type_of
 
 NAMES = [rule.name for rule in RULES]

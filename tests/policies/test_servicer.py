@@ -14,7 +14,7 @@ from policies.catalogue import RULES
 from policies.properties import Properties, plain
 from policies.servicer import Servicer
 from tests.policies import manifests
-from tests.policies.cases import LIMITS, POD
+from tests.policies.case import LIMITS, POD
 from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, type_of
 
 

@@ -1,0 +1,46 @@
+"""A violation of a rule: a change to a complete good stack, and the expected message."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.catalogue import RULES_BY_NAME
+from tests.policies import manifests
+from tests.policies.harness import Manifest, changed
+
+POD = "spec/tasks/0/template/spec"
+MAIN = f"{POD}/containers/0"
+LIMITS = f"{MAIN}/resources/limits"
+REQUESTS = f"{MAIN}/resources/requests"
+CONTEXT = f"{MAIN}/securityContext"
+SERVER = "spec/template/spec/containers/0"
+Build = Callable[[], Manifest]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A violation of a rule by a changed or missing manifest of the stack."""
+
+    rule: str
+    build: Build
+    edits: tuple[tuple[str, Any], ...] = ()
+    says: tuple[str, ...] = ()
+    config: dict[str, Any] | None = None
+    removed: bool = False
+    others: tuple[Build, ...] = field(default=())
+
+    @property
+    def of_stack(self) -> bool:
+        """True if the rule evaluates the complete stack."""
+        return RULES_BY_NAME[self.rule].scope == "stack"
+
+    def stack(self) -> list[Manifest]:
+        """Return the complete stack with the broken manifest in place of the good one."""
+        good = self.build()
+        rest = [item for item in manifests.whole_stack() if item != good]
+        broken = [] if self.removed else [changed(good, *self.edits)]
+        return [*rest, *broken, *(build() for build in self.others)]
+
+
+def job(rule: str, *edits: tuple[str, Any], says: tuple[str, ...], **more: Any) -> Case:
+    return Case(rule, manifests.volcano_job, edits, says, **more)

@@ -1,0 +1,223 @@
+"""Violations of rules about images, the security of pods and the cluster, and tenants."""
+
+from tests.policies import manifests
+from tests.policies.case import CONTEXT, MAIN, POD, Case, job
+from tests.policies.harness import REMOVED, Manifest
+
+
+def flow_schema() -> Manifest:
+    subject = {"kind": "Group", "group": {"name": "system:authenticated"}}
+    resources = {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"], "namespaces": ["*"]}
+    return {
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
+        "kind": "FlowSchema",
+        "metadata": {"name": "lists"},
+        "spec": {
+            "priorityLevelConfiguration": {"name": "workload-low"},
+            "rules": [{"subjects": [subject], "resourceRules": [resources]}],
+        },
+    }
+
+
+def webhook() -> Manifest:
+    service = {"name": "hooks", "namespace": "training", "path": "/mutate"}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "hooks"},
+        "webhooks": [{"name": "pods.example.com", "clientConfig": {"service": service}}],
+    }
+
+
+def runtime_class() -> Manifest:
+    metadata = {"name": "fast"}
+    return {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": metadata,
+        "handler": "runc",
+    }
+
+
+SECURITY_CASES = [
+    job("image-tag-fixed", (f"{MAIN}/image", "pytorch:latest"), says=('found "pytorch:latest"',)),
+    job("image-tag-fixed", (f"{MAIN}/image", REMOVED), says=("image: found nothing",)),
+    job("image-digest-pinned", (f"{MAIN}/image", "a/b:1"), says=("@sha256",)),
+    job(
+        "image-registry-allowed",
+        config={"allowedRegistries": ["registry.example.com/team"]},
+        says=("127.0.0.1:5000", "from registry.example.com/team"),
+    ),
+    job(
+        "run-as-non-root",
+        (f"{POD}/securityContext", REMOVED),
+        says=("securityContext.runAsNonRoot: found nothing", "true"),
+    ),
+    job("run-as-non-root", (f"{CONTEXT}/runAsUser", 0), says=("runAsUser: found 0",)),
+    job(
+        "no-privilege-escalation",
+        (f"{CONTEXT}/allowPrivilegeEscalation", REMOVED),
+        says=("allowPrivilegeEscalation", "false"),
+    ),
+    job("not-privileged", (f"{CONTEXT}/privileged", True), says=("privileged: found true",)),
+    job("capabilities-dropped", (f"{CONTEXT}/capabilities", REMOVED), says=('["ALL"]',)),
+    job(
+        "capabilities-dropped",
+        (f"{CONTEXT}/capabilities/add", ["IPC_LOCK"]),
+        says=("capabilities.add[0]", "remove it"),
+    ),
+    job("no-host-namespaces", (f"{POD}/hostPID", True), says=("hostPID: found true",)),
+    job("no-host-namespaces", (f"{POD}/hostIPC", True), says=("hostIPC: found true",)),
+    job(
+        "no-host-path",
+        (f"{POD}/volumes/2", {"name": "root", "hostPath": {"path": "/"}}),
+        says=("volumes[2].hostPath", "persistentVolumeClaim"),
+    ),
+    job("no-host-namespaces", (f"{POD}/hostNetwork", True), says=("hostNetwork: found true",)),
+    job(
+        "no-host-ports",
+        (f"{MAIN}/ports", [{"containerPort": 22, "hostPort": 22}]),
+        says=("ports[0].hostPort: found 22", "Service"),
+    ),
+    job(
+        "security-profiles-kept",
+        (f"{POD}/securityContext/seccompProfile", {"type": "Unconfined"}),
+        says=('seccompProfile.type: found "Unconfined"', '"RuntimeDefault"'),
+    ),
+    job(
+        "sysctls-safe",
+        (f"{POD}/securityContext/sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
+        says=('sysctls[0].name: found "kernel.msgmax"', "net.ipv4.tcp_syncookies"),
+    ),
+    job(
+        "probes-stay-in-pod",
+        (f"{MAIN}/livenessProbe", {"httpGet": {"host": "10.0.0.1", "port": 80}}),
+        says=('livenessProbe.httpGet.host: found "10.0.0.1"', "remove it"),
+    ),
+    job(
+        "volume-types-restricted",
+        (f"{POD}/volumes/2", {"name": "d", "nfs": {"server": "a", "path": "/"}}),
+        says=("volumes[2].nfs", "persistentVolumeClaim"),
+    ),
+    job(
+        "seccomp-profile-set",
+        (f"{POD}/securityContext/seccompProfile", REMOVED),
+        says=("seccompProfile.type: found nothing", '"RuntimeDefault"'),
+    ),
+    job(
+        "root-filesystem-read-only",
+        (f"{CONTEXT}/readOnlyRootFilesystem", False),
+        says=("readOnlyRootFilesystem: found false", "true"),
+    ),
+    job(
+        "no-hidden-token",
+        (
+            f"{POD}/volumes/2",
+            {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+        ),
+        says=("serviceAccountToken", "audience"),
+    ),
+    Case(
+        "no-secrets-in-manifests",
+        manifests.service,
+        (("metadata/annotations", {"token": "hf_" + "a" * 34}),),
+        ("metadata.annotations.token: found a literal", "Secret"),
+    ),
+    Case(
+        "rbac-least-privilege",
+        manifests.role,
+        (("rules/0/verbs", ["*"]),),
+        ('rules[0].verbs[0]: found "*"', "the verbs that are needed"),
+    ),
+    Case(
+        "api-extensions-trusted",
+        webhook,
+        (("webhooks/0/clientConfig", {"url": "https://example.net/mutate"}),),
+        ('url: found "https://example.net/mutate"', "a Service of the cluster"),
+    ),
+    Case(
+        "control-plane-kept",
+        flow_schema,
+        (("spec/priorityLevelConfiguration/name", "exempt"),),
+        ('priorityLevelConfiguration.name: found "exempt"', "a level with a limit"),
+    ),
+    Case(
+        "device-names-kept",
+        runtime_class,
+        (("handler", "nvidia"),),
+        ('handler: found "nvidia"', '"fast"'),
+    ),
+    Case(
+        "namespace-pod-security",
+        manifests.namespace,
+        (("metadata/labels", {"pod-security.kubernetes.io/enforce": "privileged"}),),
+        ('found "privileged"', "restricted"),
+    ),
+    job(
+        "priority-not-of-system",
+        (f"{POD}/priorityClassName", "system-cluster-critical"),
+        says=('priorityClassName: found "system-cluster-critical"', "of the platform"),
+    ),
+    Case(
+        "priority-class-bounded",
+        manifests.priority_class,
+        (("value", 1_000_000_000),),
+        ("value: found 1000000000", "at most 1000000"),
+    ),
+    job(
+        "tolerations-bounded",
+        (f"{POD}/tolerations/1", {"operator": "Exists"}),
+        says=("tolerations[1]: found", "the key of a taint"),
+    ),
+    job(
+        "annotations-bounded",
+        ("spec/tasks/0/template/metadata/annotations", {"sidecar.istio.io/proxyImage": "a"}),
+        says=("sidecar.istio.io/proxyImage", "remove it"),
+    ),
+    Case(
+        "no-host-volume",
+        manifests.volume,
+        (("spec", {"hostPath": {"path": "/"}}),),
+        ("spec.hostPath", "network storage"),
+    ),
+    job(
+        "no-literal-secrets",
+        (f"{MAIN}/env/1", {"name": "HF_TOKEN", "value": "abc"}),
+        says=("env[1].value: found a literal", "secretKeyRef"),
+    ),
+    job(
+        "no-service-account-token",
+        (f"{POD}/automountServiceAccountToken", REMOVED),
+        says=("automountServiceAccountToken: found nothing", "false"),
+    ),
+    Case(
+        "service-not-public",
+        manifests.service,
+        (("spec/type", "LoadBalancer"),),
+        ('spec.type: found "LoadBalancer"', "ClusterIP"),
+    ),
+    Case(
+        "namespace-gpu-quota",
+        manifests.quota,
+        says=("no effective GPU quota in namespace training", "requests.nvidia.com/gpu"),
+        removed=True,
+    ),
+    Case(
+        "namespace-gpu-quota",
+        manifests.quota,
+        (("spec/hard", {"pods": "10"}),),
+        ("no effective GPU quota",),
+    ),
+    Case(
+        "namespace-default-deny",
+        manifests.default_deny,
+        (("spec/podSelector", {"matchLabels": {"app": "other"}}),),
+        ("no default-deny NetworkPolicy in namespace training",),
+    ),
+    Case(
+        "namespace-default-deny",
+        manifests.default_deny,
+        (("spec/ingress", [{}]),),
+        ("no default-deny NetworkPolicy",),
+    ),
+]

@@ -36,6 +36,15 @@ TASK_LABEL: Final = "volcano.sh/task-spec"
 GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 """Node label with the GPU model, which NVIDIA's GPU feature discovery sets."""
 
+PREEMPTABLE_ANNOTATION: Final = "volcano.sh/preemptable"
+"""Annotation that states whether Volcano may preempt or reclaim the pods."""
+
+BATCH_GROUP: Final = "batch.volcano.sh"
+"""API group of Volcano's Jobs."""
+BUS_GROUP: Final = "bus.volcano.sh"
+"""API group of Volcano's Commands."""
+FLOW_GROUP: Final = "flow.volcano.sh"
+"""API group of Volcano's JobFlows and JobTemplates."""
 SCHEDULING_GROUP: Final = "scheduling.volcano.sh"
 """API group of Volcano's Queues and PodGroups."""
 

@@ -30,9 +30,8 @@ from gitops.runs.states import state_of, wants_pods
 from gitops.runs.status import RunStatus, moment, read_runs
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import State as JobState
-from kube.names import RUN_LABEL
+from kube.names import PREEMPTABLE_ANNOTATION, RUN_LABEL
 
-PREEMPTABLE: Final = "volcano.sh/preemptable"
 _CONFIGURATION: Final = "volcano-scheduler.conf"
 _CONDITION_TAINTS: Final = "node.kubernetes.io/"
 """Prefix of taints that controllers derive from a node's conditions and field `unschedulable`."""
@@ -213,7 +212,7 @@ def _priority_class(spec: Mapping[str, Any], pod: Mapping[str, Any], job: Object
 
 def _preemptable(group: Object, pod: Mapping[str, Any]) -> bool | None:
     for item in (pod, group):
-        value = (item["metadata"].get("annotations") or {}).get(PREEMPTABLE)
+        value = (item["metadata"].get("annotations") or {}).get(PREEMPTABLE_ANNOTATION)
         if value in ("true", "false"):
             return bool(value == "true")
     return None

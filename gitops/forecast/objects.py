@@ -7,12 +7,11 @@ from typing import Any, Final
 from gitops.forecast.shapes import add, quantities
 from gitops.forecast.state import Amounts, Gang, Node, PodShape, State
 from kube.kinds.volcano import with_ancestors
-from kube.names import GROUP_ANNOTATION, SCHEDULING_GROUP
+from kube.names import GROUP_ANNOTATION, PREEMPTABLE_ANNOTATION, SCHEDULING_GROUP
 from kube.quantities import quantity_or_none
 
 NAMESPACE: Final = "simulation"
 _SYSTEM: Final = "system-"
-_PREEMPTABLE: Final = "volcano.sh/preemptable"
 _VERSION: Final = f"{SCHEDULING_GROUP}/v1beta1"
 GANG_LABEL: Final = "simulation/gang"
 Manifest = dict[str, Any]
@@ -109,7 +108,9 @@ def _pod_shapes(gang: Gang) -> Iterator[PodShape]:
 
 
 def _annotations(gang: Gang) -> dict[str, str]:
-    return {} if gang.preemptable is None else {_PREEMPTABLE: str(gang.preemptable).lower()}
+    if gang.preemptable is None:
+        return {}
+    return {PREEMPTABLE_ANNOTATION: str(gang.preemptable).lower()}
 
 
 def _pod(pod: str, name: str, gang: Gang, shape: PodShape, node_name: str) -> Manifest:

@@ -7,10 +7,15 @@ from decimal import Decimal
 from typing import Final
 
 from gitops.demand import is_schedule, is_suspended, seconds
-from gitops.forecast.capture import PREEMPTABLE
 from gitops.forecast.shapes import pod_shape
 from gitops.forecast.state import Gang, PodShape
-from kube.names import GROUP_ANNOTATION, SCHEDULING_GROUP
+from kube.names import (
+    BATCH_GROUP,
+    FLOW_GROUP,
+    GROUP_ANNOTATION,
+    PREEMPTABLE_ANNOTATION,
+    SCHEDULING_GROUP,
+)
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
 from policies.demand import max_pods, queue_of
@@ -19,8 +24,6 @@ from policies.views import Stack, View
 from policies.workloads import Pod
 
 _SCHEDULER: Final = "volcano"
-_BATCH: Final = "batch.volcano.sh"
-_JOB_FLOW: Final = "flow.volcano.sh"
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if _is_scheduled(workload, pod)]
         resource = workload.resource
-        if pods and resource.group != _JOB_FLOW and not is_schedule(resource):
+        if pods and resource.group != FLOW_GROUP and not is_schedule(resource):
             gangs += _gangs(stack, workload, pods, created)
         elif any("/" in name for pod in workload.pods for name in pod_shape_of(pod, 1).requests):
             omitted.append(resource.title)
@@ -57,7 +60,7 @@ def not_simulated(title: str) -> str:
 
 def _is_scheduled(workload: Workload, pod: Pod) -> bool:
     scheduler = workload.scheduler(pod).text
-    return scheduler == _SCHEDULER or (scheduler is None and workload.resource.group == _BATCH)
+    return scheduler == _SCHEDULER or (scheduler is None and workload.resource.group == BATCH_GROUP)
 
 
 def _gangs(
@@ -110,7 +113,7 @@ def _minimum(stack: Stack, workload: Workload, pod: Pod, size: int) -> int:
     elif workload.gang is not None:
         minimum = quantity_or_none(workload.gang.minimum.value)
         # For Volcano Jobs, the default that Volcano's webhook sets is the number of all pods.
-        needs_all = workload.gang.defaults_to_all or workload.resource.group == _BATCH
+        needs_all = workload.gang.defaults_to_all or workload.resource.group == BATCH_GROUP
         if not minimum and needs_all:
             return size
     return max(int(minimum or 1), 1)
@@ -125,6 +128,6 @@ def _priority_class(workload: Workload, pods: Sequence[Pod]) -> str:
 def _preemptable(resource: Resource, pods: Sequence[Pod]) -> bool | None:
     annotations = [pod.metadata["annotations"] for pod in pods] + [resource.annotations]
     for each in annotations:
-        if (text := each[PREEMPTABLE].text) in ("true", "false"):
+        if (text := each[PREEMPTABLE_ANNOTATION].text) in ("true", "false"):
             return text == "true"
     return None

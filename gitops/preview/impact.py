@@ -12,7 +12,7 @@ from infra.schedule import PROGRAM
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from kube.kinds.volcano import TEMPLATE
-from kube.names import RUN_LABEL, SCHEDULING_GROUP
+from kube.names import BUS_GROUP, RUN_LABEL, SCHEDULING_GROUP
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rules.sweeps import is_sweep
@@ -139,7 +139,7 @@ def _is_suspension(change: Change) -> bool:
 
 def _is_termination(change: Change) -> bool:
     created, command = change.step.operation == "create", change.resource
-    is_command = command.is_kind("bus.volcano.sh", "Command")
+    is_command = command.is_kind(BUS_GROUP, "Command")
     return created and is_command and command.root["action"].text == "TerminateJob"
 
 

@@ -20,7 +20,7 @@ from gitops.preview.impact import changes_cluster
 from gitops.preview.validation import kubectl_options
 from gitops.stack_file import document
 from kube.kinds.volcano import FLOW, job_prefix
-from kube.names import SCHEDULING_GROUP
+from kube.names import BUS_GROUP, SCHEDULING_GROUP
 from policies.configuration import parse
 from policies.custom_rules import with_custom_rules
 from policies.resources import Resource
@@ -183,7 +183,7 @@ def _removed_gangs(changes: Iterable[Change], state: State) -> set[tuple[str, st
 
 
 def _terminates(resource: Resource) -> bool:
-    is_command = resource.is_kind("bus.volcano.sh", "Command")
+    is_command = resource.is_kind(BUS_GROUP, "Command")
     return is_command and resource.root["action"].text == "TerminateJob"
 
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kube.kinds.record import Kind, Resource, State
+from kube.names import BATCH_GROUP, BUS_GROUP, FLOW_GROUP
 
 JOB: Final = Resource(
-    group="batch.volcano.sh",
+    group=BATCH_GROUP,
     version="v1alpha1",
     kind="Job",
     plural="jobs",
@@ -29,7 +30,7 @@ JOB: Final = Resource(
 )
 
 FLOW: Final = Resource(
-    group="flow.volcano.sh",
+    group=FLOW_GROUP,
     version="v1alpha1",
     kind="JobFlow",
     plural="jobflows",
@@ -50,7 +51,7 @@ TEMPLATE: Final = Resource(
 """The resource of a step, from which the JobFlow creates a Volcano Job."""
 
 COMMAND: Final = Resource(
-    group="bus.volcano.sh",
+    group=BUS_GROUP,
     version="v1alpha1",
     kind="Command",
     plural="commands",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kube.names import SWEEP_PARALLEL_ANNOTATION
+from kube.names import BATCH_GROUP, FLOW_GROUP, SWEEP_PARALLEL_ANNOTATION
 from kube.workloads.control import ClaimTemplates, Job
 from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN
 from kube.workloads.record import Count, Pods, WorkloadKind
@@ -43,7 +43,7 @@ _HYPER_JOB: Final = "spec.replicatedJobs.*.templateSpec"
 
 KINDS: Final = [
     WorkloadKind(
-        group="batch.volcano.sh",
+        group=BATCH_GROUP,
         kind="Job",
         pods=(_tasks("spec"),),
         # The job of a notebook ends when the notebook is idle.
@@ -55,7 +55,7 @@ KINDS: Final = [
         claims=(ClaimTemplates(at="spec.volumes.*", spec="volumeClaim"),),
     ),
     WorkloadKind(
-        group="batch.volcano.sh",
+        group=BATCH_GROUP,
         kind="CronJob",
         pods=(_tasks(_CRON, CONCURRENCY),),
         roles=BATCH_ROLES,
@@ -75,7 +75,7 @@ KINDS: Final = [
     # A JobFlow creates one Volcano Job from each template. A sweep creates several Jobs from one
     # template and runs them at the same time.
     WorkloadKind(
-        group="flow.volcano.sh",
+        group=FLOW_GROUP,
         kind="JobTemplate",
         pods=(_tasks("spec", _PARALLEL),),
         roles=BATCH_ROLES,
@@ -83,7 +83,7 @@ KINDS: Final = [
         job=_volcano_job("spec"),
     ),
     WorkloadKind(
-        group="flow.volcano.sh",
+        group=FLOW_GROUP,
         kind="JobFlow",
         pods=(
             _tasks(_PATCH, partial=True),

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.names import (
+    FLOW_GROUP,
     SWEEP_GPU_HOURS_ANNOTATION,
     SWEEP_MONEY_ANNOTATION,
     SWEEP_PARALLEL_ANNOTATION,
@@ -45,7 +46,7 @@ class SweepConfig(RuleConfig):
 
 def is_sweep(resource: Resource) -> bool:
     """Return whether an object is the template of a sweep's trials."""
-    template = resource.is_kind("flow.volcano.sh", "JobTemplate")
+    template = resource.is_kind(FLOW_GROUP, "JobTemplate")
     return template and not resource.annotations[SWEEP_PARALLEL_ANNOTATION].absent
 
 

@@ -30,7 +30,7 @@ def server_groups(servers: Mapping[str, Runtime], interval_seconds: int) -> list
 def _recordings(runtime: Runtime) -> list[Recording]:
     in_flight = runtime.in_flight("")
     recordings = [Recording(name, expr) for name, expr in runtime.recordings.items()]
-    if in_flight is not None:
+    if in_flight is not None and not runtime.exports_in_flight:
         recordings.append(Recording(IN_FLIGHT, f"{SUM_BY_POD} ({in_flight})"))
     return recordings
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Final
 
-from infra.serving.runtimes.runtime import IN_FLIGHT, REQUESTS
+from infra.serving.runtimes.runtime import REQUESTS
 from infra.settings import StackSettings
 from infra.settings.amounts import (
     combine,
@@ -269,7 +269,7 @@ def _series_without_rules(settings: StackSettings) -> Iterator[str]:
         affected: dict[str, tuple[str, str]] = {}
         # KEDA queries the series of the program itself.
         in_flight = scaling.requests_in_flight if scaling and not scaling.keda else None
-        if in_flight is not None and IN_FLIGHT not in (runtime.in_flight("") or ""):
+        if in_flight is not None and not runtime.exports_in_flight:
             setting = f"autoscaling.requests_in_flight is {in_flight}"
             affected[setting] = ("the autoscaler cannot read it", "use autoscaling.keda")
         if canary is not None and canary.rollback is not None and REQUESTS in runtime.recordings:

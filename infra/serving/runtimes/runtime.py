@@ -114,6 +114,11 @@ class Runtime(BaseModel, ABC):
         return None
 
     @property
+    def exports_in_flight(self) -> bool:
+        """True if the program itself exports `IN_FLIGHT`, so that no recording rule creates it."""
+        return self.in_flight("") == f"{IN_FLIGHT}{{}}"
+
+    @property
     def stop_seconds(self) -> Mapping[str, float]:
         """Maximum time (s) of each phase between SIGTERM and the program's exit.
 

@@ -484,3 +484,17 @@ def test_the_ports_of_a_canary_may_be_reached() -> None:
     settings = validate(changed("inference.services.digits", chosen))
     assert settings.inference.ports == (8080, 9001, 9002, 9101, 9102)
     assert settings.metrics_ports == (9002, 9102)
+
+
+@pytest.mark.parametrize(
+    ("series", "is_recorded"),
+    [("inference_requests_in_flight", False), ("my_inference_requests_in_flight", True)],
+)
+def test_a_series_is_not_recorded_under_the_name_that_it_has(
+    series: str, is_recorded: bool
+) -> None:
+    runtime = read("custom", {"command": ["serve"], "requests_in_flight": series})
+    assert runtime.exports_in_flight is not is_recorded
+    (recorded,) = server_groups({"digits": runtime}, 30)
+    names = [rule["record"] for rule in recorded["rules"]]
+    assert ("inference_requests_in_flight" in names) is is_recorded

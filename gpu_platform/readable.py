@@ -19,7 +19,7 @@ class ArgumentError(pulumi.RunError):
 def readable(value: Any) -> Any:
     """Return a model with a constructor that raises ArgumentError; return other values unchanged.
 
-    The result is a subclass, so that code that uses the original model still receives pydantic's
+    The result is a subclass, so code that uses the original model still gets pydantic's
     ValidationError. Nested models are constructed by pydantic, so the outermost model reports all
     problems.
     """

@@ -56,7 +56,7 @@ class Target:
 
     @classmethod
     def of(cls, settings: ClusterSettings, namespace: str | None = None) -> Self:
-        """Return the configured cluster, with the runs in a namespace."""
+        """Return the configured cluster and the recorded runs of a namespace."""
         if settings.render_to is not None:
             rendering = kubernetes.Provider(
                 "cluster", render_yaml_to_directory=settings.render_to, kubeconfig=_AMBIENT

@@ -98,7 +98,7 @@ def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOp
 
 
 def before_create(name: str, function: pulumi.ResourceHookFunction) -> pulumi.ResourceOptions:
-    """Return options with a hook that may reject the creation of a resource, also in previews.
+    """Return options with a hook that may reject the creation of a resource, even in a preview.
 
     Pulumi's mocks cannot call hooks, so the options are empty in unit tests of users' programs.
     """
@@ -139,8 +139,7 @@ def chart_release(
     `prefix` is prepended to the logical names of the resources. `release` is the name of the Helm
     release. If manifests are only rendered, the release is skipped with a warning, because
     installing it needs a cluster. If `login` is given, the namespace gets the registry's pull
-    secret. Return the resources that must exist before objects of the chart's custom kinds can be
-    created.
+    secret. Return the resources that must exist before the chart's custom resources can be created.
     """
     space, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", space)

@@ -62,7 +62,7 @@ class FailureRecorder(Component):
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        # The settings of a stack are checked before, but those of other programs are not.
+        # A stack validates its settings earlier, but other programs may not.
         for key in args.recorder.claims:
             if key not in args.claims:
                 raise pulumi.RunError(

@@ -71,7 +71,7 @@ class Tenancy(Component):
         if args.login is not None:
             self.create(f"{name}-registry", args.login.secret(self.namespace), inside)
         if args.tenancy.admission != "off":
-            # Imported here, because the rules add a fifth to a program's import time.
+            # Imported here, because the rules increase a program's import time by 20%.
             from infra.admission import Admission, AdmissionArgs
 
             admission = AdmissionArgs(

@@ -106,15 +106,15 @@ It matches their names as kube-state-metrics spells them.
 
 
 def without_amounts(resources: Mapping[str, Decimal]) -> dict[str, Decimal]:
-    """Return resources without amounts of memory or cores of GPUs."""
+    """Return the resources, omitting amounts of GPU memory and GPU cores."""
     return {name: count for name, count in resources.items() if not _matches(name, _AMOUNTS)}
 
 
 def device_counts(requested: Mapping[str, Decimal]) -> dict[str, Decimal]:
-    """Return the numbers of devices among requested accelerators.
+    """Return the number of devices that a request for accelerators contains, by resource.
 
-    Amounts of memory or cores of a GPU, as of HAMi and of Volcano's vGPU plugin, belong to the
-    requested devices. Without devices, they count as one.
+    With HAMi or Volcano's vGPU plugin, a pod can also request amounts of GPU memory or GPU cores.
+    Such amounts apply to the requested devices. If no device is requested, they count as one.
     """
     devices = without_amounts(requested)
     amounts = [name for name in requested if name not in devices]
@@ -125,7 +125,7 @@ def device_counts(requested: Mapping[str, Decimal]) -> dict[str, Decimal]:
 
 @dataclass(frozen=True)
 class Accelerators:
-    """Definition of accelerators: all extended resources and device classes, with exceptions.
+    """Settings that determine which extended resources and device classes are accelerators.
 
     `other_devices` extends `OTHER_DEVICES`. `claims` maps patterns of `namespace/name`
     to the number of accelerators in each matching ResourceClaim or ResourceClaimTemplate.

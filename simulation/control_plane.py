@@ -99,8 +99,8 @@ class ControlPlane:
     def on_exit(self, pid: int) -> None:
         """Restart components that are down. Call this method for every exited process.
 
-        This method does not wait for kwokctl. Only one kwokctl runs at a time. Two kwokctl
-        processes would start a component twice. The second process of the component would exit,
+        This method does not wait for kwokctl. Only one kwokctl process runs at a time,
+        because two could start the same component. The component's second process would exit,
         because the port is in use, but kwokctl might have recorded its process ID.
         """
         is_kwokctl = pid == self._starting

@@ -1,4 +1,4 @@
-"""Components for programs in any language.
+"""Components of the Pulumi plugin, for programs in any language.
 
 Arguments may be outputs of other resources. A component creates its resources when all arguments
 are known.

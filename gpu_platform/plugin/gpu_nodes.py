@@ -62,6 +62,6 @@ class GpuNodesSettings(Settings):
 
 
 class PlacementSettings(Settings):
-    """The argument `gpuNodes`, so that errors contain its name."""
+    """A model with the single key `gpu_nodes`, so that errors contain the key's name."""
 
     gpu_nodes: GpuNodesSettings = GpuNodesSettings(resource="nvidia.com/gpu")

@@ -215,7 +215,7 @@ class Member:
         return next((state for state in states if state.finished), None)
 
     def _follow_logs(self, run: str, since: datetime | None, printed: dict[str, str]) -> None:
-        """Print log lines until all containers terminate, except lines of an earlier call.
+        """Print log lines until all containers terminate, skipping lines printed by earlier calls.
 
         `printed` maps containers to the timestamps of their last printed lines. If `since` is not
         None, it must not be later than the start of the earlier call.

@@ -46,7 +46,8 @@ GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
 """Label matcher for GPU series, whatever resource names the device plugins use."""
 
 QUOTA_MATCHER: Final = (
-    # In quotas, names of resources have their own spelling, whose other characters `.` matches.
+    # Series of quotas keep the original resource names. kube-state-metrics replaces characters such
+    # as `/` with `_` in other series, so match any character in place of each `_`.
     f'resource=~"requests[.].+", resource!~"requests[.]({NOT_ACCELERATORS.replace("_", ".")})"'
 )
 """Label matcher for the GPUs in the series of quotas."""

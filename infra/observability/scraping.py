@@ -206,7 +206,7 @@ def _annotation(name: str) -> str:
 
 
 def _meta(name: str) -> str:
-    """Return a label or annotation name as Prometheus' service discovery writes it."""
+    """Return a label or annotation name in the form used in Prometheus' meta labels."""
     return "".join(c if c.isalnum() else "_" for c in name)
 
 

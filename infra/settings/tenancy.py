@@ -1,4 +1,4 @@
-"""Namespace of the workloads, with its limits."""
+"""The workloads' namespace: quota, limits, network policies, identities and groups."""
 
 import ipaddress
 from contextlib import suppress
@@ -27,7 +27,7 @@ def _cidr(text: str) -> str:
     length: str | None = None
     with suppress(ValueError):
         length = str(ipaddress.ip_network(text).prefixlen)
-    # Python also accepts an address without a prefix, a netmask, and the zone of an IPv6 address.
+    # Python also accepts addresses without a prefix length, netmasks, and zones of IPv6 addresses.
     if text.partition("/")[2] != length or "%" in text:
         raise ValueError("must be an address range such as 10.1.0.0/16 or 10.1.0.5/32")
     return text

@@ -306,7 +306,7 @@ class VolcanoSettings(Settings):
 
     @property
     def log_values(self) -> dict[str, int]:
-        """The values of `log_level` for the chart's `custom`."""
+        """Log levels of the scheduler and the controllers, for the chart's `custom`."""
         return {f"{process}_log_level": self.log_level for process in ("scheduler", "controller")}
 
     @property

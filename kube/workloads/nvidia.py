@@ -14,7 +14,7 @@ from kube.workloads.serving import PROBES, SERVING
 
 def _nim(spec: str) -> Iterator[Pods]:
     """Yield the pods of a NIM service; the operator adds omitted fields."""
-    # The endpoint picker of an inference gateway, and the jobs of a NemoCustomizer
+    # The endpoint picker of an inference gateway, and the jobs of a NemoCustomizer.
     yield Pods(at=f"{spec}.expose.router.eppConfig", containers=("containerSpec",), partial=True)
     for name in ("trainingConfig", "modelDownloadJobs", "nemoDatastoreTools"):
         yield Pods(at=f"{spec}.{name}", containers=("",), partial=True)

@@ -24,7 +24,7 @@ def _priority(spec: str) -> tuple[str, ...]:
 
 
 def _without_container(at: str) -> Pods:
-    """Return the fields of templates without a container, to which the controller may add one."""
+    """Return the pods of templates without a container; the controller may add a container."""
     return Pods(at=at, metadata=f"{at}.metadata", count=NOT_RUN, partial=True, additional=True)
 
 
@@ -74,7 +74,7 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
                 for at in (*_inline_or_listed(spec), defaults)
                 for field in ("resource.manifestFrom", "resource.flags", "plugin")
             ),
-            # Templates that are nested more deeply.
+            # Templates at deeper levels of nesting.
             *(
                 f"{at}.{field}"
                 for at in (*_inline_or_listed(spec)[1:], defaults)
@@ -123,7 +123,7 @@ def _overrides(spec: str) -> Pods:
     """Return the fields of a task's containers that a run overrides."""
     return Pods(
         at=spec,
-        # The last two are names of v1beta1.
+        # The last two field names are those of v1beta1.
         containers=("", *(f"{name}.*" for name in _OVERRIDDEN)),
         fields=_RESOURCES,
         copied=() if spec == "spec" else (f"{spec}.metadata",),

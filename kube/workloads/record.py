@@ -40,7 +40,7 @@ def steps(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """A factor of the number of pods."""
+    """One factor of the number of pods, which is the product of all factors."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -152,7 +152,7 @@ class Pods:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadKind:
-    """The record of a kind."""
+    """The record of a kind: its pods, and the fields that control them."""
 
     __pydantic_config__: ClassVar = STRICT
 

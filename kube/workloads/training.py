@@ -26,7 +26,7 @@ _TRAINING_OPERATOR: Final = {
 }
 
 
-# Kinds for whose pods the operator sets the restart policy OnFailure; for others, it sets Never.
+# For these kinds, the operator sets the restart policy OnFailure; for all others, Never.
 _RESTARTED: Final = ("PyTorchJob", "PaddleJob")
 
 
@@ -176,8 +176,8 @@ _RAY_PRIORITY: Final = ("metadata.labels[ray.io/priority-class-name]",)
 def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
     """Return the pods of a Ray cluster, and the submitter pods that the same object declares.
 
-    KubeRay adds readiness and liveness probes to the first container of head and workers. They
-    need no startup probe, because Ray responds to them before it loads a model.
+    KubeRay adds readiness and liveness probes to the first container of the head and of each
+    worker. No startup probe is needed, because Ray answers these probes before it loads a model.
     """
     group = f"{cluster}.workerGroupSpecs.*"
     workers = (
@@ -282,7 +282,7 @@ SETS: Final = [
         roles=("serving",),
         ends=False,
     ),
-    # Kueue's record of pods that another object runs.
+    # Kueue's description of pods that another object runs.
     WorkloadKind(
         group="kueue.x-k8s.io",
         kind="Workload",

@@ -199,7 +199,7 @@ def shared_gpus_are_requested_singly(
 ) -> Iterator[str]:
     """Check that no pod requests several time-sliced GPUs, which could be shares of one GPU.
 
-    Training on them would hang. By default, the device plugin rejects such pods of every workload.
+    Training on them would hang. By default, the device plugin rejects pods that request several.
     """
     if gpu.time_slicing is None:
         return

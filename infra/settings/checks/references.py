@@ -218,7 +218,7 @@ def names_of_objects_differ(
 def _created_objects(
     training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
 ) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """Yield the keys that create objects, the objects' names and kinds, and how to rename them."""
+    """Yield each key that creates objects, their name and kinds, and advice for renaming."""
     version = ("Deployment", "Service")
     for key in inference.services:
         yield service_key(key), key, version, "use another key"

@@ -195,7 +195,8 @@ def _variables(service: InferenceServiceSettings) -> Iterator[str]:
         yield f"sets {name} in both env and env_from: set it in one of them"
     if service.runtime != "torch":
         return
-    # TLS is always determined: the protocol of the probes and of the URL depends on `tls`.
+    # The TLS variables are reserved even without `tls`, because the protocol of the probes and of
+    # the URL depends on `tls`.
     unset = {"host"}
     if service.api_keys is None:
         unset.add("api_keys_file")
@@ -206,7 +207,7 @@ def _variables(service: InferenceServiceSettings) -> Iterator[str]:
     }
     for path in ("env", "env_from"):
         for name in sorted(determined.keys() & getattr(service, path).keys()):
-            # `env_from` contains no values, but references to them.
+            # `env_from` contains references instead of values.
             value = f" to {service.env[name]!r}" if path == "env" else ""
             yield (
                 f"sets {path}.{name}{value}, but the stack determines this variable: remove "

@@ -202,7 +202,7 @@ def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSetting
 
 
 def _name_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield a problem if Services of a run, also those of its operator, would be rejected."""
+    """Yield a problem if `run` starts with a digit and Services are named after the run."""
     has_route = job.notebook is not None and job.notebook.route is not None
     without_service = {"several pods": job.nodes == 1, "route": not has_route}
     if (

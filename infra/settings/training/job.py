@@ -415,7 +415,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def shared_memory(self) -> str:
-        """Size of /dev/shm."""
+        """Size of /dev/shm: `shm`, or a default based on the GPUs and the memory of a pod."""
         return self.shm or default_shm(self.gpus_per_node, self.memory)
 
     @property
@@ -425,7 +425,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def expanded(self) -> Self:
-        """The job with one step for each value of `for_each`, named `<step>-<index>`."""
+        """Copy of the job with one step, `<step>-<index>`, for each value of `for_each`."""
         names = {
             name: [f"{name}-{index}" for index, _ in enumerate(step.for_each)] or [name]
             for name, step in self.steps.items()
@@ -474,7 +474,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def metrics_port(self) -> int | None:
-        """Port on which the program serves metrics; None for a custom command or if not set."""
+        """Port on which the program serves metrics; None if not set, or for a custom command."""
         if self.torchtitan is not None:
             return self.torchtitan.metrics_port
         return self.hyperparameters.metrics_port or None if self.hyperparameters else None
@@ -486,7 +486,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def node_labels(self) -> dict[str, str]:
-        """Labels that the nodes need in addition to those of all GPU nodes."""
+        """Node labels that the job requires in addition to the labels of all GPU nodes."""
         product = {} if self.gpu_product is None else {"nvidia.com/gpu.product": self.gpu_product}
         count = {} if self.node_gpus is None else {"nvidia.com/gpu.count": str(self.node_gpus)}
         return {**product, **count, **self.node_selector}

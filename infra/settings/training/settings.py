@@ -18,7 +18,7 @@ _MAX_POD_NAME: Final = 63
 def name_problem(key: str, job: TrainingJobSettings) -> str | None:
     """Return an error message if the names of a job's runs or pods would be too long.
 
-    Its subject, a job, must precede it.
+    The message completes a sentence that ends in "a job": `of kind 'mpi': the names …`.
     """
     run, setting = (f"{key}-12345678", "key") if job.run is None else (job.run, "`run`")
     suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)

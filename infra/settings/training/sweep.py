@@ -289,7 +289,7 @@ class SweepSettings(Settings):
 
     @property
     def unit(self) -> Literal["epochs", "steps"]:
-        """Unit of the length and the rungs."""
+        """Unit in which `length` and `rungs` are measured."""
         return "epochs" if self.config.length[0] == "epochs" else "steps"
 
     @property

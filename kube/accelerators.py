@@ -99,9 +99,9 @@ _BUILT_IN: Final = (
 NOT_ACCELERATORS: Final = "|".join(
     sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*") for name in (*_BUILT_IN, *OTHER_DEVICES)
 )
-"""Regular expression for resources that are not accelerators.
+"""Regular expression for the names of resources that are not accelerators.
 
-It matches their names as kube-state-metrics spells them.
+The names are those in series of kube-state-metrics, which replaces special characters with `_`.
 """
 
 

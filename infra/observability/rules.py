@@ -194,7 +194,7 @@ def _queue_wait() -> list[Recording]:
 
 
 def _first_wait() -> str:
-    """Return a query for each gang's shortest wait while all of its pods were scheduled.
+    """Return a query for the shortest wait of each gang, measured while all its pods are scheduled.
 
     The query also reads earlier values of the recorded series, because Volcano's value is reset if
     a pod is replaced, and lost if the scheduler restarts.

@@ -1,4 +1,4 @@
-"""`python -m training.launch ARGS`: torchrun with the same arguments and a meaningful exit code.
+"""`python -m training.launch ARGS`: run torchrun with ARGS, and exit with a meaningful code.
 
 torchrun itself always exits with 1 after a failure. A job's failure policy needs the actual exit
 code, so this program exits with the code of the process that failed first (workload.exit_codes).
@@ -40,7 +40,7 @@ CAUSES: Final = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start the processes of this machine, wait for them, and return one exit code for all."""
+    """Start the processes of this node, wait for them, and return one exit code for all."""
     parsed = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     os.environ.pop(NEW_STORE, None)
     if parsed.standalone or parsed.rdzv_backend != "static":

@@ -33,8 +33,8 @@ class Run:
     """State of a run in one process.
 
     `loss_sum` (a scalar) and `samples` cover the current epoch. `diverged` is a boolean scalar on
-    the device, so that no step waits for the GPU. `give_up` is this process's vote to stop, after
-    which all processes check the loss together. `evaluation` describes the current weights;
+    the device, so that no step waits for the GPU. If `give_up` is True, this process votes to stop,
+    and all processes then check the loss together. `evaluation` describes the current weights;
     `unevaluated` is True if the weights come from a checkpoint without an evaluation.
     `flops_per_sample` is None if the FLOPs are unknown.
     """

@@ -219,8 +219,8 @@ def evaluate_now(
 ) -> bool:
     """Evaluate the weights and report the result; return False if a process voted to stop.
 
-    `epoch` is the mean loss, sample count and start time if this evaluation ends an epoch or the
-    run.
+    `epoch` contains the mean loss, number of samples and start time of the epoch. It is None unless
+    this evaluation ends an epoch or the run.
     """
     before = time.monotonic()
     evaluation, position = evaluate_held_out(run, run.config.evaluate_samples), run.position

@@ -42,7 +42,7 @@ class Listener(Protocol):
         """Receive the fields of a line."""
 
     def close(self) -> None:
-        """Write everything that was received; called before this process writes its last line."""
+        """Write all received lines. This is called before the process writes its last line."""
 
 
 listeners: list[Listener] = []

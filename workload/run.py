@@ -129,9 +129,9 @@ class Watchdog:
 class Run:
     """Context manager for a run of `steps` steps; enter it after the process group is initialized.
 
-    All ranks must call all methods in the same order. They share `directory`, by default $RUN_DIR
-    or `run`. With `log_every` 0, only the last step is logged. `newest` is the checkpoint to resume
-    from; None in a new run.
+    All ranks must call all methods in the same order, and share `directory` (default: $RUN_DIR or
+    `run`). If `log_every` is 0, only the last step is logged. `newest` is the checkpoint to resume
+    from, or None in a new run.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ _ENDS: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILE
 
 
 class RefusedError(Exception):
-    """The service rejected the values and would reject them again."""
+    """The service rejected the values, and would also reject them in a retry."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class Tracker:
             self.dropped += 1
 
     def close(self) -> None:
-        """Wait a limited time for the last lines, and report how many lines were not written."""
+        """Wait for the last lines, with a timeout, and report how many lines were not written."""
         self._closing.set()
         self._thread.join(self._seconds)
         missing = self.dropped + self._lines.qsize() + len(self._unwritten)

@@ -177,7 +177,7 @@ class Pool:
 
     @property
     def _has_no_workers(self) -> bool:
-        """True if no worker is ready or expected to be ready soon."""
+        """True if no worker is ready, and none is expected to be ready soon."""
         expected = self._replacing and not self.reason
         return not (expected or any(worker.ready for worker in self._workers))
 

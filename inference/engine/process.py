@@ -43,7 +43,7 @@ MAX_MESSAGE_BYTES: Final = 1 << 17
 """Maximum size of a message. Data without a small size limit is passed in arenas."""
 
 ERRORS: Final = "\0errors"
-"""Name under which the outputs' arena contains the errors, as JSON of `Errors`."""
+"""Name of the array in the outputs' arena that contains the errors (`Errors` as JSON)."""
 
 Message = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 connection with limits on its client. httptools (llhttp) parses the requests."""
+"""HTTP/1.1 connection that enforces limits on its client. httptools (llhttp) parses requests."""
 
 import asyncio
 import time
@@ -19,10 +19,10 @@ MAX_HEAD_BYTES: Final = 1 << 16
 MAX_HEADERS: Final = 100
 
 DISCARDED_BYTES: Final = 1 << 16
-"""Size up to which receiving a rejected body is cheaper than a new connection."""
+"""Maximum size (bytes) of a rejected body for which receiving it is cheaper than reconnecting."""
 
 TURN_BYTES: Final = 1 << 18
-"""Size of a body above which connections take turns to receive the rest."""
+"""Size (bytes) of a body above which connections take turns to receive the rest."""
 
 PIECE_BYTES: Final = 1 << 10
 """Maximum number of bytes per parser call, except in a body of known length. This many bytes
@@ -32,7 +32,7 @@ QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
 
 TURN_SECONDS: Final = 0.001
-"""Time (s) for pipelined requests after which it is another connection's turn."""
+"""Maximum time (s) for a connection's pipelined requests before the next connection's turn."""
 
 HIGH_WATER: Final = 1 << 16
 """Size (bytes) of the write buffer above which a response counts as unsent, and the next request
@@ -40,7 +40,7 @@ waits."""
 
 
 class Connection(asyncio.Protocol):
-    """Connection that receives requests and sends their responses, one after the other."""
+    """Connection that receives requests and sends their responses in order."""
 
     transport: asyncio.Transport
     parser: httptools.HttpRequestParser
@@ -394,7 +394,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _advance(self, until: float = 0.0) -> None:
-        """Answer one queued request or, during a turn, as many as the turn has time for.
+        """Answer one queued request or, during a turn, as many requests as its time allows.
 
         A client that pipelines many requests, or sends large JSON, would otherwise block the event
         loop.

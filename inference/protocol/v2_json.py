@@ -42,7 +42,7 @@ MAX_PLAN_BYTES: Final = 2048
 DEFAULT_MAX_JSON: Final = 2 * 2**20
 
 REQUEST_FIELDS: Final = frozenset({"id", "parameters", "inputs", "outputs", "model_name"})
-"""KServe's client adds `model_name`, which must match the path."""
+"""Fields of a request. KServe's client adds `model_name`, which must match the path."""
 REQUEST_PARAMETERS: Final = frozenset({"timeout", "binary_data_output"})
 TENSOR_FIELDS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
 INPUT_REQUIRED: Final = ("name", "shape", "datatype")
@@ -51,7 +51,7 @@ OUTPUT_FIELDS: Final = frozenset({"name", "parameters"})
 OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
 
 BYTES_SIZE: Final = 64
-"""Size (bytes) that is assumed for each string in an output before the output is computed."""
+"""Assumed size (bytes) of each string in an output, used until the output is computed."""
 
 LENGTH_SIZE: Final = 4
 """Size (bytes) of the length that precedes each string in binary form."""

@@ -63,7 +63,7 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
 
 
 class _Reader(HuggingFaceStorageReader):
-    """Reader in which only rank 0 reads the metadata of all files and broadcasts this metadata.
+    """Reader that reads the metadata of all files on rank 0 only and broadcasts it.
 
     Otherwise every process would open the files of all others at least once.
     """

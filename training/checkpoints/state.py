@@ -188,9 +188,10 @@ def _tensors(run: Run) -> Tensors:
 
 
 def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
-    """Drop the optimizer state of parameters that never had a gradient.
+    """Drop the optimizer state of each parameter for which the checkpoint has none.
 
-    Raise ValueError if the state of a parameter is incomplete.
+    Such a parameter had no gradient yet. `missing` contains the names of tensors that are not in
+    the checkpoint. Raise ValueError if only a part of a parameter's state is missing.
     """
     for name, parameter in run.model.parameters().items():
         slots = {

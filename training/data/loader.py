@@ -16,8 +16,8 @@ from training.data.samples import Indices, Samples
 class Batch:
     """This process's part of a batch.
 
-    All processes have the same number of `indices`, of which only the first `real` count; the rest
-    is padding. `total` is the number of samples in the step, over all processes. `seen` is the
+    All processes have the same number of `indices`. Only the first `real` ones count; the others
+    are padding. `total` is the number of samples in the step, over all processes. `seen` is the
     number of the epoch's samples that have been used by the end of the step. `last` marks the last
     batch of the step, after which the optimizer updates the weights.
     """
@@ -71,7 +71,7 @@ def deal(
     seen: int = 0,
     padding: Indices | None = None,
 ) -> Iterator[Batch]:
-    """Yield one process's batches for a step that uses `samples`.
+    """Yield one process's batches of a step; all processes together use `samples`.
 
     `seen` is the number of samples of the epoch that were used before this step. If `padding` is
     set, it contains up to two samples, one of which is added to a batch with a single sample.

@@ -199,8 +199,8 @@ class Verification:
     """Record of verified files, so that a restarted run does not verify them again.
 
     `record`, a file in the run's directory, contains the digest, size and modification time (ns) of
-    each verified file. If it is None, all files are verified at every start. Only a process with
-    `writes` updates the record.
+    each verified file. If it is None, all files are verified at every start. The record is updated
+    only if `writes` is true.
     """
 
     record: Path | None = None

@@ -27,7 +27,7 @@ FOLDERS: Final[dict[str, str]] = {
 }
 """Directory of a data set below data_dir, as named by torchvision or by the archive."""
 PLAIN_FOLDERS: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
-"""Alternative directory below data_dir, which contains the files directly and not in `raw`."""
+"""Alternative directory below data_dir. It contains the files directly instead of in `raw`."""
 
 CIFAR: Final = {
     "cifar10": ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
@@ -40,9 +40,9 @@ CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 def fetch(name: str, folder: Path) -> None:
     """Download a data set to `folder` unless it already exists there.
 
-    The data set's directory appears only when it is complete. torchvision verifies the digests. Of
-    several processes on one machine, the first downloads and the others wait. Raise DataError if
-    the download fails.
+    The data set's directory appears only when it is complete. torchvision verifies the digests. If
+    several processes on one machine call this function, the first one downloads and the others
+    wait. Raise DataError if the download fails.
     """
     if name not in FOLDERS:
         raise DataError(
@@ -191,7 +191,7 @@ def cifar100(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
 
 
 def _read_cifar(paths: list[Path], labels: int, classes: int) -> Images:
-    """Read records of `labels` label bytes, of which the last one is used, and 3x32x32 pixels."""
+    """Read records of `labels` label bytes and 3x32x32 pixels; use only the last label byte."""
     length, parts = labels + CIFAR_PIXELS, []
     for path in paths:
         try:

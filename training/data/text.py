@@ -82,7 +82,7 @@ class Windows:
         return local_order(self._sizes, WINDOW, random)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return tokens and the tokens after them, both N x context.
+        """Return the tokens of each sample and their targets, the next tokens; both N x context.
 
         Raise DataError if a token is out of range or cannot be read.
         """

@@ -169,7 +169,7 @@ def _text(value: object) -> str:
 
 
 def write_report(path: Path, report: DataReport) -> None:
-    """Write a report."""
+    """Write a report as JSON, and create its directory if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (report.model_dump_json(indent=2) + "\n").encode())
 

@@ -254,7 +254,7 @@ def bytes_tokenizer() -> dict[str, Any]:
 
 
 def _letters() -> Iterator[str]:
-    """Yield the printable character with which ByteLevel represents each byte, as in GPT-2."""
+    """Yield the printable character that represents each byte in a ByteLevel tokenizer (GPT-2)."""
     visible, others = {*range(33, 127), *range(161, 173), *range(174, 256)}, itertools.count(256)
     for byte in range(256):
         yield chr(byte if byte in visible else next(others))

@@ -1,4 +1,4 @@
-"""Measurements of a gang before its first step, to find slow nodes.
+"""Measurements that find the slow nodes of a gang before its first step.
 
 Every measurement is limited in time or size, and a node exchanges data with only a few others,
 however large the gang is. A gang of fewer than three processes is not measured.
@@ -136,7 +136,7 @@ def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
 
 
 def node_indices(nodes: Sequence[str]) -> list[int]:
-    """Return each rank's index among the processes on its node. `nodes` is in order of ranks."""
+    """Return each rank's index among the processes on its node. `nodes` has one node per rank."""
     indices: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     return [next(indices[node]) for node in nodes]
 

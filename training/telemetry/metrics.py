@@ -205,7 +205,7 @@ class Metrics(contextlib.ExitStack):
         self._skipped.inc(skipped)
 
     def saved(self, step: int, seconds: float) -> None:
-        """Record a checkpoint that is complete `seconds` after training paused for it.
+        """Record a complete checkpoint of `step`, written `seconds` after training paused for it.
 
         This may be called from any thread.
         """

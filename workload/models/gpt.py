@@ -119,7 +119,7 @@ class FeedForward(nn.Module):
 
 
 def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
-    """Return the cosines and sines of the rotary angles, one for each position and feature pair."""
+    """Return the cosine and the sine of the rotary angle for each position and feature pair."""
     pairs = torch.arange(0, head_width, 2, device=device, dtype=torch.float32)
     angles = torch.outer(
         torch.arange(length, device=device, dtype=torch.float32), 10_000 ** (-pairs / head_width)

@@ -31,7 +31,7 @@ AT_ONCE: Final = 512
 
 @dataclass(frozen=True)
 class Picture:
-    """One image as it will be stored: PNG in the shape of the data set."""
+    """An image as it is stored: a PNG file in the shape of the data set."""
 
     content: bytes
     digest: bytes
@@ -41,7 +41,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Dropped:
-    """An image that will not be stored, and the reason."""
+    """An image that is not stored, and the reason."""
 
     reason: str
 
@@ -163,7 +163,7 @@ def _encoded(picture: Image.Image) -> bytes:
 
 
 def distinct(pictures: Iterator[Picture | Dropped]) -> Iterator[Picture | Dropped]:
-    """Replace each picture whose pixels equal those of an earlier one with Dropped."""
+    """Yield the pictures, with each duplicate (equal pixels) replaced by `Dropped`."""
     seen: set[bytes] = set()
     for picture in pictures:
         if isinstance(picture, Picture):

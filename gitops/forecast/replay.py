@@ -1,4 +1,4 @@
-"""Replay of a snapshot: Volcano places the gangs, and time jumps from one gang's end to the next.
+"""Replay of a snapshot: Volcano places the gangs, and the clock jumps to the next gang's end.
 
 A session is one scheduling cycle of Volcano.
 """
@@ -25,7 +25,7 @@ machine, the next sessions may end before the API server has stored the schedule
 _MAX_SESSIONS_BEHIND: Final = 50
 """Maximum number of sessions to wait for the scheduler to bind pods, since binding can fail."""
 _BOUND: Final = "Running"
-"""Phase of a PodGroup for which the scheduler has assigned nodes to the minimum number of pods."""
+"""Phase of a PodGroup after the scheduler has assigned nodes to its minimum number of pods."""
 _POLL: Final = 0.02
 _TIMEOUT: Final = 120.0
 Placement = dict[str, str | None]
@@ -112,7 +112,7 @@ class Replay:
         ]
 
     def start(self) -> None:
-        """Load the snapshot with its pending gangs, and let the scheduler decide."""
+        """Load the snapshot with its pending gangs, and let the scheduler place them."""
         self._sandbox.load(self.state)
         with self._sandbox.scheduler_paused():
             self._submit(self.runs)

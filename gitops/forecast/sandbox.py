@@ -49,21 +49,21 @@ _PREEMPTION: Final = ",preempt=4"
 _SESSION: Final = re.compile(
     rb"preempt\.go:\d+\] No preemptors in Queue <([^>]+)>|\] Close Session "
 )
-"""Lines that the scheduler logs after preemption in a queue, and at the end of a session."""
+"""Log lines that the scheduler writes after preemption in a queue, and at the end of a session."""
 _KNOWN: Final = re.compile(
     rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNum=(\d+)'
     rb"|\] There are <(\d+)> Jobs, .* <(\d+)> Nodes in total"
 )
-"""Line with the numbers of gangs and nodes that a session considers, in Volcano 1.14 and 1.10."""
+"""Log line with the numbers of gangs and nodes in a session, as in Volcano 1.14 and 1.10."""
 _POD: Final = re.compile(rb"\] Added pod <([^>]+)> into cache")
 _CONFIGURED: Final = re.compile(
     rb"\] (?:Finished loading scheduler config|Successfully loaded Scheduler conf).*"
     rb" actions[=:] ?\[([^]]*)\]"
 )
-"""Line with the actions of a configuration that the scheduler has just loaded."""
+"""Log line with the actions of a configuration that the scheduler has just loaded."""
 _CONFIGURATION: Final = "scheduler.conf"
 _PAUSED: Final = "shuffle"
-"""Action with which the scheduler neither places nor evicts pods: no plugin selects victims."""
+"""Action that neither places pods nor, without a plugin that selects victims, evicts any."""
 _DEFAULT: Final = """\
 actions: enqueue, allocate, backfill
 tiers:
@@ -88,7 +88,7 @@ class SchedulerLog:
         self.queues: list[str] = []
         """Queues that the last session considered for preemption, in this order."""
         self.first: dict[str, int] = {}
-        """Number of the last session that considered a queue first for preemption."""
+        """Maps each queue to the last session that considered this queue first for preemption."""
         self._unfinished: list[str] = []
         self.gangs = self.nodes = 0
         """Numbers of gangs and nodes in the last session."""
@@ -150,12 +150,13 @@ class Sandbox:
         return self._log.read().sessions
 
     def not_preempted(self, queues: Collection[str], since: int) -> set[str]:
-        """Return the queues in which Volcano has not tried all preemptions since session `since`.
+        """Return those of `queues` in which Volcano has not tried all preemptions since `since`.
 
-        Volcano 1.14 tries all preemptions only in the queue that a session considers first, chosen
-        at random (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs
-        are never considered, and are not returned. The session after `since` does not count,
-        because it may have started before the last change.
+        `since` is the number of a session. Volcano 1.14 tries all preemptions only in the queue
+        that a session considers first, and chooses this queue at random
+        (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs are never
+        considered, and are not returned. The session after `since` does not count, because it may
+        have started before the last change.
         """
         log = self._log.read()
         return {q for q in queues if q in log.queues and log.first.get(q, 0) <= since + 1}

@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report_failure(options: argparse.Namespace, reason: str) -> None:
-    """Write a report on a failed preview, replacing an earlier report."""
+    """Write a report of a failed preview; replace an earlier report."""
     from gitops import prices
     from gitops.preview import markdown
     from gitops.preview.build import build
@@ -180,7 +180,7 @@ def _run(options: argparse.Namespace) -> int:
         stack = replace(stack, notices=validation.probe(stack, dry_run=not options.refresh))
     with _workspace(options, stack) as previewed:
         sys.stderr.write(f"previewing {options.stack}…\n")
-        # `pulumi refresh` checks no policies.
+        # `pulumi refresh` does not evaluate policies.
         checks = None if options.refresh else pack
         plan = options.save_plan.resolve() if options.save_plan else None
         with Preview(previewed, checks, refresh=options.refresh, plan=plan) as engine:

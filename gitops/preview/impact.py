@@ -69,7 +69,7 @@ def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
 
 
 def changes_cluster(change: Change) -> bool:
-    """Return whether the object is replaced because its provider is."""
+    """Return whether the object is replaced because its provider is replaced."""
     return "provider" in change.step.replaced_for
 
 
@@ -144,7 +144,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
-    """Yield a warning for each changed server that serves a run or sweep of the same plan."""
+    """Yield a warning for each changed server of a run or sweep that is in the same plan."""
     created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}

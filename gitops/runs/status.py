@@ -49,7 +49,7 @@ class RunStatus:
     """Number of pods that the run needs: the gang's `minMember`, or the number of its existing
     pods (counted as in `pods`) if that is larger."""
     gpus: Counter[str]
-    """Number of accelerators of the running pods for each resource name."""
+    """Number of accelerators that the running pods use, by resource name."""
     restarts: int
     created: datetime | None
     stage: str = ""
@@ -58,7 +58,7 @@ class RunStatus:
     position: int | None = None
     """Position in the queue, starting at 1; None if the run is not waiting."""
     waiting_reason: str = ""
-    """One-line summary if pods of the run wait, or the run is suspended; otherwise empty."""
+    """One-line summary if the run is suspended or its pods wait; otherwise empty."""
     reasons: tuple[str, ...] = ()
     """Reasons for waiting or for the failure."""
     last_log_lines: tuple[str, ...] = ()

@@ -123,7 +123,7 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
 
 
 def repair(snapshot: Snapshot, group: Object) -> list[str]:
-    """Return the kubectl arguments that make Volcano resume a gang that it has forgotten.
+    """Return the kubectl arguments that make Volcano resume a gang that it no longer processes.
 
     The list is empty unless Volcano has admitted the gang without creating its pods, or has missed
     the failure of a pod. Both states also occur briefly in normal operation, so wait before you run

@@ -92,7 +92,7 @@ class Progress:
         self._began = self._printed = time.monotonic()
 
     def step(self, note: str = "") -> None:
-        """Count one step."""
+        """Count one step; if a report is due, print it with `note`."""
         self._done += 1
         now = time.monotonic()
         if now - self._printed >= _REPORT_EVERY or self._done == self._total:
@@ -140,7 +140,7 @@ class _Recorder:
 
 
 class _Forking:
-    """pytest plugin that runs each test in a fork, and tests that share a gang in the same fork.
+    """pytest plugin that runs each test in its own fork; tests that share a gang also share a fork.
 
     A process that has run training cannot fork a gang afterwards, because threads of libraries
     such as OpenMP do not survive a fork.

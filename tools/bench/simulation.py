@@ -133,7 +133,7 @@ class Predictions:
     near_starts: int = 0
     """Gangs in `starts` that start in the predicted range, widened by 20%."""
     misses: dict[str, int] = field(default_factory=dict)
-    """Numbers of gangs whose verdict in the other cluster occurs in no simulation, by reason."""
+    """Number of gangs, by reason, for which no simulation has the other cluster's verdict."""
     differences: list[str] = field(default_factory=list)
 
     def add(self, state: int, predicted: Answer, applied: Answer) -> None:

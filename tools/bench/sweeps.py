@@ -46,8 +46,8 @@ PARALLEL: Final = 4
 MAX_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
 EPOCH_MINUTES: Final = (5, 1)
-"""Durations (min) of an epoch. The shorter the epochs, the larger the share of time in which pods
-start and end."""
+"""Durations (min) of an epoch. With shorter epochs, pods spend a larger share of the time starting
+and terminating."""
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
@@ -229,7 +229,7 @@ class Programs:
             self.processes[run] = process
 
     def lines(self, run: str) -> dict[int, str]:
-        """Return a mapping of the completed epochs of a run to their progress lines."""
+        """Return the progress line of each completed epoch of a run."""
         found: dict[int, str] = {}
         with contextlib.suppress(FileNotFoundError):
             for line in (self.directory / run / PROGRESS_FILE).read_text().splitlines():
@@ -294,7 +294,7 @@ def _train(flags: list[str], directory: str) -> None:
 
 @dataclass
 class Gang:
-    """A trial in the simulated cluster, with the seconds until its pod starts and ends."""
+    """A trial in the simulated cluster, with the time (s) until its pod starts and terminates."""
 
     job: dict[str, Any]
     starts: float = START_SECONDS

@@ -1,4 +1,4 @@
-"""docs/policies.md, generated from the rules."""
+"""Generator of docs/policies.md from the rules."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ the first two for all rules.
 
 
 def page() -> str:
-    """Return docs/policies.md."""
+    """Return the content of docs/policies.md."""
     introduction, heading, limits = _INTRODUCTION.partition("## What the rules do not cover\n")
     own = [_own_section(rule) for rule in DECLARED_RULES if rule.name != KEY]
     parts = [

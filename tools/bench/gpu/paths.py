@@ -70,7 +70,7 @@ CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings of the CPU runs that differ. They may change the losses by at most `TOLERANCE`."""
+"""Settings that differ in the CPU runs. They may change the losses by at most `TOLERANCE`."""
 
 
 class CheckError(Exception):
@@ -231,7 +231,7 @@ def moved(runs: Runs, first: str, then: str) -> dict[str, Any]:
 
 
 def observed(runs: Runs) -> dict[str, Any]:
-    """Check the GPU metrics and the profile of a running program."""
+    """Check the GPU metrics and the profile of a training run."""
     port = 19_400 + os.getpid() % 500
     settings = IMAGES | {"metrics_port": port, "step_delay": 0.1, "profile_steps": 3}
     started = time.monotonic()

@@ -115,7 +115,7 @@ def outputs(export: Path, log: Path, images: Images, **settings: object) -> Imag
 
 
 def equal(export: Path, directory: Path, backend: str, precision: str) -> dict[str, Any]:
-    """Compare the outputs of a backend on the GPU with those of the CPU in fp32."""
+    """Compare the outputs of a backend on the GPU with outputs computed on the CPU in fp32."""
     shape = read_manifest(export).input_shape
     images = np.random.default_rng(0).random((5, *shape), np.float32)
     expected = outputs(export, directory / "cpu.log", images, device="cpu")

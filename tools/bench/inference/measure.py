@@ -1,4 +1,4 @@
-"""Alternating measurements of all servers, so that other load on the host affects all equally."""
+"""Measurements of all servers in turn, so that other load on the host affects all equally."""
 
 import contextlib
 import statistics

@@ -1,4 +1,4 @@
-"""Tables of docs/inference-benchmark.md, from .bench/inference.json."""
+"""Generator of the tables in docs/inference-benchmark.md from .bench/inference.json."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -28,7 +28,7 @@ exit status: 0 if the files were written, 1 if not. An existing environment is n
 """
 STORAGE_KINDS: Final = ("nfs", "cephfs", "existing")
 _MAX_COUNT: Final = 10_000
-"""Twice the maximum number of nodes that Kubernetes supports."""
+"""Maximum count that is accepted: twice the number of nodes that Kubernetes supports."""
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
 
 

@@ -35,8 +35,8 @@ _ORIGIN: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$PATH.*\
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
 
-# A replacement consists of several operations, of which only one is listed. Other operations, such
-# as "read", are omitted.
+# A replacement consists of several operations; only one of them is listed here. Other operations,
+# such as "read", are omitted.
 _OPERATIONS: dict[str, Operation] = {
     "same": "same",
     "create": "create",

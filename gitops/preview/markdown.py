@@ -27,8 +27,8 @@ HEADLINES = {
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _REFERENCES = re.compile(r"([@#])")
-"""First characters of user mentions and issue references. Git hosts recognize both even if these
-characters are escaped."""
+"""First character of a user mention or issue reference. Git hosts recognize mentions and references
+even if this character is escaped."""
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
 _DAYS = 2

@@ -39,12 +39,13 @@ def with_simulation(
     configuration: Path | None,
     repeat: int | None = None,
 ) -> tuple[Plan, Answer | None]:
-    """Simulate a plan, and return it with the violations of the rules that require a simulation.
+    """Simulate a plan; return the plan with the violations found, and the simulation's answer.
 
     `snapshot` is a file name. If it is an empty string, a new snapshot of the stack's cluster is
-    taken; if it is None, nothing is simulated. If the simulation fails, a warning states why, and
-    mandatory rules count as violated. `configuration` is the configuration file of the policy pack,
-    and `repeat` the number of simulations.
+    taken. If it is None or the plan is incomplete, nothing is simulated, and a warning lists the
+    mandatory rules that were not evaluated. If the simulation fails, a warning states why, and
+    mandatory rules count as violated. In both cases, the answer is None. `configuration` is the
+    configuration file of the policy pack, and `repeat` the number of simulations.
 
     Raises:
         GitopsError: If the configuration is invalid.
@@ -257,7 +258,7 @@ def _count(answer: Answer, simulations: int) -> str:
 
 
 def _horizon(answer: Answer, simulations: int) -> str:
-    """Describe in how many simulations a gang never starts, and the time that they cover."""
+    """State in how many simulations a gang does not start, and the time that these cover."""
     gangs = "1 gang finishes" if answer.ends == 1 else f"{answer.ends} gangs finish"
     covered = f"{duration(answer.horizon_seconds)}, in which {gangs}"
     if answer.simulations == 1:

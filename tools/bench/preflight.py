@@ -175,7 +175,7 @@ def process(rank: int, directory: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Return what a process reports about a gang start. Rank 0 also reports preflight events."""
+    """Return a process's report about the start of a gang. Rank 0 also reports preflight events."""
     events: list[Any] = []
     for line in stream(process.stdout):
         content = json.loads(line)

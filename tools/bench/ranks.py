@@ -176,7 +176,7 @@ def peak_mib(pid: int) -> float:
 
 
 def traced(traces: Path, directory: Path) -> dict[str, float]:
-    """Return figures about opened checkpoint files, and the amount of data read by all ranks."""
+    """Return figures about the checkpoint files that ranks open and the data that they read."""
     opened, read = Counter[str](), 0
     ranks = 0
     for path in traces.iterdir():

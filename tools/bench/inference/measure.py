@@ -44,7 +44,7 @@ MIN_REQUESTS: Final = 30
 """Minimum average number of requests in an open loop, unless they take more than 10 s."""
 
 WARM_UP: Final = 0.15
-"""Initial share of a measurement to discard, because the load is still building up."""
+"""Initial share of a measurement that is discarded, because the load is still building up."""
 
 
 def closed_loop(clients: int) -> str:

@@ -207,7 +207,7 @@ def end(running: Running, process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a free port whose successor is also free."""
+    """Return a free port; the next higher port is also free."""
     while True:
         with socket.socket() as probe, socket.socket() as second:
             probe.bind(("127.0.0.1", 0))

@@ -97,10 +97,10 @@ MODELS: Final = {
     ),
     "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }
-"""Maps names to models.
+"""Models by name.
 
-To fit a model, images are enlarged by an integer factor, padded with black, and converted from
-grey to colour. They are never shrunk.
+To fit a model's input shape, images are enlarged by an integer factor, padded with black, and
+converted from grey to colour. They are never shrunk.
 """
 
 

@@ -34,7 +34,7 @@ Restart from the last checkpoint (EX_PROTOCOL).
 
 
 class FatalError(Exception):
-    """An error that a restart would repeat. `workload.run` exits with BAD_INPUT after it."""
+    """An error that every restart would repeat. `workload.run` then exits with BAD_INPUT."""
 
 
 def leave(code: int, immediately: bool = True) -> NoReturn:

@@ -190,7 +190,7 @@ def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
 
 
 class Graphed(nn.Module):
-    """A network on a GPU, replayed from CUDA graphs: one launch per batch, not one per kernel.
+    """A network on a GPU that replays CUDA graphs: one launch per batch instead of one per kernel.
 
     Batches are padded to the next power of two, or to the maximum batch size if that is smaller.
     Inputs of a different shape are computed without a graph.

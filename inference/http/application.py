@@ -155,7 +155,7 @@ class Application:
         return found
 
     def respond(self, request: Request, pending: Pending) -> Response | None:
-        """Return a response that was computed; None if the client has disconnected."""
+        """Return the response for a computed result, or None if the client has disconnected."""
         self._computing -= 1
         self._by_peer[request.peer] -= 1
         if not self._by_peer[request.peer]:

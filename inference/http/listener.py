@@ -31,8 +31,8 @@ _TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 MIN_HANDSHAKES: Final = 16
 MAX_HANDSHAKES: Final = 512
-"""At most an eighth of the connections can be in a TLS handshake, but this limit is at least
-`MIN_HANDSHAKES` and at most `MAX_HANDSHAKES`."""
+"""Upper bound of the limit on concurrent TLS handshakes. The limit is an eighth of the maximum
+number of connections, but at least `MIN_HANDSHAKES` and at most `MAX_HANDSHAKES`."""
 
 ACCEPT_SECONDS: Final = 0.1
 """Time (s) until connections are accepted again after the limit on open files was reached."""

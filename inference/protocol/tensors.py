@@ -36,8 +36,8 @@ MAX_ITEMS: Final = 16
 """Maximum number of items of a list in an error message."""
 
 SHORT_ROW: Final = 8
-"""For rows with fewer numbers, checking each row is slower than serializing the lists again and
-comparing only their brackets and commas."""
+"""Row length below which checking each row is slower than serializing the lists again and comparing
+only their brackets and commas."""
 
 _VALUES: Final = b"0123456789.eE+-truefals"
 """Characters of numbers and booleans, which are removed before brackets and commas are compared.
@@ -255,7 +255,7 @@ def to_bytes(values: NDArray[Any], spec: TensorSpec) -> bytes:
 
 
 def show(value: object) -> str:
-    """Return a short text that lets the client recognize a value in an error message."""
+    """Return a short text for a value in an error message, so that the client can recognize it."""
     if isinstance(value, Array):
         if len(value) > MAX_ITEMS or any(isinstance(each, Object | Array) for each in value):
             return f"a list of {_count(len(value), 'item')}"

@@ -53,8 +53,8 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
 def proxy_exclusions() -> dict[str, str]:
     """Return variables that exclude the cluster from the user's proxy, if one is set.
 
-    The loopback address is excluded, because gRPC would connect through the proxy to Pulumi's
-    engine.
+    The loopback address is excluded as well. Otherwise, gRPC would connect to Pulumi's engine
+    through the proxy.
     """
     names = {name.upper() for name, value in os.environ.items() if value}
     if not names & {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:

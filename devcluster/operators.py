@@ -34,7 +34,7 @@ class Demands:
     bases: tuple[Base, ...] = ()
     tools: tuple[ToolImage, ...] = ()
     volcano: str = ""
-    """Version of the scheduler with simulated nodes; empty for the default."""
+    """Version of Volcano for simulated nodes; empty selects the default."""
 
 
 def of_stack(file: Path, registry: str) -> Demands:

@@ -126,8 +126,8 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
 _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
 """Delay (s) before each retry of an operation that Volcano's webhook did not answer."""
 _OUTDATED: Final = re.compile(r"because it has \d+ child queues|failed to get parent queue")
-"""Refusals of the webhook that also occur shortly after a parent's or child's creation or deletion,
-because the webhook reads the other queues from a cache."""
+"""Errors of the webhook that may be transient: it reads the other queues from a cache, which is
+outdated for a moment after a parent or child is created or deleted."""
 _CACHE_RETRIES: Final = 3
 
 

@@ -37,8 +37,8 @@ class Container:
     def level(self, resource: str) -> Node:
         """Return the container's resources, or the pod's if only they set `resource`."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
-        # In a partial pod, complete resources of a container replace all resources that are defined
-        # elsewhere, so the resources of the pod are not considered.
+        # If the pod is only partially known, but the `resources` of this container are complete,
+        # they override everything that is defined elsewhere, including the resources of the pod.
         alone = self.node.partial and not self.resources.partial
         for level in [self.resources] if alone else [self.resources, shared]:
             if any(not level[fields][resource].absent for fields in ("requests", "limits")):

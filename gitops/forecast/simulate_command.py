@@ -13,8 +13,8 @@ DESCRIPTION = """\
 Loads a snapshot into a simulated cluster with a real API server and real Volcano, applies changes,
 and lets the scheduler decide. Time then jumps from the end of one gang to the end of the next. The
 output lists the gangs that start immediately, wait (with reason and start) or are preempted, the
-free and fragmented GPUs, and the GPUs of each queue. The cluster of the snapshot is neither
-read nor changed.
+free and fragmented GPUs, and the GPUs of each queue. The cluster from which the snapshot was taken
+is not accessed.
 """
 EPILOG = """\
 examples:

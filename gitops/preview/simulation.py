@@ -116,7 +116,8 @@ def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]
     state = state.model_copy(update=_queues_and_classes(changes, state))
     started = [c.new for c in changes if c.new and c.step.operation in ("create", "replace")]
     new = planned_gangs(started, state.taken)
-    # PodGroups and TrainingRuntimes that do not change define the minimum and the pods of gangs.
+    # Unchanged PodGroups and TrainingRuntimes are included, because they define the minimum and the
+    # pods of changed gangs.
     views = [c.new for c in changes if c.new is not None]
     planned = {gang.key: gang for gang in planned_gangs(views, state.taken).gangs}
     assumptions = [not_simulated(title) for title in new.omitted]

@@ -199,7 +199,7 @@ def _reasons(
 
 
 def _forgotten(snapshot: Snapshot, group: Object) -> str:
-    """Return why Volcano may never start a gang, with a remedy, or an empty string."""
+    """Return the reason why Volcano may never start a gang and the remedy; empty if it may."""
     command = f"`{shlex.join(['kubectl', *repair(snapshot, group)])}`"
     if _lacks_pods(snapshot, group):
         namespace, name = group["metadata"]["namespace"], owner(group)

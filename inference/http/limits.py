@@ -39,8 +39,8 @@ class Turns:
     """Connections that take turns within a share of the event loop's time.
 
     Each turn is followed by a pause. Therefore, even a large number of such connections delays
-    small requests no more than a single one would. If `others` is given, it returns the number of
-    other requests so far; the pause is omitted if this number has not changed since the last turn.
+    small requests no more than a single one would. `others` returns the number of other requests
+    received so far. If it has not changed since the last turn, the pause is omitted.
     """
 
     def __init__(self, share: float, others: Callable[[], int] | None = None) -> None:
@@ -122,7 +122,7 @@ class Limits:
             connection.abort()
 
     async def drain(self, seconds: float) -> bool:
-        """Close connections when their requests are answered; return False if time runs out."""
+        """Close connections once their requests are answered; return False if time runs out."""
         deadline = time.monotonic() + seconds
         while self._connections:
             now = time.monotonic()

@@ -75,8 +75,8 @@ class Runtime(BaseModel, ABC):
     managed: ClassVar[Mapping[str, str]] = {}
     """Settings that the stack determines.
 
-    Each maps to the keys to set instead, in backticks; to other advice; or to "" if the setting
-    must be omitted.
+    Maps each setting to the keys to set instead (in backticks), or to other advice. An empty text
+    means that the setting must be omitted.
     """
     worker_arguments: ClassVar[tuple[str, ...]] = ()
     """Additional arguments of every pod of a replica except the first pod."""
@@ -150,7 +150,8 @@ class ProgramArguments(Runtime):
     negation: ClassVar[str | None] = None
     """Prefix of a flag that is set to false; None omits such a flag."""
     repeated: ClassVar[Collection[str]] = ()
-    """Arguments that are repeated for each value of a list. For others, all values follow one."""
+    """Arguments that are repeated for each value of a list. All others appear once, followed by the
+    values."""
     json_lists: ClassVar[Collection[str]] = ()
     """Arguments that take a list as JSON."""
 

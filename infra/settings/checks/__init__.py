@@ -1,7 +1,7 @@
-"""Checks that compare several sections of the settings.
+"""Checks that involve several sections of the settings.
 
-Every public function of this package's modules is a check: it compares the sections that its
-parameters name and yields a sentence for each problem.
+Every public function of this package's modules is a check. Its parameters name the sections that it
+requires, and it yields a message for each problem.
 """
 
 from collections.abc import Callable, Iterator, Mapping

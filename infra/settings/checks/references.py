@@ -294,9 +294,10 @@ def namespaces_differ(
     tenancy: TenancySettings,
     monitoring: MonitoringSettings,
 ) -> Iterator[str]:
-    """Check that no two sections create the same namespace, and none a namespace of Kubernetes.
+    """Check that each section creates a different namespace, and none a system namespace.
 
-    Each section sets its own Pod Security level for its namespace, and deletes it at the end.
+    A section sets the Pod Security level of its namespace. When the stack is destroyed, the
+    namespace is deleted.
     """
     owners: dict[str, str] = {}
     health = gpu.node_health

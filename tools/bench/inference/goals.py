@@ -1,4 +1,4 @@
-"""Goals of our server, evaluated on the measurements."""
+"""Performance goals of this project's server, and their comparison with measurements."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,8 +10,8 @@ from tools.bench.outcome import Goal, ratios, spread
 
 TO_BEST_PEER: Final = {"simple-cnn": 0.85}
 """Maps models to the required ratio of our throughput to the best peer's at 64 clients. The default
-is 1. In docs/inference-benchmark.md, the best peer is mosec. Its front end in Rust is a larger
-advantage for small networks.
+is 1. In docs/inference-benchmark.md, the best peer is mosec, whose front end in Rust matters most
+for small networks.
 """
 
 MAX_CPU: Final = 50e-6

@@ -61,7 +61,7 @@ def of_stack(file: Path, registry: str) -> Demands:
     return Demands(
         tuple(operator for operator in OPERATORS if operator in needed),
         tuple(base for base in BASES if f"{registry}/{base.reference}" in images),
-        tuple(tool for tool in (KUBECTL,) if f"{registry}/{tool.reference}" in images),
+        (KUBECTL,) if f"{registry}/{KUBECTL.reference}" in images else (),
     )
 
 

@@ -63,7 +63,7 @@ _CONFIGURED: Final = re.compile(
 """Log line with the actions of a configuration that the scheduler has just loaded."""
 _CONFIGURATION: Final = "scheduler.conf"
 _PAUSED: Final = "shuffle"
-"""Action that neither places pods nor, without a plugin that selects victims, evicts any."""
+"""Action that places no pods. It also evicts none, because no plugin selects victims."""
 _DEFAULT: Final = """\
 actions: enqueue, allocate, backfill
 tiers:

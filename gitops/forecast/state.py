@@ -150,18 +150,15 @@ class State(_Model):
     @property
     def actions(self) -> list[str]:
         """Actions of the scheduler; empty if its configuration is unknown or invalid."""
-        text = self._scheduler_document().get("actions")
-        return [action.strip() for action in str(text or "").split(",")]
+        text = str(self._scheduler_document().get("actions") or "")
+        return [action.strip() for action in text.split(",") if action.strip()]
 
     @property
     def plugins(self) -> set[str]:
         """Plugins of the scheduler; empty if its configuration is unknown or invalid."""
-        tiers = self._scheduler_document().get("tiers")
+        tiers = _mappings(self._scheduler_document().get("tiers"))
         return {
-            str(plugin.get("name"))
-            for tier in (tiers if isinstance(tiers, list) else ())
-            for plugin in (tier.get("plugins") or () if isinstance(tier, dict) else ())
-            if isinstance(plugin, dict)
+            str(plugin.get("name")) for tier in tiers for plugin in _mappings(tier.get("plugins"))
         }
 
     @property
@@ -199,6 +196,11 @@ class State(_Model):
             for gang in self.gangs
         ]
         return self.model_copy(update={"gangs": gangs})
+
+
+def _mappings(value: object) -> list[dict[str, Any]]:
+    """Return the mappings in a list; an empty list if the value is not a list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def load(file: Path) -> State:

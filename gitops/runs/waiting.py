@@ -199,7 +199,7 @@ def _reasons(
 
 
 def _forgotten(snapshot: Snapshot, group: Object) -> str:
-    """Return the reason why Volcano may never start a gang and the remedy; empty if it may."""
+    """Return a message if Volcano has forgotten a gang, with the remedy; otherwise empty."""
     command = f"`{shlex.join(['kubectl', *repair(snapshot, group)])}`"
     if _lacks_pods(snapshot, group):
         namespace, name = group["metadata"]["namespace"], owner(group)

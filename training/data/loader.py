@@ -85,7 +85,7 @@ def deal(
         if padding is not None and len(part) == 1:
             # Batch norm cannot train on one sample. The padding is another sample of the epoch,
             # because the variance of two equal samples is 0, which would distort the running
-            # statistics. These include all padding.
+            # statistics, which include all padding.
             others = padding[padding != part]
             part = np.append(part, others[:1] if len(others) else part)
         yield Batch(part, real, total, seen + total, last=start + batch_size >= each)

@@ -68,10 +68,12 @@ def test_weights_without_effect_are_rejected() -> None:
         Changes(queues=["vision.weight=3"]).apply(before)
 
 
-@pytest.mark.parametrize("text", [None, "tiers: 3", "- a", ": [", "tiers: [1, plugins: [a]]"])
+@pytest.mark.parametrize(
+    "text", [None, "tiers: 3", "- a", ": [", "tiers: [1, plugins: [a]]", "tiers: [{plugins: 3}]"]
+)
 def test_an_invalid_scheduler_configuration_has_no_plugins(text: str | None) -> None:
     before = state().model_copy(update={"scheduler_configuration": text})
-    assert before.plugins == set()
+    assert (before.plugins, before.actions, before.evicts) == (set(), [], False)
     assert Changes(queues=["vision.weight=3"]).apply(before)[0].queues[0].spec == {"weight": 3}
 
 

@@ -175,6 +175,10 @@ class _Forking:
 
     @staticmethod
     def _run(items: Sequence[pytest.Item]) -> None:
+        if torch := sys.modules.get("torch"):
+            # PyTorch replaces its thread pool after a fork, at the first use. If two threads of a
+            # test use it first, at the same time, PyTorch aborts the process.
+            torch.set_num_threads(1)
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         sys.stdout.flush()

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 from devcluster import DevclusterError, environment, host, launcher, lifecycle
 from devcluster.launcher import exclusive
-from devcluster.operators import Demands
+from devcluster.operators import Requirements
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
@@ -124,9 +124,9 @@ def _up(options: argparse.Namespace) -> int:
         raise DevclusterError(
             "--volcano requires simulated nodes: on real nodes, the stack installs it"
         )
-    demands = Demands(operators=options.operators, volcano=options.volcano)
+    requirements = Requirements(operators=options.operators, volcano=options.volcano)
     with exclusive(Layout.of(choice.kind).lock, "devcluster up"):
-        lifecycle.up(spec, reporter, demands)
+        lifecycle.up(spec, reporter, requirements)
     return 0
 
 

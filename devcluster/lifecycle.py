@@ -16,7 +16,7 @@ from devcluster import DevclusterError, host, launcher, operators
 from devcluster.images.base_image import PYTORCH
 from devcluster.images.catalog import OPERATOR_IMAGES, BaseImages, ToolImage, push_tools
 from devcluster.nodes import image_stores
-from devcluster.operators import Demands
+from devcluster.operators import Requirements
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
@@ -32,7 +32,7 @@ with a load of 15."""
 PORT_RANGE = (20_000, 32_768)
 """Port range for control planes, below Linux's ephemeral ports (ip(7))."""
 
-NO_DEMANDS = Demands()
+NO_REQUIREMENTS = Requirements()
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Early(Protocol):
 def up(
     spec: ClusterSpec,
     reporter: Reporter,
-    demands: Demands = NO_DEMANDS,
+    requirements: Requirements = NO_REQUIREMENTS,
     early: Early | None = None,
 ) -> Cluster:
     """Start the cluster unless it is running, and add the operators and images that a stack needs.
@@ -78,9 +78,9 @@ def up(
         reporter.say(f"installing Debian packages: {', '.join(packages)}")
         with reporter.step("Debian packages"):
             host.install_packages(packages, layout.logs / "packages.log")
-    wanted = demands.operators if real else volcano_release(demands.volcano)
+    wanted = requirements.operators if real else volcano_release(requirements.volcano)
     record = launcher.running(layout)
-    if record is not None and demands.volcano:
+    if record is not None and requirements.volcano:
         raise DevclusterError(
             "the cluster is already running, and --volcano takes effect only when it starts: stop "
             "it first with `python -m devcluster down --nodes simulated`"
@@ -92,7 +92,7 @@ def up(
         if real and (message := image_stores.free_space(layout)):
             reporter.say(message)
         host.check(spec, layout, wanted)
-    base = BaseImages(layout, _uv(), demands.bases) if real else None
+    base = BaseImages(layout, _uv(), requirements.bases) if real else None
     if base is not None:
         base.start()
     with reporter.step("tools") as step:
@@ -102,7 +102,7 @@ def up(
     cluster = Cluster(spec, layout, toolchain)
     if record is None:
         with reporter.step("cluster") as step:
-            _start(cluster, step, early, demands.volcano)
+            _start(cluster, step, early, requirements.volcano)
     elif launcher.has_other_tools(record, toolchain.bin):
         reporter.say(
             "cluster: already running, with tools of another version: `make down` and `make up` "
@@ -112,7 +112,7 @@ def up(
         reporter.say("cluster: already running")
     if base is not None:
         tools = [image for name in toolchain.manifests for image in OPERATOR_IMAGES[name]]
-        _publish(cluster, base, [*tools, *demands.tools], reporter)
+        _publish(cluster, base, [*tools, *requirements.tools], reporter)
     product, count = spec.gpu_product, spec.simulated_nodes
     simulated_nodes.ensure(count, product, cluster.kubectl, tainted=real)
     _await_service_account(cluster)

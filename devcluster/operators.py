@@ -27,7 +27,7 @@ READY_SECONDS: Final = 180
 
 
 @dataclass(frozen=True)
-class Demands:
+class Requirements:
     """Operators to run in the cluster, images for its registry, and Volcano's version."""
 
     operators: tuple[Operator, ...] = ()
@@ -37,7 +37,7 @@ class Demands:
     """Version of Volcano for simulated nodes; empty selects the default."""
 
 
-def of_stack(file: Path, registry: str) -> Demands:
+def of_stack(file: Path, registry: str) -> Requirements:
     """Return the operators and images that a stack's configuration requires.
 
     Unknown keys are ignored, because the preview reports them. Raise DevclusterError if the file
@@ -58,7 +58,7 @@ def of_stack(file: Path, registry: str) -> Demands:
     images = set(map(str, _values(document, "base_image")))
     arguments = [each for each in _values(document, "args") if isinstance(each, dict)]
     images.update(str(value) for each in arguments for value in each.values())
-    return Demands(
+    return Requirements(
         tuple(operator for operator in OPERATORS if operator in needed),
         tuple(base for base in BASES if f"{registry}/{base.reference}" in images),
         (KUBECTL,) if f"{registry}/{KUBECTL.reference}" in images else (),

@@ -27,7 +27,7 @@ def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
     plan_read = plan(events, hide)
     resources = changes(plan_read.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}
-    return plan(events, hide.and_also(hidden)) if hidden else plan_read
+    return plan(events, hide.with_secrets(hidden)) if hidden else plan_read
 
 
 def literals(views: Iterable[View]) -> Iterator[str]:

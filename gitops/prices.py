@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gitops.errors import GitopsError
 from gitops.stack_file import parse
+from kube.accelerators import NVIDIA_GPU
 from workload.configuration import problem_sentences
 
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
-WHOLE_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+WHOLE_GPUS = (NVIDIA_GPU, "amd.com/gpu")
 """Resources whose unit is a whole GPU. The price table maps other resources to fractions."""
 HOST_RESOURCES = ("cpu", "memory")
 Share = Annotated[Decimal, Field(ge=0, le=1)]

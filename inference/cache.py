@@ -131,7 +131,7 @@ class Cache:
                 return
 
     def _make_space(self, size: int) -> None:
-        """Delete abandoned files, and old copies until `size` bytes fit.
+        """Delete abandoned files, and then the least recently used copies until `size` bytes fit.
 
         Raise OSError if `size` exceeds the capacity.
         """

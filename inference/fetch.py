@@ -82,8 +82,8 @@ def fetch(
     return read_manifest(folder)
 
 
-class _SameServer(urllib.request.HTTPRedirectHandler):
-    """Redirect handler that stays within one server."""
+class _SameServerRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirect handler that rejects redirects to other servers."""
 
     def redirect_request(
         self,
@@ -124,7 +124,7 @@ def _open(url: str, cache: Cache | None) -> Read:
 
 
 def _read_web(address: str) -> Iterator[bytes]:
-    opener = urllib.request.build_opener(_SameServer)
+    opener = urllib.request.build_opener(_SameServerRedirects)
     with opener.open(quote(address, safe=string.punctuation), timeout=READ_SECONDS) as response:
         while chunk := response.read(CHUNK_BYTES):
             yield chunk
@@ -148,13 +148,13 @@ def _provide(read: Read, url: str, file: Weights, folder: Path, cache: Cache | N
         _download(read, url, file, folder)
         return
     with cache.lock(file.sha256) as progress:
-        if _copied(cache, file, folder):
+        if _copy_from_cache(cache, file, folder):
             return
         _download(read, url, file, folder, progress)
         cache.keep(file.sha256, path)
 
 
-def _copied(cache: Cache, file: Weights, folder: Path) -> bool:
+def _copy_from_cache(cache: Cache, file: Weights, folder: Path) -> bool:
     """Copy a file from the cache. Return False if there is no intact copy or copying fails."""
     with cache.open(file.sha256, file.size) as source:
         if source is None:
@@ -210,7 +210,7 @@ def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _fetch_errors(message: str) -> Iterator[None]:
-    """Convert download errors to FetchError with their first line; the other lines repeat it."""
+    """Convert download errors to FetchError. Keep only the first line; the rest repeats it."""
     from obstore.exceptions import BaseError
 
     try:

@@ -34,14 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         conditions = parse_named(options.conditions)
         candidate, incumbent = read_manifest(options.candidate), read_manifest(options.incumbent)
     except (ExportError, ValueError) as error:
-        return _rejected(str(error))
+        return _reject(str(error))
     if found := list(violations(conditions, candidate.metrics, incumbent.metrics)):
-        return _rejected(f"{candidate.run} is not promoted: {'; '.join(found)}")
+        return _reject(f"{candidate.run} is not promoted: {'; '.join(found)}")
     emit("promoted", run=candidate.run, incumbent=incumbent.run, metrics=candidate.metrics)
     return exit_codes.DONE
 
 
-def _rejected(message: str) -> int:
+def _reject(message: str) -> int:
     conclude("error", message=message, exit_code=exit_codes.FAILED)
     return exit_codes.FAILED
 

@@ -21,7 +21,7 @@ USERNAME: Final = "OCI_USERNAME"
 PASSWORD: Final = "OCI_PASSWORD"  # noqa: S105  the name of a variable
 """Environment variables with the credentials of a registry. By default, requests are anonymous."""
 PLAIN_HTTP: Final = "OCI_PLAIN_HTTP"
-"""Environment variable; `true` for a registry without TLS, to which no credentials are sent."""
+"""Environment variable: `true` selects HTTP without TLS, over which no credentials are sent."""
 
 _URL: Final = re.compile(
     r"oci://(?P<host>[A-Za-z0-9.-]+(:\d+)?)/(?P<repository>[a-z0-9][a-z0-9._/-]*)"
@@ -130,7 +130,7 @@ class RegistryFiles:
             challenged = error.code == 401 and _origin(error.url) == _origin(url)
             if not challenged or not url.startswith("https:"):
                 raise
-            self._authorization = _authorized(error.headers.get("WWW-Authenticate", ""))
+            self._authorization = _authorization_header(error.headers.get("WWW-Authenticate", ""))
         return self._opener.open(self._request(url), timeout=READ_SECONDS)
 
     def _request(self, url: str) -> urllib.request.Request:
@@ -154,10 +154,11 @@ def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:
     return found
 
 
-def _authorized(challenge: str) -> str:
-    """Return the Authorization header for a challenge.
+def _authorization_header(challenge: str) -> str:
+    """Return the value of the Authorization header that answers a challenge.
 
-    It contains Basic credentials, or a bearer token that is requested with these credentials.
+    It contains Basic credentials (empty if none are set), or a bearer token that is requested with
+    these credentials.
     """
     user, password = os.environ.get(USERNAME, ""), os.environ.get(PASSWORD, "")
     pair = base64.b64encode(f"{user}:{password}".encode()).decode()

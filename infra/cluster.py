@@ -17,7 +17,7 @@ import yaml
 from infra.component import KubernetesObject
 from infra.manifests import with_metadata
 from infra.outputs import ClusterOutput
-from infra.settings.cluster import IN_CLUSTER, MOVES, ClusterSettings
+from infra.settings.cluster import IN_CLUSTER, MOVE_ERROR, ClusterSettings
 
 OUTPUT: Final = "cluster"
 """Stack output with the identity of the cluster."""
@@ -109,8 +109,8 @@ def identity(
         return {"uid": uid, "identifier": known["identifier"]}
     if not allow_move:
         raise pulumi.RunError(
-            f"The stack {MOVES}: it is deployed to the cluster whose kube-system namespace has the "
-            f"UID {known['uid']}, but the context {context!r} points to the cluster {uid}. "
+            f"The stack {MOVE_ERROR}: it is deployed to the cluster whose kube-system namespace "
+            f"has the UID {known['uid']}, but the context {context!r} points to the cluster {uid}. "
             "Everything would be created in the new cluster and deleted from the old one. Correct "
             "gpu-platform:cluster.context, or set gpu-platform:cluster.allow_move to true "
             "(docs/moving.md)."

@@ -123,11 +123,11 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
     return ordered
 
 
-_PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
+_RETRY_DELAYS: Final = (1, 2, 4, 8, 15, 15, 15)
 """Delay (s) before each retry of an operation that Volcano's webhook did not answer."""
-_OUTDATED: Final = re.compile(r"because it has \d+ child queues|failed to get parent queue")
-"""Errors of the webhook that may be transient: it reads the other queues from a cache, which is
-outdated for a moment after a parent or child is created or deleted."""
+_OUTDATED_CACHE: Final = re.compile(r"because it has \d+ child queues|failed to get parent queue")
+"""Errors of the webhook that may be transient: the webhook reads the other queues from a cache,
+which is outdated for a moment after a parent or child is created or deleted."""
 _CACHE_RETRIES: Final = 3
 
 
@@ -143,12 +143,12 @@ async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
             f"{failed.name}: Volcano's controllers have not opened the queue. Check that they are "
             "running: kubectl get pods -A -l app=volcano-controller"
         )
-    retries = len(_PAUSES) if "failed calling webhook" in error else 0
-    if _OUTDATED.search(error):
+    retries = len(_RETRY_DELAYS) if "failed calling webhook" in error else 0
+    if _OUTDATED_CACHE.search(error):
         retries = _CACHE_RETRIES
     if attempts > retries:
         return False
-    await asyncio.sleep(_PAUSES[attempts - 1])
+    await asyncio.sleep(_RETRY_DELAYS[attempts - 1])
     return True
 
 

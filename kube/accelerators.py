@@ -65,10 +65,16 @@ _DEVICE_CLASSES: Final = (
 OTHER_DEVICES: Final = (*_NETWORKS, *_STORAGE_AND_VIRTUALIZATION, *_DEVICE_CLASSES)
 """Name patterns of the extended resources and DRA device classes that are not accelerators."""
 
+NVIDIA_GPU: Final = "nvidia.com/gpu"
+SHARED_SUFFIX: Final = ".shared"
+MIG_PREFIX: Final = "nvidia.com/mig-"
+"""Resource names of NVIDIA's device plugin: whole GPUs, the suffix of time-sliced GPUs, and the
+prefix of MIG devices."""
+
 KNOWN_ACCELERATORS: Final = (
-    "nvidia.com/gpu",
-    "nvidia.com/gpu.shared",
-    "nvidia.com/mig-1g.10gb",
+    NVIDIA_GPU,
+    f"{NVIDIA_GPU}{SHARED_SUFFIX}",
+    f"{MIG_PREFIX}1g.10gb",
     "gpu.nvidia.com",
     "mig.nvidia.com",
     "amd.com/gpu",
@@ -79,14 +85,11 @@ KNOWN_ACCELERATORS: Final = (
 _AMOUNTS: Final = ("*/vgpu-memory*", "*/vgpu-cores", "*/gpumem*", "*/gpucores", "*/gpu-mem*")
 """Name patterns of resources that state how much of a GPU a container gets."""
 
-SHARED_SUFFIX: Final = ".shared"
-"""Suffix that NVIDIA's device plugin adds to the name of time-sliced GPUs."""
-
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix in the name of the extended resource that each DRA device class provides implicitly."""
 
 
-_BUILT_IN: Final = (
+BUILT_IN_RESOURCES: Final = (
     "cpu",
     "memory",
     "pods",
@@ -95,9 +98,11 @@ _BUILT_IN: Final = (
     "hugepages-*",
     "attachable-volumes-*",
 )
+"""Name patterns of the resources whose names have no domain."""
 
 NOT_ACCELERATORS: Final = "|".join(
-    sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*") for name in (*_BUILT_IN, *OTHER_DEVICES)
+    sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*")
+    for name in (*BUILT_IN_RESOURCES, *OTHER_DEVICES)
 )
 """Regular expression for the names of resources that are not accelerators.
 

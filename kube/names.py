@@ -34,7 +34,8 @@ TASK_LABEL: Final = "volcano.sh/task-spec"
 """Label with the name of the Volcano Job's task to which a pod belongs."""
 
 GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
-"""Node label with the GPU model, which NVIDIA's GPU feature discovery sets."""
+GPU_COUNT_LABEL: Final = "nvidia.com/gpu.count"
+"""Node labels that NVIDIA's GPU feature discovery sets: the GPU model, and the number of GPUs."""
 
 PREEMPTABLE_ANNOTATION: Final = "volcano.sh/preemptable"
 """Annotation that states whether Volcano may preempt or reclaim the pods."""

@@ -18,7 +18,7 @@ from traitlets import Float
 from notebooks.gpus import Gpus
 from notebooks.idle import Idle
 
-_LONGEST_INTERVAL = 15.0
+_MAX_CHECK_SECONDS = 15.0
 
 
 class Idleness(ExtensionApp):
@@ -35,7 +35,7 @@ class Idleness(ExtensionApp):
         self._active = datetime.now(UTC)
         self._warned = False
         self.handlers.append((r"/gpu-platform/idle", _State, {"idleness": self}))
-        interval = min(_LONGEST_INTERVAL, self.limit_seconds / 20)
+        interval = min(_MAX_CHECK_SECONDS, self.limit_seconds / 20)
         self._callback = PeriodicCallback(self._evaluate, interval * 1000)
         self._callback.start()
         self.log.info(

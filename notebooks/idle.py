@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 _WARNING_SECONDS = 600.0
-"""Time between the warning and the suspension, unless half of `Idle.limit` is shorter."""
+"""Maximum time (s) from the warning to the suspension, which is at most half of `Idle.limit`."""
 
 
 @dataclass(frozen=True)

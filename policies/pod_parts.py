@@ -76,20 +76,20 @@ class JoinedNode(Node):
 
 
 class RenamedNode(Node):
-    """An object with some fields at non-standard paths."""
+    """An object with some fields at non-standard paths. `standard` contains the other fields."""
 
-    __slots__ = ("_fields", "_inner", "_usual")
+    __slots__ = ("_fields", "_inner", "_standard")
 
-    def __init__(self, node: Node, fields: Mapping[str, str], usual: Node) -> None:
-        super().__init__(usual.value, usual.parent, usual.key, usual.partial)
+    def __init__(self, node: Node, fields: Mapping[str, str], standard: Node) -> None:
+        super().__init__(standard.value, standard.parent, standard.key, standard.partial)
         self._inner = node
         self._fields = fields
-        self._usual = usual
+        self._standard = standard
 
     def __getitem__(self, key: Key) -> Node:
         path = self._fields.get(str(key))
-        found = self._inner.at(path) if path else self._usual[key]
-        return found if found.present else self._usual[key]
+        found = self._inner.at(path) if path else self._standard[key]
+        return found if found.present else self._standard[key]
 
 
 class ContainerNode(Node):

@@ -34,8 +34,8 @@ def address_of(namespace: str, group: str, kind: str, name: str) -> str:
     The group is omitted only if it belongs to Kubernetes (no dot, or a subdomain of k8s.io), so
     that custom resources of other groups cannot have the same address as a built-in object.
     """
-    is_own = "." not in group or group.endswith(".k8s.io")
-    return f"{namespace}/{kind if is_own else f'{kind}.{group}'}/{name}"
+    is_built_in = "." not in group or group.endswith(".k8s.io")
+    return f"{namespace}/{kind if is_built_in else f'{kind}.{group}'}/{name}"
 
 
 def _without_anchors(value: Any) -> Any:
@@ -164,8 +164,8 @@ class Resource:
         ]
 
     @cached_property
-    def unseen(self) -> str:
-        """Reason why rules cannot see everything that the resource deploys; usually empty."""
+    def unseen_effects(self) -> str:
+        """Effects that rules cannot see, such as `it deploys a chart`; usually empty."""
         if self.pulumi_type == _RELEASE:
             return "it deploys a chart"
         return self.record.unseen if self.record is not None else ""

@@ -15,7 +15,7 @@ from recorder.pods import Attempt
 END_SECONDS: Final = 5.0
 """Time (s) to wait for the rest of a log after its container has terminated."""
 
-STREAMS: Final = 90
+MAX_STREAMS: Final = 90
 """Maximum number of log streams per HTTP/2 connection. API servers allow at least 100. A stream
 above their limit would block until another stream ends."""
 
@@ -129,7 +129,7 @@ class LogStreams:
                 return stream
         client = self._connect()
         client._client._client.event_hooks["response"].append(_read_error)
-        self._streams.append((client, asyncio.Semaphore(STREAMS)))
+        self._streams.append((client, asyncio.Semaphore(MAX_STREAMS)))
         return self._streams[-1]
 
 

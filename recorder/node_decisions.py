@@ -19,7 +19,7 @@ MARK: Final = "gpu-platform.dev/gpu-unhealthy"
 OPT_OUT: Final = "gpu-platform.dev/node-health"
 """Annotation that excludes a node from all actions of this program if its value is `ignore`."""
 CONDITION: Final = "GpuUnhealthy"
-RETURNED_ANNOTATION: Final = "gpu-platform.dev/gpu-checked"
+UNCORDONED_ANNOTATION: Final = "gpu-platform.dev/gpu-checked"
 """Annotation with the time when a node was uncordoned. Earlier reports and faults are ignored."""
 
 Reason = Literal["DevicesUnhealthy", "XidError", "SlowInGangs", "UnreadableMark"]
@@ -187,7 +187,7 @@ def node_state(
         condition=conditions.get(CONDITION) == "True",
         ignored=annotations.get(OPT_OUT) == "ignore",
         xids=frozenset() if errors is None else errors.get(name),
-        checked=_time(annotations.get(RETURNED_ANNOTATION, "")),
+        checked=_time(annotations.get(UNCORDONED_ANNOTATION, "")),
         version=(metadata.resourceVersion if metadata else None) or "",
     )
 

@@ -35,7 +35,7 @@ from kube.names import RUN_LABEL
 from recorder.node_decisions import (
     CONDITION,
     MARK,
-    RETURNED_ANNOTATION,
+    UNCORDONED_ANNOTATION,
     Action,
     Fault,
     Memory,
@@ -201,7 +201,7 @@ class Controller:
         else:
             annotations = {MARK: to_annotation(fault)}
             if fault is None:
-                annotations[RETURNED_ANNOTATION] = datetime.fromtimestamp(now, UTC).isoformat()
+                annotations[UNCORDONED_ANNOTATION] = datetime.fromtimestamp(now, UTC).isoformat()
             metadata: dict[str, Any] = {"annotations": annotations}
             # The API server rejects the patch if the node has changed since it was read.
             metadata["resourceVersion"] = node.version

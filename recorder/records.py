@@ -19,11 +19,11 @@ from typing import Any, Final
 from recorder.pods import Termination
 
 DIRECTORY: Final = "failures"
-SAME_FAILURE: Final = timedelta(minutes=10)
+SAME_FAILURE_WINDOW: Final = timedelta(minutes=10)
 """A container that was running when a failure began belongs to the failure if it terminates within
 this time."""
 
-RESERVE: Final = 64 * 2**20
+RESERVED_BYTES: Final = 64 * 2**20
 """Number of bytes of a claim that are kept free for checkpoints."""
 
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
@@ -67,10 +67,10 @@ def write(
     if len(list(directory.glob("*.json"))) >= bounds.pods:
         return None
     path = directory / name
-    if shutil.disk_usage(_existing_ancestor(run_dir)).free < RESERVE:
+    if shutil.disk_usage(_existing_ancestor(run_dir)).free < RESERVED_BYTES:
         raise OSError(
-            f"{run_dir}: less than {RESERVE // 2**20} MiB are free; this space is reserved for "
-            "checkpoints"
+            f"{run_dir}: less than {RESERVED_BYTES // 2**20} MiB are free; this space is reserved "
+            "for checkpoints"
         )
     directory.mkdir(parents=True, exist_ok=True)
     # The JSON file comes last: if it exists, its log file exists.
@@ -110,7 +110,7 @@ def _directory(failures: Path, termination: Termination) -> Path:
         first = datetime.strptime(directory.name, _STAMP).replace(tzinfo=UTC)
         # Compare with a tolerance: directory names have a resolution of one second, and the
         # container that was observed first may not be the first one that terminated.
-        if start <= first + timedelta(seconds=1) and abs(end - first) <= SAME_FAILURE:
+        if start <= first + timedelta(seconds=1) and abs(end - first) <= SAME_FAILURE_WINDOW:
             return directory
     return failures / end.strftime(_STAMP)
 

@@ -5,6 +5,8 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+from kube.accelerators import NVIDIA_GPU
+from kube.names import GPU_COUNT_LABEL, GPU_PRODUCT_LABEL
 from simulation import ClusterError
 
 GPUS = 8
@@ -12,9 +14,9 @@ CAPACITY = {
     "cpu": "64",
     "memory": "512Gi",
     "pods": "110",
-    "nvidia.com/gpu": str(GPUS),
+    NVIDIA_GPU: str(GPUS),
 }
-NEW = "node.kubernetes.io/not-ready"
+NEW_NODE_TAINT = "node.kubernetes.io/not-ready"
 """Taint of new nodes. Controllers remove it shortly after a node becomes Ready."""
 TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 
@@ -29,8 +31,8 @@ def manifest(index: int, product: str, *, tainted: bool = False) -> dict[str, ob
         "kubernetes.io/hostname": f"simulated-{index}",
         "kubernetes.io/os": "linux",
         "nvidia.com/gpu.present": "true",
-        "nvidia.com/gpu.product": product,
-        "nvidia.com/gpu.count": str(GPUS),
+        GPU_PRODUCT_LABEL: product,
+        GPU_COUNT_LABEL: str(GPUS),
     }
     return {
         "apiVersion": "v1",
@@ -79,4 +81,4 @@ def _ready(kubectl: Sequence[str]) -> int:
     template = f'{{range .items[*]}}{each}{{"\\n"}}{{end}}'
     command = [*kubectl, "get", "nodes", "--selector=type=kwok", f"--output=jsonpath={template}"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return sum("True" in line and NEW not in line for line in lines.splitlines())
+    return sum("True" in line and NEW_NODE_TAINT not in line for line in lines.splitlines())

@@ -25,7 +25,7 @@ from infra.sweep import Sweep, template_name, winner_path
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE, command
 from kube.names import SWEEP_SUMMARY_ANNOTATION
 from sweeps.decisions import (
-    OVER,
+    FINISHED,
     Action,
     Bounds,
     Budget,
@@ -130,7 +130,7 @@ class Controller:
 
     def _pause_earlier(self, jobs: Mapping[str, Object]) -> bool:
         """Pause trials of earlier specifications. Return whether any of them is still active."""
-        active = [run for run in self._study.earlier if run in jobs and _is_active(jobs[run])]
+        active = [run for run in self._study.earlier_runs if run in jobs and _is_active(jobs[run])]
         for run in active:
             if _phase(jobs[run]) != "pausing":
                 self._command(jobs[run], suspended=True)
@@ -219,7 +219,7 @@ class Controller:
                 created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
                 entry = {"seconds": 0.0, "seen": created.timestamp(), "phase": "waiting"}
             idle = trial.phase in _WITHOUT_GPUS and entry["phase"] in _WITHOUT_GPUS
-            if not idle and entry["phase"] not in OVER:
+            if not idle and entry["phase"] not in FINISHED:
                 entry["seconds"] += max(now - entry["seen"], 0.0) * self._sweep.settings.gpus
             ledger[trial.run] = {**entry, "seen": now, "phase": trial.phase}
         self._study.write_ledger(ledger)

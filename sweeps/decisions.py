@@ -17,7 +17,7 @@ In the phase `asked`, the sampler has suggested the trial, but its job has not b
 `asked` and the action `ask` are named after Optuna's ask-and-tell interface.
 """
 
-OVER: Final = ("succeeded", "failed")
+FINISHED: Final = ("succeeded", "failed")
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Budget:
 
     def is_spent(self, gpu_seconds: float, seconds: float) -> bool:
         """Return whether all trials must be paused permanently."""
-        late = self.seconds is not None and seconds > self.seconds
-        return late or gpu_seconds + self.reserve > self.gpu_seconds
+        out_of_time = self.seconds is not None and seconds > self.seconds
+        return out_of_time or gpu_seconds + self.reserve > self.gpu_seconds
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Study:
         self.distributions = distributions(sweep.settings.space)
 
     @property
-    def earlier(self) -> list[str]:
+    def earlier_runs(self) -> list[str]:
         """Unfinished runs that belong only to earlier specifications of the sweep.
 
         Runs that are also unfinished trials of the current specification are not included.

@@ -57,7 +57,7 @@ def test_an_interrupted_start_is_continued(script: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_an_environment_that_does_not_work_is_made_again(script: Path, tmp_path: Path) -> None:
+def test_an_environment_that_does_not_work_is_recreated(script: Path, tmp_path: Path) -> None:
     folder = tmp_path / "venv"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/python").symlink_to("/gone/python")

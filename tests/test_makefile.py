@@ -19,7 +19,7 @@ def make(*arguments: str, checkout: Path = ROOT) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("python", [sys.executable, "/gone/python3"])
-def test_an_environment_whose_python_was_removed_is_made_again(tmp_path: Path, python: str) -> None:
+def test_an_environment_whose_python_was_removed_is_recreated(tmp_path: Path, python: str) -> None:
     for name in ("requirements/uv.txt", "requirements/devcluster.txt", ".venv/bin/python"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -20,7 +20,10 @@ Run = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Returns status and calls; `unit` and `others` are the exit statuses of pytest's two parts."""
+    """Function that runs the script and returns its exit status and pytest's calls.
+
+    `unit` and `others` are the exit statuses of pytest's two parts.
+    """
 
     def start(
         *arguments: str, unit: int = 0, tools: int = 0, others: int = 0
@@ -45,7 +48,7 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def test_all_tests_are_the_unit_tier_and_then_the_engine_beside_all_clusters(run: Run) -> None:
+def test_all_tests_are_the_unit_tier_and_then_engine_and_clusters(run: Run) -> None:
     assert run("") == (0, [UNIT, TOOLS, OTHERS])
 
 

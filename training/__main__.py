@@ -91,4 +91,4 @@ if __name__ == "__main__":
     if os.getpid() == 1:
         # PID 1 of a container ignores SIGTERM by default. There is nothing to save yet.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    exit_codes.leave(main())
+    exit_codes.exit_process(main())

@@ -20,7 +20,7 @@ TOKENS: Final = 16_384
 
 
 def batch_size(tokens: int, maximum: int) -> int:
-    """Return the samples per batch: fewer for samples with many tokens, whose logits are large."""
+    """Return the number of samples per batch: fewer for long texts, whose logits are large."""
     return min(maximum, max(1, TOKENS // tokens))
 
 

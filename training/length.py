@@ -49,11 +49,11 @@ class Length:
 
     def end(self, position: Position) -> int:
         """Return the position (in samples) within the epoch at which the epoch or the run ends."""
-        return min(self.epoch, position.seen + self._left(position))
+        return min(self.epoch, position.seen + self._remaining(position))
 
     def is_reached(self, position: Position) -> bool:
         """Return whether the run ends at this position."""
-        return self._left(position) <= 0
+        return self._remaining(position) <= 0
 
     def total(self, position: Position) -> int:
         """Return the number of samples of the full run, given the current number of processes."""
@@ -73,7 +73,7 @@ class Length:
 
     def check(self, position: Position, config: TrainingConfig) -> None:
         """Raise ConfigurationError if the run has already exceeded the configured length."""
-        if self._left(position) < 0:
+        if self._remaining(position) < 0:
             name, value = config.length
             raise ConfigurationError(
                 f"the run in {config.run_dir} has already trained for {position.step} steps "
@@ -81,7 +81,7 @@ class Length:
                 f"set a larger {name}, or choose another run_dir"
             )
 
-    def _left(self, position: Position) -> int:
+    def _remaining(self, position: Position) -> int:
         """Return an upper bound on the remaining samples: 0 at the end, negative beyond it."""
         if self.steps is not None:
             return (self.steps - position.step) * self.step

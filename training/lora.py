@@ -35,7 +35,7 @@ ADAPTER_FOLDER: Final = "adapter"
 _ADAPTER_CONFIG: Final = "adapter_config.json"
 _WEIGHTS_FILE: Final = "adapter_model.safetensors"
 _LAYER: Final = re.compile(r"\.(\w+)\.lora_[AB]\.weight$")
-_PLAIN: Final = {
+_PLAIN_OPTIONS: Final = {
     "fan_in_fan_out": (False,),
     "bias": ("none",),
     "use_rslora": (False,),
@@ -142,7 +142,7 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
     candidates = (base, base / HUGGINGFACE_FOLDER, base / "export" / HUGGINGFACE_FOLDER)
     llama = next((each for each in candidates if (each / CONFIG_FILE).exists()), base)
     folder.mkdir(parents=True, exist_ok=True)
-    ours, state = _names(len(model.blocks), lora.targets), model.state_dict()
+    ours, state = _tensor_names(len(model.blocks), lora.targets), model.state_dict()
     tensors = {theirs: state[name].cpu().contiguous() for theirs, name in ours.items()}
     write_atomically(folder / _WEIGHTS_FILE, save(tensors, {"format": "pt"}))
     write_json(
@@ -156,7 +156,7 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
             "lora_alpha": lora.alpha,
             "lora_dropout": lora.dropout,
             "target_modules": sorted(lora.targets),
-            **{option: values[0] for option, values in _PLAIN.items()},
+            **{option: values[0] for option, values in _PLAIN_OPTIONS.items()},
         },
     )
 
@@ -173,11 +173,11 @@ def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
     except (SafetensorError, OSError) as error:
         raise ExportError(f"{folder / _WEIGHTS_FILE} is not readable: {error}") from None
     targets = frozenset(match[1] for match in map(_LAYER.search, found) if match)
-    names = _names(len(model.blocks), targets)
+    names = _tensor_names(len(model.blocks), targets)
     if not found or found.keys() != names.keys():
         different = ", ".join(sorted(found.keys() ^ names.keys())) or "no tensors"
         raise ExportError(f"its tensors do not match all blocks of this gpt: {different}")
-    lora = Lora(*_sizes(settings), targets)
+    lora = Lora(*_rank_and_alpha(settings), targets)
     adapt(model, lora)
     state = model.state_dict()
     for theirs, ours in names.items():
@@ -189,9 +189,9 @@ def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
     return hashlib.sha256(content).hexdigest(), lora
 
 
-def _sizes(settings: dict[str, Any]) -> tuple[int, float]:
+def _rank_and_alpha(settings: dict[str, Any]) -> tuple[int, float]:
     """Return rank and alpha. Raise ExportError for options that change the computation."""
-    for option, values in {"peft_type": ("LORA",), **_PLAIN}.items():
+    for option, values in {"peft_type": ("LORA",), **_PLAIN_OPTIONS}.items():
         if settings.get(option, values[0]) not in values:
             raise ExportError(
                 f"{_ADAPTER_CONFIG} has {option} {json.dumps(settings[option])}, not "
@@ -205,7 +205,7 @@ def _sizes(settings: dict[str, Any]) -> tuple[int, float]:
     return rank, alpha
 
 
-def _names(blocks: int, targets: frozenset[str]) -> dict[str, str]:
+def _tensor_names(blocks: int, targets: frozenset[str]) -> dict[str, str]:
     """Return a mapping from the tensor names of PEFT to those of `gpt`."""
     return {
         f"base_model.model.model.layers.{block}.{layer}.{factor}.weight": (

@@ -48,7 +48,7 @@ def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
 def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
     """Build the optimizer. Its learning rate must be set before each step."""
     parameters = [each for each in model.model.parameters() if each.requires_grad]
-    groups = _groups(config, parameters)
+    groups = _weight_decay_groups(config, parameters)
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, config.learning_rate, momentum=0.9, nesterov=True)
     fused = all(each.device.type == "cuda" for each in parameters)
@@ -56,7 +56,9 @@ def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, config.learning_rate, (first, second), fused=fused)
 
 
-def _groups(config: TrainingConfig, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+def _weight_decay_groups(
+    config: TrainingConfig, parameters: list[nn.Parameter]
+) -> list[dict[str, Any]]:
     """Return the parameter groups with and without weight decay."""
     dimensions = 2 if config.weight_decay_on == "matrices" else 0
     decayed = [each for each in parameters if each.ndim >= dimensions]
@@ -78,7 +80,7 @@ class Average:
     def __init__(self, model: Parallel, decay: float) -> None:
         self._model, self._decay = model, decay
         self.tensors: dict[str, Tensor] = {
-            name: parameter.detach().clone() for name, parameter in self._trained().items()
+            name: parameter.detach().clone() for name, parameter in self._trainable().items()
         }
         """Averages by parameter name, without frozen parameters; with FSDP, sharded DTensors."""
 
@@ -86,7 +88,7 @@ class Average:
     def update(self, step: int) -> None:
         """Update the average with the weights after a step; steps are numbered from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        for name, parameter in self._trained().items():
+        for name, parameter in self._trainable().items():
             self.tensors[name].mul_(decay).add_(parameter, alpha=1 - decay)
 
     @contextlib.contextmanager
@@ -98,13 +100,13 @@ class Average:
         finally:
             self._swap()
 
-    def _trained(self) -> dict[str, nn.Parameter]:
+    def _trainable(self) -> dict[str, nn.Parameter]:
         parameters = self._model.parameters()
         return {name: each for name, each in parameters.items() if each.requires_grad}
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for name, parameter in self._trained().items():
+        for name, parameter in self._trainable().items():
             weights = parameter.clone()
             parameter.copy_(self.tensors[name])
             self.tensors[name].copy_(weights)

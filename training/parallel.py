@@ -134,7 +134,7 @@ class Parallel:
         """
         if not isinstance(self._wrapped, DistributedDataParallel) or dist.get_world_size() == 1:
             return
-        with _restored(self.model, self._device):
+        with _preserved_state(self.model, self._device):
             self.train(True)
             (self(inputs).sum() * 0).backward()  # type: ignore[no-untyped-call]
 
@@ -165,7 +165,7 @@ def check_model(
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), count))
     inputs = scale(torch.from_numpy(pixels).to(device), data.train.divisor)
     dtype = PRECISIONS[precision_of(config, device)]
-    with _restored(model, device):
+    with _preserved_state(model, device):
         model.train()
         try:
             with torch.autocast(device.type, dtype, dtype != torch.float32):
@@ -195,7 +195,7 @@ def check_model(
 
 
 @contextlib.contextmanager
-def _restored(model: nn.Module, device: torch.device) -> Iterator[None]:
+def _preserved_state(model: nn.Module, device: torch.device) -> Iterator[None]:
     """After the context, restore the buffers and the random state, and remove the gradients."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng([device] if device.type == "cuda" else []):

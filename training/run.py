@@ -82,7 +82,7 @@ class Run:
 
     @contextlib.contextmanager
     def result(self) -> Iterator[None]:
-        """Within the context, replace the weights with the ones to evaluate and export."""
+        """Within the context, use the weights and buffers that are evaluated and exported."""
         with contextlib.ExitStack() as stack:
             if self.average is not None:
                 stack.enter_context(self.average.applied())

@@ -54,7 +54,7 @@ class GptOptions(Options):
     dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout probability.")
 
     @model_validator(mode="after")
-    def _heads_share_the_width(self) -> "GptOptions":
+    def _check_width(self) -> "GptOptions":
         if self.width % (2 * self.heads):
             raise ValueError(
                 f"width {self.width} cannot be divided among {self.heads} heads: "

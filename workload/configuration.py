@@ -48,7 +48,7 @@ def _sentence(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
     key, space, source = written_as.get(first, first).partition(" (")
     name = ".".join([key, *rest]) + space + source
     if detail["type"] == "extra_forbidden":
-        return f"{name} is not known here"
+        return f"{name} is not a known setting"
     if detail["type"] == "missing":
         return f"{name} is missing"
     return f"{name} is {detail['input']!r}: {message[0].lower()}{message[1:]}"

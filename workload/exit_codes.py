@@ -37,8 +37,8 @@ class FatalError(Exception):
     """An error that every restart would repeat. `workload.run` then exits with BAD_INPUT."""
 
 
-def leave(code: int, immediately: bool = True) -> NoReturn:
-    """Exit, by default without shutting down the interpreter.
+def exit_process(code: int, immediately: bool = True) -> NoReturn:
+    """Exit the process, by default without shutting down the interpreter.
 
     During a shutdown of the interpreter, threads of torch.distributed occasionally abort the
     process, because their library is being unloaded.

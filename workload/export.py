@@ -62,11 +62,11 @@ def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "")
     artifact = manifest.artifact(kind)
     if kind == "pruned":
         return _load_weights(folder, manifest, artifact, custom)
-    return read_form(checked_file(folder, artifact), kind, artifact.method)
+    return read_model(checked_file(folder, artifact), kind, artifact.method)
 
 
-def read_form(path: Path, kind: str, method: str = "") -> nn.Module:
-    """Read a program from a verified file; raise ExportError if torch cannot load it."""
+def read_model(path: Path, kind: str, method: str = "") -> nn.Module:
+    """Read a pt2 or int8 program from a verified file; raise ExportError if this fails."""
     match kind:
         case "pt2":
             return Program(_read_program(path).module())

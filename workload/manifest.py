@@ -147,17 +147,17 @@ class Manifest(BaseModel):
     code_version: str = Field(default="", description="Version of the training program.")
 
     @model_validator(mode="after")
-    def _classes_name_the_outputs(self) -> Self:
+    def _check_class_count(self) -> Self:
         if self.classes and len(self.classes) != self.outputs:
             raise ValueError(f"there are {len(self.classes)} classes for {self.outputs} outputs")
         return self
 
     @model_validator(mode="after")
-    def _files_differ(self) -> Self:
+    def _check_duplicates(self) -> Self:
         names = [MANIFEST_FILE, self.weights.file, *(artifact.file for artifact in self.artifacts)]
         kinds = [artifact.kind for artifact in self.artifacts]
-        if twice := _twice(names) or _twice(kinds):
-            raise ValueError(f"{twice} is listed twice")
+        if duplicate := _first_duplicate(names) or _first_duplicate(kinds):
+            raise ValueError(f"{duplicate} is listed twice")
         return self
 
     @computed_field  # type: ignore[prop-decorator]
@@ -185,7 +185,7 @@ class Manifest(BaseModel):
         raise ExportError(f"the export has no artifact {kind!r}; its artifacts: {known}")
 
 
-def _twice(names: Iterable[str]) -> str:
+def _first_duplicate(names: Iterable[str]) -> str:
     return next((name for name, count in Counter(names).items() if count > 1), "")
 
 

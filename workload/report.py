@@ -127,7 +127,7 @@ class Bar:
     """Context manager for a progress bar, which is shown if standard output is a terminal.
 
     The bar counts samples. `total` is the number of samples in the whole run, and `done` is the
-    number on which earlier attempts have trained.
+    number of samples that earlier attempts have processed.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:

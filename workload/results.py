@@ -125,14 +125,14 @@ def resolve(run: Path, reference: str) -> Value:
         return Value(text, ",".join(value.digest for value in values), text)
     step, _, output = reference.partition(".")
     if step == TRAINING:
-        return _of_training(run / "export", output)
+        return _training_output(run / "export", output)
     name = read_marker(run, step).get("result")
     if name is None:
         raise ExportError(f"{marker_of(run, step)} contains no result of step {step}")
     folder = run.parent / RESULTS_FOLDER / name
     manifest = read_result(folder)
     if output in manifest.parameters:
-        text = _written(manifest.parameters[output])
+        text = _as_text(manifest.parameters[output])
         return Value(text, json.dumps(text), json.dumps(manifest.parameters[output]))
     if output not in manifest.artifacts:
         known = ", ".join([*manifest.parameters, *manifest.artifacts])
@@ -142,7 +142,7 @@ def resolve(run: Path, reference: str) -> Value:
     return Value(path, artifact.sha256, json.dumps(path))
 
 
-def _of_training(folder: Path, output: str) -> Value:
+def _training_output(folder: Path, output: str) -> Value:
     manifest = read_manifest(folder)
     if output == EXPORT:
         files = (manifest.weights, *manifest.artifacts)
@@ -153,7 +153,7 @@ def _of_training(folder: Path, output: str) -> Value:
     if output not in manifest.metrics:
         known = ", ".join(sorted(manifest.metrics)) or "none"
         raise ExportError(f"the export has no metric {output!r}; its metrics: {known}")
-    text = _written(manifest.metrics[output])
+    text = _as_text(manifest.metrics[output])
     return Value(text, text, text)
 
 
@@ -265,5 +265,5 @@ def _parameter(name: str, type_: str, path: Path) -> Parameter:
     raise ValueError(f"output {name!r} is {shown!r}, but has type {type_}: write {example}")
 
 
-def _written(value: Parameter) -> str:
+def _as_text(value: Parameter) -> str:
     return value if isinstance(value, str) else json.dumps(value)

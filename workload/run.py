@@ -122,7 +122,7 @@ class Watchdog:
                 faulthandler.dump_traceback(stderr, all_threads=True)
                 stacks = "the stacks of all threads are on standard error"
                 message = f"no step for {self._timeout:g} seconds (hang_timeout): {stacks}"
-                exit_codes.leave(fail(message, exit_codes.HUNG))
+                exit_codes.exit_process(fail(message, exit_codes.HUNG))
         faulthandler.cancel_dump_traceback_later()
 
 
@@ -164,7 +164,7 @@ class Run:
                 self._serve_metrics()
             if on_rank0((self._export / "manifest.json").exists, self._group):
                 self._emit("finished", export=str(self._export), already=True)
-                exit_codes.leave(exit_codes.DONE, dist.is_initialized())
+                exit_codes.exit_process(exit_codes.DONE, dist.is_initialized())
             on_rank0(lambda: track(self.directory), self._group)
             found = on_rank0(lambda: files.recover(self._checkpoints), self._group)
             self.newest = next(iter(found), None)
@@ -181,7 +181,7 @@ class Run:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if isinstance(error, Exception):
-            exit_codes.leave(fail(error, rank=self._rank), dist.is_initialized())
+            exit_codes.exit_process(fail(error, rank=self._rank), dist.is_initialized())
 
     def resume(self, load: Action = lambda _: None) -> int:
         """Call `load(directory)` with the newest checkpoint; return its step, or 0 in a new run."""
@@ -243,17 +243,17 @@ class Run:
     def interrupt(self, step: int) -> NoReturn:
         """Exit with INTERRUPTED (75). The state must have been saved."""
         self._emit("interrupted", step=step)
-        exit_codes.leave(exit_codes.INTERRUPTED, dist.is_initialized())
+        exit_codes.exit_process(exit_codes.INTERRUPTED, dist.is_initialized())
 
     def finish(self, write: Action, metrics: Mapping[str, SupportsFloat], **manifest: Any) -> None:
         """Export the model: rank 0 writes the model with `write(directory)`, then the manifest."""
         results = {name: float(value) for name, value in metrics.items()}
         if reserved := results.keys() & {"event", "export", "sha256", "already"}:
-            raise FatalError(f"metric {min(reserved)} is a field of the last line: rename it")
+            raise FatalError(f"metric name {min(reserved)} is reserved: rename the metric")
 
         def export(folder: Path) -> str:
             if bad := [name for name, value in results.items() if not math.isfinite(value)]:
-                raise FatalError(f"metric {bad[0]} is {results[bad[0]]}: results must be finite")
+                raise FatalError(f"metric {bad[0]} is {results[bad[0]]}: metrics must be finite")
             write(folder)
             listed = files.describe_all(folder)
             weights = listed.get("model.safetensors", {})

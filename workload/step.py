@@ -114,8 +114,8 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
         "env": {name: os.environ.get(name, "") for name in sorted(options.env)},
         "inputs": {name: value.digest for name, value in inputs.items()},
     }
-    only = {"run": options.run.name, "step": options.name} if options.no_cache else {}
-    name = digest_of({**recipe, **only, "outputs": types})[:32]
+    owner = {"run": options.run.name, "step": options.name} if options.no_cache else {}
+    name = digest_of({**recipe, **owner, "outputs": types})[:32]
     folder = options.run.parent / RESULTS_FOLDER / name
     if (existing := complete_result(folder)) is not None:
         _record(options, name, existing)

@@ -42,7 +42,8 @@ _PAUSES: Final = (1.0, 60.0)
 _LABELS: Final = {"event", "step", "epochs", "done_epochs", "already"}
 """Fields that are not metrics."""
 
-_ENDS: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILED"}
+_FINAL_STATUSES: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILED"}
+"""Maps the last event of a run to its status in MLflow."""
 
 
 class RefusedError(Exception):
@@ -116,7 +117,7 @@ class Service(ABC):
         self._step = step if isinstance(step, int) else self._step
         return self._step
 
-    def _stored(self) -> dict[str, str]:
+    def _stored_ids(self) -> dict[str, str]:
         try:
             found: dict[str, str] = json.loads((self._directory / RUNS_FILE).read_bytes())
         except (OSError, ValueError):
@@ -125,7 +126,7 @@ class Service(ABC):
 
     def _store(self, run: str) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(self._stored() | {self.name: run}).encode()
+        content = json.dumps(self._stored_ids() | {self.name: run}).encode()
         write_atomically(self._directory / RUNS_FILE, content)
 
 
@@ -187,7 +188,7 @@ class Mlflow(Service):
 
         if self._client is None:
             self._client = MlflowClient()
-        self._run = self._run or self._stored().get(self.name, "")
+        self._run = self._run or self._stored_ids().get(self.name, "")
         if self._run and not parameters:
             return {}
         if self._run:
@@ -209,12 +210,12 @@ class Mlflow(Service):
 
     def _conclude(self, line: Line) -> None:
         """If this is the last line, set the run's status, and tags with the result or the error."""
-        if line.event not in _ENDS:
+        if line.event not in _FINAL_STATUSES:
             return
         for name in ("export", "sha256", "message"):
             if value := line.content.get(name):
                 self._client.set_tag(self._run, name, str(value))
-        self._client.set_terminated(self._run, _ENDS[line.event])
+        self._client.set_terminated(self._run, _FINAL_STATUSES[line.event])
 
 
 class Wandb(Service):
@@ -233,7 +234,7 @@ class Wandb(Service):
                 self._run = self._open(line.parameters)
             if values := line.metrics:
                 self._run.log({"training_step": self._step_of(line), **values})
-            if line.event in _ENDS:
+            if line.event in _FINAL_STATUSES:
                 names = ("export", "sha256", "message")
                 found = {name: line.content[name] for name in names if line.content.get(name)}
                 self._run.summary.update(found)
@@ -243,7 +244,7 @@ class Wandb(Service):
     def _open(self, parameters: Mapping[str, str]) -> Any:
         import wandb
 
-        identifier = self._stored().get(self.name) or uuid.uuid4().hex[:12]
+        identifier = self._stored_ids().get(self.name) or uuid.uuid4().hex[:12]
         self._store(identifier)
         run = wandb.init(
             id=identifier,
@@ -291,8 +292,8 @@ class Tracker:
         self._thread.join(self._seconds)
         missing = self.dropped + self._lines.qsize() + len(self._unwritten)
         if missing:
-            late = f"it took longer than {self._seconds:g} seconds ({SECONDS_VARIABLE})"
-            reason = self._reason or late
+            timeout = f"it took longer than {self._seconds:g} seconds ({SECONDS_VARIABLE})"
+            reason = self._reason or timeout
             message = f"{self._service.name} did not receive {missing} progress lines: {reason}"
             report.emit("warning", message=message)
 

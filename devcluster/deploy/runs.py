@@ -23,11 +23,11 @@ from kube.names import TASK_LABEL
 POLL_SECONDS = 1.0
 # Time (s) for which the API server may be unavailable, for example while it restarts.
 OUTAGE_SECONDS = 60.0
-MISSED_SECONDS = 10.0
-"""Time (s) after which a gang that Volcano has forgotten is repaired."""
+REPAIR_DELAY_SECONDS = 10.0
+"""Time (s) for which a gang must need the same repair before it is repaired."""
 Read = TypeVar("Read")
 _LAST_LINES: Final = 15
-_IDLE: Final = {"paused", "succeeded", "failed"}
+_INACTIVE_PHASES: Final = {"paused", "succeeded", "failed"}
 """Phases in which a trial holds no GPUs."""
 
 
@@ -58,14 +58,14 @@ class Run:
 
 
 class _Repair:
-    """Repair of a run that Volcano has forgotten (see `repair`)."""
+    """Repair of a run that Volcano no longer processes (see `repair`)."""
 
     def __init__(self, kubectl: Sequence[str], run: Run) -> None:
         self._kubectl, self._run = kubectl, run
         self._since: dict[tuple[str, ...], float] = {}
 
     def run_if_due(self, snapshot: Snapshot) -> None:
-        """Run each command that has been needed for at least `MISSED_SECONDS`."""
+        """Run each command that has been needed for at least `REPAIR_DELAY_SECONDS`."""
         now = time.monotonic()
         name = (self._run.namespace, self._run.name)
         groups = [
@@ -76,7 +76,7 @@ class _Repair:
         commands = {tuple(repair(snapshot, group)) for group in groups} - {()}
         self._since = {each: self._since.get(each, now) for each in commands}
         for command, since in list(self._since.items()):
-            if now - since >= MISSED_SECONDS:
+            if now - since >= REPAIR_DELAY_SECONDS:
                 subprocess.run([*self._kubectl, *command], check=False, capture_output=True)
                 del self._since[command]
 
@@ -164,7 +164,7 @@ def wait_for_sweep(
         if summary.get("winner") is not None:
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}
-        if summary and summary["state"] != "running" and phases <= _IDLE:
+        if summary and summary["state"] != "running" and phases <= _INACTIVE_PHASES:
             raise DevclusterError(f"the sweep {key} is over, but none of its trials has finished")
         _pause(started)
 

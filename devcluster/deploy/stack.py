@@ -131,7 +131,7 @@ class Operation:
             raise
         self.follower.follow(report)
         if self.process.returncode != 0:
-            raise DevclusterError(_explain(self.command, self.log.read_text(), self.log))
+            raise DevclusterError(_error_text(self.command, self.log.read_text(), self.log))
         return self.follower.changes
 
     def end(self) -> None:
@@ -147,7 +147,7 @@ def _pause(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def _explain(command: str, text: str, log: Path) -> str:
+def _error_text(command: str, text: str, log: Path) -> str:
     """Return the errors in Pulumi's output, without the resource tree above them."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(("Diagnostics:", "Policies:"))]

@@ -40,15 +40,17 @@ class Summary:
 def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
     """Run all steps of `make up`, print a summary and return the exit status."""
     registry = f"127.0.0.1:{spec.network.registry_port}"
-    demands = of_stack(CHECKOUT / f"Pulumi.{STACKS[spec.kind]}.yaml", registry)
+    requirements = of_stack(CHECKOUT / f"Pulumi.{STACKS[spec.kind]}.yaml", registry)
     summary = Summary()
     deployment = Deployment(reporter)
     with deployment:
         # The first preview can run while the cluster is starting, because it requires only the API
         # server. Later previews may require Volcano's webhooks.
         is_new = not Layout.of(spec.kind).control_plane.exists()
-        can_preview_early = is_new and spec.kind is Kind.REAL and not demands.operators
-        cluster = lifecycle.up(spec, reporter, demands, deployment if can_preview_early else None)
+        can_preview_early = is_new and spec.kind is Kind.REAL and not requirements.operators
+        cluster = lifecycle.up(
+            spec, reporter, requirements, deployment if can_preview_early else None
+        )
         deployment.finish(cluster, summary)
     correct = True
     if spec.kind is Kind.REAL:

@@ -189,9 +189,9 @@ def context_digest(context: Path, dockerfile: Path) -> str:
     """
     total = hashlib.sha256()
     try:
-        _add(total, "Dockerfile", dockerfile)
+        _update_digest(total, "Dockerfile", dockerfile)
         for name in sorted(files(context, dockerfile)):
-            _add(total, name, context / name)
+            _update_digest(total, name, context / name)
     except OSError as error:
         raise ImageError(f"build.context: {error}") from error
     return total.hexdigest()
@@ -218,7 +218,7 @@ def ignore_patterns(context: Path, dockerfile: Path) -> list[str]:
     return []
 
 
-def _add(total: "hashlib._Hash", name: str, file: Path) -> None:
+def _update_digest(total: "hashlib._Hash", name: str, file: Path) -> None:
     total.update(f"{len(name)}:{name}:".encode())
     if file.is_symlink():
         total.update(f"link:{file.readlink()}\n".encode())

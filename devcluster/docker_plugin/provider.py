@@ -92,7 +92,7 @@ class ImageProvider(protocol.Provider):
         if not self._noticed:
             self._noticed = True
             await self._log.say(NOTICE)
-        failures = [protocol.CheckFailure(*error) for error in _errors(request.new_inputs)]
+        failures = [protocol.CheckFailure(*error) for error in _input_errors(request.new_inputs)]
         if failures:
             return protocol.CheckResponse(request.new_inputs, failures)
         return protocol.CheckResponse(inputs.with_defaults(request.new_inputs))
@@ -167,7 +167,7 @@ class ImageProvider(protocol.Provider):
         return next((s for s in self._registry_auth if s.server == image.server), None)
 
 
-def _errors(properties: Properties) -> list[tuple[str, str]]:
+def _input_errors(properties: Properties) -> list[tuple[str, str]]:
     known = {key: value for key, value in properties.items() if not inputs.is_unknown(value)}
     plain = inputs.plain(known)
     if "imageName" not in known and "imageName" in properties:
@@ -194,7 +194,7 @@ def _state(properties: Properties, repo_digest: PropertyValue) -> Properties:
         "imageName": properties["imageName"],
         "baseImageName": properties["imageName"],
         "context": fields.get("context", PropertyValue(rpc.UNKNOWN)),
-        "dockerfile": _relative(fields.get("dockerfile"), fields.get("context")),
+        "dockerfile": _relative_path(fields.get("dockerfile"), fields.get("context")),
         "platform": fields.get("platform", PropertyValue("")),
         "registryServer": server or PropertyValue(""),
         "repoDigest": repo_digest,
@@ -202,7 +202,9 @@ def _state(properties: Properties, repo_digest: PropertyValue) -> Properties:
     }
 
 
-def _relative(dockerfile: PropertyValue | None, context: PropertyValue | None) -> PropertyValue:
+def _relative_path(
+    dockerfile: PropertyValue | None, context: PropertyValue | None
+) -> PropertyValue:
     """Return the Dockerfile's path relative to the context, as the official plugin does."""
     if dockerfile is None or context is None:
         return PropertyValue(rpc.UNKNOWN)

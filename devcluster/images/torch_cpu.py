@@ -58,15 +58,15 @@ def cut(packages: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     libraries = packages / "torch" / "lib"
     present = sorted(libraries.glob("*.so*"))
-    _stub(libraries, present, set(packages.glob("nvidia/*/lib/*.so*")))
+    _build_stubs(libraries, present, set(packages.glob("nvidia/*/lib/*.so*")))
     for name in STRIPPED:
         subprocess.run(["strip", "--strip-unneeded", str(libraries / name)], check=True)
         drop_section(libraries / name, GPU_CODE)
 
 
-def _stub(directory: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
+def _build_stubs(directory: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
     """Compile stubs of the libraries that are needed and missing."""
-    there = {path.name for path in present} | {path.name for path in elsewhere}
+    available = {path.name for path in present} | {path.name for path in elsewhere}
     needed: set[str] = set()
     undefined: set[str] = set()
     defined: set[str] = set()
@@ -76,7 +76,9 @@ def _stub(directory: Path, present: Sequence[Path], elsewhere: set[Path]) -> Non
                 needed.add(line.split("[")[1].split("]")[0])
         undefined |= _symbols("--undefined-only", library)
         defined |= _symbols("--defined-only", library)
-    missing = sorted(n for n in needed - there if n != "libcuda.so.1" and n.startswith(LIBRARIES))
+    missing = sorted(
+        n for n in needed - available if n != "libcuda.so.1" and n.startswith(LIBRARIES)
+    )
     functions = sorted(name for name in undefined - defined if name.startswith(FUNCTIONS))
     source = directory / "stub.c"
     source.write_text(stub_source(functions))

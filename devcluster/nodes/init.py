@@ -69,7 +69,7 @@ class Node:
         server = f"https://{self.node.address}:{self.spec.network.api_port}"
         self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
         if is_restart:
-            self._forget_devices()
+            self._clear_devices()
             delete_lost_pods(self._kubectl_output, self._names)
         # The kubelets wait for this file. Before the deletion, they would reject the lost pods.
         self.control_plane.write_kubeconfig(self.layout.node_kubeconfig, server)
@@ -82,7 +82,7 @@ class Node:
     def _names(self) -> list[str]:
         return [node.name for node in self.spec.real_nodes]
 
-    def _forget_devices(self) -> None:
+    def _clear_devices(self) -> None:
         """Delete the devices of an earlier start from the status of the nodes.
 
         Otherwise, pods that request GPUs would be scheduled to a node on which the device plugin

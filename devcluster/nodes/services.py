@@ -11,6 +11,7 @@ from pathlib import Path
 from devcluster.nodes.gpus import Hardware
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, RealNode
+from kube.names import GPU_COUNT_LABEL, GPU_PRODUCT_LABEL
 from simulation.supervisor import Service
 
 PAUSE_IMAGE = "127.0.0.1:5000/pause:3.10"
@@ -104,8 +105,8 @@ class NodeServices:
         config = self._write("kubelet.json", self._kubelet_configuration())
         labels = {
             "nvidia.com/gpu.present": "true",
-            "nvidia.com/gpu.product": self.spec.gpu_product,
-            "nvidia.com/gpu.count": str(self.node.gpus),
+            GPU_PRODUCT_LABEL: self.spec.gpu_product,
+            GPU_COUNT_LABEL: str(self.node.gpus),
         }
         command = [
             str(self.binaries / "kubelet"),

@@ -164,7 +164,7 @@ class Go:
             command = ["list", *flags, "-deps", fields, *packages]
             output = self._download(command, work, log, tick)
         except _CommandError as error:
-            raise DevclusterError(f"{self._damage(work)}{error}") from error
+            raise DevclusterError(f"{self._cache_damage(work)}{error}") from error
         return [
             Package(package["ImportPath"], _size(Path(package["Dir"]), package.get("GoFiles", [])))
             for package in _objects(output)
@@ -194,7 +194,7 @@ class Go:
         except _CommandError as error:
             messages = compiler_messages(events)
             raise DevclusterError(
-                f"{self._damage(work)}{messages or error.messages}\n"
+                f"{self._cache_damage(work)}{messages or error.messages}\n"
                 f"`go build` of {work.name} failed; see the log at {log}"
             ) from error
 
@@ -210,7 +210,7 @@ class Go:
         )
         return attempts(self._run, arguments, work, log, tick)
 
-    def _damage(self, work: Path) -> str:
+    def _cache_damage(self, work: Path) -> str:
         """Return a message if the module cache is damaged, otherwise an empty string."""
         done = subprocess.run(
             ["go", "mod", "verify"], cwd=work, env=self.environment, capture_output=True, text=True
@@ -253,7 +253,7 @@ class Go:
                 stderr=messages,
             )
             try:
-                while _running(process):
+                while _is_running(process):
                     tick()
             finally:
                 process.terminate()
@@ -340,7 +340,7 @@ def _kill_with_parent() -> list[str]:
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 
-def _running(process: subprocess.Popen[bytes]) -> bool:
+def _is_running(process: subprocess.Popen[bytes]) -> bool:
     try:
         process.wait(POLL_SECONDS)
     except subprocess.TimeoutExpired:

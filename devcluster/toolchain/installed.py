@@ -27,7 +27,7 @@ def find(programs: Iterable[Program], cache: Path, cache_file: Path) -> dict[str
     programs_found: dict[str, Path] = {}
     for program in programs:
         if program.plugin:
-            file = _plugin(program.plugin, program.name, cache)
+            file = _find_plugin(program.plugin, program.name, cache)
         elif program.ask:
             file = _on_path(program, cache, results)
         else:
@@ -73,7 +73,7 @@ def _has_pinned_version(executable: str, program: Program) -> bool:
     return re.search(rf"(?<![\w.]){version}(?![\w.+-])", output) is not None
 
 
-def _plugin(plugin: str, name: str, cache: Path) -> Path | None:
+def _find_plugin(plugin: str, name: str, cache: Path) -> Path | None:
     home = Path(os.environ.get("PULUMI_HOME") or "~/.pulumi").expanduser()
     file = home / "plugins" / plugin / name
     if file.resolve().is_relative_to(cache) or not os.access(file, os.X_OK):

@@ -80,7 +80,7 @@ def write_repository(chart: Path, to: Path) -> None:
     description = yaml.safe_load((chart / "Chart.yaml").read_text())
     name, version = description["name"], description["version"]
     package = to / f"{name}-{version}.tgz"
-    package.write_bytes(_packed(chart, name))
+    package.write_bytes(_chart_archive(chart, name))
     entry = description | {
         "urls": [package.name],
         "digest": hashlib.sha256(package.read_bytes()).hexdigest(),
@@ -90,7 +90,7 @@ def write_repository(chart: Path, to: Path) -> None:
     (to / "index.yaml").write_text(yaml.safe_dump(index))
 
 
-def _packed(directory: Path, name: str) -> bytes:
+def _chart_archive(directory: Path, name: str) -> bytes:
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as compressed,

@@ -13,7 +13,7 @@ from kube.accelerators import without_amounts
 Free = dict[str, dict[str, Decimal]]
 """Maps node names to the free amount of each resource."""
 _ZERO: Final = Decimal(0)
-_MANY: Final = Decimal(10**6)
+_UNLIMITED: Final = Decimal(10**6)
 
 
 def free(nodes: Iterable[Node], pods: Iterable[Mapping[str, Any]]) -> Free:
@@ -58,7 +58,7 @@ def _count(free: Mapping[str, Decimal], shapes: Iterable[Mapping[str, Decimal]])
     counts = (
         min(
             (free.get(name, _ZERO) / amount for name, amount in each.items() if amount),
-            default=_MANY,
+            default=_UNLIMITED,
         )
         for each in shapes
     )

@@ -44,9 +44,9 @@ def svg(answer: Answer) -> str:
     """
     gangs = sorted(
         (gang for gang in answer.gangs if gang.verdict != "suspended"),
-        key=lambda g: (g.queue, _or_last(g.start_seconds), g.title),
+        key=lambda g: (g.queue, _or_infinity(g.start_seconds), g.title),
     )
-    until = _until(answer, gangs)
+    until = _chart_end(answer, gangs)
     rows: list[_Row] = []
     heads: list[dict[str, Any]] = []
     y = float(_HEAD)
@@ -54,7 +54,7 @@ def svg(answer: Answer) -> str:
         if not heads or heads[-1]["queue"] != gang.queue:
             heads.append({"queue": gang.queue, "y": y})
             y += _ROW
-        rows.append(_Row(_short(gang.title), gang.title, y, _bars(answer, gang, until)))
+        rows.append(_Row(_truncated(gang.title), gang.title, y, _bars(answer, gang, until)))
         y += _ROW
     ticks = [
         {"x": _LABELS + _WIDTH * n / _TICKS, "text": duration(until * n / _TICKS)}
@@ -73,7 +73,7 @@ def svg(answer: Answer) -> str:
     return image
 
 
-def _until(answer: Answer, gangs: list[GangAnswer]) -> float:
+def _chart_end(answer: Answer, gangs: list[GangAnswer]) -> float:
     """Return the end (s) of the chart: the horizon, or the last known end of a gang if it is later.
 
     The ends of gangs that were already running in the snapshot are ignored.
@@ -85,11 +85,11 @@ def _until(answer: Answer, gangs: list[GangAnswer]) -> float:
     return max(times) or 3600
 
 
-def _or_last(time: float | None) -> float:
+def _or_infinity(time: float | None) -> float:
     return float("inf") if time is None else time
 
 
-def _short(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
 
 

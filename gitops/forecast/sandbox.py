@@ -50,12 +50,12 @@ _SESSION: Final = re.compile(
     rb"preempt\.go:\d+\] No preemptors in Queue <([^>]+)>|\] Close Session "
 )
 """Log lines that the scheduler writes after preemption in a queue, and at the end of a session."""
-_KNOWN: Final = re.compile(
+_SESSION_SIZE: Final = re.compile(
     rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNum=(\d+)'
     rb"|\] There are <(\d+)> Jobs, .* <(\d+)> Nodes in total"
 )
 """Log line with the numbers of gangs and nodes in a session, as in Volcano 1.14 and 1.10."""
-_POD: Final = re.compile(rb"\] Added pod <([^>]+)> into cache")
+_POD_ADDED: Final = re.compile(rb"\] Added pod <([^>]+)> into cache")
 _CONFIGURED: Final = re.compile(
     rb"\] (?:Finished loading scheduler config|Successfully loaded Scheduler conf).*"
     rb" actions[=:] ?\[([^]]*)\]"
@@ -73,7 +73,7 @@ tiers:
 """
 """Configuration that Volcano 1.14 uses if its configuration is missing or invalid."""
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
-_FORCE: Final = {"gracePeriodSeconds": "0"}
+_NO_GRACE_PERIOD: Final = {"gracePeriodSeconds": "0"}
 _STDERR: Final = 2
 
 
@@ -114,9 +114,9 @@ class SchedulerLog:
             self.queues, self._unfinished = self._unfinished, []
             for queue in self.queues[:1]:
                 self.first[queue] = self.sessions
-        for numbers in _KNOWN.findall(complete)[-1:]:
+        for numbers in _SESSION_SIZE.findall(complete)[-1:]:
             self.gangs, self.nodes = (int(number) for number in numbers if number)
-        for pod in _POD.findall(complete)[-1:]:
+        for pod in _POD_ADDED.findall(complete)[-1:]:
             self.pod = pod.decode()
         configured = _CONFIGURED.findall(complete)
         self.configurations += len(configured)
@@ -150,9 +150,9 @@ class Sandbox:
         return self._log.read().sessions
 
     def not_preempted(self, queues: Collection[str], since: int) -> set[str]:
-        """Return those of `queues` in which Volcano has not tried all preemptions since `since`.
+        """Return those of `queues` in which Volcano has not tried all preemptions since a session.
 
-        `since` is the number of a session. Volcano 1.14 tries all preemptions only in the queue
+        `since` is the number of this session. Volcano 1.14 tries all preemptions only in the queue
         that a session considers first, and chooses this queue at random
         (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs are never
         considered, and are not returned. The session after `since` does not count, because it may
@@ -257,7 +257,7 @@ class Sandbox:
 
     def end(self, gang: str, *, pods_only: bool = False) -> None:
         """Delete the pods of a gang and, unless `pods_only` is set, its PodGroup."""
-        chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_FORCE}
+        chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_NO_GRACE_PERIOD}
         self._api.delete(_PODS, params=chosen)
         if not pods_only:
             self._api.delete(f"{_GROUPS}/{gang}")
@@ -275,7 +275,7 @@ class Sandbox:
             self._loaded = {k: each for k, each in self._loaded.items() if k[0] != "Node"}
 
     def _delete_all(self, path: str) -> None:
-        self._api.delete(path, params=_FORCE)
+        self._api.delete(path, params=_NO_GRACE_PERIOD)
         self._until(
             lambda: f"{left} remain" if (left := len(self._items(path))) else "",
             f"did not delete all objects under {path}",

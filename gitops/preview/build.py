@@ -20,7 +20,7 @@ from gitops.preview.options import option_changes, output_changes
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
 from gitops.preview.storage_cost import storage_rows
 from gitops.prices import Prices
-from infra.settings.cluster import MOVES
+from infra.settings.cluster import MOVE_ERROR
 from policies import exemptions
 from policies.catalogue import RULES
 from policies.configuration import DECLARED_RULES
@@ -91,7 +91,7 @@ def _status(plan: Plan, touched: Sequence[Change], *, outside_manifests: bool) -
     if any(finding.mandatory for finding in plan.findings):
         return "blocked"
     if not plan.succeeded:
-        moves = any(MOVES in error for error in plan.errors)
+        moves = any(MOVE_ERROR in error for error in plan.errors)
         rejected = moves or any(is_rejected(change) for change in touched)
         return "blocked" if rejected else "failed"
     return "changes" if touched or outside_manifests else "unchanged"

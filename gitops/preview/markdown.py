@@ -16,6 +16,7 @@ from markupsafe import Markup
 from gitops.forecast.answer import duration, durations
 from gitops.preview.report import CostRow, PoolRow, Report, total
 from gitops.prices import HOST_RESOURCES
+from kube.accelerators import NVIDIA_GPU
 
 MAX_LENGTH: Final = 65_000
 """Maximum length of a comment. GitHub accepts 65,536 characters, GitLab a million."""
@@ -214,7 +215,7 @@ def _gpu(row: PoolRow | CostRow) -> Markup:
     if row.resource in HOST_RESOURCES:
         unit = "cores" if row.resource == "cpu" else "GiB of memory"
         return _markdown(f"{unit}, {cell(row.product)}{' spot' if row.purchase == 'spot' else ''}")
-    resource = "" if row.resource == "nvidia.com/gpu" else f" {cell(row.resource)}"
+    resource = "" if row.resource == NVIDIA_GPU else f" {cell(row.resource)}"
     spot = " spot" if row.purchase == "spot" else ""
     return _markdown(f"{cell(row.product)}{resource}{spot}")
 

@@ -30,7 +30,7 @@ class Mask:
             text = text.replace(form, HIDDEN)
         return text
 
-    def and_also(self, secrets: Iterable[str]) -> "Mask":
+    def with_secrets(self, secrets: Iterable[str]) -> "Mask":
         """Return a mask that also replaces these secrets."""
         return Mask(self._secrets.union(secrets))
 

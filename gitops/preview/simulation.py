@@ -259,7 +259,7 @@ def _count(answer: Answer, simulations: int) -> str:
 
 
 def _horizon(answer: Answer, simulations: int) -> str:
-    """State in how many simulations a gang does not start, and the time that these cover."""
+    """Describe the simulations in which a gang does not start, and the time that they cover."""
     gangs = "1 gang finishes" if answer.ends == 1 else f"{answer.ends} gangs finish"
     covered = f"{duration(answer.horizon_seconds)}, in which {gangs}"
     if answer.simulations == 1:

@@ -20,7 +20,7 @@ _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
 """Maximum length of a path. A longer `kubeconfig` setting must be the content of a kubeconfig."""
 
-_GROUPS_OF_PODS: Final = (LEADER_WORKER_SET_GROUP, "leaderworkersets")
+_LEADER_WORKER_SETS: Final = (LEADER_WORKER_SET_GROUP, "leaderworkersets")
 
 Attributes = Mapping[str, str]
 """`resourceAttributes` of a SelfSubjectAccessReview."""
@@ -116,7 +116,7 @@ def _services(configuration: dict[str, Any]) -> dict[tuple[str, str], str]:
     for name, service in services.items() if isinstance(services, dict) else ():
         server = service.get("server") if isinstance(service, dict) else None
         grouped = isinstance(server, dict) and server.get("nnodes", 1) != 1
-        found.setdefault(_GROUPS_OF_PODS if grouped else ("apps", "deployments"), str(name))
+        found.setdefault(_LEADER_WORKER_SETS if grouped else ("apps", "deployments"), str(name))
     return found
 
 

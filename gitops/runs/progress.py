@@ -21,7 +21,7 @@ from workload.progress import (
 _PROGRESS: Final = ("step", "epoch", "epochs", "done_epochs", "seconds")
 _RESULTS: Final = ("loss", "accuracy")
 _MAX: Final = 10**10
-"""Maximum of plausible numbers, including seconds."""
+"""Largest number in a log that is considered plausible, including times in seconds."""
 
 
 @dataclass(frozen=True)

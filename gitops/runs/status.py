@@ -156,7 +156,7 @@ class _Job:
     groups: Sequence[Object]
     """PodGroups, newest first: one for each active step of a JobFlow, otherwise one."""
 
-    def in_phase(self, *phases: str) -> list[Object]:
+    def pods_in_phase(self, *phases: str) -> list[Object]:
         return [pod for pod in self.pods if pod.get("status", {}).get("phase") in phases]
 
 
@@ -174,9 +174,9 @@ class _Reader:
 
     def status(self, job: _Job) -> RunStatus:
         namespace, name = key(job.manifest)
-        running = job.in_phase("Running")
+        running = job.pods_in_phase("Running")
         state = state_of(job.resource, job.manifest, len(running))
-        finished = job.in_phase("Succeeded", "Failed")
+        finished = job.pods_in_phase("Succeeded", "Failed")
         counted = [pod for pod in job.pods if state.finished or pod not in finished]
         group = next((g for g in job.groups if key(g) in self.positions), None)
         group = group or next(iter(job.groups), None)
@@ -212,7 +212,7 @@ class _Reader:
 
     def _progress(self, job: _Job, state: State) -> Progress | None:
         """Return the progress from the logs of the first pods. Running pods take precedence."""
-        pods = dict.fromkeys(key(pod) for pod in [*job.in_phase("Running"), *job.pods])
+        pods = dict.fromkeys(key(pod) for pod in [*job.pods_in_phase("Running"), *job.pods])
         logs = (self.cluster.logs(*pod, LOG_LINES) for pod in [*pods][:3])
         found = next((read for lines in logs if (read := progress(lines, self.now))), None)
         if state is not State.SUCCEEDED:
@@ -222,7 +222,7 @@ class _Reader:
         return found if finished is None else (found or Progress()).after(finished)
 
     def _last_log_lines(self, job: _Job) -> list[str]:
-        for pod in job.in_phase("Failed"):
+        for pod in job.pods_in_phase("Failed"):
             lines = self.cluster.logs(*key(pod), 12)
             if text := failure_text("".join(_messages(pod)), lines):
                 return [f"{pod['metadata']['name']}:", *text]

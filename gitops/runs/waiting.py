@@ -47,7 +47,7 @@ class Waiting:
 
 def waiting(snapshot: Snapshot) -> list[Waiting]:
     """Return every job and standalone pod that waits or is suspended, sorted by name."""
-    entries = [*_groups(snapshot), *_suspended_jobs(snapshot), *_single_pods(snapshot)]
+    entries = [*_groups(snapshot), *_suspended_jobs(snapshot), *_standalone_pods(snapshot)]
     return sorted(entries, key=lambda item: item.name)
 
 
@@ -135,7 +135,7 @@ def repair(snapshot: Snapshot, group: Object) -> list[str]:
         patch = json.dumps({"status": {"phase": "Pending"}})
         resource = ["podgroups.scheduling.volcano.sh", metadata["name"]]
         return ["patch", *resource, namespace, "--type=merge", f"--patch={patch}"]
-    failed = _unseen_failures(snapshot, group)
+    failed = _failures_that_volcano_missed(snapshot, group)
     return ["delete", "pods", *failed, namespace] if failed else []
 
 
@@ -149,7 +149,7 @@ def _lacks_pods(snapshot: Snapshot, group: Object) -> bool:
     return group.get("status", {}).get("phase") == "Inqueue" and not _pods(snapshot, group)
 
 
-def _unseen_failures(snapshot: Snapshot, group: Object) -> list[str]:
+def _failures_that_volcano_missed(snapshot: Snapshot, group: Object) -> list[str]:
     """Return the failed pods of a Volcano Job that prevent the rest of its gang from starting.
 
     Volcano's controllers restart a job only if they see a pod fail, not if it failed while they
@@ -185,9 +185,9 @@ def _reasons(
     computed = [*_queue_reasons(snapshot, queue, missing), *_capacity_reasons(snapshot, missing)]
     messages = _scheduler_messages(snapshot, group, pods)
     unavailable = any("unavailable" in text for text in messages)
-    forgotten = _forgotten(snapshot, group)
-    if forgotten and (pods or not computed):
-        computed.append(forgotten)
+    stalled = _stalled(snapshot, group)
+    if stalled and (pods or not computed):
+        computed.append(stalled)
     elif snapshot.shows_usage and starting and missing and not computed and not unavailable:
         others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
         computed.append(
@@ -198,8 +198,8 @@ def _reasons(
     yield from (f"Volcano: {text}" for text in messages)
 
 
-def _forgotten(snapshot: Snapshot, group: Object) -> str:
-    """Return a message if Volcano has forgotten a gang, with the remedy; otherwise empty."""
+def _stalled(snapshot: Snapshot, group: Object) -> str:
+    """Return a message with a remedy if Volcano no longer processes a gang; otherwise empty."""
     command = f"`{shlex.join(['kubectl', *repair(snapshot, group)])}`"
     if _lacks_pods(snapshot, group):
         namespace, name = group["metadata"]["namespace"], owner(group)
@@ -208,7 +208,7 @@ def _forgotten(snapshot: Snapshot, group: Object) -> str:
             f"{JOB.name} {name} --namespace {namespace}` shows failures; if there are none, "
             f"{command} admits it again"
         )
-    if failed := _unseen_failures(snapshot, group):
+    if failed := _failures_that_volcano_missed(snapshot, group):
         return (
             f"Volcano has not restarted the job after the failure of {', '.join(failed)}: if this "
             f"does not change within a minute, {command} restarts it"
@@ -284,7 +284,7 @@ def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -
     return [condition] if condition else []
 
 
-def _single_pods(snapshot: Snapshot) -> Iterator[Waiting]:
+def _standalone_pods(snapshot: Snapshot) -> Iterator[Waiting]:
     for pod in snapshot.active():
         if not is_scheduled(pod) and group_of(pod) is None and (message := _unschedulable(pod)):
             namespace, name = key(pod)

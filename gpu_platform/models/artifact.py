@@ -169,7 +169,7 @@ class Layer(BaseModel):
         return self.annotations[FILE_PATH]
 
     @model_validator(mode="after")
-    def _inside(self) -> Self:
+    def _path_is_inside(self) -> Self:
         path = self.annotations.get(FILE_PATH, "")
         if not path or path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise ValueError(f"the path {path!r} is outside the model's directory")

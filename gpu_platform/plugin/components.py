@@ -33,8 +33,8 @@ from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import VolcanoSettings
+from kube.accelerators import NVIDIA_GPU
 
-GPU = "nvidia.com/gpu"
 Values = dict[str, Any]
 Built = TypeVar("Built")
 
@@ -200,7 +200,7 @@ class Tenancy(Deferred):
         super().__init__("Tenancy", name, opts)
 
         async def build(values: Values) -> str:
-            resource = values.pop("gpu_resource", GPU)
+            resource = values.pop("gpu_resource", NVIDIA_GPU)
             settings = validate(TenancySettings, values)
             built = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource)
             return tenancy.Tenancy(name, built, self.options()).namespace
@@ -328,7 +328,7 @@ async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
     return Platform(
         namespace=values["namespace"],
         claims=values["claims"],
-        gpu_nodes=nodes or GpuNodes(resource=GPU),
+        gpu_nodes=nodes or GpuNodes(resource=NVIDIA_GPU),
         images={},
     )
 

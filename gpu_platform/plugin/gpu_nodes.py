@@ -7,6 +7,7 @@ from pydantic import Field
 from infra.pods import GpuNodes
 from infra.settings.cluster import TolerationSettings
 from infra.settings.types import Labels, QualifiedName, Settings
+from kube.accelerators import NVIDIA_GPU
 
 
 class GpuTolerationSettings(TolerationSettings):
@@ -64,4 +65,4 @@ class GpuNodesSettings(Settings):
 class PlacementSettings(Settings):
     """A model with the single key `gpu_nodes`, so that errors contain the key's name."""
 
-    gpu_nodes: GpuNodesSettings = GpuNodesSettings(resource="nvidia.com/gpu")
+    gpu_nodes: GpuNodesSettings = GpuNodesSettings(resource=NVIDIA_GPU)

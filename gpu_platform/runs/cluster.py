@@ -32,6 +32,9 @@ from kube.workloads import WORKLOAD_KINDS, find
 _POLL_SECONDS: Final = 2.0
 _EXISTS: Final = "AlreadyExists"
 _NO_OPERATOR: Final = "the server doesn't have a resource type"
+_NO_PERMISSION: Final = "cannot delete resource"
+"""Part of the API server's error if RBAC does not permit the deletion. Admission policies also deny
+with the reason Forbidden."""
 SUPPLEMENTS: Final = (
     f"podgroups.{SCHEDULING_GROUP}",
     RUNTIME.name,
@@ -171,7 +174,7 @@ class Member:
         for name in SUPPLEMENTS:
             done = self._run("delete", name, run, *deletion)
             # Users who may not delete these objects may not create them either.
-            acceptable = (_NO_OPERATOR, "(Forbidden)")
+            acceptable = (_NO_OPERATOR, _NO_PERMISSION)
             if done.returncode != 0 and not any(text in done.stderr for text in acceptable):
                 raise GitopsError(done.stderr.strip())
 

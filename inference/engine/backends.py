@@ -58,13 +58,15 @@ def load_backend(choice: Choice) -> nn.Module:
         )
     match choice.backend:
         case "eager":
-            return _graphed(_reduced(_fast(_network(choice), choice), choice), choice)
+            return _with_cuda_graphs(
+                _with_precision(_optimize(_network(choice), choice), choice), choice
+            )
         case "pruned":
             pruned = load_artifact(choice.folder, choice.manifest, "pruned", choice.own_model)
-            network = _fast(pruned.to(choice.device), choice)
-            return _graphed(_reduced(network, choice), choice)
+            network = _optimize(pruned.to(choice.device), choice)
+            return _with_cuda_graphs(_with_precision(network, choice), choice)
         case "compile":
-            return _compiled(_reduced(_network(choice), choice), choice)
+            return _compiled(_with_precision(_network(choice), choice), choice)
         case "aotinductor":
             return _ahead_of_time(choice)
         case _:
@@ -100,7 +102,7 @@ def _network(choice: Choice) -> nn.Module:
 
 
 @torch.inference_mode()
-def _fast(network: nn.Module, choice: Choice) -> nn.Module:
+def _optimize(network: nn.Module, choice: Choice) -> nn.Module:
     """Fold batch norms, and use the channels-last layout (on the CPU, only if it is faster).
 
     Each change is kept only if the outputs stay the same within `TOLERANCE`.
@@ -113,16 +115,16 @@ def _fast(network: nn.Module, choice: Choice) -> nn.Module:
             # Networks that torch.fx cannot trace stay as they are.
             from torch.fx.experimental.optimization import fuse
 
-            network = _if_equal(network, partial(fuse, inplace=True), inputs)
+            network = _apply_if_equal(network, partial(fuse, inplace=True), inputs)
         if nn.Conv2d not in kinds:
             return network
-        other = _if_equal(network, ChannelsLast, inputs)
+        other = _apply_if_equal(network, ChannelsLast, inputs)
     if choice.device.type != "cpu":
         return other
     return min(network, other, key=lambda each: min(repeat(partial(each, inputs), number=1)))
 
 
-def _if_equal(
+def _apply_if_equal(
     network: nn.Module, change: Callable[[nn.Module], nn.Module], inputs: Tensor
 ) -> nn.Module:
     """Return a changed copy of the network if its outputs are the same, otherwise the original."""
@@ -148,10 +150,10 @@ class ChannelsLast(nn.Module):
         return outputs
 
 
-# Convert in inference mode, as `_fast` does. Otherwise, the network could contain both inference
-# tensors and normal tensors.
+# Convert in inference mode, as `_optimize` does. Otherwise, the network could contain both
+# inference tensors and normal tensors.
 @torch.inference_mode()
-def _reduced(network: nn.Module, choice: Choice) -> nn.Module:
+def _with_precision(network: nn.Module, choice: Choice) -> nn.Module:
     """Return the network in the configured precision; on a GPU, fp32 uses TF32."""
     if choice.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -173,7 +175,7 @@ class Half(nn.Module):
         return outputs
 
 
-def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
+def _with_cuda_graphs(network: nn.Module, choice: Choice) -> nn.Module:
     """On a GPU, capture the network in CUDA graphs; if that fails, return the network itself.
 
     Token models are excluded: their sequences vary in length, and the graphs would keep the logits
@@ -241,7 +243,7 @@ def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
         for samples in (2, 1):
             compiled(example(choice, samples))
     except Exception as error:
-        raise _not_compiled("compile", error) from error
+        raise _compile_error("compile", error) from error
     return FunctionModule(compiled)
 
 
@@ -253,7 +255,7 @@ def _ahead_of_time(choice: Choice) -> nn.Module:
     names = (sha256, torch.__version__, choice.device.type, choice.precision)
     package = choice.compile_cache / f"{'-'.join(names)}.pt2"
     if not package.exists():
-        network = _reduced(_network(choice), choice)
+        network = _with_precision(_network(choice), choice)
         batch = torch.export.Dim("batch", min=1)
         unfinished = choice.compile_cache / f"{sha256}-{os.getpid()}.pt2"
         try:
@@ -266,13 +268,13 @@ def _ahead_of_time(choice: Choice) -> nn.Module:
                     inductor_configs={"freezing": choice.device.type == "cpu"},
                 )
         except Exception as error:
-            raise _not_compiled("aotinductor", error) from error
+            raise _compile_error("aotinductor", error) from error
         unfinished.rename(package)
     index = choice.device.index or 0 if choice.device.type == "cuda" else -1
     return FunctionModule(inductor.aoti_load_package(str(package), device_index=index))
 
 
-def _not_compiled(backend: str, error: Exception) -> ExportError:
+def _compile_error(backend: str, error: Exception) -> ExportError:
     lines = str(error).strip().splitlines() or ["no reason given"]
     return ExportError(
         f"backend {backend} cannot compile this model here: {type(error).__name__}: "

@@ -215,7 +215,7 @@ class Queue:
                 f"{self._max_samples} samples and {self._max_bytes} bytes at once"
             )
         while not self.has_capacity(request):
-            if not self._displace(request, retry_after):
+            if not self._evict(request, retry_after):
                 raise OverloadedError(f"{self.samples} samples are queued already", retry_after)
         lane = self._lanes.get(request.peer)
         if lane is None:
@@ -302,7 +302,7 @@ class Queue:
                 self.drop(piece.request)
         self._lanes.clear()
 
-    def _displace(self, request: Request, retry_after: float) -> bool:
+    def _evict(self, request: Request, retry_after: float) -> bool:
         """Reject the newest request of the client with the most queued samples or bytes.
 
         Return False, and reject nothing, if the client of `request` would have at least as many.

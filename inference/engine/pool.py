@@ -244,7 +244,7 @@ class Pool:
                 try:
                     worker.compute(batch)
                 except (MemoryError, OSError) as error:
-                    self._fail(batch, error)
+                    self._fail_out_of_memory(batch, error)
 
     def _batch_timeout(self) -> None:
         self._batch_timer = None
@@ -267,7 +267,7 @@ class Pool:
         try:
             outputs, errors = worker.finish(message)
         except (MemoryError, OSError) as error:
-            self._fail(batch, error)
+            self._fail_out_of_memory(batch, error)
             self._dispatch()
             return
         steady = self._queue or len(batch.pieces) > 1
@@ -309,7 +309,7 @@ class Pool:
             self._queue.put_back(separate)
             self._dispatch()
 
-    def _fail(self, batch: Batch, error: Exception) -> None:
+    def _fail_out_of_memory(self, batch: Batch, error: Exception) -> None:
         """Reject the requests of a batch whose inputs or outputs do not fit in memory."""
         emit("batch_failed", reason=repr(error), samples=batch.samples)
         refusal = UnavailableError("not enough memory for a batch: send fewer samples at once")
@@ -319,7 +319,7 @@ class Pool:
 
     async def _start(self, spec: WorkerSpec) -> Message:
         """Start a worker and return its `ready` message. Raise ExportError on failure."""
-        worker = Worker(spec, self._finish, self._exited)
+        worker = Worker(spec, self._finish, self._handle_exit)
         self._workers.append(worker)
         try:
             await worker.start()
@@ -337,7 +337,7 @@ class Pool:
         self._dispatch()
         return message
 
-    def _exited(self, worker: Worker, reason: str) -> None:
+    def _handle_exit(self, worker: Worker, reason: str) -> None:
         """Replace a worker that died."""
         self._workers.remove(worker)
         if self._closed or not worker.ready:

@@ -59,7 +59,7 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     try:
         handler = load(spec)
     except Exception as error:
-        message = _public(error, str(spec.config.model_path))
+        message = _public_message(error, str(spec.config.model_path))
         send(end, {"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
         return
     # Also exclude the loaded model from garbage collection.
@@ -71,8 +71,8 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
             slot.inputs.on_map(Pinning())
     ready = {
         "type": "ready",
-        "inputs": [_described(tensor) for tensor in handler.inputs],
-        "outputs": [_described(tensor) for tensor in handler.outputs],
+        "inputs": [_tensor_fields(tensor) for tensor in handler.inputs],
+        "outputs": [_tensor_fields(tensor) for tensor in handler.outputs],
         "devices": torch.cuda.device_count() if on_gpu else 1,
     }
     send(end, ready)
@@ -126,17 +126,17 @@ def exit_with_fork_server() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _described(tensor: TensorSpec) -> tuple[str, str, tuple[int, ...]]:
+def _tensor_fields(tensor: TensorSpec) -> tuple[str, str, tuple[int, ...]]:
     # A handler may declare shapes such as torch.Size, which orjson does not serialize.
     return tensor.name, tensor.datatype, tuple(map(int, tensor.shape))
 
 
-def _text(error: BaseException) -> str:
+def _client_message(error: BaseException) -> str:
     """Return an error's message for a client, without surrogates, which UTF-8 cannot encode."""
     return str(error).encode("utf-8", "replace").decode()[:MAX_ERROR_CHARACTERS]
 
 
-def _public(error: BaseException, folder: str) -> str:
+def _public_message(error: BaseException, folder: str) -> str:
     """Return an error message that clients may see.
 
     Exceptions other than ExportError and ConfigurationError are only logged, because their messages
@@ -146,7 +146,7 @@ def _public(error: BaseException, folder: str) -> str:
     while isinstance(cause, ExportError | ConfigurationError):
         cause = cause.__cause__
     if cause is None:
-        return _text(error)
+        return _client_message(error)
     emit("load_failed", folder=folder, trace="".join(traceback.format_exception(error)))
     return f"{folder} cannot be loaded: {type(cause).__name__}: see load_failed in the server log"
 
@@ -212,30 +212,30 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
         parts, errors = _compute(handler, inputs, sizes)
     described: Errors = {str(index): _describe(error) for index, error in errors.items()}
     if len(parts) > 1:
-        parts = _fitting(parts, sizes, described)
+        parts = _compatible_parts(parts, sizes, described)
     arrays: dict[str, Parts] = {}
     if parts:
         names = parts[0] if request["wanted"] is None else request["wanted"]
         arrays = {name: [part[name] for part in parts] for name in names}
     if described:
-        arrays[ERRORS] = _packed(described)
+        arrays[ERRORS] = _error_array(described)
     try:
         placed = slot.outputs.put(arrays)
     except Exception as error:
         # The values have a type that cannot be sent, or they need too much memory.
         failed = _describe(error)
         placed = slot.outputs.put(
-            {ERRORS: _packed({str(index): failed for index in range(len(sizes))} | described)}
+            {ERRORS: _error_array({str(index): failed for index in range(len(sizes))} | described)}
         )
     seconds = time.perf_counter() - started
     return {"slot": request["slot"], "tensors": placed, "seconds": seconds}
 
 
-def _packed(errors: Errors) -> Parts:
+def _error_array(errors: Errors) -> Parts:
     return [np.frombuffer(orjson.dumps(errors), np.uint8)]
 
 
-def _fitting(parts: list[Tensors], sizes: list[int], errors: Errors) -> list[Tensors]:
+def _compatible_parts(parts: list[Tensors], sizes: list[int], errors: Errors) -> list[Tensors]:
     """Return the parts whose outputs have the same shapes per sample as those of the first part.
 
     Add the other parts, whose dynamic dimensions differ, to `errors`.
@@ -276,7 +276,7 @@ def _compute(
 def _describe(error: Exception) -> tuple[str, str]:
     """Return the kind of an error and its message."""
     if isinstance(error, InputError):
-        return "input", _text(error)
+        return "input", _client_message(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "memory", "not enough memory for this request: send fewer samples at once"
     trace = "".join(traceback.format_exception(error))

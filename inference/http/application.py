@@ -68,7 +68,7 @@ _NAMED: Final = "(?P<model>[^/]+)"
 _VERSIONED: Final = f"/v2/models/{_NAMED}(?:/versions/(?P<version>[^/]+))?"
 
 
-_LOGGED_FROM: Final = {"none": 1000, "failures": 500, "all": 0}
+_MIN_LOGGED_STATUS: Final = {"none": 1000, "failures": 500, "all": 0}
 """Maps `request_log` to the lowest status code that is logged."""
 
 _NO_KEY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
@@ -91,7 +91,7 @@ class Application:
             for path, route in routes.items()
             if "{model}" in path
         ]
-        self._logged_from = _LOGGED_FROM[service.config.request_log]
+        self._min_logged_status = _MIN_LOGGED_STATUS[service.config.request_log]
         self._id_prefix, self._id_numbers = os.urandom(6).hex(), count(1)
         self._computing = 0
         self._by_peer: Counter[str] = Counter()
@@ -184,7 +184,7 @@ class Application:
             service.tracing.end(request.span, request.code)
         seconds = time.monotonic() - request.started
         service.metrics.finished(route.counted, request.code, seconds, request.key)
-        if request.code >= self._logged_from:
+        if request.code >= self._min_logged_status:
             emit(
                 "request",
                 id=request.request_id,
@@ -241,7 +241,7 @@ class Application:
         """Raise OverloadedError if as many requests are in flight as the engine can hold.
 
         Each request counts as one sample. A client with less than its equal share of the requests
-        is not rejected, because its request may displace queued ones.
+        is not rejected, because its request may evict queued ones.
         """
         pool = self._service.engine.pool
         if self._computing <= self._service.config.max_queue or pool is None:

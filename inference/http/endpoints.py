@@ -37,8 +37,8 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     deadline = request.started + seconds
     if time.monotonic() >= deadline:
         raise DeadlineError("the deadline passed before the whole request had been read")
-    # Memory for larger outputs could not be reserved in addition to the body, even if there were no
-    # other client.
+    # The body and the outputs count against the same limit. Larger outputs would exceed it even if
+    # there were no other client.
     most = min(limits.max_output_bytes, limits.max_bytes_per_peer - request.charged)
     size = v2_json.check_output_size(parsed, most, limits.max_json_bytes)
     _reserve(reserve, size)
@@ -144,10 +144,10 @@ def _load(service: Service, request: Request, _: Reserve) -> Pending:
         )
     # If the client disconnects, loading continues, because others may wait for the new version.
     loading = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
-    return Pending(asyncio.shield(asyncio.wrap_future(loading)), _loaded)
+    return Pending(asyncio.shield(asyncio.wrap_future(loading)), _load_response)
 
 
-def _loaded(future: "asyncio.Future[Served]") -> Response:
+def _load_response(future: "asyncio.Future[Served]") -> Response:
     try:
         served = future.result()
     except ExportError as error:

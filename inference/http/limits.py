@@ -144,9 +144,9 @@ class Limits:
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
-            victim = _oldest(peer)
+            victim = _oldest_closable(peer)
         elif len(self._connections) >= self._max_connections:
-            victim = _oldest(max(self._peers.values(), key=len))
+            victim = _oldest_closable(max(self._peers.values(), key=len))
         else:
             victim = connection
         if victim is None:
@@ -178,7 +178,9 @@ class Limits:
         while (full := self._held[peer] + size > self._max_bytes_per_peer) or (
             self.buffered + size > limit
         ):
-            victim = self._largest_waiting(self._peers.get(peer, {}) if full else self._connections)
+            victim = self._largest_sheddable(
+                self._peers.get(peer, {}) if full else self._connections
+            )
             if victim is None or victim is connection:
                 return False
             victim.shed()
@@ -197,7 +199,7 @@ class Limits:
             del self._held[connection.peer]
 
     @staticmethod
-    def _largest_waiting(connections: "Iterable[Connection]") -> "Connection | None":
+    def _largest_sheddable(connections: "Iterable[Connection]") -> "Connection | None":
         waiting = [found for found in connections if found.sheddable and found.charged]
         held: dict[str, int] = {}
         for found in waiting:
@@ -219,7 +221,7 @@ class Limits:
                 watch()
 
 
-def _oldest(connections: "dict[Connection, None]") -> "Connection | None":
+def _oldest_closable(connections: "dict[Connection, None]") -> "Connection | None":
     idle = (found for found in connections if found.evictable)
     waiting = (found for found in connections if found.sheddable)
     return next(idle, None) or next(waiting, None)

@@ -156,7 +156,7 @@ def read_request(
     outputs = _outputs(document, served, _flag(parameters, "binary_data_output", "parameters"))
     shapes = [array.shape for array in inputs.values()]
     sizes = _output_sizes(outputs, shapes)
-    variable, fixed = _variable(outputs), sizes
+    variable, fixed = _variable_size_outputs(outputs), sizes
     if variable:
         fixed = _output_sizes([one for one in outputs if one not in variable], shapes)
     plan = Plan(
@@ -400,7 +400,7 @@ def _flag(parameters: Object | None, name: str, field: str, default: bool = Fals
     return value
 
 
-def _variable(outputs: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
+def _variable_size_outputs(outputs: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
     """Return the outputs whose size is only known after they are computed."""
     return tuple(
         output

@@ -29,7 +29,10 @@ class Target:
     port: str
     """Name of the pods' port, or number of a Service's target port."""
     labels: Mapping[str, Sequence[str]]
-    """Maps series labels to labels and annotations of the pod; the last existing one is used."""
+    """Maps each series label to the pod labels and annotations that may contain its value.
+
+    The last one that exists is used.
+    """
     keeps_labels: bool = False
     """True if the metrics already have labels with the namespace and pod that they describe.
 

@@ -49,8 +49,8 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
             **rdma,
             gpu_resource: Decimal(gang),
             PODS: Decimal(job.min_pods + (launcher is not None)),
-            "cpu": _together(job.cpu, job.min_pods, launcher.cpu if launcher else "0"),
-            "memory": _together(job.memory, job.min_pods, launcher.memory if launcher else "0"),
+            "cpu": _total(job.cpu, job.min_pods, launcher.cpu if launcher else "0"),
+            "memory": _total(job.memory, job.min_pods, launcher.memory if launcher else "0"),
         },
     )
     for name, step in job.steps.items():
@@ -72,7 +72,7 @@ def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _together(each: str, pods: int, launcher: str) -> Decimal:
+def _total(each: str, pods: int, launcher: str) -> Decimal:
     return parse_quantity(each) * pods + parse_quantity(launcher)
 
 

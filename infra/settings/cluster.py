@@ -17,13 +17,13 @@ from infra.settings.types import (
     Settings,
     VersionedImage,
 )
-from kube.accelerators import SHARED_SUFFIX
+from kube.accelerators import MIG_PREFIX, NVIDIA_GPU, SHARED_SUFFIX
 
 IN_CLUSTER: Final = "in-cluster"
 """Value of `context` that selects the cluster in which the program itself runs."""
 
 
-MOVES: Final = "would move to another cluster"
+MOVE_ERROR: Final = "would move to another cluster"
 """Part of the error message for a stack that is already deployed to another cluster."""
 
 
@@ -204,7 +204,7 @@ class GpuSettings(Settings):
         description="Image of the device plugin.",
     )
     resource: QualifiedName = Field(
-        default="nvidia.com/gpu",
+        default=NVIDIA_GPU,
         description="Name of the GPU resource, unless a job or service sets another one.",
     )
     runtime_class: RuntimeClassSettings | None = Field(
@@ -286,6 +286,13 @@ class GpuSettings(Settings):
             raise ValueError(
                 f"sets {', '.join(unused)}, which the GPU Operator does not read: remove "
                 f"{'it' if len(unused) == 1 else 'them'}, or use operator.values instead"
+            )
+        mig = self.resource.startswith(MIG_PREFIX)
+        if self.provider != "existing" and self.resource != NVIDIA_GPU and not mig:
+            raise ValueError(
+                f"sets resource to {self.resource!r}, but provider {self.provider} does not offer "
+                f"it: use {NVIDIA_GPU}, {MIG_PREFIX}<profile> with mig_strategy mixed, or "
+                "provider existing"
             )
         if self.provider == "gpu-operator" and self.runtime_class and self.runtime_class.create:
             raise ValueError(

@@ -45,7 +45,7 @@ class ImageSettings(Settings):
     reference: PinnedImage | None = Field(default=None, description="Use this existing image.")
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def _has_one_source(self) -> Self:
         if (self.build is None) == (self.reference is None):
             number = "both" if self.build else "neither"
             raise ValueError(

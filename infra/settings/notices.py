@@ -45,13 +45,14 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _priorities_without_preemption(settings)
     yield from _runs_without_metrics(settings)
     yield from _exporter_without_driver(settings)
-    yield from _rare_scrapes(settings)
-    yield from _updates_that_wait_for_training(settings)
-    yield from _claims_of_the_first_consumer(settings)
-    yield from _slow_processes(settings)
-    yield from _updates_with_one_claim(settings)
-    yield from _deadlines_before_the_start(settings)
+    yield from _infrequent_scrapes(settings)
+    yield from _updates_blocked_by_training(settings)
+    yield from _claims_bound_to_the_first_node(settings)
+    yield from _too_few_cores_or_no_grace_period(settings)
+    yield from _surge_pods_with_exclusive_claims(settings)
+    yield from _progress_deadlines_before_startup(settings)
     yield from _series_without_rules(settings)
+    yield from _admission_without_policies(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
@@ -133,7 +134,7 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
         )
 
 
-def _rare_scrapes(settings: StackSettings) -> Iterator[str]:
+def _infrequent_scrapes(settings: StackSettings) -> Iterator[str]:
     monitoring = settings.monitoring
     # A rate needs two samples.
     longest = RATE_SECONDS // 2
@@ -152,7 +153,7 @@ def _can_serve_metrics(job: TrainingJobSettings) -> bool:
     return not job.hyperparameters.metrics_port
 
 
-def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
+def _claims_bound_to_the_first_node(settings: StackSettings) -> Iterator[str]:
     """Warn about claims that bind to the node of a gang's first pod: all pods must then fit there.
 
     Volcano places the pods of a gang together, before any of them has bound the claim.
@@ -172,8 +173,8 @@ def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
                 )
 
 
-def _slow_processes(settings: StackSettings) -> Iterator[str]:
-    """Warn about jobs with too few cores for their threads, or without time to save when stopped.
+def _too_few_cores_or_no_grace_period(settings: StackSettings) -> Iterator[str]:
+    """Warn about jobs with too few cores for their threads, or no time to save a checkpoint.
 
     CPU is not limited, so jobs with too few cores still train on nodes with spare cores.
     """
@@ -198,7 +199,7 @@ def _slow_processes(settings: StackSettings) -> Iterator[str]:
             )
 
 
-def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
+def _updates_blocked_by_training(settings: StackSettings) -> Iterator[str]:
     """Warn if the quota does not permit service updates while the largest gang is running."""
     if not settings.training.jobs or not settings.inference.services:
         return
@@ -216,7 +217,7 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
             )
 
 
-def _updates_with_one_claim(settings: StackSettings) -> Iterator[str]:
+def _surge_pods_with_exclusive_claims(settings: StackSettings) -> Iterator[str]:
     """Warn about services with one pod whose claim a second pod may not be able to mount.
 
     ReadWriteOnce permits several pods on one node, so the update succeeds if the volume or a node
@@ -237,8 +238,8 @@ def _updates_with_one_claim(settings: StackSettings) -> Iterator[str]:
                 )
 
 
-def _deadlines_before_the_start(settings: StackSettings) -> Iterator[str]:
-    """Warn about progress deadlines that end before a slow start does.
+def _progress_deadlines_before_startup(settings: StackSettings) -> Iterator[str]:
+    """Warn about progress deadlines that may expire before the server has started.
 
     A short deadline is valid if the server starts fast, so warn only if both times are configured.
     """
@@ -254,6 +255,18 @@ def _deadlines_before_the_start(settings: StackSettings) -> Iterator[str]:
                 "rollout fails while its server is still starting: remove "
                 f"progress_deadline_seconds, or set it to more than {start} plus the time to pull "
                 "the image."
+            )
+
+
+def _admission_without_policies(settings: StackSettings) -> Iterator[str]:
+    """Warn about settings of the admission policies if there are no policies."""
+    tenancy = settings.tenancy
+    for key in ("admission_config", "admission_excluded_namespaces"):
+        if tenancy.admission == "off" and getattr(tenancy, key):
+            yield (
+                f"{full_key('tenancy', key)} is set, but {full_key('tenancy', 'admission')} is "
+                "off, so the API server evaluates no policies: set it to audit, warn or deny "
+                "(docs/admission.md)."
             )
 
 

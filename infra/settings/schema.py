@@ -125,7 +125,7 @@ def _find(model: type[BaseModel], path: Sequence[str | int]) -> list[Schema]:
             inner
             for schema in schemas
             for section in _sections(schema, root)
-            if (inner := _inside(section, part)) is not None
+            if (inner := _child(section, part)) is not None
         ]
     return schemas
 
@@ -138,7 +138,7 @@ def _sections(schema: Schema, root: Schema) -> list[Schema]:
     ]
 
 
-def _inside(schema: Schema, part: str | int) -> Schema | None:
+def _child(schema: Schema, part: str | int) -> Schema | None:
     inner = schema.get("items", schema.get("additionalProperties"))
     if "properties" in schema:
         inner = schema["properties"].get(str(part))

@@ -67,7 +67,7 @@ class StorageClassSettings(Settings):
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _has_required_settings(self) -> Self:
         if self.kind == "other" and self.provisioner is None:
             raise ValueError("has kind other, which requires `provisioner`: set the driver's name")
         if missing := [
@@ -156,7 +156,7 @@ class ClaimSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _has_an_origin(self) -> Self:
+    def _has_class_or_volume(self) -> Self:
         if self.storage_class is None and self.volume is None:
             raise ValueError("must set `storage_class`, or the `volume` that it is bound to")
         return self

@@ -77,6 +77,11 @@ class QuotaSettings(Settings):
                 raise ValueError(
                     f"contains {name}: leave out the prefix requests., which the stack adds"
                 )
+            if "/" not in name and not name.startswith("hugepages-"):
+                raise ValueError(
+                    f"contains {name}, which is not the name of a device: use a name with a domain,"
+                    " such as nvidia.com/mig-1g.10gb"
+                )
         return devices
 
 
@@ -139,13 +144,23 @@ class NetworkSettings(Settings):
         "store.",
     )
 
+    @model_validator(mode="after")
+    def _callers_are_restricted(self) -> Self:
+        if self.inference_from and not self.isolate:
+            raise ValueError(
+                f"sets inference_from to {', '.join(self.inference_from)}, but isolate is false, "
+                "so pods of every namespace may call the services: set isolate: true, or remove "
+                "inference_from"
+            )
+        return self
 
-def _word_off(value: object) -> object:
+
+def _false_to_off(value: object) -> object:
     """Return "off" if YAML has parsed `off` as the boolean false."""
     return "off" if value is False else value
 
 
-AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidator(_word_off)]
+AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidator(_false_to_off)]
 
 
 class IdentitySettings(Settings):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from kube.accelerators import BUILT_IN_RESOURCES
 from kube.quantities import MEBIBYTE, parse_quantity
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -30,6 +32,8 @@ _IMAGE: Final = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+_NO_DOTS: Final = r"(?!\.{1,2}(?:/|$))"
+"""Beginning of a pattern for a path's segment, which must be neither `.` nor `..`."""
 _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?\.?")
 
@@ -159,6 +163,23 @@ def _http_url(text: str) -> str:
     return text
 
 
+def _not_an_address(text: str) -> str:
+    # A DNS name cannot contain the colons of an IPv6 address.
+    if re.fullmatch(r"\d+(\.\d+){3}", text):
+        raise ValueError("must be a DNS name, not an IP address")
+    return text
+
+
+def _resource(name: str) -> str:
+    # Kubernetes accepts other names without a domain in some places, but no node offers them.
+    if "/" not in name and not any(fnmatchcase(name, each) for each in BUILT_IN_RESOURCES):
+        raise ValueError(
+            "must be cpu, memory, pods, ephemeral-storage, or the name of a device with its "
+            "domain, such as nvidia.com/gpu"
+        )
+    return name
+
+
 _text = BeforeValidator(_as_text)
 
 
@@ -243,6 +264,9 @@ DnsName = Annotated[
 ]
 """The name of a storage class, priority class, volume or queue."""
 
+HostName = Annotated[DnsName, AfterValidator(_not_an_address)]
+"""The host name of a route. Neither the Gateway API nor an Ingress accepts IP addresses."""
+
 QualifiedName = Annotated[
     str,
     _matcher(
@@ -253,6 +277,9 @@ QualifiedName = Annotated[
     _format("qualified-name"),
 ]
 """A resource name, label key or taint key."""
+
+ResourceName = Annotated[QualifiedName, AfterValidator(_resource)]
+"""The name of a resource that pods can request."""
 
 LabelValue = Annotated[
     str, _matcher(_LABEL_VALUE, 63, "a label value: letters, digits, '-', '_' and '.'")
@@ -268,9 +295,27 @@ EnvironmentName = Annotated[
 
 AbsolutePath = Annotated[
     str,
-    _matcher(re.compile(r"/(?!(?:.*/)?\.\.(?:/|$)).*"), 4096, "an absolute path without '..'"),
+    _matcher(
+        re.compile(rf"/|(?:/{_NO_DOTS}[^/\n]+)+/?"),
+        4096,
+        "an absolute path without empty, '.' and '..' segments",
+    ),
     _format("absolute-path"),
 ]
+
+PathPrefix = Annotated[
+    str,
+    _matcher(
+        re.compile(
+            rf"/|(?:/{_NO_DOTS}(?:[-\w.~!$&'()*+,;=:@]|%(?!2[fF])[0-9a-fA-F]{{2}})+)+/?", re.ASCII
+        ),
+        1024,
+        "an absolute URL path without empty, '.' and '..' segments, in which special characters "
+        "are percent-encoded",
+    ),
+    _format("URL-path"),
+]
+"""A path prefix that the Gateway API accepts in a route."""
 
 HttpUrl = Annotated[str, AfterValidator(_http_url), _format("HTTP-URL")]
 """URL of a server, such as Prometheus, with a valid host and port and without credentials."""

@@ -11,8 +11,8 @@ from infra.settings.types import (
     DnsLabel,
     DnsName,
     PositiveInt,
-    QualifiedName,
     Quantity,
+    ResourceName,
     Settings,
     check_mappings,
 )
@@ -58,7 +58,7 @@ class SchedulerSettings(Settings):
         description="binpack fills one node before it uses the next, which keeps whole nodes free "
         "for gangs. spread prefers the nodes with the most free CPU and memory.",
     )
-    pack_by: dict[QualifiedName, PositiveInt] = Field(
+    pack_by: dict[ResourceName, PositiveInt] = Field(
         default={"nvidia.com/gpu": 10, "cpu": 1, "memory": 1},
         description="Resources that binpack considers, with their weights.",
     )
@@ -166,8 +166,7 @@ class ControllersSettings(Settings):
 OVERRIDE: Final = "scheduler_config_override"
 """Key in the chart's `custom` that replaces the scheduler's configuration."""
 
-ResourceAmounts = dict[QualifiedName, Quantity]
-
+ResourceAmounts = dict[ResourceName, Quantity]
 
 UNLISTED: Final = "0 (not listed)"
 """Amount that Volcano's webhooks assume for a resource that a queue's limit does not list."""

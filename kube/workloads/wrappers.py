@@ -10,7 +10,7 @@ from kube.workloads.record import Pods, WorkloadKind
 _CHART: Final = "it deploys a chart"
 _REPOSITORY: Final = "it deploys manifests from a repository"
 
-HOLDERS: Final = [
+EMBEDDING_KINDS: Final = [
     WorkloadKind(
         group="workload.codeflare.dev",
         kind="AppWrapper",
@@ -48,7 +48,7 @@ HOLDERS: Final = [
     ),
 ]
 
-UNSEEN: Final = [
+EXTERNAL_SOURCE_KINDS: Final = [
     WorkloadKind(group="helm.toolkit.fluxcd.io", kind="HelmRelease", unseen=_CHART),
     WorkloadKind(group="helm.cattle.io", kind="HelmChart", unseen=_CHART),
     WorkloadKind(
@@ -154,4 +154,4 @@ OPERATORS: Final = [
     ),
 ]
 
-KINDS: Final = [*HOLDERS, *UNSEEN, *EVENTS, *MONITORING, *OPERATORS]
+KINDS: Final = [*EMBEDDING_KINDS, *EXTERNAL_SOURCE_KINDS, *EVENTS, *MONITORING, *OPERATORS]

@@ -182,10 +182,10 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
     """Yield a violation for each part of a role's rule that grants control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
-    is_own = bool(groups) and all("." in group and group not in _BUILT_IN for group in groups)
+    is_custom = bool(groups) and all("." in group and group not in _BUILT_IN for group in groups)
     for key in ("apiGroups", "resources", "verbs", "nonResourceURLs"):
         for item in rule[key].items():
-            if item.value in ("*", "/*") and not (is_own and key in ("resources", "verbs")):
+            if item.value in ("*", "/*") and not (is_custom and key in ("resources", "verbs")):
                 yield Violation(item, f"only the {key} that are needed")
     named = bool(rule["resourceNames"].value)
     controlling = [name for group in groups for name in _CONTROL_RESOURCES.get(group, ())]

@@ -13,7 +13,7 @@ from policies.values import Node
 _SIGNERS: Final = "kubernetes.io/"
 _MASTERS: Final = "system:masters"
 _SYSTEM: Final = "kube-system"
-_USERS: Final = "aws-auth"
+_AWS_AUTH: Final = "aws-auth"
 _NODE_CREDENTIALS: Final = "bootstrap.kubernetes.io/token"
 _EVERYBODY: Final = ("system:authenticated", "system:unauthenticated", "*")
 
@@ -46,7 +46,7 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
                 "nothing: the holder of this lease becomes the component's leader",
             )
     elif resource.namespace == _SYSTEM and resource.is_kind("", "ConfigMap"):
-        for _, text in root["data"].fields() if resource.name == _USERS else ():
+        for _, text in root["data"].fields() if resource.name == _AWS_AUTH else ():
             if _MASTERS in (text.text or ""):
                 yield Violation(text, "groups with only the permissions that are needed")
 

@@ -38,7 +38,7 @@ def _command(resource: Resource) -> str:
     return f"{shlex.join(command)} --values FILE | python -m policies.check -"
 
 
-class UnseenConfig(RuleConfig):
+class HelmReleaseConfig(RuleConfig):
     """Configuration of `helm-release-judged`."""
 
     checked_elsewhere: list[str] = Field(
@@ -54,9 +54,9 @@ class UnseenConfig(RuleConfig):
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Check the rendered manifests, then list the deploying object in checkedElsewhere.",
-    config=UnseenConfig,
+    config=HelmReleaseConfig,
 )
-def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Violation]:
+def helm_release_judged(resource: Resource, config: HelmReleaseConfig) -> Iterator[Violation]:
     """A release contains only values; the objects of its chart are visible only in the cluster."""
     if resource.is_named(config.checked_elsewhere):
         return
@@ -66,7 +66,8 @@ def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Vi
             resource.root["spec"],
             "the resulting manifests to the standard input of the check: … | python -m "
             "policies.check -",
-            found=f"kind {resource.kind}: {resource.unseen}, and no rule has checked the result",
+            found=f"kind {resource.kind}: {resource.unseen_effects}, and no rule has checked the "
+            "result",
         )
         return
     yield Violation(

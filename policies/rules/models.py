@@ -20,10 +20,10 @@ from policies.workloads import Pod
 _FETCH: Final = "inference.fetch"
 _OCI: Final = "oci://"
 _MODEL_PATH: Final = "INFERENCE_MODEL_PATH"
-_INSIDE: Final = rf"^{MODELS_PATH}(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$"
+_MODEL_PATH_VALUE: Final = rf"^{MODELS_PATH}(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$"
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS: Final = ("postStart", "preStop")
-_EMPTY: Final = (MODELS_PATH, TMP_PATH, SHM_PATH)
+_EMPTY_DIR_PATHS: Final = (MODELS_PATH, TMP_PATH, SHM_PATH)
 _BY_DIGEST: Final = rf"^[^\s@]+@{DIGEST}$"
 
 
@@ -99,9 +99,9 @@ _VARIABLES: Final = {
     "imageVolumes": "variables.volumes.filter(v, has(v.image)).map(v, v.name)",
     "promoted": "params.?data.orValue({})",
 }
-_VOLUME: Final = _not_promoted("v.image.?reference.orValue('')")
-_WORD: Final = _not_promoted(f"w.substring({len(_OCI)})")
-_SIGNED: Final = " + ".join(
+_VOLUME_NOT_PROMOTED: Final = _not_promoted("v.image.?reference.orValue('')")
+_WORD_NOT_PROMOTED: Final = _not_promoted(f"w.substring({len(_OCI)})")
+_VIOLATIONS: Final = " + ".join(
     [
         "variables.containers.filter(c, !c.?image.orValue('').matches(pattern(settings.images)))"
         ".map(c, 'image of ' + c.name)",
@@ -111,7 +111,8 @@ _SIGNED: Final = " + ".join(
         "variables.containers.filter(c, c.?envFrom.orValue([]).size() > 0"
         " || c.?env.orValue([]).exists(e, !(e.name + '=' + e.?value.orValue(''))"
         ".matches(pattern(settings.variables))"
-        f" || e.name == '{_MODEL_PATH}' && !e.?value.orValue('').matches({cel.literal(_INSIDE)})))"
+        f" || e.name == '{_MODEL_PATH}'"
+        f" && !e.?value.orValue('').matches({cel.literal(_MODEL_PATH_VALUE)})))"
         ".map(c, 'environment of ' + c.name)",
         "variables.containers.filter(c, c.?workingDir.orValue('') != '')"
         ".map(c, 'workingDir of ' + c.name)",
@@ -123,14 +124,17 @@ _SIGNED: Final = " + ".join(
         f" || m.name in variables.imageVolumes && m.mountPath == '{MODELS_PATH}'"
         f" || m.name in variables.claimVolumes && m.mountPath == '{CACHE_PATH}'"
         f" && '{_FETCH}' in {_WORDS}"
-        f" || m.name in variables.emptyVolumes && m.mountPath in {cel.literal(list(_EMPTY))})))"
+        " || m.name in variables.emptyVolumes"
+        f" && m.mountPath in {cel.literal(list(_EMPTY_DIR_PATHS))})))"
         ".map(c, 'volumeMounts of ' + c.name)",
         "variables.containers.filter(c, c.?volumeDevices.orValue([]).size() > 0)"
         ".map(c, 'volumeDevices of ' + c.name)",
         "variables.volumes.filter(v, !has(v.emptyDir) && !has(v.secret) && !has(v.image)"
         " && !has(v.persistentVolumeClaim)).map(v, 'volume ' + v.name)",
-        f"variables.volumes.filter(v, has(v.image) && {_VOLUME}).map(v, 'model of ' + v.name)",
-        f"variables.containers.filter(c, {_WORDS}.exists(w, w.startsWith('{_OCI}') && {_WORD}))"
+        f"variables.volumes.filter(v, has(v.image) && {_VOLUME_NOT_PROMOTED})"
+        ".map(v, 'model of ' + v.name)",
+        f"variables.containers.filter(c, {_WORDS}.exists(w,"
+        f" w.startsWith('{_OCI}') && {_WORD_NOT_PROMOTED}))"
         ".map(c, 'model of ' + c.name)",
     ]
 )
@@ -145,7 +149,7 @@ _SIGNED: Final = " + ".join(
     "source.artifact to its reference by digest.",
     config=ModelConfig,
     admission=cel.Cel(
-        f"!variables.serves ? [] : {_SIGNED}",
+        f"!variables.serves ? [] : {_VIOLATIONS}",
         cel.SERVING_PODS,
         _VARIABLES,
         requires="repositories",
@@ -187,7 +191,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     for variable in container["env"].items():
         name, value = variable["name"].text or "", variable["value"]
         text = "" if value.absent else value.text
-        outside = name == _MODEL_PATH and not re.match(_INSIDE, text or "")
+        outside = name == _MODEL_PATH and not re.match(_MODEL_PATH_VALUE, text or "")
         allowed = re.match(cel.pattern(config.variables), f"{name}={text}")
         if text is not None and (outside or not allowed):
             yield Violation(variable, "a variable that the setting `variables` lists")
@@ -210,14 +214,15 @@ def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
         allowed = (
             (kind == "secret" and re.match(f"^{SECRETS_PATH}/[A-Za-z0-9_-]+$", path))
             or (kind == "image" and path == MODELS_PATH)
-            or (kind == "emptyDir" and path in _EMPTY)
+            or (kind == "emptyDir" and path in _EMPTY_DIR_PATHS)
             or (kind == "persistentVolumeClaim" and path == CACHE_PATH and fetches)
         )
         if mount["subPath"].text or mount["subPathExpr"].text or not allowed:
             yield Violation(
                 mount,
                 f"the model at {MODELS_PATH}, Secrets below {SECRETS_PATH}, empty directories at "
-                f"{' or '.join(_EMPTY)}, or, for {_FETCH}, a claim at {CACHE_PATH}; no subPath",
+                f"{' or '.join(_EMPTY_DIR_PATHS)}, or, for {_FETCH}, a claim at {CACHE_PATH}; no "
+                "subPath",
             )
     for device in container["volumeDevices"].items():
         yield Violation(device, "nothing: a device could contain a model")

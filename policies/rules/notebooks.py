@@ -18,12 +18,12 @@ _SERVER: Final = re.compile(
     r"|-m\s*(jupyterlab|jupyter_server|notebooks?)(\s|$)"
 )
 """Command lines that start a Jupyter server."""
-_OPEN: Final = re.compile(
+_NO_AUTHENTICATION: Final = re.compile(
     r"\.(token|password|hashed_password)(\s*=|\s)\s*('{2}|\"{2}|(?=\s|$))"
     r"|\.allow_unauthenticated_access\s*=\s*True"
 )
 """Arguments that disable authentication."""
-_FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
+_TOKEN_FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
 _NAME: Final = "JUPYTER_TOKEN"
 _TOKEN: Final = f"{_NAME} as valueFrom.secretKeyRef, or {_NAME}_FILE with a path in a Secret volume"
 
@@ -35,10 +35,10 @@ def is_notebook(workload: Workload) -> bool:
 
 
 def _starts_server(container: Container) -> bool:
-    return bool(_SERVER.search(_line(container)))
+    return bool(_SERVER.search(_command_line(container)))
 
 
-def _line(container: Container) -> str:
+def _command_line(container: Container) -> str:
     """Return the command and arguments of a container as one line."""
     return " ".join(
         word.text or "" for key in ("command", "args") for word in container.node[key].items()
@@ -61,7 +61,7 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     for container in pod.containers:
         if not _starts_server(container):
             continue
-        if _OPEN.search(_line(container)):
+        if _NO_AUTHENTICATION.search(_command_line(container)):
             key = "args" if container.node["args"].present else "command"
             yield Violation(container.node[key], "no argument that disables the token")
         elif (field := _without_token(pod, container)) is not None:
@@ -70,7 +70,7 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 def _without_token(pod: Pod, container: Container) -> Node | None:
     """Return the field that lacks a token, or None if the token is in a Secret or unknown."""
-    files = [match[1] for match in _FILE.finditer(_line(container))]
+    files = [match[1] for match in _TOKEN_FILE.finditer(_command_line(container))]
     env = container.node["env"]
     for variable in env.items():
         name = variable["name"].text

@@ -17,17 +17,17 @@ from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.settings import GpuConfig
 from policies.values import Key, Node, nodes_at
 
-_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
+_CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _POD_FIELDS = frozenset(
     {"serviceAccountName", "nodeSelector", "tolerations", "volumes", "affinity", "restartPolicy"}
 )
 _IMAGE = "image"
-_RUNNING = ("a pod", "a container", "a manifest")
+_SOUGHT_IN_KNOWN_KINDS = ("a pod", "a container", "a manifest")
 """Types of evidence that are also searched for in objects of known kinds."""
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
 _LABELS = "/metadata/labels"
-_BOUND = re.compile(
+_EVENT_TARGETS = re.compile(
     r"((k8s|argoWorkflow)\.source\.resource\.)?"
     r"(spec\.arguments\.parameters\.[0-9]+\.value"
     r"|metadata\.(name|generateName|labels\.[A-Za-z0-9_-]+))"
@@ -72,7 +72,7 @@ def _evidence_type(node: Node, config: GpuConfig) -> str:
 
 def _workload_evidence(node: Node, config: GpuConfig) -> str:
     keys = dict(node.fields())
-    if any(isinstance(child.value, list) for key, child in keys.items() if key in _LISTS):
+    if any(isinstance(child.value, list) for key, child in keys.items() if key in _CONTAINER_LISTS):
         return "a pod"
     if len(_POD_FIELDS & keys.keys()) > 1:
         return "a pod"
@@ -114,7 +114,7 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
                     yield Violation(node, "a strategic merge patch, which the rules can read")
         for path in resource.record.destinations:
             for node in nodes_at(resource.root, steps(path)):
-                if node.present and not _BOUND.fullmatch(node.text or ""):
+                if node.present and not _EVENT_TARGETS.fullmatch(node.text or ""):
                     expected = (
                         "a path that cannot change pods, such as "
                         "spec.arguments.parameters.0.value, metadata.name or a label"
@@ -136,7 +136,7 @@ def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> 
     evidence = [
         node
         for node, evidence_type in _evidence(resource.root, config)
-        if evidence_type in _RUNNING
+        if evidence_type in _SOUGHT_IN_KNOWN_KINDS
     ]
     if not evidence:
         return

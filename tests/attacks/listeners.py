@@ -1,7 +1,7 @@
 """A small ASGI application and the commands of other HTTP servers that run it under attack.
 
 It reads bodies up to the same limit as our server and parses their JSON, so that only the HTTP
-servers differ. They get those limits on clients that they have options for.
+servers differ. They get the limits on clients for which they have options.
 """
 
 import json

@@ -152,7 +152,7 @@ def infer_body(kind: int = 0, samples: int = 1, output: str = "value") -> bytes:
 
 
 def call(port: int, seconds: float, tls: bool, results: Connection) -> None:
-    """Send requests over a few connections for some time, and finally the `Callers` results."""
+    """Send requests over a few connections for some time, then send the `Callers` as the result."""
     from concurrent.futures import ThreadPoolExecutor
 
     until = time.monotonic() + seconds

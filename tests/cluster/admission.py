@@ -70,16 +70,17 @@ class Cluster:
         # A deleted policy remains in use for a moment, so each probe has a new name.
         probe = f"probe-{next(self._installed)}"
         file = self.platform.checkout / "policies.yaml"
-        # By its own manager, so that applying the object without entries does not remove them. It
-        # comes first: the policies read the parameters when they start.
+        # A separate field manager applies the parameters, so that applying the object without
+        # entries does not remove them. The policies read the parameters when they start, so these
+        # come first.
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         file.write_text(yaml.safe_dump_all([space, PROMOTED]))
         self.apply(file, "--field-manager=promoter")
         file.write_text(yaml.safe_dump_all([*built, *denial(probe)]))
         self.apply(file)
-        asked: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": probe}}
-        asked["spec"] = {"ports": [{"port": 80}]}
-        await_(lambda: bool(self.api.create(asked, SPACE).denied), "the policies in use")
+        service: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": probe}}
+        service["spec"] = {"ports": [{"port": 80}]}
+        await_(lambda: bool(self.api.create(service, SPACE).denied), "the policies in use")
         return configuration
 
     def uninstall(self) -> None:
@@ -94,7 +95,7 @@ class Cluster:
 
 
 def denial(name: str) -> list[Manifest]:
-    """Return a policy that denies a Service.
+    """Return a policy that denies the Service with this name, and its binding.
 
     The API server activates all received policies at once, so a denial by the last one shows that
     all of them are in use.
@@ -102,10 +103,10 @@ def denial(name: str) -> list[Manifest]:
     version = "admissionregistration.k8s.io/v1"
     metadata = {"name": name, "labels": {"app.kubernetes.io/part-of": "gpu-platform"}}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["services"]}
-    said = {"expression": f"object.metadata.name != '{name}'", "reason": "Forbidden"}
+    validation = {"expression": f"object.metadata.name != '{name}'", "reason": "Forbidden"}
     policy = {
         "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
-        "validations": [said],
+        "validations": [validation],
     }
     binding = {"policyName": name, "validationActions": ["Deny"]}
     kind = "ValidatingAdmissionPolicy"

@@ -35,17 +35,17 @@ def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[d
     """Return the pods with nodes at every poll until a condition holds."""
     seen = []
 
-    def look() -> bool:
+    def poll() -> bool:
         seen.append(dict(volcano.placed()))
         return until()
 
-    await_(look, what)
+    await_(poll, what)
     return seen
 
 
 def whole(seen: list[dict[str, int]], job: str, size: int) -> bool:
     """Return whether the gang was never partial for longer than it takes to bind its pods."""
-    partial = [look.get(job, 0) not in (0, size) for look in seen]
+    partial = [pods.get(job, 0) not in (0, size) for pods in seen]
     return not any(first and then for first, then in itertools.pairwise(partial))
 
 

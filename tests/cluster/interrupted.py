@@ -104,7 +104,7 @@ class Stack:
 
         try:
             # The cluster's garbage collector deletes a run's Job some time after its pods.
-            await_(same, "the cluster has what the stack has")
+            await_(same, "the cluster has exactly the objects of the stack")
         except AssertionError as error:
             more = [_fate(item) for item in last if _identity(item) not in declared]
             less = declared - Counter(map(_identity, last))

@@ -9,8 +9,8 @@ from typing import Any
 from tests.cluster.platform import COLD_SECONDS, Platform, await_
 
 PROGRAM = {"model": "digits-net", "dataset": "digits", "batch_size": 32, "learning_rate": 0.005}
-# Epochs of two seconds. Enough of them follow the first one, so that a pod can be killed and the
-# resumed run be observed, even if the commands for it take several seconds.
+# Epochs of two seconds. There are enough of them to kill a pod after the first epoch and observe
+# the resumed run, even if each command takes several seconds.
 TRAINED = {**PROGRAM, "epochs": 20, "step_delay": 0.08, "peer_timeout": 120}
 
 

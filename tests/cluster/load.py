@@ -58,7 +58,7 @@ class Load(Background):
         return Seen(self._seen.outcomes.copy(), self._seen.versions.copy())
 
     def during(self, action: Callable[[], object], at_least: int = 0) -> Seen:
-        """Count responses during an action, and until there are at least that many."""
+        """Count responses during an action, and then until there are `at_least` of them."""
         before = self.seen()
         action()
         deadline = time.monotonic() + HANG_SECONDS

@@ -21,7 +21,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 HANG_SECONDS = 1200
-"""Seconds after which a wait counts as hanging, far above what slow machines need."""
+"""Seconds after which a wait counts as hanging, far more than slow machines need."""
 COLD_SECONDS = 3000
 """The same for `make`, which may install and compile everything first."""
 
@@ -71,7 +71,7 @@ class Platform:
     def started(self, *targets: str) -> Iterator["subprocess.Popen[str]"]:
         """Yield a running `make`, and kill it at the end.
 
-        Otherwise it would block all later commands of the platform.
+        A `make` that keeps running would block all later commands of the platform.
         """
         process = subprocess.Popen(
             ["make", "--no-print-directory", *targets, f"NODES={self.nodes}"],
@@ -82,7 +82,7 @@ class Platform:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            # A test run in the background ignores Ctrl-C, and its children would as well.
+            # Tests that run in the background ignore SIGINT, and `make` would inherit this.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         try:
@@ -101,7 +101,7 @@ class Platform:
                 output, _ = process.communicate()
                 pytest.fail(f"make {targets} hangs:\n{output}\n{state}")
         assert process.returncode == status, (
-            f"make {targets} ended with {process.returncode}:\n{output}"
+            f"make {targets} exited with {process.returncode}:\n{output}"
         )
         return output
 
@@ -247,7 +247,7 @@ def await_(condition: Callable[[], bool], what: str) -> None:
     while (started := time.monotonic()) < deadline:
         if condition():
             return
-        # On a busy machine, commands take seconds, and polls take at most half of the time.
+        # On a busy machine, a poll can take seconds. Polls take at most half of the time.
         time.sleep(max(0.5, time.monotonic() - started))
     pytest.fail(f"not within {HANG_SECONDS} s: {what}")
 

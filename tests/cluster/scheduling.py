@@ -107,8 +107,8 @@ class Scheduling:
     def __init__(self, platform: Platform, nodes: int) -> None:
         self.platform = platform
         self._nodes = nodes
-        # kwok completes pods of Jobs immediately. This adds an exception to its configuration,
-        # which it reads at the start.
+        # kwok completes pods of Jobs immediately. `_let_pods_last` adds an exception to its
+        # configuration, which kwok reads when it starts.
         self.devcluster("up", "--simulated-nodes=0")
         self.devcluster("down")
         self._let_pods_last()
@@ -129,7 +129,7 @@ class Scheduling:
         """Change the configuration of the scheduler, which reloads it immediately."""
         file = self.platform.state / "simulated" / "volcano" / "scheduler.conf"
         options = {"hierarchical": hierarchical, "topology": topology}
-        # The scheduler must not read a part of it.
+        # The scheduler must not read a partially written file.
         write_atomically(file, scheduler_configuration(scheduler, **options).encode())
 
     @contextmanager
@@ -149,7 +149,7 @@ class Scheduling:
                 self.delete_queue(key)
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue whose children are deleted."""
+        """Delete a queue whose children have been deleted."""
         self._retry("delete", "queues.scheduling.volcano.sh", name, "--ignore-not-found")
 
     def _retry(self, *arguments: str, text: str | None = None) -> None:
@@ -275,7 +275,7 @@ class Scheduling:
         self._end(pod, "Failed", {"exitCode": code, "reason": "Error", "message": message})
 
     def _end(self, pod: dict[str, Any], phase: str, terminated: dict[str, Any]) -> None:
-        self._noted(pod)
+        self._await_start(pod)
         finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         ended = {
             "name": pod["spec"]["containers"][0]["name"],
@@ -291,21 +291,21 @@ class Scheduling:
             "patch", "pod", "-n", NAMESPACE, name, "--subresource=status", f"--patch={status}"
         )
 
-    def _noted(self, pod: dict[str, Any]) -> None:
-        """Wait until Volcano has noted the start of a pod's job; otherwise it may miss the end.
+    def _await_start(self, pod: dict[str, Any]) -> None:
+        """Wait until Volcano knows that the pod's job is running; otherwise it may miss the end.
 
-        The pod of a job that is being aborted is gone soon; its job does not start.
+        The job of a pod that is being aborted does not start, and the pod is soon deleted.
         """
         name = _job_of(pod)
         jobs = [made["metadata"]["name"] for made in self.all("jobs.batch.volcano.sh")]
 
-        def noted() -> bool:
+        def started() -> bool:
             present = {each["metadata"]["uid"] for each in self.all("pods")}
             starting = ("Pending", "Aborted", "Restarting")
             return pod["metadata"]["uid"] not in present or self.phase(name) not in starting
 
         if name in jobs:
-            await_(noted, f"the start of {name}")
+            await_(started, f"the start of {name}")
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Return the output of kubectl, which must succeed."""

@@ -352,7 +352,7 @@ async def test_a_rejected_login_names_registry_and_user(plugin: Plugin) -> None:
     assert message == "logging in to 127.0.0.1:5000 as ci failed:\nunauthorized"
 
 
-async def test_the_stand_in_says_once_that_it_is_used(plugin: Plugin) -> None:
+async def test_the_stand_in_reports_its_use_once(plugin: Plugin) -> None:
     await plugin.check()
     await plugin.check()
     assert [line.message for line in plugin.engine.lines] == [NOTICE]

@@ -61,7 +61,7 @@ def test_simulated_nodes_can_be_requested_anywhere() -> None:
 
 
 @pytest.mark.usefixtures("able")
-def test_without_root_the_choice_is_simulated_nodes_and_says_why(
+def test_without_root_simulated_nodes_are_chosen_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -15,7 +15,7 @@ from rich.console import Console
 from devcluster import DevclusterError, launcher, lifecycle
 from devcluster.launcher import Record
 from devcluster.lifecycle import Cluster
-from devcluster.operators import Demands
+from devcluster.operators import Requirements
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import Kind, cluster_spec
@@ -162,6 +162,6 @@ def test_volcanos_version_of_a_running_cluster_cannot_be_changed(
 ) -> None:
     record = Record(1, 1, "", Kind.SIMULATED, [], "/")
     monkeypatch.setattr(launcher, "running", lambda _: record)
-    demands = Demands(volcano="1.10.0")
+    requirements = Requirements(volcano="1.10.0")
     with pytest.raises(DevclusterError, match="already running, and --volcano"):
-        lifecycle.up(cluster_spec(Kind.SIMULATED), Reporter(), demands)
+        lifecycle.up(cluster_spec(Kind.SIMULATED), Reporter(), requirements)

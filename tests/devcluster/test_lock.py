@@ -44,10 +44,10 @@ def test_the_second_process_learns_the_holder_of_the_lock(
 ) -> None:
     with pytest.raises(DevclusterError) as caught, exclusive(path, "make down"):
         pass
-    said = str(caught.value)
-    assert said.startswith("`make up` has been running since 20")
-    assert f"(process {other.pid})" in said
-    assert said.endswith("wait until it exits, or stop it")
+    message = str(caught.value)
+    assert message.startswith("`make up` has been running since 20")
+    assert f"(process {other.pid})" in message
+    assert message.endswith("wait until it exits, or stop it")
 
 
 def test_the_second_process_does_not_disturb_the_first(

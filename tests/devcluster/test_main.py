@@ -49,7 +49,7 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["--help"])
     text = words(capsys.readouterr().out)
-    assert all(f" {name} " in text and said in text for name, said in COMMANDS.items())
+    assert all(f" {name} " in text and help_text in text for name, help_text in COMMANDS.items())
 
 
 def test_only_commands_that_start_nodes_have_the_option_nodes(
@@ -105,7 +105,7 @@ def test_env_without_a_cluster_is_reported_in_one_line(capsys: pytest.CaptureFix
     assert line == "error: no embedded cluster is running: start one with `make up`"
 
 
-def test_the_status_of_no_cluster_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_reports_that_no_cluster_is_running(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 3
     assert capsys.readouterr().out == "no embedded cluster is running\n"
 

@@ -58,9 +58,9 @@ def test_manifests_are_applied_in_their_order_and_all_pods_are_waited_for(
     tmp_path: Path, install: Install
 ) -> None:
     kubectl = str(install("kubectl", f'echo "$*" >> {tmp_path}/calls'))
-    said: list[str] = []
+    reported: list[str] = []
     folders = {"trainer": [tmp_path / "jobset", tmp_path / "trainer"]}
-    operators.install([kubectl], folders, said.append)
+    operators.install([kubectl], folders, reported.append)
     first, second, *waits = (tmp_path / "calls").read_text().splitlines()
     assert first.endswith(f"--kustomize={tmp_path}/jobset")
     assert second.endswith(f"--kustomize={tmp_path}/trainer")
@@ -68,7 +68,7 @@ def test_manifests_are_applied_in_their_order_and_all_pods_are_waited_for(
         "jobset-system",
         "kubeflow-system",
     ]
-    assert said[0] == "trainer: applying jobset"
+    assert reported[0] == "trainer: applying jobset"
 
 
 def test_the_error_of_kubectl_is_reported(tmp_path: Path, install: Install) -> None:

@@ -8,7 +8,7 @@ import yaml
 from devcluster import DevclusterError
 from devcluster.images.base_image import PYTORCH, Base
 from devcluster.images.catalog import KUBECTL, MPI, RAY, TENSORFLOW, ToolImage
-from devcluster.operators import Demands, of_stack
+from devcluster.operators import Requirements, of_stack
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import OPERATORS
 from kube.kinds import KINDS
@@ -16,8 +16,10 @@ from kube.kinds import KINDS
 REGISTRY = "127.0.0.1:5000"
 
 
-def asked(tmp_path: Path, *kinds: str, base: str = f"{REGISTRY}/{PYTORCH.reference}") -> Demands:
-    """Return the demands of a stack with jobs of these kinds and an image with a base."""
+def asked(
+    tmp_path: Path, *kinds: str, base: str = f"{REGISTRY}/{PYTORCH.reference}"
+) -> Requirements:
+    """Return the requirements of a stack with jobs of these kinds and an image with a base."""
     file = tmp_path / "Pulumi.dev.yaml"
     images = {"registry": REGISTRY, "workloads": {"training": {"build": {"base_image": base}}}}
     jobs = {f"job-{number}": {"kind": kind} for number, kind in enumerate(kinds)}
@@ -46,10 +48,10 @@ def test_replicas_of_several_pods_require_their_operator(
 
 @pytest.mark.parametrize("stack", ["dev", "simulated"])
 def test_make_up_needs_no_operator_and_no_other_image(stack: str) -> None:
-    demands = of_stack(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
-    assert demands.operators == ()
-    assert set(demands.bases) <= {PYTORCH}
-    assert demands.tools == ()
+    requirements = of_stack(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
+    assert requirements.operators == ()
+    assert set(requirements.bases) <= {PYTORCH}
+    assert requirements.tools == ()
 
 
 @pytest.mark.parametrize(("registry", "tools"), [(REGISTRY, (KUBECTL,)), ("example.com", ())])
@@ -85,7 +87,7 @@ def test_an_image_of_another_registry_is_not_in_the_catalog(tmp_path: Path) -> N
 
 def test_a_file_without_a_configuration_requires_nothing(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("")
-    assert of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Demands()
+    assert of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Requirements()
 
 
 @pytest.mark.parametrize("text", ["[", "\xff", "&a {a: *a}"])

@@ -86,7 +86,7 @@ class World:
     fake: Path
     cache: Path
     bin: Path
-    said: list[str]
+    reported: list[str]
 
     def calls(self, command: str) -> list[str]:
         file = self.fake / "calls"
@@ -132,7 +132,7 @@ def system_tools(folder: Path) -> Path:
 
 
 def test_an_empty_cache_is_filled_with_the_whole_group(world: World) -> None:
-    toolchain = ensure("real", world.cache, world.said.append)
+    toolchain = ensure("real", world.cache, world.reported.append)
     for _, program in pins.load().group("real"):
         place = toolchain.bin / program.name
         if program.plugin:
@@ -143,7 +143,7 @@ def test_an_empty_cache_is_filled_with_the_whole_group(world: World) -> None:
 
 
 def test_programs_of_one_package_are_one_file(world: World) -> None:
-    toolchain = ensure("simulated", world.cache, world.said.append)
+    toolchain = ensure("simulated", world.cache, world.reported.append)
     programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
     assert len({(toolchain.bin / name).stat().st_ino for name in programs}) == 1
     assert sum("control-plane" in call for call in world.calls("build")) == 1
@@ -156,14 +156,14 @@ def test_archives_of_modules_are_deleted_before_the_build(world: World) -> None:
         (downloads / f"v1.0.0.{suffix}").touch()
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
     assert [file.suffix for file in downloads.iterdir()] == [".ziphash"]
 
 
 def test_our_files_replace_files_of_a_module(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
     sdk = world.cache / "tools" / ".work" / "provider" / "sdk" / "go" / "kubernetes"
     ours = pins.load().module("provider").directory / "sdk" / "go" / "kubernetes"
     assert (sdk / "provider.go").read_text() == FILES["go/kubernetes/provider.go"]
@@ -173,23 +173,23 @@ def test_our_files_replace_files_of_a_module(world: World) -> None:
 
 
 def test_the_engine_alone_needs_no_cluster_tools(world: World) -> None:
-    toolchain = ensure("engine", world.cache, world.said.append)
+    toolchain = ensure("engine", world.cache, world.reported.append)
     assert (toolchain.bin / "pulumi").exists()
     assert not (toolchain.bin / "etcd").exists()
     assert "etcd" in missing("simulated", world.cache)
 
 
 def test_a_second_call_does_not_start_go(world: World) -> None:
-    ensure("real", world.cache, world.said.append)
+    ensure("real", world.cache, world.reported.append)
     (world.fake / "calls").unlink()
-    world.said.clear()
-    ensure("real", world.cache, world.said.append)
+    world.reported.clear()
+    ensure("real", world.cache, world.reported.append)
     assert world.calls("build") == world.calls("mod") == world.calls("env") == []
-    assert world.said == []
+    assert world.reported == []
 
 
 def test_builds_do_not_depend_on_the_users_go_settings(world: World) -> None:
-    ensure("engine", world.cache, world.said.append)
+    ensure("engine", world.cache, world.reported.append)
     assert world.calls("build")
     for call in world.calls("build"):
         caches = f"{world.cache}/go/mod {world.cache}/go/build"
@@ -197,15 +197,15 @@ def test_builds_do_not_depend_on_the_users_go_settings(world: World) -> None:
 
 
 def test_an_interrupted_build_keeps_finished_programs(world: World) -> None:
-    ensure("engine", world.cache, world.said.append)
+    ensure("engine", world.cache, world.reported.append)
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
-        ensure("simulated", world.cache, world.said.append)
+        ensure("simulated", world.cache, world.reported.append)
     assert missing("engine", world.cache) == []
     assert "etcd" in missing("simulated", world.cache)
     (world.fake / "broken").unlink()
     (world.fake / "calls").unlink()
-    ensure("simulated", world.cache, world.said.append)
+    ensure("simulated", world.cache, world.reported.append)
     built = {re.search(r"/(\w+)\.out/", call)[1] for call in world.calls("build")}
     assert built == {"tools", "kwok"}
 
@@ -214,7 +214,7 @@ def test_files_of_a_killed_build_are_removed(world: World) -> None:
     left = world.cache / "tools" / ".work" / "tools.out" / "pulumi"
     left.parent.mkdir(parents=True)
     left.write_text("half a program")
-    toolchain = ensure("engine", world.cache, world.said.append)
+    toolchain = ensure("engine", world.cache, world.reported.append)
     assert "built" in (toolchain.bin / "pulumi").read_text()
     assert not left.exists()
 
@@ -222,7 +222,7 @@ def test_files_of_a_killed_build_are_removed(world: World) -> None:
 def test_a_failed_build_leaves_no_temporary_directory_of_go(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
     assert list(world.fake.parent.rglob("go-build*")) == []
 
 
@@ -231,14 +231,14 @@ def test_the_temporary_directory_of_a_killed_build_is_removed(world: World) -> N
     left.mkdir(parents=True)
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
     assert not left.exists()
 
 
 def test_a_failed_build_ends_with_the_compilers_own_message(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError) as caught:
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
     message, _, where = str(caught.value).rpartition("\n")
     assert message == "# bad.example/b\nserver.go:3: no such thing"
     assert str(world.cache / "logs" / "provider.log") in where
@@ -248,7 +248,7 @@ def test_a_damaged_module_cache_is_recognised_with_its_remedy(world: World) -> N
     (world.fake / "broken").write_text(BROKEN)
     (world.fake / "damage").write_text("bad.example v1.0.0: dir has been modified")
     with pytest.raises(DevclusterError) as caught:
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
     assert f"`rm -rf {world.cache}/go/mod`" in str(caught.value)
     assert "bad.example v1.0.0: dir has been modified" in str(caught.value)
 
@@ -261,7 +261,7 @@ def outages(world: World, monkeypatch: pytest.MonkeyPatch, *, count: int) -> Non
 
 def test_a_failed_download_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     outages(world, monkeypatch, count=2)
-    ensure("engine", world.cache, world.said.append)
+    ensure("engine", world.cache, world.reported.append)
     assert (world.fake / "outages").read_text() == "\n"
 
 
@@ -270,26 +270,26 @@ def test_a_download_that_always_fails_ends_with_the_proxys_own_message(
 ) -> None:
     outages(world, monkeypatch, count=99)
     with pytest.raises(DevclusterError, match=r"^proxy: 502 Bad Gateway\n`go mod download "):
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
 
 
 def test_caches_are_kept_for_the_next_attempt_and_deleted_after_a_build(world: World) -> None:
     caches = world.cache / "go"
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
     assert (caches / "build").is_dir()
     (world.fake / "broken").unlink()
-    ensure("engine", world.cache, world.said.append)
+    ensure("engine", world.cache, world.reported.append)
     assert not caches.exists()
 
 
 def test_an_interrupted_removal_of_the_caches_is_resumed(world: World) -> None:
-    ensure("engine", world.cache, world.said.append)
+    ensure("engine", world.cache, world.reported.append)
     left = world.cache / "go.removed" / "a" / "mod" / "file"
     left.parent.mkdir(parents=True)
     left.touch()
-    ensure("engine", world.cache, world.said.append)
+    ensure("engine", world.cache, world.reported.append)
     deadline = time.monotonic() + 60
     while (world.cache / "go.removed").exists():
         assert time.monotonic() < deadline
@@ -298,14 +298,14 @@ def test_an_interrupted_removal_of_the_caches_is_resumed(world: World) -> None:
 
 def test_caches_are_kept_on_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEEP_GO_CACHE", "1")
-    ensure("engine", world.cache, world.said.append)
+    ensure("engine", world.cache, world.reported.append)
     assert (world.cache / "go" / "build").is_dir()
 
 
 def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
     lines: list[str] = []
-    ensure("simulated", world.cache, world.said.append, announce=lines.append)
+    ensure("simulated", world.cache, world.reported.append, announce=lines.append)
     (line,) = lines
     assert line.startswith("building pulumi-resource-kubernetes, kube-apiserver, ")
     assert re.search(r"from Go modules, about \d+ min; already installed: etcd$", line)
@@ -317,18 +317,18 @@ def test_an_old_go_is_rejected(world: World) -> None:
         DevclusterError,
         match=r"Go 1\.26 or newer, .* go1\.19 is on the PATH: install a newer version",
     ):
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
 
 
 def test_a_missing_go_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(DevclusterError, match="`go` is not on the PATH: install it"):
-        ensure("engine", world.cache, world.said.append)
+        ensure("engine", world.cache, world.reported.append)
 
 
 def test_an_installed_tool_of_the_pinned_version_is_used(world: World) -> None:
     etcd = world.tool("etcd", "etcd Version: 3.6.5")
-    toolchain = ensure("simulated", world.cache, world.said.append)
+    toolchain = ensure("simulated", world.cache, world.reported.append)
     assert (toolchain.bin / "etcd").resolve() == etcd
     assert toolchain.installed == ("etcd",)
     assert not list((world.cache / "tools").glob("etcd-*"))
@@ -337,40 +337,40 @@ def test_an_installed_tool_of_the_pinned_version_is_used(world: World) -> None:
 @pytest.mark.parametrize("version", ["3.6.4", "3.6.50", "13.6.5", "3.6.5-rc.1", ""])
 def test_an_installed_tool_of_another_version_is_not_used(world: World, version: str) -> None:
     world.tool("etcd", f"etcd Version: {version}")
-    toolchain = ensure("simulated", world.cache, world.said.append)
+    toolchain = ensure("simulated", world.cache, world.reported.append)
     assert "built" in (toolchain.bin / "etcd").read_text()
 
 
 def test_an_installed_tool_is_asked_for_its_version_once(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
     for _ in range(3):
-        ensure("simulated", world.cache, world.said.append)
+        ensure("simulated", world.cache, world.reported.append)
     assert (world.fake / "asked").read_text().count("asked") == 1
 
 
 def test_an_upgraded_tool_is_asked_again_and_replaced(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
-    ensure("simulated", world.cache, world.said.append)
+    ensure("simulated", world.cache, world.reported.append)
     world.tool("etcd", "etcd Version: 3.7.0 of another size")
-    toolchain = ensure("simulated", world.cache, world.said.append)
+    toolchain = ensure("simulated", world.cache, world.reported.append)
     assert "built" in (toolchain.bin / "etcd").read_text()
 
 
 def test_our_tools_on_path_do_not_count_as_installed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toolchain = ensure("engine", world.cache, world.said.append)
+    toolchain = ensure("engine", world.cache, world.reported.append)
     monkeypatch.setenv("PATH", str(toolchain.bin), prepend=":")
-    assert ensure("engine", world.cache, world.said.append).installed == ()
+    assert ensure("engine", world.cache, world.reported.append).installed == ()
 
 
 def test_an_installed_pulumi_needs_its_language_host(world: World) -> None:
     world.tool("pulumi", "v3.259.0")
     world.tool("pulumi-language-python", "")
-    assert ensure("engine", world.cache, world.said.append).installed == ("pulumi",)
+    assert ensure("engine", world.cache, world.reported.append).installed == ("pulumi",)
     world.tool("pulumi-language-python-exec", "")
     world.tool("pulumi-resource-pulumi-python", "")
-    assert set(ensure("engine", world.cache, world.said.append).installed) == {
+    assert set(ensure("engine", world.cache, world.reported.append).installed) == {
         "pulumi",
         "pulumi-language-python",
         "pulumi-language-python-exec",
@@ -379,7 +379,7 @@ def test_an_installed_pulumi_needs_its_language_host(world: World) -> None:
 
 
 def test_built_companions_are_in_one_real_directory(world: World) -> None:
-    toolchain = ensure("engine", world.cache, world.said.append)
+    toolchain = ensure("engine", world.cache, world.reported.append)
     for name in ("pulumi", "pulumi-language-python", "pulumi-language-python-exec"):
         assert (toolchain.bin / name).resolve().parent == toolchain.bin.resolve()
 
@@ -387,24 +387,24 @@ def test_built_companions_are_in_one_real_directory(world: World) -> None:
 def test_the_users_own_provider_plugin_is_used(world: World, tmp_path: Path) -> None:
     plugin = "plugins/resource-kubernetes-v4.25.0/pulumi-resource-kubernetes"
     own = script(tmp_path / "users-pulumi" / plugin, "#!/bin/sh\n")
-    toolchain = ensure("engine", world.cache, world.said.append)
+    toolchain = ensure("engine", world.cache, world.reported.append)
     assert (toolchain.pulumi_home / plugin).resolve() == own
 
 
-def test_a_second_process_waits_and_says_so(world: World) -> None:
+def test_a_second_process_waits_and_reports_it(world: World) -> None:
     (world.cache / "tools").mkdir(parents=True)
     lock = FileLock(world.cache / "tools" / ".lock")
     lock.acquire()
     waiting = threading.Event()
 
     def report(line: str) -> None:
-        world.said.append(line)
+        world.reported.append(line)
         waiting.set()
 
     second = threading.Thread(target=ensure, args=("engine", world.cache, report))
     second.start()
     assert waiting.wait(500)
-    assert world.said == ["another process is building the tools: waiting for it"]
+    assert world.reported == ["another process is building the tools: waiting for it"]
     assert world.calls("build") == []
     lock.release()
     second.join(120)
@@ -412,7 +412,7 @@ def test_a_second_process_waits_and_says_so(world: World) -> None:
 
 
 def test_volcano_comes_with_its_charts_definitions_and_webhooks(world: World) -> None:
-    toolchain = ensure("simulated", world.cache, world.said.append)
+    toolchain = ensure("simulated", world.cache, world.reported.append)
     assert sorted(f.name for f in toolchain.charts.iterdir()) == [
         "index.yaml",
         "volcano-1.14.0.tgz",
@@ -426,15 +426,15 @@ def test_volcano_comes_with_its_charts_definitions_and_webhooks(world: World) ->
 
 
 def test_operators_are_built_only_on_request(world: World) -> None:
-    assert ensure("real", world.cache, world.said.append).manifests == {}
-    assert not any("operator" in line for line in world.said)
-    toolchain = ensure("real", world.cache, world.said.append, ("training-operator",))
+    assert ensure("real", world.cache, world.reported.append).manifests == {}
+    assert not any("operator" in line for line in world.reported)
+    toolchain = ensure("real", world.cache, world.reported.append, ("training-operator",))
     assert (toolchain.bin / "training-operator.v1").exists()
     assert not (toolchain.bin / "jobset").exists()
 
 
 def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: World) -> None:
-    toolchain = ensure("real", world.cache, world.said.append, ("trainer",))
+    toolchain = ensure("real", world.cache, world.reported.append, ("trainer",))
     jobset, trainer = toolchain.manifests["trainer"]
     assert (jobset / "module" / "crd" / "volcano").exists()
     own = trainer / "module" / "base" / "deployment.yaml"
@@ -445,27 +445,27 @@ def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: Worl
 
 def test_an_existing_operator_is_not_built_again(world: World) -> None:
     for _ in range(2):
-        ensure("real", world.cache, world.said.append, ("trainer",))
-    world.said.clear()
-    ensure("real", world.cache, world.said.append, ("trainer",))
-    assert world.said == []
+        ensure("real", world.cache, world.reported.append, ("trainer",))
+    world.reported.clear()
+    ensure("real", world.cache, world.reported.append, ("trainer",))
+    assert world.reported == []
 
 
 def test_prometheus_is_built_with_kubernetes_discovery_only(world: World) -> None:
-    toolchain = ensure("engine", world.cache, world.said.append, ["prometheus"])
+    toolchain = ensure("engine", world.cache, world.reported.append, ["prometheus"])
     assert {"prometheus", "kube-state-metrics"} <= {file.name for file in toolchain.bin.iterdir()}
     (found,) = [line for line in world.calls("list") if "-tags=" in line]
     assert found.startswith("list -tags=remove_all_sd,enable_kubernetes_sd ")
 
 
 def test_only_programs_that_call_c_are_built_with_cgo(world: World) -> None:
-    ensure("real", world.cache, world.said.append, ["nvidia", "languages"])
+    ensure("real", world.cache, world.reported.append, ["nvidia", "languages"])
     built = {("nvidia" in call, "cgo=1" in call) for call in world.calls("build")}
     assert built == {(True, True), (False, False)}
 
 
 def test_languages_are_built_only_on_request(world: World) -> None:
-    toolchain = ensure("real", world.cache, world.said.append)
+    toolchain = ensure("real", world.cache, world.reported.append)
     assert not (toolchain.bin / "pulumi-language-yaml").exists()
-    toolchain = ensure("engine", world.cache, world.said.append, ["languages"])
+    toolchain = ensure("engine", world.cache, world.reported.append, ["languages"])
     assert (toolchain.bin / "pulumi-language-yaml").exists()

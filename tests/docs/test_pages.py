@@ -1,4 +1,4 @@
-"""The pages for users: settings accept what they show, and tests run what they have typed."""
+"""The pages for users: their examples are valid settings, and tests run their commands."""
 
 import ast
 import re
@@ -63,7 +63,7 @@ RUN_BY = {
     "python -m training.launch --nproc-per-node=2": FRAMEWORKS,
     "kubectl apply --server-side --dry-run=server": "tests/operators/test_1_definitions.py",
 }
-"""How commands begin, and the tests that run them."""
+"""Prefixes of commands, and the tests that run these commands."""
 
 
 def written() -> list[Any]:
@@ -141,13 +141,13 @@ MESSAGES_OF_OTHERS = {
     "Failed": "Kubernetes",
     "make up": "a command",
 }
-"""How messages in Troubleshooting begin that other programs print."""
+"""Prefixes of messages in Troubleshooting that other programs print."""
 
 
 def messages() -> list[str]:
     """Return what the first column of Troubleshooting quotes."""
     rows = re.findall(r"^\| (.+?) \| ", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
-    # A quotation that contains backticks has double ones around it.
+    # A quotation that contains backticks is enclosed in double backticks.
     return [a.strip() or b for row in rows for a, b in re.findall(r"``(.+?)``|`([^`]+)`", row)]
 
 
@@ -187,12 +187,12 @@ def anchors(page: Path) -> set[str]:
 def pages_of_gpus() -> list[Path]:
     names = re.compile(r"NCCL|CUDA|\bbf16\b|on a GPU\b")
     named = {DOCS / "jobs.md", DOCS / "models.md", DOCS / "inference.md", CHECKOUT / "README.md"}
-    # Neither promises a computation: the advice of runbooks, and autoscaling of such servers.
+    # These pages describe no computation on a GPU: runbooks, and autoscaling of GPU servers.
     exempt = {DOCS / name for name in (*GENERATED, "runbooks.md", "inference-rollout.md")}
     found = {page for page in DOCS.glob("*.md") if names.search(page.read_text())}
     return sorted((found | named) - exempt)
 
 
 @pytest.mark.parametrize("page", pages_of_gpus(), ids=lambda page: page.name)
-def test_a_page_about_gpus_says_what_has_run_on_one(page: Path) -> None:
+def test_a_page_about_gpus_links_to_the_page_with_measurements(page: Path) -> None:
     assert DOCS / "gpu.md" in {page, *(file for file, _ in links(page))}

@@ -62,7 +62,7 @@ class Stack:
             "PULUMI_BACKEND_URL": f"file://{folder / 'backend'}",
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
             "PULUMI_SKIP_UPDATE_CHECK": "1",
-            # A cluster of the person who runs the tests must not be found.
+            # The tests must not find the cluster of the user who runs them.
             "KUBECONFIG": str(folder / "no-kubeconfig"),
         }
 
@@ -115,7 +115,7 @@ class Stack:
 
     def _pulumi(self, command: str, *arguments: str) -> Outcome:
         if not self._selected:
-            # The CLI writes the salt of a stack without one next to the project.
+            # For a stack without a salt, the CLI writes a new one next to the project.
             self._command("stack", "select", "--create", self._name, cwd=self._folder)
             self._selected = True
         options = ("--stack", self._name, "--config-file", str(self._file))

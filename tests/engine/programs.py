@@ -65,7 +65,7 @@ class Program:
             "PULUMI_BACKEND_URL": f"file://{self.backend}",
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
             "PULUMI_SKIP_UPDATE_CHECK": "1",
-            # A cluster of the person who runs the tests must not be found.
+            # The tests must not find the cluster of the user who runs them.
             "KUBECONFIG": str(self.folder / "no-kubeconfig"),
             **self.variables,
         }

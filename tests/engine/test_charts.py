@@ -82,7 +82,7 @@ def provider(
         "SSL_CERT_FILE": str(registry.authority),
         "KUBECONFIG": str(home / "no-kubeconfig"),
     }
-    # The address of the engine, which nobody calls.
+    # The address of the engine, which the provider does not call.
     command = [str(program), f"127.0.0.1:{free_port()}"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -11,7 +11,7 @@ from devcluster.paths import CHECKOUT
 from tests.engine.conftest import MakeStack, Manifest
 
 PLACEHOLDER = f"registry.example.com/gpu-platform/workload@sha256:{'0' * 64}"
-# Of a release only the values are seen, and the device plugin's image is named by its tag.
+# Rules see only the values of a release, and the device plugin's image has a tag, not a digest.
 ADVICE = {"staging": {"image-digest-pinned", "helm-release-judged"}, "prod": set[str]()}
 SYSTEM = {
     "staging": {
@@ -29,7 +29,7 @@ class Environment:
 
     manifests: list[Manifest]
     outputs: dict[str, Any]
-    said: str
+    output: str
 
     def all(self, kind: str) -> dict[str, Manifest]:
         """The manifests of a kind by name; jobs by the key that their name begins with."""
@@ -48,7 +48,7 @@ class Environment:
         ]
 
 
-def images_that_are_there(config: dict[str, Any]) -> None:
+def with_existing_images(config: dict[str, Any]) -> None:
     workloads = config["gpu-platform:images"]["workloads"]
     for key, image in workloads.items():
         if "build" in image:
@@ -60,7 +60,7 @@ def _pack(name: str) -> tuple[str, ...]:
 
 
 def _deploy(engine: MakeStack, name: str) -> Environment:
-    stack = engine(name, images_that_are_there)
+    stack = engine(name, with_existing_images)
     outcome = stack.up(*_pack(name))
     assert outcome.status == 0, outcome.text
     return Environment(stack.manifests(), stack.outputs(), outcome.text)
@@ -78,12 +78,12 @@ def prod(engine: MakeStack) -> Environment:
 
 @pytest.mark.parametrize("name", ["staging", "prod"])
 def test_the_environment_passes_every_rule(name: str, request: pytest.FixtureRequest) -> None:
-    said = request.getfixturevalue(name).said
-    assert "[mandatory]" not in said
-    assert "itself failed" not in said
-    assert "can't run policy" not in said
-    advice = set(re.findall(r"\[advisory\].*?\s([a-z-]+) ", said))
-    assert advice <= ADVICE[name], said
+    output = request.getfixturevalue(name).output
+    assert "[mandatory]" not in output
+    assert "itself failed" not in output
+    assert "can't run policy" not in output
+    advice = set(re.findall(r"\[advisory\].*?\s([a-z-]+) ", output))
+    assert advice <= ADVICE[name], output
 
 
 @pytest.mark.parametrize("name", ["staging", "prod"])
@@ -224,12 +224,12 @@ def test_staging_installs_the_device_plugin_and_nfs(staging: Environment) -> Non
     assert staging.all("DaemonSet")["nvidia-device-plugin"]
     assert staging.all("RuntimeClass")["nvidia"]["handler"] == "nvidia"
     assert staging.all("StorageClass")["nfs-shared"]["provisioner"] == "nfs.csi.k8s.io"
-    assert "release of chart volcano 1.15.1 is not rendered" in staging.said
+    assert "release of chart volcano 1.15.1 is not rendered" in staging.output
 
 
 def test_staging_logs_in_to_its_registry_with_a_user(engine: MakeStack) -> None:
     def name_a_user(config: dict[str, Any]) -> None:
-        images_that_are_there(config)
+        with_existing_images(config)
         config["gpu-platform:images"]["username"] = "robot"
 
     stack = engine("staging", name_a_user)

@@ -14,7 +14,7 @@ STEPS = {
     "prepare": {"command": ["./prepare"]},
     "evaluate": {"command": ["./evaluate"], "after": ["train"], "gpus": 1},
 }
-SAID: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "volcano": {"min_nodes": 1},
     "indexed": {"command": ["accelerate", "launch", "own.py"], "hyperparameters": None},
     "pytorch": {"deadline_seconds": 3600},
@@ -30,7 +30,7 @@ SUSPENDED = kinds_that_support("state: suspended")
 
 def every_kind(config: dict[str, Any]) -> None:
     config["gpu-platform:training"]["jobs"] = {
-        f"job-{kind}": job(kind, datasets=None, **SAID.get(kind, {})) for kind in KINDS
+        f"job-{kind}": job(kind, datasets=None, **SETTINGS.get(kind, {})) for kind in KINDS
     }
     config["gpu-platform:volcano"]["priority_classes"]["notebooks"] = {"value": 50}
     config["gpu-platform:inference"] = {}

@@ -29,9 +29,9 @@ JOB = "kubernetes:batch.volcano.sh/v1alpha1:Job"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel, and what it was built from beside it in `source`."""
+    """An environment with the wheel. Its sources are in the directory `source` next to it."""
     environment = packaged.environment(tmp_path_factory.mktemp("installed"))
-    # Where PulumiPlugin.yaml says that it is.
+    # PulumiPlugin.yaml expects the environment at this path.
     (environment.parent / "source" / ".venv").symlink_to(environment)
     return environment
 
@@ -368,7 +368,7 @@ def test_a_typescript_program_makes_the_same_run(
     program.create()
     outcome = program.up()
     assert outcome.status == 0, outcome.text
-    # Pulumi compiles the program before it runs it: a wrong type would have ended it.
+    # Pulumi compiles the program before running it, so a wrong type would have failed the update.
     job = program.manifests()["Job", program.outputs()["run"]]
     assert job["spec"]["tasks"][0]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
     same = yaml_program.manifests()["Job", yaml_program.outputs()["run"]]

@@ -35,7 +35,7 @@ class Remote:
 
     url: str
     variables: dict[str, str]
-    """For the server as `HOST`, and for the versions of packages that no requirement names."""
+    """Variables that redirect `HOST` to the server and pin packages that no requirement names."""
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,7 @@ def test_an_edited_job_starts_one_new_run_and_keeps_the_old(engine: MakeStack) -
     names = {
         manifest["metadata"]["name"] for manifest in stack.manifests() if manifest["kind"] == "Job"
     }
-    # The engine forgets the old run and leaves its object where it is.
+    # The engine removes the old run from its state, but keeps its object.
     assert names == {before["digits"]["name"], after["digits"]["name"], after["sweep"]["name"]}
 
 
@@ -186,11 +186,11 @@ def no_nodes(config: dict[str, Any]) -> None:
     job(config, "digits")["nodes"] = 0
 
 
-def typing_error(config: dict[str, Any]) -> None:
+def misspelled_key(config: dict[str, Any]) -> None:
     job(config, "digits")["gpu_per_node"] = 8
 
 
-def unknown_concern(config: dict[str, Any]) -> None:
+def unknown_section(config: dict[str, Any]) -> None:
     config["gpu-platform:traning"] = {}
 
 
@@ -213,8 +213,8 @@ def only_text(config: dict[str, Any]) -> None:
 MISTAKES = {
     "of one setting": {
         no_nodes: "gpu-platform:training.jobs.digits.nodes is 0, but must be at least 1.",
-        typing_error: "gpu_per_node is not a known key: did you mean 'gpus_per_node'?",
-        unknown_concern: "gpu-platform:traning is not a known key: did you mean 'training'?",
+        misspelled_key: "gpu_per_node is not a known key: did you mean 'gpus_per_node'?",
+        unknown_section: "gpu-platform:traning is not a known key: did you mean 'training'?",
         wrong_hyperparameter: "hyperparameters.learning_rate is -1, but must be greater than 0",
         only_text: 'gpu-platform:tenancy is "ml", but must be a mapping',
     },

@@ -15,7 +15,7 @@ from tests.faults.losses import Losses, repeated
 from tests.faults.lost import nothing
 from tests.faults.table import Table
 from tests.faults.timeline import Timeline
-from tests.faults.trial import judged
+from tests.faults.trial import recorded
 from tests.faults.units import Units
 
 NAMESPACE: Final = "ml-dev"
@@ -51,8 +51,8 @@ class Arena:
 
     def get(self, *arguments: str) -> dict[str, Any]:
         """Return kubectl's output as JSON, empty if there is none."""
-        said = self.kubectl("get", *arguments, "--output=json", check=False)
-        return dict(json.loads(said or "{}"))
+        output = self.kubectl("get", *arguments, "--output=json", check=False)
+        return dict(json.loads(output or "{}"))
 
     def submit(self, name: str, change: Change | None = None) -> None:
         """Create a copy of the stack's job, retrying until the API server accepts it."""
@@ -134,7 +134,7 @@ class Arena:
         one write; 0 if the run must not restart. `lost` evaluates the requests without a
         response. With `new_gang`, another gang is submitted during the fault.
         """
-        with judged(fault, self.load, self.table) as trial, self.gang(trial.slug, change) as gang:
+        with recorded(fault, self.load, self.table) as trial, self.gang(trial.slug, change) as gang:
             trial.begin(gang)
             inject(gang)
             if new_gang:
@@ -150,7 +150,7 @@ class Arena:
 
     def bystanders(self, fault: str, gang: Gang, inject: Callable[[], object]) -> None:
         """Inject a fault that must not disturb anything, submit a gang and record the duration."""
-        with judged(fault, self.load, self.table) as trial:
+        with recorded(fault, self.load, self.table) as trial:
             trial.begin(gang)
             inject()
             trial.new_gang = self.new_gang(trial.slug, trial.since)

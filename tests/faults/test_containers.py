@@ -50,7 +50,7 @@ def test_deleted_pods_of_the_gang_and_of_the_service(arena: Arena) -> None:
 def test_the_kernel_ends_a_training_process_for_its_memory(arena: Arena) -> None:
     def eat(gang: Gang) -> None:
         _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
-        # The kernel takes the process with the highest score first.
+        # The kernel kills the process with the highest score first.
         Path(f"/proc/{trainer.pid}/oom_score_adj").write_text("1000")
         command = ["exec", "-n", NAMESPACE, gang.pods[1], "--", "python3", "-c", EAT]
         arena.kubectl(*command, check=False)

@@ -46,8 +46,8 @@ def test_a_full_claim(arena: Arena) -> None:
         with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
             for _ in range(SMALL * 16):
                 stream.write(bytes(2**16))
-        said = gang.timeline.events
-        await_(lambda: any("waiting" in str(e.body) for e in said("warning")), "it waits")
+        events_of = gang.timeline.events
+        await_(lambda: any("waiting" in str(e.body) for e in events_of("warning")), "it waits")
         time.sleep(5)
         filler.unlink()
 

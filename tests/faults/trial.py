@@ -56,7 +56,7 @@ class Trial:
 
 
 @contextlib.contextmanager
-def judged(fault: str, load: Load, table: Table) -> Iterator[Trial]:
+def recorded(fault: str, load: Load, table: Table) -> Iterator[Trial]:
     """Add the fault's row at the end; it passes if nothing was raised."""
     trial, verdict = Trial(fault, load, load.seen()), "yes"
     try:

@@ -81,7 +81,7 @@ def policy(rule: str, message: str, *, level: str = "mandatory") -> dict[str, An
     }
 
 
-def said(severity: str, message: str) -> dict[str, Any]:
+def diagnostic(severity: str, message: str) -> dict[str, Any]:
     return {"diagnosticEvent": {"severity": severity, "message": message, "color": "never"}}
 
 
@@ -89,13 +89,13 @@ def summary(result: str = "succeeded") -> dict[str, Any]:
     return {"summaryEvent": {"result": result, "resourceChanges": {}}}
 
 
-def judged() -> dict[str, Any]:
+def policy_summary() -> dict[str, Any]:
     """Return the event that the engine writes when everything has been registered."""
     return {"policyAnalyzeStackSummaryEvent": {"policyPackName": "gpu-platform"}}
 
 
 def plan(*found: dict[str, Any], result: str = "succeeded", complete: bool = True) -> events.Plan:
-    return events.plan([*found, *([judged()] if complete else []), summary(result)])
+    return events.plan([*found, *([policy_summary()] if complete else []), summary(result)])
 
 
 def metadata(name: str, **fields: Any) -> Manifest:

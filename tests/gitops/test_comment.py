@@ -54,7 +54,7 @@ def test_an_unchanged_text_notifies_no_one(host: State, tmp_path: Path) -> None:
     assert host.writes == []
 
 
-def test_each_stack_has_a_comment_of_its_own(host: State, tmp_path: Path) -> None:
+def test_each_stack_has_a_separate_comment(host: State, tmp_path: Path) -> None:
     comment(report(tmp_path, "a", stack="prod"))
     comment(report(tmp_path, "b", stack="dev"))
     assert len(host.notes) == 2
@@ -170,11 +170,11 @@ def test_a_rejected_request_names_the_permission_and_never_the_token(
     monkeypatch.setenv("GITHUB_TOKEN", "wrong-token")
     monkeypatch.setenv("GITLAB_TOKEN", "wrong-token")
     assert comment(report(tmp_path, "x")) == 1
-    said = capsys.readouterr().err
-    assert "returned 401: Bad credentials" in said
-    assert "pull-requests: write" in said
-    assert "wrong-token" not in said
-    assert TOKEN not in said
+    error = capsys.readouterr().err
+    assert "returned 401: Bad credentials" in error
+    assert "pull-requests: write" in error
+    assert "wrong-token" not in error
+    assert TOKEN not in error
 
 
 def test_an_invalid_report_is_not_published(

@@ -47,14 +47,14 @@ def test_a_preview_has_its_own_event_log_deleted_with_it(stack: Stack) -> None:
     with Preview(stack, None) as one, Preview(stack, None) as other:
         assert one.wait().status == other.wait().status == 0
         assert one.log != other.log
-        told = json.loads(one.log.read_text())
+        reported = json.loads(one.log.read_text())
     assert not one.log.parent.exists()
-    assert told["environment"] == {
+    assert reported["environment"] == {
         "PULUMI_DEBUG_COMMANDS": "1",
         "PYTHONUNBUFFERED": "1",
         "MINE": "yes",
     }
-    assert told["arguments"][:3] == ["preview", "--stack", "prod"]
+    assert reported["arguments"][:3] == ["preview", "--stack", "prod"]
 
 
 def test_a_refresh_compares_the_state_without_the_program(stack: Stack) -> None:
@@ -95,10 +95,10 @@ def test_an_abandoned_preview_is_terminated(stack: Stack, monkeypatch: pytest.Mo
 
 def test_progress_is_reported_while_it_runs(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEEP", "1.5")
-    told: list[int] = []
+    reported: list[int] = []
     with Preview(stack, None) as preview:
-        preview.wait(told.append)
-    assert set(told) == {0}
+        preview.wait(reported.append)
+    assert set(reported) == {0}
 
 
 def test_a_failure_is_reported_with_its_diagnostics(

@@ -26,8 +26,8 @@ def job(**container: Any) -> plans.Manifest:
 
 
 def published(*steps: dict[str, Any]) -> str:
-    """Everything that is published about a plan: report.json and the comment."""
-    events = [*steps, plans.judged(), plans.summary()]
+    """Return everything that is published about a plan: report.json and the comment."""
+    events = [*steps, plans.policy_summary(), plans.summary()]
     report = build(plan_without_literals(events, Mask()), stack="prod", prices=prices.load())
     return report.model_dump_json() + render(report)
 
@@ -87,7 +87,7 @@ def test_a_terminated_preview_leaves_no_directory(tmp_path: Path, ending: int) -
         stderr=subprocess.DEVNULL,
     )
     waited = time.monotonic() + 30
-    # Earlier, Python itself briefly creates a file there to check that it can.
+    # Wait for a directory: Python first creates a temporary file there to check that it can.
     while not any(scratch.glob("gpu-platform-*/")) and time.monotonic() < waited:
         time.sleep(0.05)
     assert any(scratch.glob("gpu-platform-*/"))

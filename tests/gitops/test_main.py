@@ -18,13 +18,13 @@ def test_invalid_arguments_exit_with_their_own_status(
     assert "usage:" in capsys.readouterr().err
 
 
-def test_help_teaches_the_exit_statuses_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_describes_the_exit_statuses_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["preview", "--help"])
     assert left.value.code == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in ("exit status", "examples", "--rendered --base", "nothing changes", "3 "):
-        assert words in said
+        assert words in output
 
 
 def test_a_missing_package_is_named(
@@ -35,9 +35,9 @@ def test_a_missing_package_is_named(
 
     monkeypatch.setattr(preview, "run", run)
     assert main(["preview", "--stack", "prod"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("error: the package rich is not installed")
-    assert "requirements.txt" in said
+    output = capsys.readouterr().err
+    assert output.startswith("error: the package rich is not installed")
+    assert "requirements.txt" in output
 
 
 def test_a_file_that_cannot_be_written_is_reported_in_one_line(
@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_written_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "message"),
     [
         (["--stack", "nowhere"], 1, "new-environment nowhere"),
         (["--stack", "prod", "--refresh", "--base", "main"], 64, "omit one of them"),
@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_written_is_reported_in_one_line(
     ],
 )
 def test_contradictory_options_are_rejected_first(
-    arguments: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["preview", *arguments]) == status
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -18,7 +18,7 @@ def test_every_environment_of_the_repository_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("currency: USD\nprodukts: {}", "produkts"),
         ("currency: USD\nproducts: {a: {on_demand: -1}}", "products.a.on_demand is -1"),
@@ -29,10 +29,10 @@ def test_every_environment_of_the_repository_is_in_the_table() -> None:
         ("", "is invalid"),
     ],
 )
-def test_a_wrong_table_names_file_key_and_value(text: str, says: str, tmp_path: Path) -> None:
+def test_a_wrong_table_names_file_key_and_value(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text(text, "latin-1")
     with pytest.raises(GitopsError) as raised:
         load(file)
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert str(file) in str(raised.value)

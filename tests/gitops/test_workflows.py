@@ -122,7 +122,7 @@ def test_the_workflows_exist() -> None:
 
 
 @pytest.mark.parametrize("file", [*WORKFLOWS, SETUP], ids=lambda file: file.name)
-def test_every_action_is_pinned_by_digest_with_its_version_beside_it(file: Path) -> None:
+def test_every_action_is_pinned_by_digest_with_its_version_in_a_comment(file: Path) -> None:
     used = re.findall(r"uses: (\S+)(.*)", file.read_text())
     assert used
     for action, comment in used:
@@ -358,7 +358,7 @@ def test_a_release_without_a_section_is_refused(tmp_path: Path) -> None:
 def test_each_registry_has_its_login(registry: str, command: str, tmp_path: Path) -> None:
     for name in ("aws", "az", "gcloud", "docker"):
         program = tmp_path / name
-        # A program that ends before the password is written would end the pipe's writer.
+        # A program that exits without reading the password could terminate the writer with SIGPIPE.
         program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "{name} $*" >> {tmp_path}/calls\n')
         program.chmod(0o755)
     variables = {"REGISTRY": registry, "REGISTRY_USER": "robot", "REGISTRY_PASSWORD": "s3cret"}

@@ -23,9 +23,9 @@ def output(value: Any, *, known: bool = True) -> "pulumi.Output[Any]":
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    said: list[str] = []
-    monkeypatch.setattr(pulumi.log, "warn", said.append)
-    return said
+    warned: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", warned.append)
+    return warned
 
 
 async def mapped(inputs: dict[str, Any]) -> "pulumi.Output[Any]":
@@ -44,7 +44,7 @@ async def test_an_output_of_an_object_is_mapped_like_the_object(warnings: list[s
     assert warnings == []
 
 
-async def test_what_cannot_be_known_in_a_preview_is_told(warnings: list[str]) -> None:
+async def test_unknown_arguments_in_a_preview_cause_a_warning(warnings: list[str]) -> None:
     found = await mapped({**TRAINING, "image": output(UNKNOWN, known=False)})
     assert not await found.is_known()
     assert warnings == [
@@ -55,9 +55,11 @@ async def test_what_cannot_be_known_in_a_preview_is_told(warnings: list[str]) ->
 
 async def test_a_secret_argument_is_refused_without_its_value() -> None:
     env = {"TOKEN": pulumi.Output.secret("correct horse")}
-    with pytest.raises(pulumi.RunError, match="env of this TrainingJob contains a secret") as told:
+    with pytest.raises(
+        pulumi.RunError, match="env of this TrainingJob contains a secret"
+    ) as raised:
         await mapped({**TRAINING, "image": "image", "env": env})
-    assert "correct horse" not in str(told.value)
+    assert "correct horse" not in str(raised.value)
 
 
 LOADED = """

@@ -27,7 +27,7 @@ OUTPUT = pulumi.Output.from_input("value")
 JOB = {"queue": "vision", "cpu": "1", "memory": "4Gi", "command": ["./run"]}
 
 
-def told(construct: type[BaseModel], **values: object) -> list[str]:
+def error_lines(construct: type[BaseModel], **values: object) -> list[str]:
     with pytest.raises(ArgumentError) as error:
         construct(**values)
     # Pulumi prints such errors without a traceback.
@@ -36,22 +36,22 @@ def told(construct: type[BaseModel], **values: object) -> list[str]:
 
 
 def test_each_wrong_value_is_a_sentence_with_its_key() -> None:
-    assert told(TrainingJobSettings, **JOB, nodes="two", gpus=8)[0] == (
+    assert error_lines(TrainingJobSettings, **JOB, nodes="two", gpus=8)[0] == (
         'TrainingJobSettings.nodes is "two", but must be an integer.'
     )
-    assert "did you mean" in told(TrainingJobSettings, **JOB, node=2)[0]
-    (sentence,) = told(TrainingConfig, model="resnet9000")
+    assert "did you mean" in error_lines(TrainingJobSettings, **JOB, node=2)[0]
+    (sentence,) = error_lines(TrainingConfig, model="resnet9000")
     assert sentence.startswith('TrainingConfig.model is "resnet9000"')
 
 
 def test_an_output_is_refused_with_a_remedy() -> None:
-    (sentence,) = told(TrainingJobSettings, **JOB, env={"TOKEN": OUTPUT})
+    (sentence,) = error_lines(TrainingJobSettings, **JOB, env={"TOKEN": OUTPUT})
     assert sentence.startswith("TrainingJobSettings.env.TOKEN is an output of a resource, but")
     assert "env_from" in sentence
 
 
 def test_the_outermost_settings_report_what_is_inside() -> None:
-    (sentence,) = told(VolcanoSettings, queues={"vision": {"weight": 0}})
+    (sentence,) = error_lines(VolcanoSettings, queues={"vision": {"weight": 0}})
     assert sentence == "VolcanoSettings.queues.vision.weight is 0, but must be at least 1."
     assert VolcanoSettings(queues={"vision": QueueSettings(weight=2)}).queues["vision"].weight == 2
 

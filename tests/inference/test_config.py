@@ -5,7 +5,7 @@ import pytest
 from inference.config import InferenceConfig, read_config, variable_of
 from workload.configuration import ConfigurationError
 
-LEAST = {"INFERENCE_MODEL_NAME": "digits", "INFERENCE_MODEL_PATH": "/models/digits-1a2b/export"}
+REQUIRED = {"INFERENCE_MODEL_NAME": "digits", "INFERENCE_MODEL_PATH": "/models/digits-1a2b/export"}
 
 
 def test_the_configuration_round_trips_through_the_environment() -> None:
@@ -28,7 +28,7 @@ def test_an_address_may_use_its_share_of_the_buffer() -> None:
 
 
 def test_service_variables_of_kubernetes_are_ignored() -> None:
-    assert read_config(LEAST | {"INFERENCE_SERVICE_HOST": "10.0.0.1"}).port == 8080
+    assert read_config(REQUIRED | {"INFERENCE_SERVICE_HOST": "10.0.0.1"}).port == 8080
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_service_variables_of_kubernetes_are_ignored() -> None:
 )
 def test_an_error_names_its_variable(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        read_config(LEAST | change)
+        read_config(REQUIRED | change)
 
 
 def test_all_missing_variables_are_reported_at_once() -> None:

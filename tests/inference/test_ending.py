@@ -36,7 +36,7 @@ def test_a_server_waits_for_its_export_and_reloads_it(trained: Path, tmp_path: P
         until(lambda: damaged in server.ready.json()["reason"], seconds=240)
         (export / "model.safetensors").write_bytes(good)
         server.wait_until_ready()
-        server.program.says('"event": "loaded"')
+        server.program.await_output('"event": "loaded"')
         check_a_bad_version_keeps_the_old_one(server, export)
         server.program.signal(signal.SIGTERM)
         assert server.program.exit_code() == 0
@@ -60,7 +60,7 @@ def check_a_bad_version_keeps_the_old_one(server: Server, export: Path) -> None:
     assert server.client.post(INFER, json=request_of(digits(1))).status_code == 200
 
 
-def test_sigterm_makes_it_unready_and_finishes_requests_in_flight(
+def test_sigterm_makes_the_server_unready_and_finishes_requests_in_flight(
     trained: Path, tmp_path: Path
 ) -> None:
     body = json.dumps(request_of(digits(50))).encode()
@@ -83,7 +83,7 @@ def test_sigterm_makes_it_unready_and_finishes_requests_in_flight(
         assert answer.startswith(b"HTTP/1.1 200")
         assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["outputs"][1]["data"]) == 50
         assert server.program.exit_code() == 0
-        server.program.says('"event": "stopped"')
+        server.program.await_output('"event": "stopped"')
 
 
 def test_requests_that_take_too_long_do_not_delay_the_exit_twice(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_requests_that_take_too_long_do_not_delay_the_exit_twice(tmp_path: Path)
             server.program.signal(signal.SIGTERM)
             assert server.program.exit_code() == 0
             assert 15 <= time.monotonic() - begun < 29
-        server.program.says('"event": "cut"')
+        server.program.await_output('"event": "cut"')
 
 
 def test_a_second_signal_exits_at_once(trained: Path, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_second_signal_exits_at_once(trained: Path, tmp_path: Path) -> None:
         assert server.program.exit_code() == 128 + signal.SIGTERM
 
 
-def test_sigterm_also_stops_it_as_process_1(tmp_path: Path) -> None:
+def test_sigterm_also_stops_the_server_as_process_1(tmp_path: Path) -> None:
     port = free_port()
     settings = {"MODEL_NAME": "digits", "MODEL_PATH": "/none", "HOST": "127.0.0.1", "PORT": port}
     environment = {f"INFERENCE_{name}": str(setting) for name, setting in settings.items()}

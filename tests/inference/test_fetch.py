@@ -155,7 +155,7 @@ def test_damaged_weights_leave_no_files(url: str, shelf: Path, tmp_path: Path) -
     assert list((tmp_path / "export").iterdir()) == []
 
 
-def test_a_file_larger_than_its_manifest_says_is_refused(
+def test_a_file_larger_than_its_manifest_states_is_refused(
     url: str, shelf: Path, tmp_path: Path
 ) -> None:
     with (shelf / "export" / "model.safetensors").open("ab") as served:

@@ -55,9 +55,9 @@ def test_the_message_names_metric_value_and_bound(
     with_metrics(candidate, accuracy=0.5)
     asked = ["accuracy >= incumbent - 0.002", "loss <= incumbent"]
     assert main([str(candidate), str(incumbent), *asked]) == exit_codes.FAILED
-    said = capsys.readouterr().out
-    assert "accuracy is 0.5, but must be >= 0.968 (>= incumbent - 0.002)" in said
-    assert "the candidate's manifest has no metric 'loss'" in said
+    output = capsys.readouterr().out
+    assert "accuracy is 0.5, but must be >= 0.968 (>= incumbent - 0.002)" in output
+    assert "the candidate's manifest has no metric 'loss'" in output
 
 
 def test_nothing_is_promoted_without_a_manifest(

@@ -49,7 +49,7 @@ class Body(io.BytesIO):
 
 
 class Server:
-    """A registry that accepts the latest token only."""
+    """A registry that accepts only the latest token."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -77,7 +77,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server()
-    monkeypatch.setattr(registry, "_authorized", server.authorize)
+    monkeypatch.setattr(registry, "_authorization_header", server.authorize)
     monkeypatch.setattr(urllib.request, "build_opener", lambda *_: server)
     return server
 
@@ -131,7 +131,7 @@ class Interrupted(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def test_an_interrupted_download_is_not_taken_for_another_content(
+def test_an_interrupted_download_is_not_reported_as_different_content(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(registry.PLAIN_HTTP, "true")
@@ -147,7 +147,7 @@ def test_an_interrupted_download_is_not_taken_for_another_content(
 
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
-    """A server of tokens with TLS, whose handler a test replaces."""
+    """A token server with TLS, whose handler a test replaces."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
@@ -180,7 +180,7 @@ class Other(Interrupted):
         self.wfile.write(b'{"token": "stolen"}')
 
 
-def test_a_redirect_by_the_server_of_tokens_takes_no_credentials_to_another_server(
+def test_a_redirect_by_the_token_server_sends_no_credentials_to_another_server(
     tokens: ThreadingHTTPServer,
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
@@ -195,13 +195,13 @@ def test_a_redirect_by_the_server_of_tokens_takes_no_credentials_to_another_serv
         thread.start()
         tokens.RequestHandlerClass = Redirecting
         with pytest.raises(urllib.error.HTTPError, match="does not use HTTPS"):
-            registry._authorized(challenge(tokens))
+            registry._authorization_header(challenge(tokens))
         other.shutdown()
         thread.join()
     assert Other.received == []
 
 
-def test_a_redirect_to_another_server_with_https_takes_no_credentials_there(
+def test_a_redirect_to_another_server_with_https_sends_no_credentials_there(
     tokens: ThreadingHTTPServer,
 ) -> None:
     received: dict[str, str | None] = {}
@@ -216,7 +216,7 @@ def test_a_redirect_to_another_server_with_https_takes_no_credentials_there(
             self.wfile.write(b'{"token": "granted"}')
 
     tokens.RequestHandlerClass = Redirecting
-    assert "granted" in registry._authorized(challenge(tokens))
+    assert "granted" in registry._authorization_header(challenge(tokens))
     assert received["127.0.0.1"] is not None
     assert received["localhost"] is None
 
@@ -231,4 +231,4 @@ def test_an_answer_without_a_token_is_an_error(tokens: ThreadingHTTPServer, answ
 
     tokens.RequestHandlerClass = Silent
     with pytest.raises(ValueError, match="token"):
-        registry._authorized(challenge(tokens))
+        registry._authorization_header(challenge(tokens))

@@ -106,7 +106,7 @@ def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
     """
     # Other tests leave the thread without a loop.
     asyncio.set_event_loop(LOOP)
-    # A fifth of the time: the SDK describes every frame below a resource, and pytest has many.
+    # Saves a fifth of the time: the SDK records every frame below a resource, and pytest has many.
     monkeypatch.setattr("pulumi.runtime.resource._get_stack_trace", StackTrace, raising=False)
 
     def run(values: dict[str, Any], secrets: tuple[str, ...] = (), *, again: bool = False) -> Plan:

@@ -71,10 +71,10 @@ def test_a_digest_that_is_unknown_until_the_training_ends_is_omitted() -> None:
 
 def test_the_output_has_a_pinned_digest_an_address_and_a_canary() -> None:
     url = "s3://models/digits/export"
-    told = summary(serving(job=None, url=url, digest=DIGEST, route=GATEWAY, canary=CANARY))
-    assert (told["export"], told["digest"]) == (url, DIGEST)
-    assert "run" not in told
-    assert told["canary"] == {"service": "digits-canary", "weight": 20, "run": CANARY["run"]}
+    described = summary(serving(job=None, url=url, digest=DIGEST, route=GATEWAY, canary=CANARY))
+    assert (described["export"], described["digest"]) == (url, DIGEST)
+    assert "run" not in described
+    assert described["canary"] == {"service": "digits-canary", "weight": 20, "run": CANARY["run"]}
 
 
 def before_and_after_components(plan: Any) -> set[str]:

@@ -33,5 +33,5 @@ def test_an_example_is_valid_and_passes_the_pack(name: str) -> None:
 
 def test_the_page_names_the_rules_that_need_to_know_a_job() -> None:
     page = PAGE.read_text()
-    told = {rule for rule in PACK if f'"{rule}"' in page or f"`{rule}`" in page}
-    assert told >= {"training-gang-whole", "training-pod-group-whole", "no-host-namespaces"}
+    named = {rule for rule in PACK if f'"{rule}"' in page or f"`{rule}`" in page}
+    assert named >= {"training-gang-whole", "training-pod-group-whole", "no-host-namespaces"}

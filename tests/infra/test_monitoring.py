@@ -73,17 +73,17 @@ def test_series_of_a_run_carry_its_name_and_queue() -> None:
 
 
 def test_model_servers_with_tls_are_scraped_over_tls(files: Path) -> None:
-    told = "__meta_kubernetes_pod_annotation_prometheus_io_scheme"
+    label = "__meta_kubernetes_pod_annotation_prometheus_io_scheme"
     (endpoint,) = built(prometheus="operator")["PodMonitor/inference"]["spec"][
         "podMetricsEndpoints"
     ]
     assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
-    asked = {"sourceLabels": [told], "targetLabel": "__scheme__", "regex": "(https)"}
+    asked = {"sourceLabels": [label], "targetLabel": "__scheme__", "regex": "(https)"}
     assert asked in endpoint["relabelings"]
     jobs = yaml.safe_load((files / "scrape.yaml").read_text())["scrape_configs"]
     (job,) = (job for job in jobs if job["job_name"] == "gpu-platform-inference")
     assert job["tls_config"] == {"insecure_skip_verify": True}
-    asked = {"source_labels": [told], "target_label": "__scheme__", "regex": "(https)"}
+    asked = {"source_labels": [label], "target_label": "__scheme__", "regex": "(https)"}
     assert asked in job["relabel_configs"]
 
 

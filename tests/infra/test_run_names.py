@@ -61,7 +61,7 @@ def test_nothing_that_jobs_share_changes_a_name(
 
 @pytest.mark.parametrize("module", [training_run, kinds, pods])
 def test_no_template_changes_a_name(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names are made without the functions that build objects."""
+    """Names are computed without the functions that build objects."""
     described = args(job("volcano"))
     name = run_name(described)
 

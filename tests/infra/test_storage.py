@@ -40,7 +40,7 @@ def test_a_class_keeps_data_and_binds_at_once_by_default() -> None:
     assert built["volumeBindingMode"] == "Immediate"
 
 
-def test_a_folder_that_several_nodes_see_is_a_local_volume_with_affinity() -> None:
+def test_a_directory_shared_by_several_nodes_is_a_local_volume_with_affinity() -> None:
     settings = VolumeSettings.model_validate(
         {
             "capacity": "5Gi",

@@ -37,7 +37,7 @@ def policies(settings: TenancySettings, ports: tuple[int, ...] = (8080,)) -> dic
     return {policy["metadata"]["name"]: policy["spec"] for policy in built}
 
 
-def test_the_namespace_enforces_the_restricted_standard_unless_told_otherwise() -> None:
+def test_the_namespace_enforces_the_restricted_standard_by_default() -> None:
     def enforced(settings: TenancySettings) -> object:
         return namespace(settings)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
 
@@ -158,7 +158,7 @@ def test_a_namespace_of_another_stack_admits_requests_to_its_services() -> None:
     assert "allow-inference-groups" in found
 
 
-def test_the_namespace_of_a_program_survives_its_destruction_unless_told_otherwise() -> None:
+def test_the_namespace_of_a_program_survives_its_destruction_by_default() -> None:
     monitor = Monitor()
     asyncio.set_event_loop(LOOP)
     set_mocks(Engine(), project="team", stack="test", monitor=monitor)

@@ -141,7 +141,7 @@ def test_releases_without_network_topology_get_no_plugin_for_it() -> None:
     assert "network-topology-aware" not in text
 
 
-def test_queues_are_made_after_their_parents() -> None:
+def test_queues_are_created_after_their_parents() -> None:
     queues = {
         "leaf": QueueSettings(parent="middle"),
         "other": QueueSettings(),
@@ -187,7 +187,7 @@ def test_a_priority_class_is_built() -> None:
     }
 
 
-def test_the_chart_gets_the_schedulers_configuration_beside_its_values() -> None:
+def test_the_chart_gets_the_schedulers_configuration_in_addition_to_its_values() -> None:
     settings = VolcanoSettings.model_validate(
         {
             "values": {

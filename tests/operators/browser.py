@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.tiers import unavailable
 
-PATIENCE = 90.0
+TIMEOUT_SECONDS = 90.0
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Browser:
     token: str
 
     def find(self, selector: str) -> WebElement:
-        return WebDriverWait(self.driver, PATIENCE).until(
+        return WebDriverWait(self.driver, TIMEOUT_SECONDS).until(
             lambda driver: driver.find_element(By.CSS_SELECTOR, selector)
         )
 
@@ -42,7 +42,7 @@ class Browser:
             driver.find_element(By.CSS_SELECTOR, selector).click()
             return True
 
-        WebDriverWait(self.driver, PATIENCE, ignored_exceptions=[Exception]).until(clicked)
+        WebDriverWait(self.driver, TIMEOUT_SECONDS, ignored_exceptions=[Exception]).until(clicked)
 
     def log_in(self, path: str = "/lab") -> None:
         self.driver.get(f"{self.url}{path}")
@@ -84,9 +84,11 @@ def chromium(profile: Path, url: str, token: str) -> Iterator[Browser]:
 
 def wait(condition: Callable[[], Any], what: str, log: Callable[[], str] = str) -> None:
     """Wait for a condition; on a timeout, fail with the end of the log."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}\n{log()[-2000:]}"
+        assert time.monotonic() < deadline, (
+            f"not within {TIMEOUT_SECONDS:.0f} s: {what}\n{log()[-2000:]}"
+        )
         time.sleep(0.2)
 
 

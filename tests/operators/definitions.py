@@ -27,7 +27,7 @@ GATEWAY_API = GoModule(
 
 
 def module_folder(module: GoModule, folder: Path) -> Path:
-    """Return the read-only directory of the module; `folder` is any outside of other modules."""
+    """Return the read-only directory of the module; `folder` must be outside of other modules."""
     if shutil.which("go") is None:
         unavailable(f"{module.name} comes from a Go module, and there is no Go")
     done = subprocess.run(

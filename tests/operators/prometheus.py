@@ -37,7 +37,7 @@ OPERATOR = GoModule(
 )
 """The version in the chart that infra/settings/monitoring.py names."""
 
-LOOKED_AT = "pods,nodes,resourcequotas,horizontalpodautoscalers"
+WATCHED_RESOURCES = "pods,nodes,resourcequotas,horizontalpodautoscalers"
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
 
 
@@ -106,7 +106,7 @@ def objects(interval_seconds: int, targets: Sequence[str] = ()) -> list[dict[str
             for name, port in (("kube-state-metrics", 8080), ("prometheus", 9090))
         ),
         _deployment(
-            "kube-state-metrics", IMAGES[1], [*flags, f"--resources={LOOKED_AT}"], 8080, "/"
+            "kube-state-metrics", IMAGES[1], [*flags, f"--resources={WATCHED_RESOURCES}"], 8080, "/"
         ),
         _deployment(
             "prometheus",
@@ -203,14 +203,14 @@ class Prometheus:
 
 
 def start(platform: Platform, interval_seconds: int, targets: Sequence[str] = ()) -> Prometheus:
-    """Start both and wait until Prometheus answers."""
+    """Start Prometheus and kube-state-metrics, and wait until Prometheus has data."""
     apply(platform, objects(interval_seconds, targets))
     platform.shell(
         f"kubectl wait --for=condition=Available deployment --all -n {NAMESPACE} --timeout=600s"
     )
     (pod,) = platform.kubectl("get", "pods", "-n", NAMESPACE, "-l", "app=prometheus")["items"]
     found = Prometheus(f"http://{pod['status']['podIP']}:9090")
-    await_(lambda: bool(found.ask("up")), "a first look of Prometheus")
+    await_(lambda: bool(found.ask("up")), "the first scrape of Prometheus")
     return found
 
 

@@ -47,7 +47,7 @@ def remove_jobs(config: dict[str, Any]) -> None:
 
 
 def changes(runs: Mapping[str, str] | None = None) -> dict[str, Change]:
-    """Return the changes of the page by heading, with the names of runs by key of their jobs."""
+    """Return the changes on the page by heading; `runs` maps keys of jobs to names of runs."""
     known = runs or {}
     _, *parts = re.split(r"^## (.+)\n", PAGE.read_text(), flags=re.MULTILINE)
     found = {}

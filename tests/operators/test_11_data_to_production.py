@@ -134,7 +134,7 @@ def without_prometheus(config: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def traffic(team: Team) -> Iterator[Traffic]:
-    """Callers of the service from its first canary on."""
+    """Callers of the service, which start before its first canary."""
     with (
         Load(team.infer, question(SHAPE, slice(1)), CLIENTS, PAUSE) as load,
         Traffic(team.platform, load) as found,
@@ -256,9 +256,9 @@ def test_a_worse_model_is_refused_by_the_gate(team: Team, traffic: Traffic) -> N
     incumbent = team.manifest("final")
     assert worse.metrics["accuracy"] < incumbent.metrics["accuracy"] - 0.002
     traffic.mark("worse model")
-    said: list[str] = []
-    seen = traffic.load.during(lambda: said.extend(team.merge(WORSE, status=1)), at_least=50)
-    assert "digits-canary" in said[1]
+    output: list[str] = []
+    seen = traffic.load.during(lambda: output.extend(team.merge(WORSE, status=1)), at_least=50)
+    assert "digits-canary" in output[1]
     message = refusal(canary_pod(team))
     (KEPT / "refused.txt").write_text(message)
     assert f"{team.runs['hasty']} is not promoted: accuracy is" in message

@@ -1,6 +1,6 @@
 """Job kinds that need operators or additional images: each trains in two pods on two nodes.
 
-One pod of each is killed. Kinds that `make up` needs nothing else for are in the cluster tier.
+One pod of each is killed. Kinds for which `make up` suffices are tested in the cluster tier.
 """
 
 from collections.abc import Iterator

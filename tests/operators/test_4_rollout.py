@@ -1,6 +1,6 @@
-"""New versions under constant load on real nodes, behind a real gateway: not one request is lost.
+"""New versions under constant load on real nodes, behind a real gateway: no request is lost.
 
-In the order in which an operator would do it; each version is a training run of its own.
+The tests follow the order of an operator's work. Each version is a separate training run.
 """
 
 import json
@@ -124,13 +124,13 @@ def test_the_first_version_answers_all_requests(rollout: Rollout, load: Load) ->
 
 def test_a_version_that_never_becomes_ready_gets_no_request(rollout: Rollout, load: Load) -> None:
     canary = {"weight": 20, "run": rollout.second, "digest": DIGEST}
-    said: list[str] = []
+    outputs: list[str] = []
 
     def fail() -> None:
-        said.append(rollout.update(status=1, canary=canary, progress_deadline_seconds=15))
+        outputs.append(rollout.update(status=1, canary=canary, progress_deadline_seconds=15))
 
     seen = load.during(fail, at_least=50)
-    assert "digits-canary" in said[0]
+    assert "digits-canary" in outputs[0]
     assert seen.failed == {}
     assert set(seen.versions) == {rollout.version(rollout.first)}
 

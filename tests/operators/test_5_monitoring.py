@@ -244,8 +244,8 @@ def test_the_api_server_accepts_the_objects_for_the_operator(
         + " ".join(f"{kind}.monitoring.coreos.com" for kind in kinds)
     )
     options = "--server-side --dry-run=server --validate=strict"
-    said = platform.shell(f"kubectl apply {options} --filename {file}")
-    assert len(said.splitlines()) == len(ours) == 6
+    output = platform.shell(f"kubectl apply {options} --filename {file}")
+    assert len(output.splitlines()) == len(ours) == 6
 
 
 def with_node_health(config: dict[str, Any]) -> None:

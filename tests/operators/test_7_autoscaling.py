@@ -28,7 +28,7 @@ TARGET = 4
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 # The query of docs/inference-rollout.md, for another namespace and a shorter time.
 ARRIVING = 'sum(rate(traefik_router_requests_total{router=~"httproute-ml-dev-digits-.*"}[20s]))'
-# A batch takes as long as one of a large model on a GPU, and few cores suffice for three pods.
+# A batch takes as long as with a large model on a GPU, but three pods need only a few cores.
 HANDLER = """
 import time
 

@@ -1,7 +1,7 @@
 """Containers get GPUs by the CDI description of NVIDIA's device plugin, as the stack configures it.
 
-Kubelet, containerd and plugin are real. The driver is nvml.c with device files, and a program that
-does nothing is in the place of the container toolkit's hooks.
+Kubelet, containerd and plugin are real. nvml.c and device files replace the driver, and a program
+that does nothing replaces the container toolkit's hooks.
 """
 
 import json

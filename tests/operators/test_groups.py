@@ -19,7 +19,7 @@ COPY examples/group/ /usr/local/bin/
 USER 10001:10001
 """
 PROGRAM = '''#!/usr/bin/env python3
-"""Answer on the leader once all workers have connected to it, and end with any of them."""
+"""Serve on the leader once all workers have connected, and exit if any of them exits."""
 import http.server, json, os, signal, socket, sys, threading, time
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

@@ -66,7 +66,7 @@ class Server:
     def home(self) -> Path:
         return self.folder / "checkpoints" / "job"
 
-    def said(self) -> str:
+    def log(self) -> str:
         """Return the log."""
         return (self.folder / "log").read_text()
 
@@ -79,7 +79,7 @@ class Server:
         process = self.container.start(self.folder / "log")
         try:
             path = self.container.spec["containers"][0]["readinessProbe"]["httpGet"]["path"]
-            wait(lambda: answers(f"http://127.0.0.1:8888{path}"), "the readiness probe", self.said)
+            wait(lambda: answers(f"http://127.0.0.1:8888{path}"), "the readiness probe", self.log)
             yield process
         finally:
             stop(process)
@@ -134,7 +134,7 @@ def submitted(server: Server) -> str:
 
 
 def test_a_notebook_is_used_suspended_and_resumed(server: Server, tmp_path: Path) -> None:
-    said = server.said
+    log = server.log
     with server.running() as process, chromium(tmp_path / "first", URL, TOKEN) as browser:
         assert httpx.get(f"{URL}/api/contents").status_code == 403
         assert httpx.get(f"{URL}/api/contents?token=wrong").status_code == 403
@@ -148,32 +148,32 @@ def test_a_notebook_is_used_suspended_and_resumed(server: Server, tmp_path: Path
         wait(
             lambda: browser.has("TrainingJob", ".jp-OutputArea-output"),
             "the components",
-            server.said,
+            server.log,
         )
         browser.run(f"!python3 -m gpu_platform run {submitted(server)} --dry-run")
-        wait(lambda: browser.has("kind: Job", ".jp-OutputArea-output"), "the manifest", said)
+        wait(lambda: browser.has("kind: Job", ".jp-OutputArea-output"), "the manifest", log)
         browser.save()
         browser.click(".jp-Dialog .jp-mod-accept")
         file = server.home / "Untitled.ipynb"
         wait(
             lambda: file.exists() and "tensor([1, 2, 3])" in file.read_text(),
             "the file",
-            server.said,
+            server.log,
         )
         warning = "idle and will be suspended in 1 min"
-        wait(lambda: browser.has(warning, ".Toastify"), "the warning", said)
+        wait(lambda: browser.has(warning, ".Toastify"), "the warning", log)
         # Longer than the limit: a busy kernel is activity.
         browser.run("import time; time.sleep(70); print('wo' + 'ken')")
-        wait(lambda: not browser.has(warning, ".Toastify"), "the end of the warning", said)
+        wait(lambda: not browser.has(warning, ".Toastify"), "the end of the warning", log)
         wait(
             lambda: browser.has("woken", ".jp-OutputArea-output"),
             "the end of the cell",
-            server.said,
+            server.log,
         )
         assert process.poll() is None
-        wait(lambda: browser.has(warning, ".Toastify"), "the second warning", said)
+        wait(lambda: browser.has(warning, ".Toastify"), "the second warning", log)
         assert not browser.has("official Jupyter news", ".Toastify")
-        wait(lambda: process.poll() is not None, "the suspension", said)
+        wait(lambda: process.poll() is not None, "the suspension", log)
         # Volcano suspends the job of a pod that succeeds: tests/cluster/…/test_notebooks.py.
         assert process.returncode == 0
     with server.running(), chromium(tmp_path / "second", URL, TOKEN) as browser:
@@ -181,9 +181,9 @@ def test_a_notebook_is_used_suspended_and_resumed(server: Server, tmp_path: Path
         wait(
             lambda: browser.has("tensor([1, 2, 3])", ".jp-OutputArea-output"),
             "the file",
-            server.said,
+            server.log,
         )
-    assert TOKEN not in server.said()
+    assert TOKEN not in server.log()
     kept = subprocess.run(
         ["grep", "-rl", TOKEN, str(server.folder / "checkpoints")], capture_output=True, text=True
     )

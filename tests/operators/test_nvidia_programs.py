@@ -1,7 +1,8 @@
 """NVIDIA's device plugin and GPU feature discovery with the stack's configuration, on this host.
 
-The plugin has its own mount namespace, with the directory of a kubelet that does not run, and with
-what a driver writes below /proc about MIG devices, which no container can have.
+The plugin runs in its own mount namespace, which contains the directory of a kubelet that is not
+running, and the files about MIG devices that a driver creates below /proc. A container cannot
+create files there.
 """
 
 import contextlib
@@ -296,7 +297,7 @@ def test_several_shares_of_gpus_are_refused(node: Node) -> None:
 
 def test_an_xid_error_of_the_hardware_makes_its_gpu_unhealthy(node: Node) -> None:
     node.configure(0)
-    node.xid(0, 79)  # before the plugin starts: as after a reset of the GPU
+    node.xid(0, 79)  # before the plugin starts, so it is ignored, as after a reset of the GPU
     with node.plugin() as plugin, plugin.devices("gpu") as lists:
         assert next(lists) == dict.fromkeys(UUIDS, "Healthy")
         await_(lambda: "Ignoring the following XIDs" in log(node), "health checks")

@@ -44,7 +44,7 @@ def codes(programs: list[Program]) -> list[int]:
 
 
 def complete(bucket: Path) -> dict[str, bytes]:
-    """Return the files of the checkpoints in the store that have a seal, by name."""
+    """Return the contents of the files of sealed checkpoints in the store, by path."""
     runs = bucket / "runs"
     return {
         str(path.relative_to(runs)): path.read_bytes()
@@ -118,7 +118,7 @@ def test_an_interrupted_run_moves_to_another_disk(
     bucket: Path, environment: dict[str, str], whole: str, tmp_path: Path
 ) -> None:
     first = gang(bucket, environment, tmp_path / "run", tmp_path / "a", SLOWLY)
-    first[0].says('"step": 9')
+    first[0].await_output('"step": 9')
     for program in first:
         program.signal(signal.SIGTERM)
     assert codes(first) == [exit_codes.INTERRUPTED] * 2
@@ -129,7 +129,7 @@ def test_an_interrupted_run_moves_to_another_disk(
     assert digest(tmp_path / "run") == whole
 
 
-def test_training_goes_on_while_the_store_fails_and_catches_up(
+def test_training_continues_while_the_store_fails_and_uploads_catch_up(
     bucket: Path, environment: dict[str, str], whole: str, tmp_path: Path
 ) -> None:
     failed: list[str] = []

@@ -60,7 +60,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Runs:
-    """Runs of four processes each, with the arguments that a job's settings give."""
+    """Runs of four processes each, with arguments built from a job's settings."""
 
     def __init__(self, python: str, inputs: Path, folder: Path) -> None:
         self.python, self.inputs, self.folder = python, inputs, folder
@@ -125,7 +125,7 @@ def test_torchtitan_accepts_every_option_that_the_settings_accept(python: str) -
     for module, configs in released()["modules"].items():
         for config, schema in configs.items():
             options = sample({"$ref": schema["$ref"]})
-            # These depend on each other.
+            # Values of these options depend on each other.
             options["checkpoint"] = {"interval": 3}
             options["parallelism"] = {"fsdp_reshard_after_forward": "never"}
             options["training"]["disable_cuda_graphs"] = True

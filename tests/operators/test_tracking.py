@@ -57,7 +57,7 @@ class Tracked:
         return self.start(name, "-m", "training", *SETTINGS, place, *flags, **variables)
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return what the services know of a run."""
+        """Return the data of a run that both services have recorded."""
         program = str(Path(__file__).with_name("read_tracking.py"))
         command = ["env", f"MLFLOW_TRACKING_URI={self.url}", str(self.python), program]
         found: dict[str, Any] = json.loads(

@@ -43,7 +43,7 @@ class Traffic(Background):
         self._begun = time.monotonic()
 
     def mark(self, text: str) -> None:
-        """Name what happens now."""
+        """Label the current moment."""
         self.marks.append((time.monotonic() - self._begun, text))
 
     def _work(self) -> None:
@@ -70,7 +70,7 @@ def weights(platform: Platform) -> dict[str, int]:
 
 def draw(traffic: Traffic, names: dict[str, str], path: Path) -> None:
     """Draw the weight above and the answers a second below; `names` are those of the versions."""
-    mpl.rcParams["svg.hashsalt"] = "traffic"  # the same samples give the same file
+    mpl.rcParams["svg.hashsalt"] = "traffic"  # makes the file reproducible
     figure = Figure(figsize=(9, 5), layout="constrained")
     weight, answers = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
     samples = traffic.samples

@@ -100,7 +100,7 @@ def test_the_schema_is_plain_enough_for_the_engine(rule: Any) -> None:
         assert setting["description"].endswith((".", ".`"))
 
 
-def test_every_rule_is_a_policy_of_its_own() -> None:
+def test_every_rule_is_a_separate_policy() -> None:
     policies = Binding().policies(RULES)
     assert [policy.name for policy in policies] == [rule.name for rule in RULES]
     assert all(policy.remediation_steps and policy.severity for policy in policies)

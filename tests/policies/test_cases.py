@@ -1,6 +1,6 @@
 """Manifests of real projects that must pass, and ways around the rules that must be refused.
 
-The first line of each file says what it is. `NOT_YET` lists what does not hold yet; it must only
+The first line of each file describes it. `NOT_YET` lists the cases that still fail; it must only
 shrink.
 """
 
@@ -110,5 +110,5 @@ def test_good_manifests_cover_the_projects_that_run_on_gpus() -> None:
     assert len(set.union(*found.values())) >= 60
 
 
-def test_what_does_not_hold_yet_exists() -> None:
+def test_cases_that_still_fail_exist() -> None:
     assert {path.stem for path in CASES.glob("*/*.yaml")} >= NOT_YET

@@ -42,8 +42,8 @@ def bad(tmp_path: Path) -> str:
 def test_a_good_stack_is_clean(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([good]) == 0
     rules = len([rule for rule in RULES if not rule.about_pulumi])
-    told = f"17 objects, {rules} rules: 0 mandatory and 0 advisory violations\n"
-    assert capsys.readouterr().out == told
+    summary = f"17 objects, {rules} rules: 0 mandatory and 0 advisory violations\n"
+    assert capsys.readouterr().out == summary
 
 
 def test_a_mandatory_violation_is_reported_with_line_and_remedy(
@@ -128,9 +128,9 @@ def test_the_findings_are_those_of_the_pack(
     path = written(tmp_path / "f.yaml", *case.stack())
     status = main([path, "--config", str(config), "--format", "json"])
     found = json.loads(capsys.readouterr().out)["findings"]
-    told = [f"{item['message']}\n{item['remediation']}" for item in found]
+    texts = [f"{item['message']}\n{item['remediation']}" for item in found]
     expected = judge(case.rule, *case.stack(), config=case.config)
-    assert [text for text, item in zip(told, found, strict=True) if item["rule"] == case.rule] == (
+    assert [text for text, item in zip(texts, found, strict=True) if item["rule"] == case.rule] == (
         expected
     )
     assert status == any(item["level"] == "mandatory" for item in found)
@@ -271,7 +271,7 @@ def test_sarif_names_relative_files_and_stdin_by_references(
 
 
 @pytest.mark.parametrize(
-    ("content", "config", "says"),
+    ("content", "config", "message"),
     [
         ("kind: [", None, "document 1, line 2: invalid YAML"),
         ("# nothing", None, "no object found in"),
@@ -285,7 +285,7 @@ def test_sarif_names_relative_files_and_stdin_by_references(
 def test_unusable_input_is_one_error_and_status_two(
     content: str | None,
     config: str | None,
-    says: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -296,11 +296,11 @@ def test_unusable_input_is_one_error_and_status_two(
     if config is not None:
         settings.write_text(config)
         options = ["--config", str(settings)]
-    assert main([str(path), *options]) == (2 if says else 0)
+    assert main([str(path), *options]) == (2 if message else 0)
     captured = capsys.readouterr()
-    assert says in captured.err
-    assert captured.err.count("\n") == (1 if says else 0)
-    assert bool(captured.out) is not bool(says)
+    assert message in captured.err
+    assert captured.err.count("\n") == (1 if message else 0)
+    assert bool(captured.out) is not bool(message)
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

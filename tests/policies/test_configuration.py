@@ -52,7 +52,7 @@ def test_settings_reach_the_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{", "it is not JSON"),
         ("[]", "found []; write an object"),
@@ -65,10 +65,10 @@ def test_settings_reach_the_rule() -> None:
         (json.dumps({"shm-fits-memory": {"shar": 1}}), "shm-fits-memory.shar"),
     ],
 )
-def test_names_what_is_wrong_in_a_file(text: str, says: str) -> None:
+def test_names_what_is_wrong_in_a_file(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse(text, RULES)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("pattern", ["*", "*/*", "*/*/*", "*/DaemonSet/*", "*/Pod.*/**"])

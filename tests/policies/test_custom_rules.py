@@ -32,7 +32,7 @@ def test_adds_rules_of_a_file_to_the_pack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (None, "own.py: not a Python file; pass the path of one"),
         ("import nothing_like_it", "own.py: ModuleNotFoundError: No module named"),
@@ -45,11 +45,11 @@ def test_adds_rules_of_a_file_to_the_pack() -> None:
         ),
     ],
 )
-def test_refuses_files_without_usable_rules(text: str | None, says: str, tmp_path: Path) -> None:
+def test_refuses_files_without_usable_rules(text: str | None, message: str, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(ConfigurationError, match=re.escape(says)):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         with_custom_rules([file])
 
 
@@ -98,7 +98,7 @@ def test_the_example_has_the_expected_violations(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("comment", "config", "status", "says"),
+    ("comment", "config", "status", "message"),
     [
         ("# expect: owner-named", ALONE, 0, "1 cases: 1 passed"),
         ("# expect: nothing", ALONE, 1, "bad.yaml: violates owner-named"),
@@ -124,7 +124,7 @@ def test_cases_state_what_they_violate(
     comment: str,
     config: str | None,
     status: int,
-    says: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -134,7 +134,7 @@ def test_cases_state_what_they_violate(
     options = [str(tmp_path), "--rules", str(RULES_FILE), "--no-stack-rules"]
     assert run_cases(options) == status
     captured = capsys.readouterr()
-    assert says in captured.out + captured.err
+    assert message in captured.out + captured.err
 
 
 def test_names_custom_rules_without_a_bad_case(

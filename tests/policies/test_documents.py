@@ -143,7 +143,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "wanted"),
     [
         (f"{SERVICE}---\nspec: [", "f.yaml, document 2, line 6: invalid YAML"),
         (f"{SERVICE}---\n{SERVICE}spec: {{{{ .x }}}}: 1", "Render it first, with helm template"),
@@ -173,10 +173,10 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
     ],
     ids=range(25),
 )
-def test_text_that_cannot_be_checked_is_one_error(text: str, says: str) -> None:
+def test_text_that_cannot_be_checked_is_one_error(text: str, wanted: str) -> None:
     with pytest.raises(DocumentError) as caught:
         list(read("f.yaml", text))
-    assert says in str(caught.value)
+    assert wanted in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Exemptions: a named workload may violate a named rule until a day, and every report shows it."""
+"""Exemptions of workloads from rules, which have an expiry date and appear in every report."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -35,7 +35,7 @@ def exemptions(*entries: Any) -> Exemptions:
 
 
 def report(held: Exemptions, manifest: Manifest, *rest: Manifest) -> dict[str, list[str]]:
-    """Messages by policy: of the stack's root, of a manifest, and of the stack with both in it."""
+    """Return messages by policy: about the stack's root, a manifest, and all manifests."""
     binding = Binding(held)
     policies: list[Any] = [*binding.policies(RULES), *binding.configuration_policies()]
     root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
@@ -48,9 +48,11 @@ def report(held: Exemptions, manifest: Manifest, *rest: Manifest) -> dict[str, l
     ):
         for policy in policies:
             if scope in {base.__name__ for base in type(policy).__mro__}:
-                said = messages.setdefault(policy.name, [])
-                policy.validate(asked, lambda text, urn=None, said=said: said.append(text))
-    return {name: said for name, said in messages.items() if said}
+                reported = messages.setdefault(policy.name, [])
+                policy.validate(
+                    asked, lambda text, urn=None, reported=reported: reported.append(text)
+                )
+    return {name: reported for name, reported in messages.items() if reported}
 
 
 def test_an_exempted_workload_is_reported_as_such_and_not_as_a_violation() -> None:
@@ -80,7 +82,7 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "expected"),
     [
         ({"expires": "2026-11-20"}, "expires: found '2026-11-20', which is in the past"),
         ({"expires": "next year"}, "expires: found 'next year'; write the last valid day"),
@@ -112,13 +114,13 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted() -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_an_exemption_that_is_not_complete_or_past_is_refused_by_name(
-    change: dict[str, Any], says: str
+    change: dict[str, Any], expected: str
 ) -> None:
     entry = {key: value for key, value in {**ENTRY, **change}.items() if value is not None}
     found = report(exemptions(entry), PRIVILEGED)
     (message,) = found["exemptions"]
     assert message.startswith("exemptions.workloads[0] (of ")
-    assert says in message
+    assert expected in message
     assert "not-privileged" in found
     assert "exemption-used" not in found
 

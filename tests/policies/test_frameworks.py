@@ -38,15 +38,15 @@ def report(rule: str) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("CIS 5.2.99", "CIS Kubernetes Benchmark 1.12 has no control '5.2.99'"),
         ("PCI 1", "found the framework 'PCI'; write one of PSS, NSA, CIS, OWASP"),
         ("CIS", "has no control ''"),
     ],
 )
-def test_refuses_unknown_controls(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(says)):
+def test_refuses_unknown_controls(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         Reference.parse(text)
 
 

@@ -1,4 +1,4 @@
-"""Type tokens decide nothing, and a patch that may create its object is that whole object."""
+"""Type tokens are ignored, and a patch that may create its object is treated as the object."""
 
 from typing import Any
 

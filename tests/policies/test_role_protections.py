@@ -1,4 +1,4 @@
-"""In every good manifest, what the role of its pods demands can not be left out."""
+"""Fields that the role of pods requires cannot be omitted from any good manifest."""
 
 import copy
 from collections.abc import Callable
@@ -80,7 +80,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("name", "chosen", "rules"), CASES, ids=[f"{name}-{min(rules)}" for name, _, rules in CASES]
 )
-def test_what_a_role_demands_can_not_be_left_out(
+def test_fields_required_by_a_role_cannot_be_omitted(
     name: str, chosen: Chosen, rules: set[str]
 ) -> None:
     assert rules & refusing(without(documents(name), chosen), SETTINGS["good"].get(name, {}))

@@ -1,6 +1,6 @@
 """Edits of good manifests that a rule must refuse, and some that no rule may refuse.
 
-`ways/not_yet.txt` names those that do not hold yet; it must only shrink.
+`ways/not_yet.txt` names the edits that still fail this test; it must only shrink.
 """
 
 from pathlib import Path
@@ -70,6 +70,6 @@ def test_a_harmless_edit_is_not_refused(way: Way) -> None:
     assert not way.is_refused
 
 
-def test_ways_have_names_of_their_own() -> None:
+def test_names_of_ways_are_unique() -> None:
     assert len(WAYS) == sum(len(module.WAYS) for module in CLASSES)
     assert {*WAYS, *HARMLESS} >= NOT_YET

@@ -80,7 +80,7 @@ class Api:
         self.logs: dict[str, list[str]] = {}
         self.endless: dict[str, str] = {}
         """First lines of endless logs."""
-        self.said: set[str] = set()
+        self.requested_logs: set[str] = set()
         """Pods whose endless logs were requested."""
         self.away = 0
         """Number of requests that fail before the server responds again."""
@@ -118,7 +118,7 @@ class Api:
 
     async def _forever(self, pod: str) -> AsyncIterator[bytes]:
         yield f"{self.endless[pod]}\n".encode()
-        self.said.add(pod)
+        self.requested_logs.add(pod)
         await asyncio.Event().wait()
 
     async def _changes(self) -> AsyncIterator[bytes]:

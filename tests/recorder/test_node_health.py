@@ -15,7 +15,7 @@ from lightkube.resources.core_v1 import Node, Pod
 from recorder.node_decisions import (
     CONDITION,
     MARK,
-    RETURNED_ANNOTATION,
+    UNCORDONED_ANNOTATION,
     Fault,
     node_state,
     to_annotation,
@@ -216,5 +216,5 @@ async def test_a_healthy_node_returns_without_its_mark() -> None:
     await controller.check(POLICY.settle_seconds)
     assert api.writes[0][2]["spec"] == {"unschedulable": False}
     annotations = api.writes[0][2]["metadata"]["annotations"]
-    assert annotations == {MARK: None, RETURNED_ANNOTATION: "1970-01-01T00:02:00+00:00"}
+    assert annotations == {MARK: None, UNCORDONED_ANNOTATION: "1970-01-01T00:02:00+00:00"}
     assert api.writes[1][2]["status"]["conditions"][0]["status"] == "False"

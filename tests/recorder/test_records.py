@@ -30,8 +30,12 @@ def test_a_record_has_the_log_and_the_exit_code(tmp_path: Path) -> None:
     path = write(tmp_path, termination(), ["one", "two"], FACTS, Bounds())
     assert path == tmp_path / "failures" / "20261121T210100Z" / "worker-0.training.0.json"
     assert path.with_suffix(".log").read_text() == "one\ntwo\n"
-    told = json.loads(path.read_text())
-    assert (told["exitCode"], told["message"], told["node"]) == (1, "the last word", "gpu-node-0")
+    record = json.loads(path.read_text())
+    assert (record["exitCode"], record["message"], record["node"]) == (
+        1,
+        "the last word",
+        "gpu-node-0",
+    )
     assert sorted(each.name for each in path.parent.iterdir()) == [
         "worker-0.training.0.json",
         "worker-0.training.0.log",
@@ -87,7 +91,7 @@ def test_the_last_failures_of_a_run_and_other_files_are_kept(tmp_path: Path) -> 
 def test_a_nearly_full_claim_gets_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "RESERVE", 2**80)
+    monkeypatch.setattr(records, "RESERVED_BYTES", 2**80)
     with pytest.raises(OSError, match="MiB are free"):
         write(tmp_path / "run", termination(), ["one"], FACTS, Bounds())
     assert list(tmp_path.iterdir()) == []

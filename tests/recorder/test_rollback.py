@@ -1,4 +1,4 @@
-"""When a canary is rolled back, and what is written then, with the client's code up to the wire."""
+"""Conditions of a rollback and its changes, with the real client and a simulated transport."""
 
 import json
 from contextlib import suppress
@@ -187,7 +187,7 @@ def test_a_canary_within_its_limits_keeps_its_share(world: World) -> None:
     assert world.patches == []
 
 
-def test_a_canary_above_a_limit_gets_no_requests_and_an_event_says_why(world: World) -> None:
+def test_a_canary_above_a_limit_gets_no_requests_and_an_event(world: World) -> None:
     world.values = {"errors": 0.4}
     world.evaluate()
     assert world.backends == STABLE

@@ -1,4 +1,4 @@
-"""The whole recorder, with the client's own code up to the wire."""
+"""The whole recorder, with the real client and a simulated transport."""
 
 import asyncio
 import json
@@ -132,7 +132,7 @@ async def test_an_unmounted_claim_is_skipped(
 async def test_many_logs_use_additional_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_streams, "STREAMS", 2)
+    monkeypatch.setattr(log_streams, "MAX_STREAMS", 2)
     api, made = Api(), []
 
     def connect() -> AsyncClient:
@@ -144,7 +144,7 @@ async def test_many_logs_use_additional_connections(
     for attempt in attempts:
         api.endless[attempt.pod] = f"line of {attempt.pod}"
         logs.follow(attempt)
-    await until(lambda: all(path in api.said for path in api.endless))
+    await until(lambda: all(path in api.requested_logs for path in api.endless))
     assert len(made) == 1 + 3
     for attempt in attempts:
         logs.forget(attempt.uid)

@@ -8,7 +8,7 @@ import pytest
 
 from devcluster.spec import Kind, cluster_spec
 from simulation.configuration import SIMULATED_ANNOTATION
-from simulation.nodes import NEW, ensure, manifest
+from simulation.nodes import NEW_NODE_TAINT, ensure, manifest
 from tests.devcluster.programs import Install
 
 
@@ -43,7 +43,8 @@ def test_a_simulated_node_offers_eight_gpus(kind: Kind) -> None:
 
 def test_nodes_are_applied_and_become_schedulable(tmp_path: Path, install: Install) -> None:
     (tmp_path / "answers").write_text(
-        f"True \\nUnknown \\n\nTrue \\nTrue {NEW} {NEW}\\n\nTrue \\nTrue example.com/own\\n\n"
+        f"True \\nUnknown \\n\nTrue \\nTrue {NEW_NODE_TAINT} {NEW_NODE_TAINT}\\n\n"
+        "True \\nTrue example.com/own\\n\n"
     )
     kubectl = install(
         "kubectl",

@@ -44,10 +44,10 @@ def trend(minutes: Sequence[float], mib: Sequence[float]) -> Trend:
 def trends(samples: Sequence[Mapping[str, Any]]) -> dict[str, Trend]:
     """Return the trends by role, of processes that exist throughout after the warm-up."""
     begin = samples[-1]["minute"] * WARM_UP
-    looked = [sample for sample in samples if sample["minute"] >= begin]
-    names = sorted(set.intersection(*(set(sample["mib"]) for sample in looked)))
-    minutes = [sample["minute"] for sample in looked]
-    return {name: trend(minutes, [sample["mib"][name] for sample in looked]) for name in names}
+    measured = [sample for sample in samples if sample["minute"] >= begin]
+    names = sorted(set.intersection(*(set(sample["mib"]) for sample in measured)))
+    minutes = [sample["minute"] for sample in measured]
+    return {name: trend(minutes, [sample["mib"][name] for sample in measured]) for name in names}
 
 
 def goals_of(result: Mapping[str, Any]) -> list[Goal]:

@@ -64,7 +64,9 @@ def pod_processes(state: Path, uid: str, proc: Path = PROC) -> list[int]:
     return found
 
 
-def look(pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC) -> dict[str, float]:
+def memory_by_role(
+    pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC
+) -> dict[str, float]:
     """Return the current MiB by role."""
     total: dict[str, float] = {}
     for pid in pids:
@@ -102,7 +104,7 @@ class Sampler(Background):
             self.samples.append(
                 {
                     "minute": round((time.monotonic() - began) / 60, 3),
-                    "mib": look(pids, self._pods()),
+                    "mib": memory_by_role(pids, self._pods()),
                     "processes": len(pids),
                 }
             )

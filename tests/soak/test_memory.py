@@ -4,7 +4,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.soak.memory import Sampler, anonymous_mib, cluster_processes, look, role
+from tests.soak.memory import Sampler, anonymous_mib, cluster_processes, memory_by_role, role
 
 UID = "0b0b7a1e-1111-2222-3333-444455556666"
 PODS = {UID: "server"}
@@ -36,11 +36,11 @@ def test_mapped_files_are_not_counted() -> None:
 
 
 def test_exited_processes_are_ignored() -> None:
-    assert look([2**22 + 1], PODS) == {}
+    assert memory_by_role([2**22 + 1], PODS) == {}
 
 
 def test_memory_of_a_process_is_sampled() -> None:
-    [(name, mib)] = look([os.getpid()], {}).items()
+    [(name, mib)] = memory_by_role([os.getpid()], {}).items()
     assert "py" in name
     assert mib > 1
 
@@ -61,5 +61,5 @@ def test_the_sampler_runs_until_it_is_closed() -> None:
     with sampler:
         while len(sampler.samples) < 3:
             time.sleep(0.01)
-    looked = [sample["minute"] for sample in sampler.samples]
-    assert looked == sorted(looked)
+    minutes = [sample["minute"] for sample in sampler.samples]
+    assert minutes == sorted(minutes)

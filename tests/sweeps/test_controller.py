@@ -1,4 +1,4 @@
-"""The controller of a sweep with an API server in memory: what it records, and what it asks for."""
+"""The controller of a sweep with an API server in memory: its records and its requests."""
 
 import json
 from dataclasses import dataclass, field
@@ -113,7 +113,7 @@ class Stage:
         return {each["run"]: each["phase"] for each in self.api.summary["trials"]}
 
 
-def test_it_starts_as_many_trials_as_may_run(tmp_path: Path) -> None:
+def test_the_controller_starts_as_many_trials_as_may_run(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.step()
     assert len(stage.api.jobs) == 2

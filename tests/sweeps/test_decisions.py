@@ -20,7 +20,7 @@ def kinds(actions: list[Action]) -> list[tuple[str, str]]:
     return [(each.kind, each.run) for each in actions]
 
 
-def test_an_empty_sweep_asks_for_as_many_trials_as_may_run() -> None:
+def test_an_empty_sweep_requests_as_many_trials_as_may_run() -> None:
     assert kinds(decide(HALVING, [])) == [("ask", ""), ("ask", "")]
 
 

@@ -1,4 +1,4 @@
-"""The record of a sweep: what Optuna proposes, and what survives an accident."""
+"""The record of a sweep: Optuna's proposals, and recovery from a damaged or lost journal."""
 
 from pathlib import Path
 from typing import Any
@@ -142,5 +142,5 @@ def test_another_template_is_another_study_that_names_the_unfinished_runs(tmp_pa
     before.fail(ended)
     after = study(tmp_path, job={"memory": "65Gi"})
     assert after.trials() == {}
-    assert after.earlier == [unfinished]
+    assert after.earlier_runs == [unfinished]
     assert study(tmp_path, trials=99).trials().keys() == {unfinished, ended}

@@ -29,7 +29,7 @@ from workload.manifest import read_manifest
 
 # A process has only one fork server, and the engine's tests use it too: the last preload list
 # applies to both.
-# The second one must stay the last: it freezes what forks share.
+# `inference.engine.preloaded` must be last: it freezes the objects that forks share.
 PRELOADED = ["tests.training.preloaded", "inference.engine.preloaded"]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(PRELOADED)
@@ -45,8 +45,8 @@ def _become(program: str, arguments: list[str], environment: dict[str, str], out
     os.environ.update(environment)
     # A daemonic process may not have children.
     multiprocessing.current_process().daemon = False
-    # Its workers are forked from the same server, as the documentation of `ensure_running` has it.
-    # CPython 3.11 starts another fork server instead, which would import PyTorch again.
+    # Workers of the program are forked from the same server, as documented for `ensure_running`.
+    # CPython 3.11 would start another fork server instead, which would import PyTorch again.
     _forkserver.ensure_running = lambda: None
     sys.argv = [program, *arguments]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -78,7 +78,7 @@ class Program:
         assert self.process.exitcode is not None, f"still running:\n{self.text}"
         return self.process.exitcode
 
-    def says(self, text: str, seconds: float = 500) -> None:
+    def await_output(self, text: str, seconds: float = 500) -> None:
         until(lambda: text in self.text or not self.process.is_alive(), seconds)
         assert text in self.text, self.text
 

@@ -14,7 +14,7 @@ ONE = ("--cpu", "--num_processes=1", *PLAIN)
 
 
 def launch(options: tuple[str, ...], script: str, output: Path) -> Program:
-    """Start a shell script in place of a program: accelerate does not look into it."""
+    """Start a shell script instead of a Python program: accelerate does not inspect it."""
     arguments = [*options, "--no_python", "sh", "-c", script]
     return start("training.launch_accelerate", arguments, {}, output)
 

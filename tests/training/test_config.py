@@ -53,7 +53,7 @@ def test_a_flag_overrides_its_variable() -> None:
         ({"learning_rate": "fast"}, "learning_rate is 'fast': input should be a valid number"),
         ({"learning_rate": 0}, "learning_rate is 0: input should be greater than 0"),
         ({"model": "resnet"}, "model is 'resnet': use digits-net, mnist-net"),
-        ({"learningRate": 1}, "learningRate is not known here"),
+        ({"learningRate": 1}, "learningRate is not a known setting"),
         ({"hang_timeout": 5, "step_delay": 6}, "hang_timeout 5 must exceed step_delay 6"),
         ({"run_dir": "here"}, "run_dir is 'here': use an absolute path"),
         ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': use an absolute path"),
@@ -135,7 +135,7 @@ def test_flags_override_variables_which_override_files(tmp_path: Path) -> None:
         ("epochs = many", "is not valid TOML"),
         ("epochs = 0", r"epochs \(in .*run.toml\) is 0: input should be greater than"),
         ("metrics = [3]", r"metrics.0 \(in .*run.toml\) is 3: "),
-        ("epoch = 1", r"epoch \(in .*run.toml\) is not known here"),
+        ("epoch = 1", r"epoch \(in .*run.toml\) is not a known setting"),
         (None, "cannot be read: No such file"),
     ],
 )
@@ -162,7 +162,10 @@ def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
     ("values", "sentence"),
     [
         ({"model": "gpt"}, "set dataset to text or tokens"),
-        ({"model_options": {"layers": 2}}, "model_options of simple-cnn: layers is not known here"),
+        (
+            {"model_options": {"layers": 2}},
+            "model_options of simple-cnn: layers is not a known setting",
+        ),
         ({"model_options": "{"}, "must be a JSON object"),
         ({"parallel": "fsdp", "gradient_compression": "bf16"}, "with fsdp, set it to none"),
         ({"epochs": 3, "train_steps": 7}, "epochs 3 and train_steps 7 each set the run's"),

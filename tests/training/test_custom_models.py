@@ -1,4 +1,4 @@
-"""Models that users write: what they may do, and mistakes that no restart would fix."""
+"""Models that users write: supported features, and mistakes that no restart would fix."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,10 +36,17 @@ def test_a_frozen_layer_keeps_its_weights_and_the_run_resumes(
     assert not torch.equal(before["head.weight"], after["head.weight"])
 
 
-def test_weights_in_another_memory_format_are_saved_and_the_run_resumes(
-    train: Train, tmp_path: Path
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("ChannelsLast", id="another memory format"),
+        pytest.param("Normalized", id="batch norm statistics"),
+    ],
+)
+def test_a_resumed_run_exports_the_weights_and_buffers_of_an_uninterrupted_one(
+    model: str, train: Train, tmp_path: Path
 ) -> None:
-    settings = {"model": f"{MODELS}:ChannelsLast", "schedule": "constant", "warm_up": 0}
+    settings = {"model": f"{MODELS}:{model}", "schedule": "constant", "warm_up": 0}
     train(epochs=2, run_dir=tmp_path / "whole", **settings)
     train(epochs=1, **settings)
     restart_without_export(tmp_path / "run")
@@ -47,6 +54,7 @@ def test_weights_in_another_memory_format_are_saved_and_the_run_resumes(
     whole, resumed = (
         load_file(tmp_path / name / "export/model.safetensors") for name in ("whole", "run")
     )
+    assert whole.keys() == resumed.keys()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
@@ -97,7 +105,7 @@ def test_a_later_mistake_of_a_model_is_fatal(tmp_path: Path) -> None:
     flags = [f"--model={MODELS}:Fragile", "--dataset=digits", f"--run-dir={tmp_path / 'run'}"]
     [program] = start_gang(flags, 1, tmp_path / "out")
     assert program.exit_code() == exit_codes.BAD_INPUT
-    program.says("error in the program: TypeError: only two at a time")
+    program.await_output("error in the program: TypeError: only two at a time")
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

@@ -42,7 +42,7 @@ def test_diverged_weights_replace_no_good_checkpoint(train: Train, tmp_path: Pat
     paths = files.list_checkpoints(tmp_path / "run/checkpoints")
     assert paths
     assert all(map(finite, paths))
-    # The best one is kept, to go back to.
+    # The best checkpoint is kept, so that the user can return to it.
     assert storage.read_seal(paths[0]).held_out_loss is not None
     for path in paths[1:]:
         shutil.rmtree(path)

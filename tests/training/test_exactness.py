@@ -13,7 +13,7 @@ from workload.manifest import read_manifest
 
 DIGITS = ["--model=digits-net", "--dataset=synthetic", "--batch-size=64"]
 STEPS = 16
-"""One epoch of two processes with synthetic data, and more than one with digits."""
+"""One epoch of two processes with synthetic data; with digits, more than one epoch."""
 
 DROPOUT = [f"--model={Dropping.__module__}:Dropping", "--dataset=digits"]
 """A custom model whose dropout must resume as well."""

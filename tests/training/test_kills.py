@@ -42,7 +42,7 @@ def test_kills_lose_no_checkpoint(tmp_path: Path) -> None:
         assert kills < 50, f"only {in_a_save} of {kills} kills interrupted a save"
         gang = start_gang([*FLAGS, f"--run-dir={run_dir}"], 2, tmp_path / str(kills))
         until(lambda gang=gang: begun(gang))  # type: ignore[misc]
-        # Some saves later, so that the run proceeds, at a random time between two of them.
+        # Wait for some saves, so that the run proceeds. Then kill at a random time after a save.
         for _ in range(kills % 4):
             found = last(run_dir)
             until(lambda found=found: last(run_dir) != found)  # type: ignore[misc]

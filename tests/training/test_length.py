@@ -77,15 +77,15 @@ def test_steps_end_a_run_within_an_epoch(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(epochs=None, train_steps=30, log_every=10) == exit_codes.DONE
-    said = events(capsys)
-    assert [line["event"] for line in said] == [
+    reported = events(capsys)
+    assert [line["event"] for line in reported] == [
         "start", "step", "step", "epoch", "step", "epoch", "finished",
     ]  # fmt: skip
     length = float(f"{1 + 7 * 64 / 1437:.6g}")
-    assert {line["epochs"] for line in said[:-1]} == {length}
-    assert [line["epoch"] for line in said if line["event"] == "epoch"] == [1, length]
-    assert said[-2]["samples"] == 7 * 64
-    assert said[4]["learning_rate"] < 1e-5
+    assert {line["epochs"] for line in reported[:-1]} == {length}
+    assert [line["epoch"] for line in reported if line["event"] == "epoch"] == [1, length]
+    assert reported[-2]["samples"] == 7 * 64
+    assert reported[4]["learning_rate"] < 1e-5
     settings = read_manifest(tmp_path / "run/export").settings
     assert (settings["train_steps"], "epochs" in settings) == (30, False)
     assert train(epochs=None, train_steps=30) == exit_codes.DONE
@@ -134,11 +134,11 @@ def test_an_interrupted_run_ends_after_the_same_step(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
-    said = events(capsys)
-    resumed = [line for line in said if line["event"] == "resume"]
-    steps = [line["done_epochs"] for line in said if line["event"] == "step"]
+    reported = events(capsys)
+    resumed = [line for line in reported if line["event"] == "resume"]
+    steps = [line["done_epochs"] for line in reported if line["event"] == "step"]
     assert resumed[0]["done_epochs"] in steps
-    assert {line["epochs"] for line in said if "epochs" in line} == {resumed[0]["epochs"]}
+    assert {line["epochs"] for line in reported if "epochs" in line} == {resumed[0]["epochs"]}
 
 
 @pytest.mark.parametrize(

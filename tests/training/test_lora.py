@@ -38,7 +38,7 @@ LAYERS = {
     "mlp.up_proj": ("feed_forward.gate_and_values", 1, 2),
     "mlp.down_proj": ("feed_forward.out", 0, 1),
 }
-"""Layers of a Llama: the layer of gpt that contains them, which part, and of how many."""
+"""Layers of a Llama: the layer of gpt that contains them, index of the part, number of parts."""
 
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj")
 SGD = {"optimizer": "sgd", "learning_rate": 0.2, "weight_decay": 0.05}
@@ -112,7 +112,7 @@ def write_peft(folder: Path, tensors: dict[str, Tensor], **settings: object) -> 
 
 
 class Adapted(nn.Module):
-    """A frozen model and its adapters, without a module of the program that knows of adapters."""
+    """A frozen model with adapters, implemented without the program's code for adapters."""
 
     def __init__(self, model: nn.Module, adapters: dict[str, Tensor]) -> None:
         super().__init__()

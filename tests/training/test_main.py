@@ -35,10 +35,10 @@ def test_an_invalid_configuration_exits_with_64_and_one_line(
     monkeypatch.setattr(sys, "argv", ["training", f"--run-dir={tmp_path}", *arguments])
     assert main() == exit_codes.BAD_INPUT
     [line] = capsys.readouterr().out.splitlines()
-    said = json.loads(line)
-    assert (said["event"], said["exit_code"]) == ("error", 64)
-    assert message in said["message"]
-    assert json.loads(log.read_text()) == said
+    event = json.loads(line)
+    assert (event["event"], event["exit_code"]) == ("error", 64)
+    assert message in event["message"]
+    assert json.loads(log.read_text()) == event
 
 
 def test_a_slow_node_exits_with_69_and_a_termination_message_of_text(
@@ -54,9 +54,9 @@ def test_a_slow_node_exits_with_69_and_a_termination_message_of_text(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(sys, "argv", ["training"])
     assert main() == exit_codes.SLOW_NODE
-    said = json.loads(capsys.readouterr().out)
-    assert (said["event"], said["exit_code"]) == ("error", 69)
-    assert log.read_text() == said["message"]
+    event = json.loads(capsys.readouterr().out)
+    assert (event["event"], event["exit_code"]) == ("error", 69)
+    assert log.read_text() == event["message"]
     assert [line[:13] for line in log.read_text().splitlines()] == [
         "slow node b: ",
         "slow node c: ",

@@ -36,7 +36,7 @@ ADAMW = {"optimizer": "adamw", "learning_rate": 0.02, "weight_decay": 0.5}
 FSDP = {"parallel": "fsdp"}
 OVERFLOW = {"precision": "fp16", "model": f"{Overflowing.__module__}:Overflowing"}
 EXACT = 2e-6
-"""Maximum difference of a weight in fp32: sums have another order."""
+"""Maximum difference of a weight in fp32, caused by another order of summation."""
 
 Cases = dict[str, tuple[dict[str, Any], float]]
 CASES: Cases = {
@@ -160,7 +160,7 @@ def gang(
 
 
 def chosen(request: pytest.FixtureRequest) -> Cases:
-    """Return the cases that the chosen tests of the file have as parameters."""
+    """Return the cases that are parameters of the selected tests in the file."""
     tests = (item for item in request.session.items if item.path == request.path)
     parameters = [getattr(item, "callspec", None) for item in tests]
     named = [str(value) for found in parameters if found for value in found.params.values()]
@@ -250,7 +250,7 @@ def test_the_evaluation_is_that_of_all_held_out_samples(
 def test_a_setting_has_its_effect(
     case: str, without: dict[str, Any], gang: list[dict[str, Result]]
 ) -> None:
-    """Compare with the reference that has the setting, and with the one that has not."""
+    """Compare with a reference that has the setting, and with one that lacks it."""
     settings, _ = CASES[case]
     weights = gang[0][case].weights
     near = distance(weights, expected(settings)[0].state_dict())

@@ -30,7 +30,7 @@ from workload.progress import PROGRESS_FILE
 
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
-"""As in the dev stack, where two processes have half of these samples each."""
+"""Settings of the dev stack, in which each of two processes has half of this batch size."""
 
 DROPPING = f"{Dropping.__module__}:Dropping"
 NORMALIZED = f"{Dropping.__module__}:Normalized"
@@ -55,7 +55,7 @@ def test_digits_are_learnt_and_the_export_has_the_accuracy(
     assert [event["epoch"] for event in epochs] == list(range(1, 16))
     assert epochs[-1]["accuracy"] == round(manifest.metrics["accuracy"], 6)
     assert (last["event"], last["sha256"]) == ("finished", manifest.weights.sha256)
-    # The best is kept besides, where it is an older one.
+    # The best checkpoint is kept in addition if it is an older one.
     kept = {int(path.name[-8:]) for path in (tmp_path / "run/checkpoints").iterdir()}
     assert len(kept) in (3, 4)
     saved = [event["step"] for event in between if event["event"] == "checkpoint"]
@@ -125,11 +125,11 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
-    said = events(capsys)
-    [resumed] = [event for event in said if event["event"] == "resume"]
+    reported = events(capsys)
+    [resumed] = [event for event in reported if event["event"] == "resume"]
     assert isinstance(resumed["step"], int)
     assert 0 < resumed["step"] < 24
-    losses = [event["loss"] for event in said if event["event"] == "epoch"]
+    losses = [event["loss"] for event in reported if event["event"] == "epoch"]
     assert losses[2:] == losses[:2]
     # Sweeps compare the epochs of runs that were paused.
     for name in ("whole", "parts"):
@@ -203,9 +203,9 @@ def test_a_finished_run_continues_to_more_epochs(
     train("whole", epochs=4, **constant)
     capsys.readouterr()
     assert train("extended", epochs=4, **constant) == exit_codes.DONE
-    said = events(capsys)
-    assert [line["event"] for line in said] == ["resume", "epoch", "epoch", "finished"]
-    assert (said[0]["done_epochs"], said[0]["epochs"], said[1]["epoch"]) == (2, 4, 3)
+    reported = events(capsys)
+    assert [line["event"] for line in reported] == ["resume", "epoch", "epoch", "finished"]
+    assert (reported[0]["done_epochs"], reported[0]["epochs"], reported[1]["epoch"]) == (2, 4, 3)
     extended, whole = (tmp_path / name / "export" for name in ("extended", "whole"))
     assert read_manifest(extended).settings["epochs"] == 4
     assert (extended / "model.safetensors").read_bytes() == (

@@ -19,7 +19,7 @@ from workload.manifest import read_manifest
 
 Train = Callable[..., int]
 STILL = {"optimizer": "sgd", "learning_rate": 1e-12, "weight_decay": 0, "schedule": "constant"}
-"""Steps that change no weight by more than the rounding of fp32."""
+"""Settings of steps that change no weight by more than a rounding error of fp32."""
 GPT = {"model": "gpt", "dataset": "text", "batch_size": 8, "epochs": 1}
 SMALL = {"context": 16, "layers": 1, "heads": 2, "width": 16}
 
@@ -197,7 +197,7 @@ def split(llama: Path) -> None:
 
 
 def untied(llama: Path) -> None:
-    """Add the output weights that older files have even if they are tied, and frequencies."""
+    """Add frequencies, and the output weights, which older files contain even if they are tied."""
     tensors = load_file(llama / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
@@ -205,7 +205,7 @@ def untied(llama: Path) -> None:
 
 
 def older(llama: Path) -> None:
-    """Write the settings of the rotation as transformers before 5 does."""
+    """Write the settings of the rotary embedding like versions of transformers before 5."""
     settings = json.loads((llama / "config.json").read_text())
     del settings["rope_parameters"], settings["head_dim"], settings["num_key_value_heads"]
     (llama / "config.json").write_text(json.dumps(settings | {"rope_scaling": None}))

@@ -90,7 +90,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(
         manifest(**changes)
 
 
-def test_outputs_are_counted_where_an_older_manifest_does_not_say() -> None:
+def test_outputs_are_counted_if_an_older_manifest_does_not_state_their_number() -> None:
     assert manifest().outputs == 2
 
 

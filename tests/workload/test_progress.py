@@ -1,4 +1,4 @@
-"""Progress events: what programs write and what readers get."""
+"""Progress events, as programs write them and readers parse them."""
 
 import json
 

@@ -44,15 +44,15 @@ def on_terminal(before: str = "", shown: bool = True) -> str:
     program = [sys.executable, "-c", RUN.format(before, shown)]
     with subprocess.Popen(program, stdout=writer, env=environment) as process:
         os.close(writer)
-        said = b""
+        output = b""
         while True:
             try:
-                said += os.read(reader, 65536)
+                output += os.read(reader, 65536)
             except OSError:  # Linux returns this when the other end is closed
                 break
     os.close(reader)
     assert process.returncode == 0
-    return said.decode()
+    return output.decode()
 
 
 def test_a_terminal_shows_lines_and_a_bar_and_no_json() -> None:
@@ -78,15 +78,15 @@ def test_ranks_above_0_show_no_bar() -> None:
 def test_a_pipe_gets_json_and_no_bar() -> None:
     program = [sys.executable, "-c", RUN.format("", True)]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["event"] for line in said] == ["start", "epoch", "error"]
-    assert said[-1]["looks"] == 0
+    output = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["event"] for line in output] == ["start", "epoch", "error"]
+    assert output[-1]["looks"] == 0
     assert done.stderr == ""
 
 
 def test_an_image_without_rich_gets_json_on_a_terminal_too() -> None:
-    said = [json.loads(line) for line in on_terminal(WITHOUT_RICH).splitlines()]
-    assert [line["event"] for line in said] == ["start", "epoch", "error"]
+    output = [json.loads(line) for line in on_terminal(WITHOUT_RICH).splitlines()]
+    assert [line["event"] for line in output] == ["start", "epoch", "error"]
 
 
 @pytest.mark.parametrize("character", ["a", "ä", '"', "😀"])

@@ -303,13 +303,14 @@ def test_a_result_that_is_not_finite_is_fatal_and_not_exported(
 
 
 @pytest.mark.parametrize("name", ["event", "export", "sha256", "already"])
-def test_a_result_named_like_a_field_of_the_last_line_is_fatal(
+def test_a_reserved_metric_name_is_fatal(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended, Run(1, tmp_path) as run:
         run.finish(never, {name: 0.9})
     assert ended.value.code == exit_codes.BAD_INPUT
-    assert f"metric {name} " in json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    assert f"metric name {name} is reserved" in message
     assert not (tmp_path / "export").exists()
 
 

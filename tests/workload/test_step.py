@@ -67,15 +67,15 @@ def test_the_exit_code_is_that_of_the_command(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "says"),
+    ("condition", "message"),
     [("f1 >= 0.5", "no metric 'f1'; its metrics: accuracy"), ("accuracy > 1", "must compare")],
 )
 def test_a_condition_that_cannot_be_evaluated_fails_for_good(
-    run: Path, condition: str, says: str
+    run: Path, condition: str, message: str
 ) -> None:
     done = step(run, "publish", f"--when={condition}")
     assert done.returncode == exit_codes.BAD_INPUT
-    assert says in done.stdout
+    assert message in done.stdout
     assert not (run / "publish").exists()
 
 

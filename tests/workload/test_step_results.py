@@ -1,4 +1,4 @@
-"""Steps with outputs: results, inputs of later steps, and what is skipped."""
+"""Steps with outputs: results, inputs of later steps, and skipped steps."""
 
 import contextlib
 import io
@@ -282,7 +282,7 @@ def test_a_half_written_result_does_not_count(claim: Claim) -> None:
     assert claim.results() == []
 
 
-def test_a_damaged_artifact_is_refused_and_made_again(claim: Claim) -> None:
+def test_a_damaged_artifact_is_refused_and_recreated(claim: Claim) -> None:
     claim.prepare("job-1")
     (folder,) = claim.results()
     (folder / "table").write_text("x\nb\n")
@@ -295,7 +295,7 @@ def test_a_damaged_artifact_is_refused_and_made_again(claim: Claim) -> None:
 
 
 @pytest.mark.parametrize(
-    ("type_", "content", "says"),
+    ("type_", "content", "message"),
     [
         ("number", "many", "'many', but has type number: write a number such as 0.25"),
         ("number", "true", "'true', but has type number"),
@@ -306,10 +306,10 @@ def test_a_damaged_artifact_is_refused_and_made_again(claim: Claim) -> None:
     ],
 )
 def test_an_output_of_another_type_is_refused(
-    tmp_path: Path, type_: str, content: str, says: str
+    tmp_path: Path, type_: str, content: str, message: str
 ) -> None:
     (tmp_path / "y").write_text(content)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         collect(tmp_path, {"y": type_})
 
 
@@ -367,7 +367,7 @@ def test_a_command_that_cannot_be_executed_fails_for_good(
 
 
 @pytest.mark.parametrize(
-    ("reference", "says"),
+    ("reference", "message"),
     [
         ("prepare.columns", "no output 'columns'; its outputs: rows, table"),
         ("other.rows", "contains no result of step other"),
@@ -375,13 +375,13 @@ def test_a_command_that_cannot_be_executed_fails_for_good(
     ],
 )
 def test_a_missing_input_fails_for_good(
-    claim: Claim, trained: Path, reference: str, says: str
+    claim: Claim, trained: Path, reference: str, message: str
 ) -> None:
     assert trained.exists()
     claim.prepare("job-1")
     event = claim.read("job-1", reference)
     assert event["code"] == exit_codes.BAD_INPUT
-    assert says in event["error"]
+    assert message in event["error"]
 
 
 def test_of_two_runs_at_the_same_time_one_result_counts(claim: Claim) -> None:

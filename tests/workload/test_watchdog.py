@@ -15,9 +15,9 @@ def test_a_hanging_process_dumps_its_stacks_and_exits_as_hung(tmp_path: Path) ->
     program = hanging("sleeps", tmp_path)
     assert program.exit_code() == exit_codes.HUNG
     assert "in stuck" in program.text
-    [said] = [json.loads(line) for line in program.text.splitlines() if line.startswith("{")]
-    assert (said["event"], said["exit_code"]) == ("error", 76)
-    assert "no step for 1 seconds" in said["message"]
+    [event] = [json.loads(line) for line in program.text.splitlines() if line.startswith("{")]
+    assert (event["event"], event["exit_code"]) == ("error", 76)
+    assert "no step for 1 seconds" in event["message"]
 
 
 def test_a_process_blocked_by_the_gil_dumps_its_stacks_and_exits(tmp_path: Path) -> None:

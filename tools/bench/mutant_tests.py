@@ -261,7 +261,7 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
             options, plugins = [*_OPTIONS, *_UNCAPTURED], [*plugins, _Forking()]
         return pytest.main([*options, *files], plugins=plugins)
 
-    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # failing examples of another mutant
+    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # failing examples of earlier mutants
     factor = 2 if recording.modules else 10
     timeout = 10 + factor * sum(recording.seconds[test] for test in chosen)
     status = _forked(run, copy, timeout)
@@ -315,7 +315,7 @@ def _forked(run: Callable[[], int], copy: Path, timeout: float | None) -> int | 
             status = int(run())
         finally:
             sys.stdout.flush()
-            os._exit(status)  # without waiting for threads
+            os._exit(status)  # exits without waiting for threads
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()

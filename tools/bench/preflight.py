@@ -188,7 +188,7 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
 def stream(found: IO[str] | None) -> IO[str]:
     """Return a stream. Raise TypeError if the process was started without it."""
     if found is None:
-        raise TypeError("the process has no such stream")
+        raise TypeError("the process was started without this stream")
     return found
 
 

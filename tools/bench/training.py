@@ -4,9 +4,9 @@ Two processes on the CPU train the same model on the same data from the same see
 our program, a minimal hand-written loop, Lightning Fabric and Hugging Face Accelerate, so that
 other load on the host affects all of them equally. All use our data loader. The benchmark also
 measures the bytes on the wire with and without gradient compression, and the time from the kill of
-a worker to the next step. Checkpoints are compared with dcp.async_save: the time for which one
-blocks training, and the step rate while it is written. All samples are written to
-.bench/training.json.
+a worker to the next step. Checkpoints are compared with dcp.async_save: how long saving a
+checkpoint blocks training, and the step rate while the checkpoint is written. All samples are
+written to .bench/training.json.
 """
 
 import argparse

@@ -46,7 +46,7 @@ BATCH = 64
 MIN_STEPS = 3
 PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
 LARGE_OPTIONS = {"context": 1024, "layers": 24, "heads": 16, "width": 1024}
-"""Options of a language model with 302 million weights, for runs on a GPU."""
+"""Options of a language model with 302 million parameters, for runs on a GPU."""
 LARGE_BATCH = 16
 """Samples per step of this language model."""
 

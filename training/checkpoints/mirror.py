@@ -52,7 +52,7 @@ class Mirror:
         """Copy a new or amended checkpoint in the background. A failure is logged as a warning."""
         self._newest = checkpoint
         self._last = self._thread.submit(self._copy, checkpoint)
-        self._last.add_done_callback(_report)
+        self._last.add_done_callback(_warn_if_failed)
 
     def wait(self, beat: Callable[[], object]) -> None:
         """Wait until the newest checkpoint is copied, calling `beat` regularly.
@@ -67,7 +67,7 @@ class Mirror:
 
         Return False if there is none.
         """
-        found = self._complete()
+        found = self._complete_checkpoints()
         for step in sorted(found, reverse=True):
             target, seal = files.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
             folder, name = create_unfinished(target), f"{CHECKPOINTS}/{target.name}"
@@ -130,19 +130,21 @@ class Mirror:
         self._store.write(f"{name}/{SEAL_FILE}", text)
 
     def _rotate(self, newest: int) -> None:
-        complete = self._complete()
+        complete = self._complete_checkpoints()
         losses = {step: seal.held_out_loss for step, seal in complete.items()}
         kept = storage.retained(losses, newest, self._keep, self._keep_best)
-        for step, names in self._objects().items():
+        for step, names in self._list_objects().items():
             if step not in kept:
                 self._store.remove(sorted(names, key=lambda name: not name.endswith(SEAL_FILE)))
 
-    def _complete(self) -> dict[int, Seal]:
-        paths = {step: files.checkpoint_of(Path(CHECKPOINTS), step) for step in self._objects()}
+    def _complete_checkpoints(self) -> dict[int, Seal]:
+        paths = {
+            step: files.checkpoint_of(Path(CHECKPOINTS), step) for step in self._list_objects()
+        }
         seals = {step: self._seal(path.as_posix()) for step, path in paths.items()}
         return {step: seal for step, seal in seals.items() if seal is not None}
 
-    def _objects(self) -> dict[int, list[str]]:
+    def _list_objects(self) -> dict[int, list[str]]:
         """Map the step of each checkpoint, even an incomplete one, to the names of its objects."""
         found: dict[int, list[str]] = {}
         for name in self._store.list_sizes(CHECKPOINTS):
@@ -163,7 +165,7 @@ def _await(copied: Future[None], beat: Callable[[], object]) -> None:
     copied.result()
 
 
-def _report(copied: Future[None]) -> None:
+def _warn_if_failed(copied: Future[None]) -> None:
     error = copied.exception()
     if error is not None:
         message = f"the newest checkpoint could not be copied and exists only on disk: {error}"

@@ -106,7 +106,7 @@ class Saver:
         self._step = seal.position.step
         staged = self._staging.copy(tensors)
         write = functools.partial(self._write, staged, seal, started, check, done)
-        self._submitted(self._thread.submit(write))
+        self._add_pending(self._thread.submit(write))
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
         """Add an evaluation to the checkpoint at `position`, if any, once it is on disk."""
@@ -116,11 +116,11 @@ class Saver:
         def action() -> None:
             path = files.checkpoint_of(self._folder, position.step)
             storage.amend_checkpoint(path, position, seconds, held_out_loss)
-            self._complete(path)
+            self._rotate_and_copy(path)
 
-        self._submitted(self._thread.submit(on_rank0, action, self.group))
+        self._add_pending(self._thread.submit(on_rank0, action, self.group))
 
-    def _submitted(self, written: Future[None]) -> None:
+    def _add_pending(self, written: Future[None]) -> None:
         self._pending.append(written)
         if not self._config.checkpoint_async:
             self.wait()
@@ -173,10 +173,12 @@ class Saver:
         mine = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
         listed = tuple(itertools.chain.from_iterable(gather(mine, self.group)))
         complete = seal.model_copy(update={"files": listed})
-        on_rank0(lambda: self._complete(storage.seal_checkpoint(folder, complete)), self.group)
+        on_rank0(
+            lambda: self._rotate_and_copy(storage.seal_checkpoint(folder, complete)), self.group
+        )
         done(time.monotonic() - started)
 
-    def _complete(self, checkpoint: Path) -> None:
+    def _rotate_and_copy(self, checkpoint: Path) -> None:
         """Remove old checkpoints, and copy this one to the object store."""
         held = self.mirror.busy if self.mirror is not None else None
         config = self._config

@@ -51,7 +51,7 @@ def save(run: Run) -> None:
             tensors,
             seal,
             check=lambda copies: _require_finite_weights(copies, error),
-            done=lambda seconds: _saved(run, step, seconds),
+            done=lambda seconds: _report_saved(run, step, seconds),
         )
     run.watchdog.beat()
 
@@ -63,7 +63,7 @@ def _require_finite_weights(tensors: Tensors, error: DivergedError) -> None:
         raise error
 
 
-def _saved(run: Run, step: int, seconds: float) -> None:
+def _report_saved(run: Run, step: int, seconds: float) -> None:
     """Report a complete checkpoint. This may be called from any thread."""
     run.metrics.saved(step, seconds)
     if run.world.is_rank0:
@@ -82,10 +82,10 @@ def resume(run: Run) -> bool:
     If none is on disk, look for one in the object store. Raise ConfigurationError if the checkpoint
     belongs to a different model, data set, optimizer or seed, and StoreError if the store fails.
     """
-    return _resume(run) or (_restore_copy(run) and _resume(run))
+    return _resume(run) or (_restore_from_store(run) and _resume(run))
 
 
-def _restore_copy(run: Run) -> bool:
+def _restore_from_store(run: Run) -> bool:
     mirror, beat = run.saver.mirror, run.watchdog.beat
     if mirror is None:
         return False
@@ -96,7 +96,7 @@ def _resume(run: Run) -> bool:
     folder = run.folder / "checkpoints"
     for path in on_rank0(lambda: files.recover(folder)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
-        fault = seal if isinstance(seal, str) else _fault(run, path, seal)
+        fault = seal if isinstance(seal, str) else _find_fault(run, path, seal)
         if isinstance(seal, Seal) and fault is None:
             _restore(run, path, seal)
             return True
@@ -105,7 +105,7 @@ def _resume(run: Run) -> bool:
     return False
 
 
-def _fault(run: Run, path: Path, seal: Seal) -> str | None:
+def _find_fault(run: Run, path: Path, seal: Seal) -> str | None:
     """Return a description of the first fault in the files; each process checks some of them."""
     mine = seal.files[run.world.rank :: run.world.size]
     faults = gather(storage.find_fault(path, mine), run.saver.group)

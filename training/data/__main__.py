@@ -40,16 +40,16 @@ def main(arguments: Sequence[str]) -> int:
     try:
         summary: str = options.run(options)
     except (DataError, ConfigurationError) as error:
-        return _failed(str(error), exit_codes.BAD_INPUT)
+        return _fail(str(error), exit_codes.BAD_INPUT)
     except OSError as error:
-        return _failed(f"{options.target} cannot be written: {error}", exit_codes.FAILED)
+        return _fail(f"{options.target} cannot be written: {error}", exit_codes.FAILED)
     except KeyboardInterrupt:
-        return _failed("interrupted: run the same command again", INTERRUPTED)
+        return _fail("interrupted: run the same command again", INTERRUPTED)
     sys.stdout.write(summary)
     return exit_codes.DONE
 
 
-def _failed(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     report_stderr(message)
     return code
 
@@ -159,7 +159,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _side(text: str) -> int:
+def _image_side(text: str) -> int:
     if _positive(text) > 4096:
         raise argparse.ArgumentTypeError(f"must be at most 4096, not {text}")
     return int(text)
@@ -278,7 +278,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         help="directory of --dataset, unless it ships with a package (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--size", type=_side, metavar="N",
+        "--size", type=_image_side, metavar="N",
         help="height and width to which images of --folder are scaled after a square crop "
         f"(default: {SIZE})",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from training.data.samples import DataError, Dataset, Indices, Targets, digest_o
 from workload.configuration import ConfigurationError
 from workload.custom import find
 
-_IDENTIFYING: Final = 64
+_IDENTITY_SAMPLES: Final = 64
 """Number of samples per split whose targets identify a data set without a `digest` method."""
 
 
@@ -129,7 +129,7 @@ def _identity(source: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
         if callable(digest):
             described.append(np.array([str(digest())]))
             continue
-        chosen = spread(len(part), _IDENTIFYING).tolist()
+        chosen = spread(len(part), _IDENTITY_SAMPLES).tolist()
         targets = [_sample(source, part, index)[1] for index in chosen]
         described.append(np.array([len(part), *targets]))
     return digest_of(*described)

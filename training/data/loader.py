@@ -83,9 +83,8 @@ def deal(
         part = padded[start : start + batch_size]
         real = min(max(len(mine) - start, 0), len(part))
         if padding is not None and len(part) == 1:
-            # Batch norm cannot train on one sample. The padding is another sample of the epoch,
-            # because the variance of two equal samples is 0, which would distort the running
-            # statistics, which include all padding.
+            # Batch norm cannot train on one sample. Its running statistics include the padding, so
+            # pad with another sample of the epoch: two equal samples would have a variance of 0.
             others = padding[padding != part]
             part = np.append(part, others[:1] if len(others) else part)
         yield Batch(part, real, total, seen + total, last=start + batch_size >= each)

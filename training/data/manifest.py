@@ -53,7 +53,7 @@ class TokenSplit(_Model):
     parts: tuple[Part, ...]
 
 
-def _all_different(parts: tuple[Part, ...]) -> None:
+def _require_unique_files(parts: tuple[Part, ...]) -> None:
     if len({part.file for part in parts}) < len(parts):
         raise ValueError("it lists a file twice")
 
@@ -84,7 +84,7 @@ class ShardsManifest(_Model):
         for split in (self.train, self.held_out):
             if sum(part.count for part in split.parts) != split.index.count:
                 raise ValueError("the shards and their index have different counts")
-        _all_different(self.parts())
+        _require_unique_files(self.parts())
         return self
 
 
@@ -116,19 +116,21 @@ class TokensManifest(_Model):
         for part in (*self.train.parts, *self.held_out.parts):
             if part.size != part.count * width:
                 raise ValueError(f"{part.file} has {part.size} bytes, not {width} per token")
-        _all_different(self.parts())
+        _require_unique_files(self.parts())
         return self
 
 
 Manifest = ShardsManifest | TokensManifest
-_ANY: Final[TypeAdapter[Manifest]] = TypeAdapter(Annotated[Manifest, Field(discriminator="kind")])
+_ADAPTER: Final[TypeAdapter[Manifest]] = TypeAdapter(
+    Annotated[Manifest, Field(discriminator="kind")]
+)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read a prepared data set's manifest; raise DataError if it is missing or damaged."""
     path = folder / MANIFEST_FILE
     try:
-        return _parsed(path.read_bytes(), str(path))
+        return _parse(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise DataError(
             f"{path} is missing: create the data set with python -m training.data prepare, "
@@ -138,9 +140,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _parsed(text: bytes, location: str) -> Manifest:
+def _parse(text: bytes, location: str) -> Manifest:
     try:
-        return _ANY.validate_json(text)
+        return _ADAPTER.validate_json(text)
     except ValidationError as error:
         problem = first_problem(error, "the document")
         raise DataError(f"{location} is damaged: {problem}") from None
@@ -163,7 +165,7 @@ def download(url: str, folder: Path, report: Report) -> None:
     text = source.read(MANIFEST_FILE)
     if text is None:
         raise DataError(f"{url} has no {MANIFEST_FILE}: use the URL of a prepared data set")
-    parts = _parsed(text, f"{url}/{MANIFEST_FILE}").parts()
+    parts = _parse(text, f"{url}/{MANIFEST_FILE}").parts()
     path = folder / MANIFEST_FILE
     if path.exists() and path.read_bytes() != text:
         raise DataError(

@@ -137,7 +137,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
             uncompressed.flush()
             return np.asarray(read(uncompressed.name))
     except FileNotFoundError:
-        raise _missing(path) from None
+        raise _missing_error(path) from None
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -147,7 +147,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
         ) from None
 
 
-def _missing(path: Path) -> DataError:
+def _missing_error(path: Path) -> DataError:
     """Return the error for a missing file."""
     return DataError(
         f"{path} is missing: put the data set there, choose another data_dir, or set download"
@@ -178,7 +178,7 @@ def cifar100(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
     try:
         classes = tuple(path.read_text("ascii").split())
     except FileNotFoundError:
-        raise _missing_cifar(path) from None
+        raise _missing_cifar_error(path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if len(set(classes)) != 100:
@@ -197,7 +197,7 @@ def _read_cifar(paths: list[Path], labels: int, classes: int) -> Images:
         try:
             content = path.read_bytes()
         except FileNotFoundError:
-            raise _missing_cifar(path) from None
+            raise _missing_cifar_error(path) from None
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error}") from None
         if not content or len(content) % length:
@@ -214,11 +214,11 @@ def _read_cifar(paths: list[Path], labels: int, classes: int) -> Images:
     )
 
 
-def _missing_cifar(path: Path) -> DataError:
+def _missing_cifar_error(path: Path) -> DataError:
     for python in ("cifar-10-batches-py", "cifar-100-python"):
         if (path.parent.parent / python).is_dir() and python[:8] == path.parent.name[:8]:
             return DataError(
                 f"{path} is missing: {path.parent.parent / python} is the pickled version, which "
                 "is never read, so put the binary version next to it or set download"
             )
-    return _missing(path)
+    return _missing_error(path)

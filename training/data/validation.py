@@ -76,12 +76,14 @@ def examine(name: str, data: Dataset, limit: int) -> DataReport:
         classes=data.classes,
         low=low,
         high=high,
-        train=_part(data, data.train, edges, limit),
-        held_out=_part(data, data.held_out, edges, limit),
+        train=_statistics(data, data.train, edges, limit),
+        held_out=_statistics(data, data.held_out, edges, limit),
     )
 
 
-def _part(data: Dataset, samples: Samples, edges: NDArray[np.float64], limit: int) -> PartReport:
+def _statistics(
+    data: Dataset, samples: Samples, edges: NDArray[np.float64], limit: int
+) -> PartReport:
     chosen = spread(len(samples), limit)
     bins, found = np.zeros(BINS), np.zeros(max(data.outputs, 1), np.int64)
     total = squares = 0.0
@@ -128,7 +130,7 @@ def problems(
             if found != before:
                 yield f"{name} is {_text(found)}, but was {_text(before)} in the earlier data set"
     for split, part in report.parts.items():
-        yield from _ranges(split, part)
+        yield from _range_problems(split, part)
         limit = min_class_share / max(len(report.classes), 1)
         for name, share in part.classes.items():
             if share < limit:
@@ -149,7 +151,7 @@ def problems(
                 )
 
 
-def _ranges(split: str, part: PartReport) -> Iterator[str]:
+def _range_problems(split: str, part: PartReport) -> Iterator[str]:
     if part.not_finite:
         yield f"{split}: {part.not_finite:,} values are NaN or infinite"
     if part.wrong_targets:

@@ -21,7 +21,7 @@ from training.data.loader import scale
 from training.data.samples import Samples, spread
 from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
 from workload.configuration import ConfigurationError
-from workload.export import fill, read_form, tensors_of
+from workload.export import fill, read_model, tensors_of
 from workload.files import describe, write_atomically
 from workload.manifest import Artifact, ExportError, Weights
 from workload.progress import Message
@@ -35,7 +35,7 @@ TIMING_SECONDS: Final = 3.0
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """Return the median time (s) of each model. The runs alternate, so load affects both alike."""
+    """Return the median time (s) of each model. Runs alternate, so load affects both equally."""
     seconds: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     with torch.no_grad():
@@ -204,7 +204,7 @@ def _check(
 ) -> Artifact:
     """Read an artifact back, compare it with the model, evaluate it and time it."""
     is_pruned = kind == "pruned"
-    model = fill(copy.deepcopy(source.model), path) if is_pruned else read_form(path, kind, method)
+    model = fill(copy.deepcopy(source.model), path) if is_pruned else read_model(path, kind, method)
     inputs = source.samples[: batch_size(source.held_out)]
     # Pruned and int8 artifacts need not compute the same outputs as the model.
     difference = largest_difference(source.model, model, inputs, exact=kind == "pt2")
@@ -229,11 +229,11 @@ def _check(
         threads=torch.get_num_threads(),
         largest_difference=difference,
         zeros=share_of_zeros(model) if is_pruned else None,
-        compressed_size=_compressed(path) / _compressed(weights) if is_pruned else None,
+        compressed_size=_compressed_size(path) / _compressed_size(weights) if is_pruned else None,
     )
 
 
-def _compressed(path: Path) -> int:
+def _compressed_size(path: Path) -> int:
     return len(zlib.compress(path.read_bytes(), level=1))
 
 

@@ -48,7 +48,7 @@ def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
     state = model.state_dict()
     tensors = {
         name: part.cpu().contiguous().clone()
-        for ours, theirs in _names(len(model.blocks))
+        for ours, theirs in _weight_names(len(model.blocks))
         for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True)
     }
     write_atomically(folder / WEIGHTS_FILE, save(tensors, {"format": "pt"}))
@@ -95,7 +95,7 @@ def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
     if {_HEAD, _EMBEDDING} <= left.keys() and torch.equal(left[_HEAD], left[_EMBEDDING]):
         del left[_HEAD]
     found = {}
-    for ours, theirs in _names(layers):
+    for ours, theirs in _weight_names(layers):
         if not left.keys() >= set(theirs) or not all(left[name].dim() for name in theirs):
             continue
         if len({left[name].shape[1:] for name in theirs}) == 1:
@@ -116,7 +116,7 @@ LLAMA_LAYERS: Final = {
 """Layers of a block of `gpt`, each with the Llama layers that it combines."""
 
 
-def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _weight_names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the name of each `gpt` weight and the names of the Llama weights that it combines."""
     yield "embedding.weight", (_EMBEDDING,)
     yield "norm.weight", ("model.norm.weight",)
@@ -137,7 +137,7 @@ def read_huggingface(
     found, expected = _llama_settings(read_json(folder / CONFIG_FILE)), llama_config(model)
     differences = [
         f"{name} {found.get(name)}, not {expected[name]}"
-        for name in _COMPARED
+        for name in _COMPARED_SETTINGS
         if found.get(name) != expected[name]
     ]
     digest, tensors = hashlib.sha256(), dict[str, Tensor]()
@@ -156,7 +156,7 @@ def read_huggingface(
     return digest.hexdigest(), read, differences
 
 
-_COMPARED: Final = (
+_COMPARED_SETTINGS: Final = (
     "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps",
     "rope_parameters", "attention_bias", "mlp_bias", "tie_word_embeddings",
@@ -247,13 +247,13 @@ def bytes_tokenizer() -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {letter: number for number, letter in enumerate(_letters())},
+            "vocab": {letter: number for number, letter in enumerate(_byte_characters())},
             "merges": [],
         },
     }
 
 
-def _letters() -> Iterator[str]:
+def _byte_characters() -> Iterator[str]:
     """Yield the printable character that represents each byte in a ByteLevel tokenizer (GPT-2)."""
     visible, others = {*range(33, 127), *range(161, 173), *range(174, 256)}, itertools.count(256)
     for byte in range(256):

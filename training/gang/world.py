@@ -38,7 +38,7 @@ INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
 KUBEFLOW: Final = LauncherVariables(
     rank="PET_NODE_RANK", size="PET_NNODES", host="PET_MASTER_ADDR", port="PET_MASTER_PORT"
 )
-"""Variables of a TrainJob, which sets only those that configure torchrun."""
+"""Variables of a TrainJob, which sets only torchrun's options."""
 
 OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_RANK",
@@ -75,7 +75,7 @@ def _launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | N
         return INDEXED if INDEXED.rank in environment else PLAIN
     if environment.get(KUBEFLOW.size, "1") != "1":
         return KUBEFLOW
-    _check_alone(environment)
+    _check_single_process(environment)
     return None
 
 
@@ -101,7 +101,7 @@ def _check_processes_of_pod(environment: Mapping[str, str]) -> None:
     )
 
 
-def _check_alone(environment: Mapping[str, str]) -> None:
+def _check_single_process(environment: Mapping[str, str]) -> None:
     index = environment.get(INDEXED.rank, "0")
     if index != "0":
         raise ConfigurationError(

@@ -20,6 +20,7 @@ from infra.settings.tenancy import TenancySettings
 from infra.settings.training.job import LauncherSettings
 from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import FIRST_WITH_TOPOLOGY, VolcanoSettings
+from kube.accelerators import MIG_PREFIX, NVIDIA_GPU, SHARED_SUFFIX
 from kube.kinds import KINDS
 from kube.kinds.volcano import with_ancestors
 from kube.quantities import parse_quantity
@@ -114,9 +115,7 @@ def services_fit_the_quota(
             )
 
 
-def claims_are_within_the_quota(
-    storage: StorageSettings, tenancy: TenancySettings
-) -> Iterator[str]:
+def claims_fit_the_quota(storage: StorageSettings, tenancy: TenancySettings) -> Iterator[str]:
     """Check that the quota admits all claims of the stack."""
     limit = tenancy.quota.claims
     if limit is not None and len(storage.claims) > limit:
@@ -183,18 +182,27 @@ def gpus_are_offered(
                 f"{here} is {resource!r}, but {full_key('gpu', 'time_slicing')} offers shared GPUs "
                 f"as {gpu.offered}: use that name, or set time_slicing.rename: false."
             )
-        if (
-            resource.startswith("nvidia.com/mig-")
-            and gpu.provider != "existing"
-            and gpu.mig_strategy != "mixed"
-        ):
+        if gpu.provider == "existing":
+            continue
+        if resource.startswith(MIG_PREFIX):
+            if gpu.mig_strategy != "mixed":
+                yield (
+                    f"{here} is {resource!r}, which is offered only if "
+                    f"{full_key('gpu', 'mig_strategy')} is 'mixed', not {gpu.mig_strategy!r}."
+                )
+        elif resource == NVIDIA_GPU + SHARED_SUFFIX != gpu.offered:
             yield (
-                f"{here} is {resource!r}, which is offered only if "
-                f"{full_key('gpu', 'mig_strategy')} is 'mixed', not {gpu.mig_strategy!r}."
+                f"{here} is {resource!r}, which is offered only with time slicing: set "
+                f"{full_key('gpu', 'time_slicing')}, or use {gpu.offered}."
+            )
+        elif resource.startswith("nvidia.com/") and resource not in (NVIDIA_GPU, gpu.offered):
+            yield (
+                f"{here} is {resource!r}, which provider {gpu.provider} does not offer: use "
+                f"{gpu.offered}."
             )
 
 
-def shared_gpus_are_requested_singly(
+def pods_request_one_time_sliced_gpu(
     training: TrainingSettings, inference: InferenceSettings, gpu: GpuSettings
 ) -> Iterator[str]:
     """Check that no pod requests several time-sliced GPUs, which could be shares of one GPU.

@@ -11,9 +11,9 @@ from infra.settings.volcano import OVERRIDE, UNLISTED, ResourceAmounts, VolcanoS
 from kube.quantities import parse_quantity
 
 _FIRST_WITH_PARENTS: Final = (1, 11)
-_FIRST_WITH_ANY_DIMENSION: Final = (1, 15)
+_FIRST_PARTIAL_DESERVED: Final = (1, 15)
 _SCHEDULER: Final = full_key("volcano", "scheduler")
-_DEMANDS: Final = {
+_TOTALS: Final = {
     "guarantee": "are guaranteed {:f} in total",
     "deserved": "deserve {:f} in total, including their guarantees",
 }
@@ -23,7 +23,7 @@ def _key(name: str, *path: str) -> str:
     return full_key("volcano", "queues", name, *path)
 
 
-def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
+def scheduler_settings_have_an_effect(volcano: VolcanoSettings) -> Iterator[str]:
     """Check that `volcano.scheduler` has an effect if it is set."""
     if "scheduler" not in volcano.model_fields_set:
         return
@@ -39,7 +39,7 @@ def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
         )
 
 
-def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[str]:
+def queue_settings_are_supported(volcano: VolcanoSettings) -> Iterator[str]:
     """Check that the scheduler's `share` and Volcano's release support the queues' settings."""
     if "root" in volcano.queues:
         yield f"{_key('root')} is created by Volcano: choose another name."
@@ -67,7 +67,7 @@ def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
     for name, queue in volcano.queues.items():
         unnamed = [basic for basic in ("cpu", "memory") if basic not in queue.deserved]
         # A queue may reclaim only while it stays within its deserved amount of every resource.
-        if reclaims and queue.deserved and unnamed and volcano.release < _FIRST_WITH_ANY_DIMENSION:
+        if reclaims and queue.deserved and unnamed and volcano.release < _FIRST_PARTIAL_DESERVED:
             yield (
                 f"{_key(name, 'deserved')} lists no {' and no '.join(unnamed)}, which Volcano "
                 f"{volcano.version} reads as 0, so the queue would reclaim nothing although "
@@ -103,7 +103,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                 listed = "guarantee" if limiting == "deserved" and guaranteed else limiting
                 yield (
                     f"{_key(name, listed)} for {resource} is {shown}, but its child queues "
-                    f"({', '.join(below)}) {_DEMANDS[promise].format(total.normalize())}: lower "
+                    f"({', '.join(below)}) {_TOTALS[promise].format(total.normalize())}: lower "
                     "the amounts of the child queues, or raise the parent's."
                 )
         for key, queue in below.items():

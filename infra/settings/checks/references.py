@@ -140,7 +140,9 @@ def services_refer_to_declared_objects(
             )
 
 
-def winners_are_served(training: TrainingSettings, inference: InferenceSettings) -> Iterator[str]:
+def winners_have_a_service(
+    training: TrainingSettings, inference: InferenceSettings
+) -> Iterator[str]:
     """Check that each sweep with `winner: serve` has a service."""
     served = {service.sweep for service in inference.services.values()}
     for key, sweep in training.sweeps.items():
@@ -199,7 +201,7 @@ def _export_problems(
         )
 
 
-def names_of_objects_differ(
+def object_names_are_unique(
     training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
 ) -> Iterator[str]:
     """Check that no two sections create a Deployment or a Service with the same name."""
@@ -275,7 +277,7 @@ def _in_checkout(name: str, exists: Callable[[Path], bool]) -> bool:
     return Path(normpath(path)).is_relative_to(PROJECT_ROOT) and exists(path)
 
 
-def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
+def claim_names_are_unique(storage: StorageSettings) -> Iterator[str]:
     """Check that the claims' names in the cluster are unique."""
     owners: dict[str, str] = {}
     for key, claim in storage.claims.items():

@@ -24,8 +24,8 @@ class _Route:
     prefix: str | None = None
     """Prefix of the paths, or None for gRPC and for an Ingress, which receive all paths."""
 
-    def requests_of_both(self, other: "_Route") -> str | None:
-        """Describe requests for which neither route is more specific, or return None."""
+    def ambiguous_requests(self, other: "_Route") -> str | None:
+        """Describe requests that both routes match equally well, or return None."""
         listeners = {self.listener, other.listener}
         if self.origin != other.origin or (len(listeners) > 1 and None not in listeners):
             return None
@@ -41,7 +41,7 @@ class _Route:
         return f"path {self.prefix} of {both[0] if both else 'every host name'}"
 
 
-def routes_differ(
+def routes_do_not_overlap(
     training: TrainingSettings, inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
     """Check that no two routes match the same requests, because only the older one would apply.
@@ -50,7 +50,7 @@ def routes_differ(
     for each of them.
     """
     for first, second in combinations(_routes(training, inference, tenancy.namespace), 2):
-        if (requests := first.requests_of_both(second)) is not None:
+        if (requests := first.ambiguous_requests(second)) is not None:
             only_hosts = first.prefix is None or second.prefix is None
             yield (
                 f"{second.path} receives the requests to {requests} from {first.origin}, as does "

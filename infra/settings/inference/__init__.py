@@ -50,7 +50,7 @@ class InferenceSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _have_free_names(self) -> Self:
+    def _names_are_free(self) -> Self:
         for key in self.services:
             name, _, number = key.rpartition("-")
             owner = self.services.get(name.removesuffix("-canary"))

@@ -1,10 +1,13 @@
 """Access to a service: TLS, API keys and routes."""
 
-from typing import Self
+from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.types import DnsLabel, DnsName, Settings
+from infra.settings.types import DnsLabel, DnsName, HostName, PathPrefix, Settings
+
+_MAX_HOST_NAMES: Final = 16
+"""Maximum number of host names of a route in the Gateway API."""
 
 
 class TlsSettings(Settings):
@@ -53,24 +56,23 @@ class RouteSettings(Settings):
     ingress: IngressSettings | None = Field(
         default=None, description="Ingress to create. A canary requires ingress-nginx."
     )
-    hostnames: list[DnsName] = Field(
+    hostnames: list[HostName] = Field(
         default=[], description="Host names. Empty accepts every host name."
     )
-    path: str = Field(
+    path: PathPrefix = Field(
         default="/",
-        pattern=r"^/[^\s?#]*$",
         description="Path prefix of the service, which is removed before the server sees the "
         "request.",
     )
 
-    grpc_hostnames: list[DnsName] = Field(
+    grpc_hostnames: list[HostName] = Field(
         default=[],
         description="Host names of the gRPC API, which must differ from `hostnames`. They require "
         "a gateway and a runtime with gRPC.",
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _has_one_route_type(self) -> Self:
         if (self.gateway is None) == (self.ingress is None):
             raise ValueError("must set exactly one of gateway and ingress")
         if self.ingress is not None and self.path != "/":
@@ -80,6 +82,12 @@ class RouteSettings(Settings):
             )
         if self.grpc_hostnames and self.gateway is None:
             raise ValueError("sets grpc_hostnames, but an Ingress has no gRPC route: set gateway")
+        for key in ("hostnames", "grpc_hostnames") if self.gateway is not None else ():
+            if len(names := getattr(self, key)) > _MAX_HOST_NAMES:
+                raise ValueError(
+                    f"lists {len(names)} {key}, but a Gateway's route has at most "
+                    f"{_MAX_HOST_NAMES}: set fewer"
+                )
         if both := sorted({*self.grpc_hostnames} & {*self.hostnames}):
             raise ValueError(
                 f"lists {both[0]} in both hostnames and grpc_hostnames, but a listener accepts "

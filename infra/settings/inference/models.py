@@ -88,7 +88,7 @@ class ClaimSourceSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _inside(self) -> Self:
+    def _path_is_inside_the_claim(self) -> Self:
         if ".." in self.path.split("/"):
             raise ValueError(f"sets path to {self.path}, which is outside the claim: remove '..'")
         return self

@@ -157,7 +157,7 @@ class RollbackSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _several_samples(self) -> Self:
+    def _window_has_several_samples(self) -> Self:
         if self.window_seconds < 3 * self.interval_seconds:
             raise ValueError(
                 f"window_seconds is {self.window_seconds}, less than three times interval_seconds "
@@ -206,7 +206,7 @@ class CanarySettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _one_difference(self) -> Self:
+    def _differs_from_service(self) -> Self:
         keys = [name for name in ("run", "url", "source") if getattr(self, name) is not None]
         if len(keys) > 1:
             raise ValueError(f"sets {' and '.join(keys)}: keep one of them")
@@ -232,7 +232,7 @@ class RolloutSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _has_one_strategy(self) -> Self:
         if self.recreate and "surge" in self.model_fields_set:
             raise ValueError("sets both recreate and surge: keep one of them")
         return self

@@ -258,6 +258,7 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
             "sets rdma, which nccl.network 'tcp' does not use: remove rdma, or set infiniband "
             "or roce"
         )
-    conflicts = set(job.nccl.to_environment("eth0")) & set(job.env)
-    if conflicts:
-        yield f"sets {sorted(conflicts)[0]} in env, which nccl also sets: set it in one place"
+    variables = job.nccl.to_environment("eth0").keys()
+    for path in ("env", "env_from"):
+        if conflicts := sorted(variables & getattr(job, path).keys()):
+            yield f"sets {conflicts[0]} in {path}, which nccl also sets: set it in one place"

@@ -32,6 +32,7 @@ from infra.settings.types import (
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from kube.kinds import KINDS, JobKind
 from kube.kinds.volcano import TRAINING_STEP
+from kube.names import GPU_COUNT_LABEL, GPU_PRODUCT_LABEL
 from kube.shared_memory import default_shm
 from training.config import TrainingConfig
 from workload.exit_codes import BAD_INPUT
@@ -487,6 +488,6 @@ class TrainingJobSettings(Settings):
     @property
     def node_labels(self) -> dict[str, str]:
         """Node labels that the job requires in addition to the labels of all GPU nodes."""
-        product = {} if self.gpu_product is None else {"nvidia.com/gpu.product": self.gpu_product}
-        count = {} if self.node_gpus is None else {"nvidia.com/gpu.count": str(self.node_gpus)}
+        product = {} if self.gpu_product is None else {GPU_PRODUCT_LABEL: self.gpu_product}
+        count = {} if self.node_gpus is None else {GPU_COUNT_LABEL: str(self.node_gpus)}
         return {**product, **count, **self.node_selector}

@@ -5,17 +5,17 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from infra.settings.inference.access import GatewaySettings
-from infra.settings.types import DnsLabel, DnsName, Settings
+from infra.settings.types import DnsLabel, DnsName, HostName, PathPrefix, Settings
 
 
 class NotebookRouteSettings(Settings):
     """Route from a browser outside the cluster to a notebook."""
 
     gateway: GatewaySettings = Field(description="Gateway to attach to.")
-    hostnames: list[DnsName] = Field(
+    hostnames: list[HostName] = Field(
         default=[], description="Host names. Empty accepts every host name."
     )
-    path: str = Field(
+    path: PathPrefix = Field(
         default="/",
         pattern=r"^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$",
         description="Path prefix of the notebook, such as /notebooks/anna.",

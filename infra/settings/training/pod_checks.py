@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from infra.settings.volumes import RESERVED_VOLUMES, disk_problem, duplicate_paths
-from kube.names import DATASETS_PATH, HOMES_PATH, HOMES_VOLUME, SECRETS_PATH, TOKEN_VOLUME
+from kube.names import (
+    DATASETS_PATH,
+    GPU_COUNT_LABEL,
+    GPU_PRODUCT_LABEL,
+    HOMES_PATH,
+    HOMES_VOLUME,
+    PROGRAM_PATH,
+    SECRETS_PATH,
+    TOKEN_VOLUME,
+)
 
 if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
@@ -49,11 +58,23 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
                 f"has a volume at {volume.path}, but the claim of `datasets` ({job.datasets!r}) is "
                 f"mounted at {DATASETS_PATH}: use another path, or remove datasets"
             )
+        if volume.path.rstrip("/") == PROGRAM_PATH and job.command is None:
+            yield (
+                f"has a volume at {volume.path}, which would hide the program in the image: choose "
+                f"another path, such as {PROGRAM_PATH}/custom"
+            )
     for path in duplicate_paths(job.volumes):
         yield f"has two volumes at {path}: use a different path for each"
     if problem := disk_problem(job.ephemeral_storage, job.volumes):
         yield problem
     yield from _download_problems(job)
+    for key, label in (("gpu_product", GPU_PRODUCT_LABEL), ("node_gpus", GPU_COUNT_LABEL)):
+        value, selected = getattr(job, key), job.node_selector.get(label)
+        if value is not None and selected not in (None, str(value)):
+            yield (
+                f"sets {key} to {value!r}, but node_selector.{label} to {selected!r}: remove one "
+                "of them"
+            )
     for name in job.annotations:
         if name.startswith(_RESERVED_ANNOTATIONS):
             yield f"sets annotations.{name}, which determines the placement: leave it out"

@@ -253,14 +253,14 @@ def test_logs_and_events_of_a_killed_gang_are_saved_with_its_checkpoints(
 ) -> None:
     run = update.second
     failure = min((checkpoints / run / "failures").iterdir())
-    told = {path: json.loads(path.read_text()) for path in failure.glob("*.json")}
-    assert {record["pod"] for record in told.values()} == {f"{run}-master-0", f"{run}-worker-0"}
+    records = {path: json.loads(path.read_text()) for path in failure.glob("*.json")}
+    assert {record["pod"] for record in records.values()} == {f"{run}-master-0", f"{run}-worker-0"}
     present = {pod["metadata"]["uid"] for pod in real.pods(run)}
-    assert present.isdisjoint(record["uid"] for record in told.values())
-    for path, record in told.items():
+    assert present.isdisjoint(record["uid"] for record in records.values())
+    for path, record in records.items():
         assert "Killing" in {event["reason"] for event in record["events"]}
         if record["pod"] == f"{run}-worker-0":
-            assert record["reason"] == "Deleted"  # by force: nobody saw how it ended
+            assert record["reason"] == "Deleted"  # deleted by force, so its exit code is unknown
         else:
             assert '"epoch": 1' in path.with_suffix(".log").read_text()
     recorder = f"-n {real.namespace} deploy/failure-recorder"
@@ -271,13 +271,13 @@ def test_a_second_concurrent_command_is_refused(real: Platform) -> None:
     real.hyperparameters(seed=8)
     with real.started("up") as first:
         holder = real.state / "real" / "lock.holder"
-        await_(holder.exists, "the first command at work")
+        await_(holder.exists, "the lock of the first command")
         output = real.make("up", status=2)
         assert "has been running since" in output
         os.killpg(first.pid, signal.SIGINT)
-        said, _ = first.communicate(timeout=HANG_SECONDS)
-    assert first.returncode != 0, said
-    assert "interrupted" in said
+        first_output, _ = first.communicate(timeout=HANG_SECONDS)
+    assert first.returncode != 0, first_output
+    assert "interrupted" in first_output
 
 
 def test_a_run_survives_its_node_and_the_cluster_of_which_down_leaves_nothing(

@@ -152,7 +152,7 @@ PROGRAM = "ml-dev/CronJob/nightly-schedule"
 
 
 def _use(platform: Platform, **jobs: dict[str, Any]) -> None:
-    """Give the stack only these jobs, and the pack an exemption for the program of a schedule."""
+    """Replace the stack's jobs, and exempt the program of a schedule from the policy pack."""
 
     def change(config: dict[str, Any]) -> None:
         config["gpu-platform:training"]["jobs"] = jobs
@@ -234,7 +234,7 @@ def second(real: Platform, checkpoints: Path, first: Run) -> Run:
 ALL = {"prepare", "validate", "evaluate-0", "evaluate-1"}
 
 
-def test_data_validation_training_and_evaluation_run_with_each_others_values(first: Run) -> None:
+def test_validation_training_and_evaluation_use_each_others_values(first: Run) -> None:
     assert first.states() == {
         **dict.fromkeys(ALL, "succeeded"),
         "publish": "skipped",
@@ -262,7 +262,7 @@ def test_a_step_whose_condition_does_not_hold_is_skipped_in_its_pod(first: Run) 
     assert announced["reason"] == "step publish was skipped"
 
 
-def test_another_run_skips_what_is_done_and_names_who_has_done_it(first: Run, second: Run) -> None:
+def test_another_run_reuses_results_and_names_their_run(first: Run, second: Run) -> None:
     assert {second.states()[name] for name in ALL} == {"reused"}
     assert {second.step(name)["by"] for name in ALL} == {first.name}
     (line,) = second.log("prepare")
@@ -299,7 +299,7 @@ class Schedule:
 
     def runs(self) -> dict[str, dict[str, Any]]:
         """The runs by name, as users see them."""
-        # It exits with 1 if a run has failed.
+        # The command exits with 1 if a run has failed.
         text = self.platform.shell("python -m gitops status --json || test $? = 1")
         listed = json.loads(text)["runs"]
         return {run["name"]: run for run in listed if run["name"].startswith("nightly-")}
@@ -318,7 +318,7 @@ def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
     _use(real, nightly=NIGHTLY)
     real.make("up")
     yield Schedule(real)
-    # Otherwise it would start runs during the following tests if one of these fails.
+    # If a test fails, the schedule would otherwise start runs during the following tests.
     real.shell(f"kubectl delete cronjob -n {real.namespace} --all")
 
 

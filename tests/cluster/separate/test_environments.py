@@ -66,7 +66,7 @@ def _environment(factory: pytest.TempPathFactory, name: str) -> Iterator[Environ
 
 @pytest.fixture(scope="module")
 def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
-    """The prod stack on a cluster without the fourth node of the training pool."""
+    """The prod stack on a cluster that still lacks the fourth node of the training pool."""
     with _environment(tmp_path_factory, "prod") as environment:
         add_nodes(environment.platform, range(3), TRAINING, **RDMA)
         add_nodes(environment.platform, range(10, 12), SERVING)

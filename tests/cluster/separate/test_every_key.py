@@ -17,8 +17,8 @@ from tests.infra.test_schemas import STACKS
 OF_OPERATORS = {"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com"}
 """API groups that this cluster lacks; tests/operators sends their objects to an API server."""
 
-NEEDED_FIRST = ("Namespace", "Queue", "PriorityClass")
-"""Kinds without which the API server refuses others."""
+CREATED_FIRST = ("Namespace", "Queue", "PriorityClass")
+"""Kinds that must exist before the API server accepts objects of other kinds."""
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -32,13 +32,13 @@ def test_the_api_server_accepts_the_objects_of_every_stack(
     plan = provision(values, tuple(secrets))
     objects = [plan.inputs(name) for name, made in plan.resources.items() if is_object(made.type)]
     known = [each for each in objects if group(each) not in OF_OPERATORS]
-    first = [each for each in known if each["kind"] in NEEDED_FIRST]
+    first = [each for each in known if each["kind"] in CREATED_FIRST]
     # Prometheus' namespace, if the stack does not install it.
     declared = {each["metadata"]["name"] for each in first if each["kind"] == "Namespace"}
     used = {each["metadata"].get("namespace") for each in known} - {None, "default", *declared}
     kind = {"apiVersion": "v1", "kind": "Namespace"}
     first = [*({**kind, "metadata": {"name": name}} for name in sorted(used)), *first]
-    rest = [each for each in known if each["kind"] not in NEEDED_FIRST]
+    rest = [each for each in known if each["kind"] not in CREATED_FIRST]
     made, tried = tmp_path / "made.yaml", tmp_path / "tried.yaml"
     tried.write_text(yaml.safe_dump_all(rest))
     strict = "kubectl apply --server-side --validate=strict --filename"
@@ -46,14 +46,14 @@ def test_the_api_server_accepts_the_objects_of_every_stack(
         for each in first:
             made.write_text(yaml.safe_dump(each))
             control_plane.shell(f"{strict} {made}")
-            # Pulumi waits for it, too: until then, webhooks reject the queue's children and jobs.
+            # Pulumi also waits: webhooks reject children and jobs of a queue that is not open.
             opened = shlex.quote("--for=jsonpath={.status.state}=Open")
             control_plane.shell(f"kubectl wait {opened} queues --all --timeout=600s")
         answers = control_plane.shell(f"{strict} {tried} --dry-run=server").splitlines()
     finally:
         made.write_text(yaml.safe_dump_all(reversed(first)))
         delete = f"kubectl delete --timeout=600s --ignore-not-found --filename {made}"
-        # The webhook rejects the deletion of a queue until it has seen that of its child.
+        # The webhook rejects the deletion of a queue until it has observed that of its child.
         control_plane.shell(f"timeout 120 bash -c 'until {delete}; do sleep 0.5; done'")
     assert len(answers) == len(rest) > 5
 

@@ -56,7 +56,7 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     picture = tmp_path / "queue.svg"
     answer = simulated(tmp_path, capsys, *changes, "--compare", "--svg", str(picture))
     gangs = {gang.name: gang for gang in answer.gangs}
-    # Three simulations, which agree.
+    # All three simulations agree.
     assert gangs["urgent"].verdicts == {"starts at once": 3}
     (victim,) = answer.victims
     assert (answer.simulations, victim.simulations, answer.varies) == (3, 3, False)
@@ -68,7 +68,7 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     assert gangs["a"].start_without_seconds == 0
     page = (CHECKOUT / "docs" / "simulation.md").read_text()
     shown = page.partition("```text\n")[2].partition("```")[0].splitlines()
-    # Its first line has the age of the snapshot, as one of the assumptions does.
+    # The first line and one of the assumptions contain the age of the snapshot.
     assert shown[1:] == [line for line in render(answer).splitlines()[1:] if " h old" not in line]
     assert picture.read_text() == (CHECKOUT / "docs" / "simulation.svg").read_text()
 
@@ -86,7 +86,7 @@ def test_gangs_of_all_queues_preempt() -> None:
     with sandbox(found.scheduler_configuration) as cluster:
         replay = Replay(cluster, found)
         replay.start()
-        # The scheduler logs the queues that it considers: after a future session, all would remain.
+        # The scheduler logs the queues that it considers, but none for a future session.
         assert cluster.not_preempted(names, cluster.sessions() + 1000) == {*names}
     assert {victim.name for victim in replay.victims} == {f"low-{name}" for name in names}
     assert not replay.unsettled
@@ -96,7 +96,7 @@ def test_a_plan_is_simulated_next_to_the_snapshot_without_it(tmp_path: Path) -> 
     file = tmp_path / "cluster.yaml"
     file.write_text(dump(state(), as_yaml=True))
     urgent = plans.step("create", new=yaml.safe_load(JOB))
-    plan = events.plan([urgent, plans.judged(), plans.summary()])
+    plan = events.plan([urgent, plans.policy_summary(), plans.summary()])
     done, answer = with_simulation(plan, str(file), Stack("prod"), None, repeat=1)
     assert answer is not None
     gangs = {gang.name: gang for gang in answer.gangs}

@@ -1,6 +1,6 @@
-"""Attempts to serve another model than a promoted one, in a real API server: 0 are admitted.
+"""Attempts to serve a model that is not promoted, in a real API server: none is admitted.
 
-tests/gpu_platform/models/test_attempts.py has the attempts to promote or to fetch another one.
+tests/gpu_platform/models/test_attempts.py has the attempts to promote or fetch another model.
 """
 
 import copy
@@ -28,7 +28,7 @@ ONLY = {
     **{rule.name: "disabled" for rule in RULES if rule.admission and rule.topic != "models"},
     "model-signed": SETTINGS["model-signed"],
 }
-"""Without the other rules, which deny some of the attempts as well."""
+"""Configuration without the other rules, which deny some of the attempts as well."""
 RIGHTS = f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole

@@ -247,7 +247,7 @@ def test_a_bad_canary_under_load_is_rolled_back(
         await_(lambda: cluster.weights() == {"digits": 100}, "the rollback")
         taken = time.monotonic() - began
         _log.info("%s: %.1f s, %d failed: %s", fault, taken, load.failed(), load.outcomes)
-        # Nothing of the stable version fails, and nothing after the rollback.
+        # No request to the stable version fails, and none after the rollback.
         time.sleep(1)
         settled = load.failed()
         time.sleep(3)
@@ -257,7 +257,7 @@ def test_a_bad_canary_under_load_is_rolled_back(
         known = len(cluster.events())
         assert known >= 1
 
-        # An update of the stack, without force, neither fails nor undoes it.
+        # An update of the stack, without force, neither fails nor undoes the rollback.
         again = described(url, weight=50, url=bad)
         cluster.apply(*routes(again))
         await_(lambda: cluster.weights() == {"digits": 100}, "the rollback again")

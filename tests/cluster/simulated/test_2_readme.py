@@ -57,7 +57,7 @@ def test_the_commands_for_an_existing_cluster_work(cluster: Platform, tmp_path: 
     first = [command for command in install.commands if command.startswith("pulumi stack")]
     preview, change = update.commands
     environment = 'eval "$(make --no-print-directory env)"'
-    said = _type(cluster, "\n".join([environment, *first, preview]))
-    assert "to create" in said
+    output = _type(cluster, "\n".join([environment, *first, preview]))
+    assert "to create" in output
     assert change.replace(" up ", " preview ") == preview
     _type(cluster, f"{environment}\npulumi stack rm prod --yes")

@@ -20,8 +20,8 @@ def preview(cluster: Platform, **config: Any) -> tuple[int, str]:
     cluster.edit(lambda settings: settings[SETTING].update(config))
     command = f"python -m gitops preview --stack {cluster.stack} --out preview"
     words = f"status=0; {command} || status=$?; echo status=$status; cat preview/comment.md"
-    said = cluster.shell(words)
-    return int(said.partition("status=")[2].split()[0]), said
+    output = cluster.shell(words)
+    return int(output.partition("status=")[2].split()[0]), output
 
 
 @pytest.fixture
@@ -33,8 +33,11 @@ def configuration(cluster: Platform) -> Any:
 
 
 @pytest.fixture
-def of_a_pod(cluster: Platform) -> Any:
-    """The restored configuration of a stack whose state names the files of a pod afterwards."""
+def updated_configuration(cluster: Platform) -> Any:
+    """The stack's configuration, restored and applied afterwards.
+
+    Until then, the stack's state refers to files of the pod.
+    """
     before = cluster.stack_file.read_text()
     yield
     cluster.stack_file.write_text(before)
@@ -70,7 +73,9 @@ OPERATOR = ROOT / "gitops" / "operator" / "stacks.yaml"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a service account's files, which needs root")
-def test_a_pod_updates_its_own_cluster_with_its_account(cluster: Platform, of_a_pod: Any) -> None:
+def test_a_pod_updates_its_own_cluster_with_its_account(
+    cluster: Platform, updated_configuration: Any
+) -> None:
     cluster.shell(
         "kubectl create serviceaccount pulumi -n default && "
         "kubectl create clusterrolebinding pulumi --clusterrole=cluster-admin "
@@ -120,8 +125,8 @@ def test_a_stack_of_another_cluster_is_refused(cluster: Platform, configuration:
     copy.write_text(json.dumps(state))
     cluster.shell(f"pulumi stack import {stack} --file {copy}")
     try:
-        status, said = preview(cluster)
+        status, output = preview(cluster)
         assert status == BLOCKED
-        assert "would move to another cluster" in said
+        assert "would move to another cluster" in output
     finally:
         cluster.shell(f"pulumi stack import {stack} --file {original}")

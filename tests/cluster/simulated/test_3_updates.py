@@ -66,7 +66,7 @@ def test_an_existing_job_is_updated_again_and_again(changed: Platform) -> None:
         assert jobs["sweep"]["spec"]["suspend"] is (state == "suspended")
 
 
-def test_a_job_of_a_release_without_retries_of_its_tasks_is_updated(changed: Platform) -> None:
+def test_a_job_of_an_earlier_release_without_task_retries_is_updated(changed: Platform) -> None:
     file = changed.checkout / "infra" / "kinds" / "volcano.py"
     release = file.read_text()
     earlier = release.replace('{**task, "maxRetry": _TASK_RETRIES}', "task")
@@ -92,15 +92,15 @@ def test_a_queue_that_no_controllers_open_fails_the_update_and_a_retry_trains(
     controllers = changed.process("vc-controller-manager")
     controllers.suspend()
     try:
-        said = changed.shell(f"! pulumi up --stack {changed.stack} --yes --skip-preview 2>&1")
+        output = changed.shell(f"! pulumi up --stack {changed.stack} --yes --skip-preview 2>&1")
     finally:
         controllers.resume()
-    # Pulumi's provider waits for a condition and, where it has looked before, for a state.
+    # The first time, Pulumi's provider waits for a condition; later, it waits for a state.
     waits = ("timed out waiting for the condition", "'late' timed out waiting to be Ready")
-    assert any(text in said for text in waits), said
-    # The run of this update is not one whose job was deleted: there was none.
+    assert any(text in output for text in waits), output
+    # The failed update created no job, so this run does not count as one whose job was deleted.
     changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview")
-    assert "Volcano's controllers have not opened the queue" in said
+    assert "Volcano's controllers have not opened the queue" in output
 
 
 def test_a_queue_waits_for_a_webhook_that_starts(changed: Platform) -> None:
@@ -136,13 +136,13 @@ def test_a_finished_run_whose_job_is_deleted_does_not_train_again(changed: Platf
         finished = f"kubectl wait {job} --for={condition} --timeout=600s"
         changed.shell(f"{finished} --namespace {changed.namespace}")
         changed.shell(f"kubectl delete {job} --namespace {changed.namespace} --timeout=600s")
-    # Without a refresh nothing is created, because the state has the jobs.
+    # Without a refresh, nothing is created, because the state still contains the jobs.
     changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview --expect-no-changes")
     refreshed(changed)
     for command in ("preview", "up --yes --skip-preview"):
-        said = changed.shell(f"! pulumi {command} --stack {changed.stack} 2>&1")
-        assert f"The run {changed.run_name()} would start again" in said
-        assert "Traceback" not in said
+        output = changed.shell(f"! pulumi {command} --stack {changed.stack} 2>&1")
+        assert f"The run {changed.run_name()} would start again" in output
+        assert "Traceback" not in output
     for kind, run in zip(JOBS.values(), runs, strict=True):
         assert run not in existing(changed, kind)
 

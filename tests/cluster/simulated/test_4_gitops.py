@@ -106,7 +106,7 @@ def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> 
         "blocked by 1 violation",
         "- Claim `checkpoints` is replaced, because `metadata.name`, `spec.volumeName` cannot be",
         "Pods use the new claim `checkpoints-2`",
-        # kwok's pods end at once, and the stack has looked since then.
+        # kwok's pods succeed at once, before the state is refreshed.
         "leaves the stack and stays in the cluster. It had already succeeded when the state was",
         "| `research` | `simulated` | 24 | 28 | +4 |",
         "| queue research | `nvidia.com/gpu` | 28 | 32 | 4 |",
@@ -141,7 +141,7 @@ def test_an_update_killed_at_any_moment_is_completed_by_the_next(
         if turn >= KILLS and pending:
             break
         small.configure(turn + 1)
-        # The first kill comes while it starts, the others in each later part of the update.
+        # The first kill interrupts the start of the update; the others interrupt later parts.
         reached = int((turn % KILLS + chance.random()) / KILLS * things) if turn else 0
         moment = reached, chance.uniform(0, 0.2 if turn else 2)
         last = small.kill_update(*moment)

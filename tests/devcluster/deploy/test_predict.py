@@ -92,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # is not to be asked
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # must not be used
     with Server(("127.0.0.1", 0), Handler) as found:
         threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
         yield found
@@ -107,7 +107,7 @@ def test_the_url_is_the_services_address_in_the_cluster(install: Install) -> Non
     assert predict.service_url([str(kubectl)], SERVICE) == "http://10.250.128.77:8080"
 
 
-def test_a_service_that_is_not_there_is_named(install: Install) -> None:
+def test_a_missing_service_is_named(install: Install) -> None:
     kubectl = install("kubectl", 'echo "Error from server (NotFound)" >&2; exit 1')
     with pytest.raises(DevclusterError, match=r"service digits in ml: Error from server"):
         predict.service_url([str(kubectl)], SERVICE)
@@ -115,22 +115,22 @@ def test_a_service_that_is_not_there_is_named(install: Install) -> None:
 
 def test_a_server_is_waited_for_until_it_serves_the_model(server: Server) -> None:
     server.not_ready = 1
-    said: list[str] = []
-    metadata = predict.wait_ready(server.url, "digits", "digits-1", said.append)
+    reported: list[str] = []
+    metadata = predict.wait_ready(server.url, "digits", "digits-1", reported.append)
     assert metadata["versions"] == [MANIFEST.version]
-    assert said == ['{"error": "the export does not exist yet"}']
+    assert reported == ['{"error": "the export does not exist yet"}']
 
 
 def test_a_model_of_an_earlier_run_is_not_accepted(server: Server) -> None:
     server.manifest = MANIFEST.model_copy(update={"run": "digits-0"})
-    said: list[str] = []
+    reported: list[str] = []
 
     def report(line: str) -> None:
-        said.append(line)
+        reported.append(line)
         server.manifest = MANIFEST
 
     predict.wait_ready(server.url, "digits", "digits-1", report)
-    assert said == ["still serving digits-0"]
+    assert reported == ["still serving digits-0"]
 
 
 def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server) -> None:
@@ -164,9 +164,9 @@ def test_an_answer_is_compared_with_the_label(server: Server, off: int) -> None:
     _, labels = held_out_digits()
     server.answer = (int(labels[0]) + off) % 10
     metadata = model_metadata(served(MANIFEST))
-    said = predict.predict(server.url, "digits", metadata)
-    assert (said.label, said.answer) == (labels[0], server.answer)
-    assert said.correct is (off == 0)
+    prediction = predict.predict(server.url, "digits", metadata)
+    assert (prediction.label, prediction.answer) == (labels[0], server.answer)
+    assert prediction.correct is (off == 0)
 
 
 def test_a_model_without_classes_of_images_gets_no_sample() -> None:

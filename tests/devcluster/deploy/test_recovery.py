@@ -11,7 +11,9 @@ from devcluster.deploy.stack import Stack
 from devcluster.paths import Layout
 from tests.devcluster.programs import Install
 
-NOTES_ARGUMENTS = 'echo "$(basename "$0") $*" >> "$SAID/calls"\ncat "$SAID/out" 2>/dev/null\n'
+NOTES_ARGUMENTS = (
+    'echo "$(basename "$0") $*" >> "$FAKE_CLI/calls"\ncat "$FAKE_CLI/out" 2>/dev/null\n'
+)
 
 
 def creating(kind: str, **inputs: str) -> dict[str, Any]:
@@ -23,18 +25,18 @@ POD = creating("kubernetes:core/v1:Pod", name="worker")
 
 
 @pytest.fixture
-def said(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "said"
+def fake_cli(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "fake-cli"
     folder.mkdir()
-    monkeypatch.setenv("SAID", str(folder))
+    monkeypatch.setenv("FAKE_CLI", str(folder))
     for name in ("pulumi", "kubectl"):
         install(name, NOTES_ARGUMENTS)
     return folder
 
 
-def state(said: Path, *pending: dict[str, Any]) -> None:
+def state(fake_cli: Path, *pending: dict[str, Any]) -> None:
     document = {"deployment": {"pending_operations": list(pending) or None}}
-    (said / "out").write_text(json.dumps(document))
+    (fake_cli / "out").write_text(json.dumps(document))
 
 
 def test_a_release_that_was_being_installed_is_found_by_name_and_namespace() -> None:
@@ -58,21 +60,21 @@ def test_a_release_without_a_name_holds_none() -> None:
 
 
 def test_a_stack_after_a_complete_update_has_no_pending_operations(
-    layout: Layout, said: Path
+    layout: Layout, fake_cli: Path
 ) -> None:
-    state(said)
+    state(fake_cli)
     assert Stack("dev", layout, {}).pending_operations() == []
-    assert (said / "calls").read_text().splitlines() == [
+    assert (fake_cli / "calls").read_text().splitlines() == [
         "pulumi stack export --stack dev --non-interactive"
     ]
 
 
 def test_helms_secret_is_deleted_and_pending_operations_are_cleared(
-    layout: Layout, said: Path
+    layout: Layout, fake_cli: Path
 ) -> None:
-    state(said, POD, RELEASE)
+    state(fake_cli, POD, RELEASE)
     stack = Stack("dev", layout, {})
     recover(stack, stack.pending_operations(), ["kubectl"])
-    _, delete, refresh = (said / "calls").read_text().splitlines()
+    _, delete, refresh = (fake_cli / "calls").read_text().splitlines()
     assert delete == ("kubectl delete secret -n volcano-system --selector=owner=helm,name=volcano")
     assert "--clear-pending-creates" in refresh

@@ -148,7 +148,7 @@ def test_a_run_of_every_kind_fails(world: World, job: dict[str, Any]) -> None:
 def test_an_admission_that_volcanos_controllers_missed_is_repeated(
     world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
 ) -> None:
-    monkeypatch.setattr(runs, "MISSED_SECONDS", 0.05)
+    monkeypatch.setattr(runs, "REPAIR_DELAY_SECONDS", 0.05)
     missed = group("digits-1", "Inqueue")
     world.has(volcano_job("digits-1", "Pending"), missed)
     world.after_patch(volcano_job("digits-1", "Completed"), *(pod("digits-1", n) for n in range(2)))
@@ -159,10 +159,10 @@ def test_an_admission_that_volcanos_controllers_missed_is_repeated(
 
 
 @pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
-def test_a_run_whose_failed_pod_volcano_has_not_seen_is_restarted(
+def test_a_run_whose_failed_pod_volcano_has_missed_is_restarted(
     world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
 ) -> None:
-    monkeypatch.setattr(runs, "MISSED_SECONDS", 0.05)
+    monkeypatch.setattr(runs, "REPAIR_DELAY_SECONDS", 0.05)
     gang = group("digits-1", "Running", least=2)
     job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "digits-1"}
     gang["metadata"] = gang["metadata"] | {"ownerReferences": [job]}

@@ -20,17 +20,17 @@ from devcluster.deploy.stack import (
 from devcluster.paths import CHECKOUT, Layout
 from tests.devcluster.programs import Install
 
-# Records its arguments, and copies $SAID/events to the path after --event-log.
+# Records its arguments, and copies $FAKE_CLI/events to the path after --event-log.
 PULUMI = """
-echo "$*" >> "$SAID/calls"
-pwd > "$SAID/folder"
-cat "$SAID/out" 2>/dev/null
-cat "$SAID/err" >&2 2>/dev/null
+echo "$*" >> "$FAKE_CLI/calls"
+pwd > "$FAKE_CLI/folder"
+cat "$FAKE_CLI/out" 2>/dev/null
+cat "$FAKE_CLI/err" >&2 2>/dev/null
 while [ $# -gt 0 ]; do
-  [ "$1" = --event-log ] && cp "$SAID/events" "$2"
+  [ "$1" = --event-log ] && cp "$FAKE_CLI/events" "$2"
   shift
 done
-exit "$(cat "$SAID/status")"
+exit "$(cat "$FAKE_CLI/status")"
 """
 REFUSED = """\
 Previewing update (dev):
@@ -58,13 +58,13 @@ def lines(*events: dict[str, Any]) -> bytes:
 
 
 @pytest.fixture
-def said(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fake_cli(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory with the stand-in's output: out, err, events and the exit status."""
-    folder = tmp_path / "said"
+    folder = tmp_path / "fake-cli"
     folder.mkdir()
     (folder / "status").write_text("0")
     (folder / "events").write_bytes(lines(summary()))
-    monkeypatch.setenv("SAID", str(folder))
+    monkeypatch.setenv("FAKE_CLI", str(folder))
     install("pulumi", PULUMI)
     return folder
 
@@ -74,8 +74,8 @@ def stack(layout: Layout) -> Stack:
     return Stack("dev", layout, {"PULUMI_HOME": str(layout.state)})
 
 
-def calls(said: Path) -> list[str]:
-    return (said / "calls").read_text().splitlines()
+def calls(fake_cli: Path) -> list[str]:
+    return (fake_cli / "calls").read_text().splitlines()
 
 
 def test_changes_are_reported_in_words() -> None:
@@ -125,39 +125,39 @@ def test_a_summary_without_changes_is_empty(tmp_path: Path) -> None:
     assert follower.changes == {}
 
 
-def test_a_preview_is_checked_by_the_policy_pack(stack: Stack, said: Path) -> None:
-    (said / "events").write_bytes(lines(pre("create", "job"), summary(create=1)))
+def test_a_preview_is_checked_by_the_policy_pack(stack: Stack, fake_cli: Path) -> None:
+    (fake_cli / "events").write_bytes(lines(pre("create", "job"), summary(create=1)))
     reports: list[str] = []
     assert stack.preview().finish(reports.append) == {"create": 1}
     assert reports == ["1: create job"]
-    (call,) = calls(said)
+    (call,) = calls(fake_cli)
     assert call.startswith("preview --stack dev --non-interactive")
     config = CHECKOUT / "policies" / "config" / "dev.json"
     assert f"--policy-pack policies --policy-pack-config {config}" in call
     assert config.exists()
-    assert (said / "folder").read_text().strip() == str(CHECKOUT)
+    assert (fake_cli / "folder").read_text().strip() == str(CHECKOUT)
 
 
-def test_an_update_asks_nothing(stack: Stack, said: Path) -> None:
+def test_an_update_does_not_prompt(stack: Stack, fake_cli: Path) -> None:
     stack.update().finish(lambda _: None)
-    (call,) = calls(said)
+    (call,) = calls(fake_cli)
     assert call.startswith("up --yes --skip-preview")
     assert "--policy-pack policies" in call
 
 
 def test_events_of_an_earlier_update_are_not_counted_again(
-    stack: Stack, said: Path, layout: Layout
+    stack: Stack, fake_cli: Path, layout: Layout
 ) -> None:
     (layout.logs / "pulumi-up.events").write_bytes(lines(summary(create=99)))
-    (said / "events").unlink()
+    (fake_cli / "events").unlink()
     assert stack.update().finish(lambda _: None) == {}
 
 
 def test_a_policy_violation_is_reported_from_its_diagnostics(
-    stack: Stack, said: Path, layout: Layout
+    stack: Stack, fake_cli: Path, layout: Layout
 ) -> None:
-    (said / "status").write_text("255")
-    (said / "out").write_text(REFUSED)
+    (fake_cli / "status").write_text("255")
+    (fake_cli / "out").write_text(REFUSED)
     with pytest.raises(DevclusterError) as caught:
         stack.preview().finish(lambda _: None)
     first, *rest = str(caught.value).splitlines()
@@ -166,33 +166,33 @@ def test_a_policy_violation_is_reported_from_its_diagnostics(
     assert rest == REFUSED.splitlines()[2:]
 
 
-def test_a_failure_without_diagnostics_shows_its_last_lines(stack: Stack, said: Path) -> None:
-    (said / "status").write_text("1")
-    (said / "err").write_text("".join(f"line {number}\n" for number in range(40)))
+def test_a_failure_without_diagnostics_shows_its_last_lines(stack: Stack, fake_cli: Path) -> None:
+    (fake_cli / "status").write_text("1")
+    (fake_cli / "err").write_text("".join(f"line {number}\n" for number in range(40)))
     with pytest.raises(DevclusterError) as caught:
         stack.update().finish(lambda _: None)
     assert str(caught.value).splitlines()[1:] == [f"line {number}" for number in range(10, 40)]
 
 
 def test_an_interrupted_update_waits_for_pulumi_to_end(
-    stack: Stack, said: Path, install: Install
+    stack: Stack, fake_cli: Path, install: Install
 ) -> None:
     install(
         "pulumi",
-        f'trap "echo ended > {said}/trap; exit 1" TERM; echo x > {said}/began; '
+        f'trap "echo ended > {fake_cli}/trap; exit 1" TERM; echo x > {fake_cli}/began; '
         "while true; do sleep 0.02; done",
     )
     began = time.monotonic()
 
     def interrupt(_: str) -> None:
-        while not (said / "began").exists() and time.monotonic() < began + 10:
+        while not (fake_cli / "began").exists() and time.monotonic() < began + 10:
             time.sleep(0.01)
         raise KeyboardInterrupt
 
     (stack.layout.logs / "pulumi-up.events").unlink(missing_ok=True)
     with pytest.raises(KeyboardInterrupt):
         _update_and_write_events(stack, interrupt)
-    assert (said / "trap").read_text() == "ended\n"
+    assert (fake_cli / "trap").read_text() == "ended\n"
 
 
 def _update_and_write_events(stack: Stack, report: Any) -> None:
@@ -209,9 +209,9 @@ def _update_and_write_events(stack: Stack, report: Any) -> None:
         writer.wait()
 
 
-def test_a_stack_is_created_where_it_is_not_there(stack: Stack, said: Path) -> None:
+def test_a_missing_stack_is_created(stack: Stack, fake_cli: Path) -> None:
     stack.select()
-    assert calls(said) == ["stack select --create dev --non-interactive"]
+    assert calls(fake_cli) == ["stack select --create dev --non-interactive"]
 
 
 def lock(layout: Layout, pid: int, stack: str = "dev") -> None:
@@ -220,33 +220,33 @@ def lock(layout: Layout, pid: int, stack: str = "dev") -> None:
     (folder / "1.json").write_text(json.dumps({"pid": pid}))
 
 
-def test_a_lock_of_a_dead_process_is_released(stack: Stack, said: Path, layout: Layout) -> None:
+def test_a_lock_of_a_dead_process_is_released(stack: Stack, fake_cli: Path, layout: Layout) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     lock(layout, dead.pid)
     stack.select()
-    assert calls(said)[1] == "cancel --yes --stack dev --non-interactive"
+    assert calls(fake_cli)[1] == "cancel --yes --stack dev --non-interactive"
 
 
-def test_a_lock_of_another_program_is_freed(stack: Stack, said: Path, layout: Layout) -> None:
+def test_a_lock_of_another_program_is_freed(stack: Stack, fake_cli: Path, layout: Layout) -> None:
     lock(layout, os.getpid())  # the number was reused
     stack.select()
-    assert len(calls(said)) == 2
+    assert len(calls(fake_cli)) == 2
 
 
 def test_a_lock_of_a_running_process_is_kept(
-    stack: Stack, said: Path, layout: Layout, tmp_path: Path
+    stack: Stack, fake_cli: Path, layout: Layout, tmp_path: Path
 ) -> None:
     (tmp_path / "pulumi").symlink_to("/bin/sleep")
     with subprocess.Popen([tmp_path / "pulumi", "60"]) as alive:
         lock(layout, alive.pid)
         stack.select()
         alive.kill()
-    assert len(calls(said)) == 1
+    assert len(calls(fake_cli)) == 1
 
 
 def test_a_lock_is_released_while_another_stack_is_updated(
-    stack: Stack, said: Path, layout: Layout, tmp_path: Path
+    stack: Stack, fake_cli: Path, layout: Layout, tmp_path: Path
 ) -> None:
     (tmp_path / "pulumi").symlink_to("/bin/sleep")
     dead = subprocess.Popen(["true"])
@@ -256,28 +256,28 @@ def test_a_lock_is_released_while_another_stack_is_updated(
         lock(layout, alive.pid, "team")
         stack.select()
         alive.kill()
-    assert len(calls(said)) == 2
+    assert len(calls(fake_cli)) == 2
 
 
 def test_a_lock_that_is_half_written_is_left_alone(
-    stack: Stack, said: Path, layout: Layout
+    stack: Stack, fake_cli: Path, layout: Layout
 ) -> None:
     lock(layout, 1)
     for file in layout.pulumi_backend.rglob("1.json"):
         file.write_text('{"pid": ')
     stack.select()
-    assert len(calls(said)) == 1
+    assert len(calls(fake_cli)) == 1
 
 
-def test_outputs_are_read(stack: Stack, said: Path) -> None:
-    (said / "out").write_text('{"namespace": "ml", "queues": ["research"]}')
+def test_outputs_are_read(stack: Stack, fake_cli: Path) -> None:
+    (fake_cli / "out").write_text('{"namespace": "ml", "queues": ["research"]}')
     assert stack.outputs() == {"namespace": "ml", "queues": ["research"]}
-    assert calls(said) == ["stack output --json --stack dev --non-interactive"]
+    assert calls(fake_cli) == ["stack output --json --stack dev --non-interactive"]
 
 
-def test_a_command_that_fails_is_reported_with_its_reason(stack: Stack, said: Path) -> None:
-    (said / "status").write_text("255")
-    (said / "err").write_text("error: incorrect passphrase\n")
+def test_a_command_that_fails_is_reported_with_its_reason(stack: Stack, fake_cli: Path) -> None:
+    (fake_cli / "status").write_text("255")
+    (fake_cli / "err").write_text("error: incorrect passphrase\n")
     with pytest.raises(
         DevclusterError, match=r"^`pulumi stack output .*` failed:\nerror: incorrect"
     ):

@@ -14,7 +14,8 @@ from devcluster.images.catalog import BASES, MPI, NOTEBOOK, RAY, SWEEPS, TENSORF
 from devcluster.images.oci import Layer
 from tests.devcluster.programs import Install
 
-# Debian's tar file is the last argument, with a file for each package; in uv's target lies one too.
+# The last argument is the path of Debian's tar file, which gets a file per package. uv writes a
+# module to its target.
 MMDEBSTRAP = """echo debian >> {calls}
 for each; do case "$each" in --include=*) packages=${{each#--include=}} ;; esac; done
 root=$(mktemp -d)

@@ -21,7 +21,7 @@ CONFIG = ImageConfig(entrypoint=["/pause"], environment={"LANG": "C.UTF-8"}, use
 
 
 class Registry(BaseHTTPRequestHandler):
-    """Answers HEAD for the manifests that it has, as the distribution specification says."""
+    """Registry that answers HEAD requests as the distribution specification requires."""
 
     def do_HEAD(self) -> None:
         held = self.server.images.get(self.path)  # type: ignore[attr-defined]
@@ -36,7 +36,7 @@ class Registry(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # is not to be asked
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # must not be used
     with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
         server.images = {}  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()

@@ -34,7 +34,7 @@ def test_a_named_hierarchy_is_in_the_directory_of_its_name() -> None:
     assert Path("/cg/systemd") in folders
 
 
-def test_a_v2_machine_has_one_folder() -> None:
+def test_a_v2_machine_has_one_directory() -> None:
     machine = cgroups.parse_hierarchies(UNIFIED)
     assert machine.unified
     assert machine.directories(Path("/cg")) == [Path("/cg")]

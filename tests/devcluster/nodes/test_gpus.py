@@ -129,7 +129,7 @@ def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"0": {"XID": 79}}', "XID"),
         ("[", "gpu-faults.json"),
@@ -140,9 +140,11 @@ def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path) -
         ),
     ],
 )
-def test_an_invalid_fault_file_is_refused(gpus: Gpus, faults: Path, text: str, said: str) -> None:
+def test_an_invalid_fault_file_is_refused(
+    gpus: Gpus, faults: Path, text: str, message: str
+) -> None:
     faults.write_text(text)
-    with pytest.raises(DevclusterError, match=said):
+    with pytest.raises(DevclusterError, match=message):
         gpus.read()
 
 

@@ -20,7 +20,7 @@ FIRST, SECOND = SPEC.real_nodes
 
 @pytest.fixture
 def machine(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    """A node's /etc and /var in a folder."""
+    """A node's /etc and /var in a directory."""
     monkeypatch.setattr(services, "REGISTRY_HOSTS", tmp_path / "certs.d")
     monkeypatch.setattr(services, "CNI_CHAIN", tmp_path / "10-pods.conflist")
     monkeypatch.setattr(services, "HARDWARE_FILE", tmp_path / "plugins" / "gpus.json")

@@ -24,7 +24,7 @@ class Previewed:
     """Result of the command, and the files that it wrote."""
 
     status: int
-    said: str
+    output: str
     folder: Path
 
     @property
@@ -58,7 +58,7 @@ def gitops(
 
 
 def merged(config: dict[str, Any]) -> None:
-    """Add what the base has beyond the environment's file: a login for the registry."""
+    """Add the settings of the base that the environment's file lacks: a login for the registry."""
     config["gpu-platform:images"] |= {"registry": "127.0.0.1:5000", "username": "robot"}
 
 
@@ -111,7 +111,7 @@ def pull_request(
 
 
 def test_an_unchanged_stack_has_its_own_exit_status(unchanged: Previewed) -> None:
-    assert unchanged.status == 0, unchanged.said
+    assert unchanged.status == 0, unchanged.output
     assert "Preview of `simulated`: nothing changes" in unchanged.comment
     assert unchanged.report["differences"] == []
 
@@ -119,7 +119,7 @@ def test_an_unchanged_stack_has_its_own_exit_status(unchanged: Previewed) -> Non
 def test_the_comment_contains_each_fact(pull_request: tuple[Previewed, Previewed]) -> None:
     previewed, _ = pull_request
     comment = previewed.comment
-    assert previewed.status == 3, previewed.said
+    assert previewed.status == 3, previewed.output
     for fact in (
         "Preview of `simulated`: blocked by 2 violations",
         "- Claim `checkpoints` is replaced, because `spec.volumeName` cannot be changed in place.",
@@ -151,7 +151,7 @@ def test_rendered_files_contain_no_secret(
     pull_request: tuple[Previewed, Previewed],
 ) -> None:
     previewed, _ = pull_request
-    text = previewed.comment + (previewed.folder / "report.json").read_text() + previewed.said
+    text = previewed.comment + (previewed.folder / "report.json").read_text() + previewed.output
     assert "Secret registry" in text
     # Neither as it is nor as Markdown, JSON or HTML would spell a part of it.
     for part in (PASSWORD, "horse", TOKEN, "tok_en", "tok\\_en", "staple"):
@@ -168,7 +168,7 @@ def test_a_rendered_preview_needs_no_state_no_cluster_and_no_secrets(
         "PULUMI_HOME": str(tools.pulumi_home),
     }
     rendered = gitops(base, tmp_path, "--rendered", "--base", "HEAD", environment=stranger)
-    assert rendered.status == 3, rendered.said
+    assert rendered.status == 3, rendered.output
     assert "compared with `HEAD`" in rendered.comment
     assert "- Claim `checkpoints` is replaced" in rendered.comment
     gpus = [
@@ -186,7 +186,7 @@ def test_a_wrong_configuration_is_reported_in_the_comment(
 
     stack = engine("simulated", mistake)
     failed = gitops(stack, tmp_path, "--rendered")
-    assert failed.status == 1, failed.said
+    assert failed.status == 1, failed.output
     assert "the preview failed" in failed.comment
     assert "did you mean 'gpus_per_node'?" in failed.comment
 
@@ -214,8 +214,8 @@ def test_a_secret_in_a_section_is_refused_and_written_nowhere(
     assert all(outcome.status != 0 for outcome in outcomes)
     assert live.status != 0
     assert rendered.status != 0
-    said = [*(each.text for each in outcomes), live.comment, rendered.comment]
-    for text in said:
+    output = [*(each.text for each in outcomes), live.comment, rendered.comment]
+    for text in output:
         for section in ("training", "inference", "images"):
             assert f"gpu-platform:{section} contains a secret" in text
         assert "env_from" in text
@@ -223,7 +223,7 @@ def test_a_secret_in_a_section_is_refused_and_written_nowhere(
     assert not stack.contains(PASSWORD)
     written = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
     assert len(written) >= 4, "comment.md and report.json of two previews"
-    assert all(PASSWORD not in text for text in (*said, *written, live.said, rendered.said))
+    assert all(PASSWORD not in text for text in (*output, *written, live.output, rendered.output))
 
 
 BROKEN_RULE = """
@@ -259,7 +259,7 @@ def test_a_broken_policy_pack_is_reported_in_the_comment(
     file.write_text(rules)
     environment = {**base._environment, "GPU_POLICIES_RULES": str(file)}
     failed = gitops(base, tmp_path / "out", environment=environment)
-    assert failed.status == status, failed.said
+    assert failed.status == status, failed.output
     assert headline in failed.comment
     assert reason in failed.comment
 
@@ -267,13 +267,13 @@ def test_a_broken_policy_pack_is_reported_in_the_comment(
 def test_a_wrong_passphrase_is_reported_in_the_comment(base: Stack, tmp_path: Path) -> None:
     environment = {**base._environment, "PULUMI_CONFIG_PASSPHRASE": "wrong"}
     failed = gitops(base, tmp_path, environment=environment)
-    assert failed.status == 1, failed.said
+    assert failed.status == 1, failed.output
     assert "the preview failed" in failed.comment
     assert "PULUMI_CONFIG_PASSPHRASE" in failed.comment
-    assert "Traceback" not in failed.said
+    assert "Traceback" not in failed.output
 
 
 def test_an_unknown_base_is_reported_in_the_comment(base: Stack, tmp_path: Path) -> None:
     failed = gitops(base, tmp_path, "--rendered", "--base", "nowhere")
-    assert failed.status == 1, failed.said
+    assert failed.status == 1, failed.output
     assert "the base 'nowhere' is not a revision" in failed.comment.replace("\\", "")

@@ -56,11 +56,11 @@ def test_two_concurrent_updates_of_a_stack_do_not_damage_it(
     made = stack._command("stack", "select", "--create", "simulated", cwd=stack._folder)
     assert made.status == 0, made.text
     with updating(stack) as first, updating(stack) as second:
-        said = [process.communicate(timeout=800)[0] for process in (first, second)]
+        output = [process.communicate(timeout=800)[0] for process in (first, second)]
         statuses = [process.returncode for process in (first, second)]
     # Each may see the other's lock in the same moment, and then both abort. One may also fail to
     # read the lock that the other is writing.
-    for status, text in zip(statuses, said, strict=True):
+    for status, text in zip(statuses, output, strict=True):
         assert status == 0 or "locked" in text or "/.pulumi/locks/" in text, text
     outcome = stack.up()
     assert outcome.status == 0, outcome.text
@@ -99,8 +99,8 @@ def test_two_teams_can_update_at_the_same_time(teams: tuple[str, str], engine: M
         assert made.status == 0, made.text
     with updating(stacks[0]) as one, updating(stacks[1]) as other:
         for process in (one, other):
-            said, _ = process.communicate(timeout=800)
-            assert process.returncode == 0, said
+            output, _ = process.communicate(timeout=800)
+            assert process.returncode == 0, output
     for stack in stacks:
         settled = stack.up("--expect-no-changes")
         assert settled.status == 0, settled.text

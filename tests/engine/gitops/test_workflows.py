@@ -23,7 +23,8 @@ def actionlint() -> Path:
 def lint(
     actionlint: Path, *files: Path, folder: Path = CHECKOUT
 ) -> subprocess.CompletedProcess[str]:
-    # shellcheck and pyflakes are used where they are, and must not decide the result.
+    # By default, actionlint runs shellcheck and pyflakes if they are installed. The result must not
+    # depend on them.
     options = ["-no-color", "-shellcheck=", "-pyflakes="]
     return subprocess.run(
         [str(actionlint), *options, *map(str, files)],

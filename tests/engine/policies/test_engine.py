@@ -59,7 +59,7 @@ def test_stack_rules_see_all_resources(run: Run) -> None:
     assert "no effective GPU quota in namespace training" in done.stdout
 
 
-def test_a_helm_release_is_reported_as_unseen(run: Run) -> None:
+def test_a_helm_release_is_reported_as_unchecked(run: Run) -> None:
     release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}
     done = run("preview", [{**release, "chart": "volcano", "name": "batch", "values": {}}])
     (report,) = done.reports

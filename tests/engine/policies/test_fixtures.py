@@ -22,8 +22,8 @@ REFERENCES = {
     *("priorityClassName", "storageClassName"),
 }
 GPUS = f"{LIMITS}/nvidia.com~gpu"
-# Fields that a rule reads in fixtures that are bad by the configuration, or by a missing part.
-LOOKED_AT = {
+# Fields that a rule reads, for fixtures that are bad due to the configuration or a missing part.
+CHECKED_FIELDS = {
     "gpu-whole-nodes": GPUS,
     "image-registry-allowed": f"{MAIN}/image",
     "gpu-budget": GPUS,
@@ -35,7 +35,7 @@ LOOKED_AT = {
     "autoscaled-without-replicas": "spec/replicas",
     "helm-release-judged": "spec/chart",
 }
-# Their messages are about the whole stack and name no resource, or one whose name is fixed.
+# Rules about the whole stack, whose messages name no resource, or one whose name is fixed.
 OF_ALL = ("gpu-budget", "gpu-cost", "model-lineage-complete")
 OF_RESOURCES = {i: case for i, case in enumerate(CASES) if not case.of_stack}
 OF_STACKS = {i: case for i, case in enumerate(CASES) if case.of_stack}
@@ -77,7 +77,7 @@ def tagged(fixtures: Iterable[tuple[int, list[Manifest]]]) -> list[Manifest]:
 
 def unknown(case: Case) -> list[Manifest]:
     """Return the good fixture with unknown values where the bad one has wrong ones."""
-    places = [place for place, _ in case.edits] or [LOOKED_AT[case.rule]]
+    places = [place for place, _ in case.edits] or [CHECKED_FIELDS[case.rule]]
     good = case.build()
     judged = changed(good, *((place, "unknown") for place in places))
     if not case.of_stack:
@@ -100,14 +100,14 @@ def merged(cases: dict[int, Case]) -> dict[str, Any]:
 def assert_every_fixture_is_reported(done: Judged, cases: dict[int, Case]) -> None:
     assert done.returncode != 0
     assert [report for report in done.reports if "itself failed" in report.message] == []
-    told = {
+    reported = {
         (report.rule, report.level, place)
         for report in done.reports
         for place in (*report.places, "anywhere")
     }
     for index, case in cases.items():
         place = "anywhere" if case.rule in OF_ALL else f"case{index}x"
-        assert (case.rule, RULES_BY_NAME[case.rule].level.value, place) in told
+        assert (case.rule, RULES_BY_NAME[case.rule].level.value, place) in reported
 
 
 def test_every_rule_about_resources_reports_its_bad_fixtures(run: Run) -> None:
@@ -134,18 +134,18 @@ def test_unknown_values_violate_no_rule_and_other_rules_are_evaluated(run: Run) 
     budgets = {f"research-case{i}x": 6 for i in counted}
     config = {**merged(OF_RESOURCES), "gpu-budget": {"maxGpusPerQueue": budgets}}
     done = run("preview", tagged((i, unknown(case)) for i, case in enumerate(CASES)), config)
-    told = {(report.rule, place) for report in done.reports for place in report.places}
-    wrong = {(case.rule, f"case{i}x") for i, case in enumerate(CASES)} & told
+    reported = {(report.rule, place) for report in done.reports for place in report.places}
+    wrong = {(case.rule, f"case{i}x") for i, case in enumerate(CASES)} & reported
     assert {rule for rule, _ in wrong} == {"helm-release-judged", "kind-known"}, wrong
     assert "gpu-budget" not in {report.rule for report in done.reports}
     assert [report for report in done.reports if "can't run policy" in report.message] == []
     assert [report for report in done.reports if "itself failed" in report.message] == []
     # Unknown GPUs hide nothing: each job is still reported for its missing queue.
-    assert ("training-queue-declared", f"case{next(iter(OF_RESOURCES))}x") in told
+    assert ("training-queue-declared", f"case{next(iter(OF_RESOURCES))}x") in reported
 
 
 def test_unknown_gpus_have_no_cost(run: Run) -> None:
-    """On its own: in a stack of all fixtures the known GPUs cost enough to hide it."""
+    """Use a separate stack: with all fixtures, the cost of known GPUs would hide the effect."""
     (case,) = (case for case in CASES if case.rule == "gpu-cost")
     prices = {"hourlyPrices": {"nvidia.com/gpu": 2.5}}
     unknown_stack = tagged([(0, unknown(case))])

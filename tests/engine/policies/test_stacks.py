@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.conftest import MakeStack
 
-# The device plugin's image in dev is put into the registry by devcluster under a tag.
+# In dev, devcluster pushes the device plugin's image to the registry with a tag.
 ADVICE = {"dev": {"image-digest-pinned"}, "simulated": set[str]()}
 REFERENCE = f"127.0.0.1:5000/workload@sha256:{'0' * 64}"
 
@@ -17,14 +17,14 @@ def pack(stack: str) -> tuple[str, ...]:
     return ("--policy-pack", "policies", "--policy-pack-config", config)
 
 
-def images_that_are_there(config: dict[str, Any]) -> None:
+def with_existing_images(config: dict[str, Any]) -> None:
     workloads = {key: {"reference": REFERENCE} for key in ("training", "inference", "recorder")}
     config["gpu-platform:images"] = {"workloads": workloads}
 
 
 @pytest.mark.parametrize("name", ["dev", "simulated"])
 def test_the_stack_passes_every_rule(engine: MakeStack, name: str) -> None:
-    stack = engine(name, images_that_are_there)
+    stack = engine(name, with_existing_images)
     outcome = stack.preview(*pack(name))
     assert outcome.status == 0, outcome.text
     assert "[mandatory]" not in outcome.text

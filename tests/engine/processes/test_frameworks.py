@@ -42,7 +42,7 @@ class Gang(Protocol):
 
 @dataclass
 class Launched:
-    """Processes in an environment of their own, started by the launcher as in a job."""
+    """Processes in a separate environment, started by the launcher as in a job."""
 
     process: subprocess.Popen[bytes]
     output: Path
@@ -130,7 +130,7 @@ def started() -> Iterator[Started]:
         gang.end()
 
 
-def says(gang: Gang, text: str) -> None:
+def await_output(gang: Gang, text: str) -> None:
     until(lambda: text in gang.text)
 
 
@@ -165,7 +165,7 @@ def check_resumption(example: str, tmp_path: Path, started: Started) -> None:
 
     run_dir = tmp_path / "parts"
     stopped = start(run_dir, "stopped")
-    says(stopped, '"step": 30,')
+    await_output(stopped, '"step": 30,')
     stopped.stop()
     assert stopped.exit_code() == exit_codes.INTERRUPTED, stopped.text
     assert '"event": "interrupted"' in stopped.text

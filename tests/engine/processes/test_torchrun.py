@@ -80,7 +80,7 @@ def test_accelerate_starts_the_same_program_with_two_processes(tmp_path: Path) -
     output = tmp_path / "output"
     with running(output, "accelerate.commands.launch", *options) as launcher:
         assert launcher.wait(800) == exit_codes.DONE, output.read_text()
-    said = [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]
-    assert (said[0]["event"], said[-1]["event"]) == ("start", "finished")
-    assert said[0]["processes"] == 2
-    assert said[-1]["accuracy"] > 0.5
+    events = [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]
+    assert (events[0]["event"], events[-1]["event"]) == ("start", "finished")
+    assert events[0]["processes"] == 2
+    assert events[-1]["accuracy"] > 0.5

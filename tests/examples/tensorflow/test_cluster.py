@@ -21,7 +21,7 @@ def test_the_first_worker_is_the_chief() -> None:
     assert not read_worker(environment(hosts, "worker", 2)).is_chief
 
 
-def test_a_chief_of_its_own_comes_before_the_workers() -> None:
+def test_a_separate_chief_comes_before_the_workers() -> None:
     hosts = {"worker": ["b:1", "c:1"], "chief": ["a:1"]}
     assert read_worker(environment(hosts, "chief", 0)) == Worker(0, 3)
     assert read_worker(environment(hosts, "worker", 1)) == Worker(2, 3)

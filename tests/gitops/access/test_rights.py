@@ -95,7 +95,7 @@ def test_only_updates_need_no_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "add --previewers GROUP"),
         (["--previewers", "system:authenticated"], "use a custom group"),
@@ -107,10 +107,10 @@ def test_only_updates_need_no_policy() -> None:
     ],
 )
 def test_groups_that_would_get_wrong_rights_are_rejected(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["access", "--stack", "prod", *arguments]) == 1
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_snapshots_list_what_the_scheduler_sees_and_no_secrets() -> None:

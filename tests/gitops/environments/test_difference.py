@@ -13,7 +13,7 @@ from tests.infra.examples import changed, good, without
 REGISTRY = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
 
 
-def told(other: dict[str, Any]) -> list[str]:
+def sentences(other: dict[str, Any]) -> list[str]:
     return [
         found.between(("one", "other")) for found in differences(validate(good()), validate(other))
     ]
@@ -22,17 +22,17 @@ def told(other: dict[str, Any]) -> list[str]:
 def test_a_changed_value_has_its_description_and_both_values() -> None:
     description = QuotaSettings.model_fields["gpus"].description
     assert description
-    (text,) = told(changed("tenancy.quota.gpus", 16))
+    (text,) = sentences(changed("tenancy.quota.gpus", 16))
     assert text == f"`tenancy.quota.gpus` ({description.rstrip('.')}): 32 in one, 16 in other."
 
 
 def test_a_default_is_a_value_like_any_other() -> None:
-    (text,) = told(changed("training.jobs.digits.retries", 7))
+    (text,) = sentences(changed("training.jobs.digits.retries", 7))
     assert ": 3 in one, 7 in other." in text
 
 
 def test_settings_of_one_environment_are_reported_once() -> None:
-    (text,) = told(without("inference.services.digits"))
+    (text,) = sentences(without("inference.services.digits"))
     assert text.startswith("`inference.services.digits` is only in one (job digits")
 
 
@@ -54,7 +54,7 @@ def test_values_that_differ_are_shown_differently(key: str, before: object, afte
 
 
 def test_equal_environments_have_no_difference() -> None:
-    assert told(good()) == []
+    assert sentences(good()) == []
 
 
 def test_the_environments_of_the_repository_are_compared(
@@ -80,7 +80,7 @@ def test_a_missing_or_invalid_environment_is_reported(
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ("config: {a: é}".encode("latin-1"), "cannot be read: 'utf-8' codec"),
         (b"config: &c {a: *c}", "cannot be read: found unconstructable recursive node"),
@@ -90,7 +90,7 @@ def test_a_missing_or_invalid_environment_is_reported(
     ],
 )
 def test_an_unreadable_file_is_reported_without_a_traceback(
-    content: bytes, says: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    content: bytes, message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "Pulumi.odd.yaml"
     file.write_bytes(content)
@@ -98,7 +98,7 @@ def test_an_unreadable_file_is_reported_without_a_traceback(
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert "Pulumi.odd.yaml" in error
-    assert says in error
+    assert message in error
 
 
 def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[s
 def test_literals_that_look_secret_are_hidden() -> None:
     key = "sk-live-0123456789abcdef0123456789abcdef"
     path = "training.jobs.digits.env"
-    texts = told(changed(path, {"PLAIN_API_KEY": key, "MODE": "fast"}))
+    texts = sentences(changed(path, {"PLAIN_API_KEY": key, "MODE": "fast"}))
     assert any("PLAIN_API_KEY" in text for text in texts)
     assert any("fast" in text for text in texts)
     assert not any(key in text for text in texts)

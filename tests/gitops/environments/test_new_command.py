@@ -82,7 +82,7 @@ def test_an_existing_environment_is_not_changed(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["Lab"], "the name 'Lab' is invalid: it must be a DNS label"),
         (["../x"], "must be a DNS label"),
@@ -101,10 +101,10 @@ def test_an_existing_environment_is_not_changed(
     ],
 )
 def test_an_invalid_environment_is_rejected_without_writing(
-    arguments: list[str], says: str, project: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert new(project, *arguments, "--defaults") == 1
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list(project.glob("Pulumi.*"))
 
 

@@ -46,7 +46,7 @@ class Scheduler:
         """Accept the groups."""
 
     def create_pods(self, pods: list[dict[str, Any]]) -> None:
-        """Keep the pods."""
+        """Store the pods."""
         self._pods |= {pod["metadata"]["name"]: pod for pod in pods}
 
     def pods(self) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gitops.forecast.replay._STABLE_LISTS", 0)
 
 
-def test_a_preemption_that_some_sessions_miss_is_waited_for() -> None:
+def test_a_replay_waits_for_a_preemption_that_some_sessions_miss() -> None:
     cluster = Scheduler(session=10)
     replay = decided(cluster, snapshot("language"))
     assert [victim.name for victim in replay.victims] == ["low"]

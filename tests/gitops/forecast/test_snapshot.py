@@ -299,7 +299,7 @@ def test_unreadable_parts_are_named(installed: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("[]", "is not a snapshot"),
         ("{", "cannot read"),
@@ -307,9 +307,9 @@ def test_unreadable_parts_are_named(installed: Path, capsys: pytest.CaptureFixtu
         ("version: 1\nnodes: 3", "taken: Field required"),
     ],
 )
-def test_rejects_a_file_that_is_not_a_snapshot(tmp_path: Path, text: str, says: str) -> None:
+def test_rejects_a_file_that_is_not_a_snapshot(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "file").write_text(text)
-    with pytest.raises(GitopsError, match=says):
+    with pytest.raises(GitopsError, match=message):
         load(tmp_path / "file")
 
 

@@ -78,7 +78,7 @@ def test_an_invalid_scheduler_configuration_has_no_plugins(text: str | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         (Changes(remove=["none"]), "--remove none is not in the snapshot: use one of ml/a, ml/b"),
         (Changes(nodes="4"), r"--nodes 4 is not a valid number .*\+4"),
@@ -88,13 +88,13 @@ def test_an_invalid_scheduler_configuration_has_no_plugins(text: str | None) -> 
         (Changes(add=[Path("/nonexistent")]), "cannot read"),
     ],
 )
-def test_rejects_invalid_changes(changes: Changes, says: str) -> None:
-    with pytest.raises(GitopsError, match=says):
+def test_rejects_invalid_changes(changes: Changes, message: str) -> None:
+    with pytest.raises(GitopsError, match=message):
         changes.apply(state())
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("kind: Job", "kind: CronJob", "contains no gang that"),
         (
@@ -112,9 +112,9 @@ def test_rejects_invalid_changes(changes: Changes, says: str) -> None:
         ("name: urgent", "name: small", "ml/small is already in the snapshot; omit its manifest"),
     ],
 )
-def test_rejects_jobs_that_cannot_be_simulated(job: Path, old: str, new: str, says: str) -> None:
+def test_rejects_jobs_that_cannot_be_simulated(job: Path, old: str, new: str, message: str) -> None:
     job.write_text(JOB.replace(old, new).replace("minAvailable: 2", "minAvailable: 1"))
-    with pytest.raises(GitopsError, match=says):
+    with pytest.raises(GitopsError, match=message):
         Changes(add=[job]).apply(state())
 
 

@@ -22,7 +22,7 @@ def report(*steps: dict[str, Any], result: str = "succeeded") -> Report:
         ([plans.step("create", new=plans.claim())], "succeeded", "changes"),
         ([plans.policy("no-host-path", "x")], "failed", "blocked"),
         ([plans.policy("no-host-path", "x", level="advisory")], "succeeded", "unchanged"),
-        ([plans.said("error", "x")], "failed", "failed"),
+        ([plans.diagnostic("error", "x")], "failed", "failed"),
         ([plans.step("delete", plans.claim(), protect=True)], "failed", "blocked"),
     ],
 )
@@ -32,7 +32,7 @@ def test_the_status_follows_the_exit_code(steps: Any, result: str, status: str) 
 
 def test_counts_are_omitted_if_the_preview_ended_early() -> None:
     steps = [plans.same(plans.volcano_job()), plans.same(plans.quota())]
-    early = plans.plan(*steps, plans.said("error", "x"), result="failed", complete=False)
+    early = plans.plan(*steps, plans.diagnostic("error", "x"), result="failed", complete=False)
     found = build(early, stack="prod", prices=TABLE)
     assert (found.status, found.complete) == ("failed", False)
     assert (found.gpus, found.costs, found.limits) == ([], [], [])
@@ -177,16 +177,16 @@ def test_secrets_do_not_reach_the_report() -> None:
 
 def test_a_violation_has_its_remedy_and_an_exemption_its_reason() -> None:
     rule = "The pack's own description"
-    told = 'Job "x": exempted from no-host-path until 2030-01-01, because: moves\nExempted: y'
+    exemption = 'Job "x": exempted from no-host-path until 2030-01-01, because: moves\nExempted: y'
     found = report(
         plans.policy("no-host-path", f"{rule}\nJob x: found y; write z\nMount a claim instead."),
-        plans.policy("exemption-used", told, level="advisory"),
+        plans.policy("exemption-used", exemption, level="advisory"),
     )
     (violation,) = found.violations
     assert violation.mandatory
     assert violation.remedy
     assert "found y; write z" in violation.message
-    assert found.exemptions == [" ".join(told.split("\n"))]
+    assert found.exemptions == [" ".join(exemption.split("\n"))]
 
 
 def test_the_file_is_json_with_numbers_in_it() -> None:

@@ -22,7 +22,7 @@ class Engine:
 
     def wait(self, progress: Callable[[int], None]) -> Result:
         progress(1)
-        return Result(255, "said")
+        return Result(255, "output")
 
 
 def failed(tmp_path: Path, *arguments: str) -> str:
@@ -62,7 +62,9 @@ def test_an_unexpected_exception_is_reported_without_its_message(
 
 
 def test_notices_are_at_the_top_of_the_comment(tmp_path: Path) -> None:
-    engine = Engine(tmp_path / "events", plans.same(plans.claim()), plans.judged(), plans.summary())
+    engine = Engine(
+        tmp_path / "events", plans.same(plans.claim()), plans.policy_summary(), plans.summary()
+    )
     options = argparse.Namespace(
         stack="prod", rendered=True, refresh=False, base=None, prices=None, out=tmp_path
     )
@@ -76,7 +78,7 @@ def test_a_policy_pack_that_fails_to_start_is_reported_consistently(tmp_path: Pa
     comments = []
     for name in ("gpu-platform-pack-one", "gpu-platform-pack-other"):
         pack = tmp_path / name
-        problem = plans.said("error", f'policy pack "{pack}" failed to start')
+        problem = plans.diagnostic("error", f'policy pack "{pack}" failed to start')
         engine = Engine(tmp_path / "events", problem, plans.summary("failed"))
         options = argparse.Namespace(
             stack="prod", rendered=True, refresh=False, base=None, prices=None, out=tmp_path

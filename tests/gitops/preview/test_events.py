@@ -27,13 +27,13 @@ def test_steps_of_a_replacement_are_reported_once() -> None:
     assert step.replaced_for == ("spec.volumeName",)
 
 
-def test_advice_that_would_empty_the_state_is_left_out() -> None:
-    told = (
+def test_advice_that_would_empty_the_state_is_omitted() -> None:
+    diagnostic_text = (
         "the cluster is unreachable. If the cluster was deleted, you can remove this resource from "
         "Pulumi state by rerunning the operation with the PULUMI_K8S_DELETE_UNREACHABLE "
         'environment variable set to "true"'
     )
-    found = plans.plan(plans.said("error", told), result="failed")
+    found = plans.plan(plans.diagnostic("error", diagnostic_text), result="failed")
     assert found.errors == ("the cluster is unreachable.",)
 
 
@@ -44,7 +44,7 @@ def test_a_plan_does_not_depend_on_the_order_of_events() -> None:
         plans.policy("no-host-path", "b"),
         plans.policy("no-host-path", "a"),
         plans.policy("image-tag-fixed", "c", level="advisory"),
-        plans.said("warning", "w"),
+        plans.diagnostic("warning", "w"),
     ]
     expected = plans.plan(*log)
     for _ in range(len(log)):
@@ -65,7 +65,7 @@ def test_secrets_are_masked_in_all_output() -> None:
     log = [
         plans.step("create", new=job),
         plans.policy("no-literal-secrets", "found hunter2"),
-        plans.said("error", "hunter2 is wrong"),
+        plans.diagnostic("error", "hunter2 is wrong"),
     ]
     found = events.plan(log, Mask(["hunter2"]))
     assert "hunter2" not in repr(found)
@@ -73,7 +73,7 @@ def test_secrets_are_masked_in_all_output() -> None:
 
 
 def test_debug_messages_are_not_reported() -> None:
-    found = plans.plan(plans.said("debug", "x"), plans.said("info", "y"))
+    found = plans.plan(plans.diagnostic("debug", "x"), plans.diagnostic("info", "y"))
     assert found.errors == found.warnings == ()
 
 
@@ -81,20 +81,24 @@ ORIGIN = "using pulumi-resource-kubernetes from $PATH at /usr/bin/pulumi-resourc
 
 
 def test_the_origin_of_a_provider_is_not_reported() -> None:
-    found = plans.plan(plans.said("warning", ORIGIN), plans.said("warning", f"{ORIGIN}\nslow"))
+    found = plans.plan(
+        plans.diagnostic("warning", ORIGIN), plans.diagnostic("warning", f"{ORIGIN}\nslow")
+    )
     assert found.warnings == ("slow",)
 
 
 def test_an_error_that_is_part_of_another_one_is_reported_once() -> None:
-    told = {**plans.said("error", "no such file"), "sequence": 1}
-    told["diagnosticEvent"]["urn"] = "urn:pulumi:prod::gpu-platform::x::digits"
-    found = plans.plan(told, plans.said("error", "no such file"), plans.said("error", "other"))
+    first = {**plans.diagnostic("error", "no such file"), "sequence": 1}
+    first["diagnosticEvent"]["urn"] = "urn:pulumi:prod::gpu-platform::x::digits"
+    found = plans.plan(
+        first, plans.diagnostic("error", "no such file"), plans.diagnostic("error", "other")
+    )
     assert found.errors == ("digits: no such file", "other")
 
 
 def test_output_of_the_cli_has_each_error_once() -> None:
-    said = f"warning: {ORIGIN}\nerror: no stack\n\nDiagnostics:\n\nerror: no stack\n"
-    assert events.useful(said) == "error: no stack\n\nDiagnostics:"
+    output = f"warning: {ORIGIN}\nerror: no stack\n\nDiagnostics:\n\nerror: no stack\n"
+    assert events.useful(output) == "error: no stack\n\nDiagnostics:"
 
 
 def test_a_damaged_log_is_reported(tmp_path: Path) -> None:

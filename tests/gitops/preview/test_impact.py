@@ -11,7 +11,7 @@ from tests.infra import jobs
 from tests.infra.serving import examples
 
 
-def told(*steps: dict[str, Any]) -> list[str]:
+def texts_of(*steps: dict[str, Any]) -> list[str]:
     return [impact.text for impact in impacts(changes(plans.plan(*steps).steps))]
 
 
@@ -21,7 +21,7 @@ def held_by_earlier_runs(found: list[Change]) -> dict[str, Decimal]:
 
 def test_impacts_are_sorted_by_severity() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("digits")}
-    texts = told(
+    texts = texts_of(
         plans.step("delete", service),
         plans.step("delete", plans.volcano_job()),
         plans.step("delete", plans.queue()),
@@ -34,54 +34,54 @@ def test_impacts_are_sorted_by_severity() -> None:
 
 def test_creations_and_updates_have_no_impact() -> None:
     job = plans.volcano_job()
-    assert told(plans.step("create", new=job), plans.same(plans.claim())) == []
-    assert told(plans.step("update", job, plans.volcano_job(pods=3))) == []
+    assert texts_of(plans.step("create", new=job), plans.same(plans.claim())) == []
+    assert texts_of(plans.step("update", job, plans.volcano_job(pods=3))) == []
 
 
 def test_a_replaced_claim_has_its_reason_and_the_lost_data() -> None:
     step = plans.step(
         "replace", plans.claim(), plans.claim(volume="other"), keys=["spec.volumeName"]
     )
-    (text,) = told(step)
+    (text,) = texts_of(step)
     assert "Claim `checkpoints` is replaced, because `spec.volumeName` cannot be changed" in text
     assert "Its data is lost unless the reclaim policy of its volume is `Retain`" in text
 
 
 def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), retain=True)
-    (text,) = told(step)
+    (text,) = texts_of(step)
     assert "the cluster rejects a second one" in text
     step = plans.step("replace", plans.claim(), plans.claim("next"), name="claim", retain=True)
-    (text,) = told(step)
+    (text,) = texts_of(step)
     assert "Claim `checkpoints` is replaced" in text
     assert "Pods use the new claim `next`" in text
-    (text,) = told(plans.step("delete", plans.claim(), retain=True))
+    (text,) = texts_of(plans.step("delete", plans.claim(), retain=True))
     assert "leaves the stack and stays in the cluster. Its data is kept" in text
 
 
 def test_a_protected_claim_is_reported_as_protected() -> None:
-    (text,) = told(plans.step("delete", plans.claim(), protect=True))
+    (text,) = texts_of(plans.step("delete", plans.claim(), protect=True))
     assert "It is protected: the update is rejected" in text
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), protect=True)
-    assert "the update is rejected" in told(step)[0]
+    assert "the update is rejected" in texts_of(step)[0]
     step["resourcePreEvent"]["metadata"]["new"]["protect"] = False
-    assert "the same change removes the protection" in told(step)[0]
+    assert "the same change removes the protection" in texts_of(step)[0]
 
 
-@pytest.mark.parametrize(("policy", "says"), [("Delete", "is deleted."), ("Retain", "keeps")])
-def test_a_deleted_volume_states_the_fate_of_its_data(policy: str, says: str) -> None:
+@pytest.mark.parametrize(("policy", "message"), [("Delete", "is deleted."), ("Retain", "keeps")])
+def test_a_deleted_volume_states_whether_its_data_is_kept(policy: str, message: str) -> None:
     volume = {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": "shared"},
         "spec": {"persistentVolumeReclaimPolicy": policy},
     }
-    assert says in told(plans.step("delete", volume))[0]
+    assert message in texts_of(plans.step("delete", volume))[0]
 
 
 def test_a_run_that_stays_holds_its_gpus_until_it_ends() -> None:
     step = plans.step("delete", plans.volcano_job(pods=2, gpus=4), retain=True)
-    assert "it continues and holds 8 GPUs" in told(step)[0]
+    assert "it continues and holds 8 GPUs" in texts_of(step)[0]
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
 
@@ -98,7 +98,7 @@ def test_a_run_that_is_replaced_elsewhere_stays_and_a_second_one_starts(
     job = plans.volcano_job(pods=2, gpus=4)
     new = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
     step = plans.step("replace", job, new, retain=True, keys=[key])
-    (text,) = told(step)
+    (text,) = texts_of(step)
     assert "it continues and holds 8 GPUs" in text
     assert f"A second run starts under the same name {place}." in text
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
@@ -109,7 +109,7 @@ def test_a_finished_run_that_is_replaced_elsewhere_starts_again() -> None:
     job = plans.volcano_job()
     new = {**job, "metadata": {**job["metadata"], "namespace": "ml2"}}
     step = plans.step("replace", job, new, outputs=outputs, retain=True)
-    (text,) = told(step)
+    (text,) = texts_of(step)
     assert "It had already succeeded" in text
     assert "A second run starts" in text
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
@@ -118,21 +118,21 @@ def test_a_finished_run_that_is_replaced_elsewhere_starts_again() -> None:
 def test_a_run_that_is_replaced_without_retention_is_killed() -> None:
     job = plans.volcano_job()
     step = plans.step("replace", job, job, keys=["metadata.namespace"])
-    (text,) = told(step)
+    (text,) = texts_of(step)
     assert "it is killed" in text
     assert "second run" not in text
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
 
 
 def test_a_killed_run_loses_its_progress_since_its_checkpoint() -> None:
-    (text,) = told(plans.step("delete", plans.volcano_job()))
+    (text,) = texts_of(plans.step("delete", plans.volcano_job()))
     assert "it is killed, and the work since its last checkpoint is lost" in text
 
 
 def test_a_run_that_has_ended_loses_nothing_and_holds_nothing() -> None:
     outputs = {"status": {"state": {"phase": "Completed"}}}
     step = plans.step("delete", plans.volcano_job(), outputs=outputs, retain=True)
-    assert "It had already succeeded" in told(step)[0]
+    assert "It had already succeeded" in texts_of(step)[0]
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
 
 
@@ -154,7 +154,7 @@ def test_a_run_without_readable_status_may_still_run(status: Any) -> None:
 
 def test_objects_of_a_run_that_stays_are_not_reported_again() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("run-00000000")}
-    assert told(plans.step("delete", service, retain=True)) == []
+    assert texts_of(plans.step("delete", service, retain=True)) == []
 
 
 def sized(storage: str, name: str = "checkpoints") -> plans.Manifest:
@@ -164,25 +164,25 @@ def sized(storage: str, name: str = "checkpoints") -> plans.Manifest:
 
 
 def test_a_claim_that_shrinks_is_a_warning_and_one_that_grows_is_none() -> None:
-    (text,) = told(plans.step("update", sized("50Ti"), sized("1Ti")))
+    (text,) = texts_of(plans.step("update", sized("50Ti"), sized("1Ti")))
     assert "Claim `checkpoints` shrinks from 50Ti to 1Ti" in text
     assert "Kubernetes rejects" in text
-    assert told(plans.step("update", sized("1Ti"), sized("50Ti"))) == []
+    assert texts_of(plans.step("update", sized("1Ti"), sized("50Ti"))) == []
 
 
 def test_a_claim_under_a_new_key_is_empty() -> None:
-    texts = told(
+    texts = texts_of(
         plans.step("delete", plans.claim("old"), retain=True),
         plans.step("create", new=plans.claim("new")),
     )
     assert any("Claim `new` is new and empty, and claim `old` leaves" in text for text in texts)
-    assert told(plans.step("create", new=plans.claim("new"))) == []
+    assert texts_of(plans.step("create", new=plans.claim("new"))) == []
 
 
 def test_a_claim_in_another_namespace_is_a_new_one() -> None:
     moved = plans.claim()
     moved["metadata"]["namespace"] = "research"
-    (text,) = told(plans.step("replace", plans.claim(), moved, retain=True))
+    (text,) = texts_of(plans.step("replace", plans.claim(), moved, retain=True))
     assert "Pods use the new claim `checkpoints` in `research`, which is empty" in text
     assert "refuses" not in text
 
@@ -197,11 +197,11 @@ def serving(run: str) -> plans.Manifest:
 def test_a_server_that_follows_an_untrained_run_is_a_warning() -> None:
     started = plans.step("create", new=plans.volcano_job("run-11111111"))
     followed = plans.step("update", serving("run-00000000"), serving("run-11111111"))
-    (text,) = told(started, followed)
+    (text,) = texts_of(started, followed)
     assert "Deployment `digits` will serve the run `run-11111111`" in text
     assert "which this change starts" in text
     # An existing run may have been trained, and a new server has served nothing before.
-    assert told(plans.same(plans.volcano_job("run-11111111")), followed) == []
+    assert texts_of(plans.same(plans.volcano_job("run-11111111")), followed) == []
 
 
 def test_a_server_of_a_winner_whose_sweep_changes_is_a_warning() -> None:
@@ -222,9 +222,9 @@ def test_a_server_of_a_winner_whose_sweep_changes_is_a_warning() -> None:
         return deployment
 
     followed = plans.step("update", follows("a"), follows("b"))
-    (text,) = told(plans.step("update", searched(8), searched(9)), followed)
+    (text,) = texts_of(plans.step("update", searched(8), searched(9)), followed)
     assert "Deployment `digits` serves the winner of the sweep `digits-sweep`" in text
-    assert told(plans.same(searched(8)), followed) == []
+    assert texts_of(plans.same(searched(8)), followed) == []
 
 
 def test_a_run_that_is_stopped_never_continues() -> None:
@@ -235,23 +235,23 @@ def test_a_run_that_is_stopped_never_continues() -> None:
         "action": "TerminateJob",
         "target": {"kind": "Job", "name": "run-00000000"},
     }
-    (text,) = told(plans.step("create", new=command))
+    (text,) = texts_of(plans.step("create", new=command))
     assert text.startswith("Training run `run-00000000` is stopped permanently")
-    assert told(plans.same(command)) == []
+    assert texts_of(plans.same(command)) == []
 
 
 def test_a_deleted_namespace_deletes_everything_in_it() -> None:
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
-    assert "including claims and their data" in told(plans.step("delete", space))[0]
-    assert "Its content is kept" in told(plans.step("delete", space, retain=True))[0]
+    assert "including claims and their data" in texts_of(plans.step("delete", space))[0]
+    assert "Its content is kept" in texts_of(plans.step("delete", space, retain=True))[0]
 
 
-def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
+def test_the_impact_of_a_suspended_run_states_what_is_lost_and_what_is_kept() -> None:
     job = {**plans.volcano_job(), "apiVersion": "batch/v1"}
     halted = {**job, "spec": {**job["spec"], "suspend": True}}
-    (text,) = told(plans.step("update", job, halted))
+    (text,) = texts_of(plans.step("update", job, halted))
     assert "Training run `run-00000000` is suspended: its pods are terminated" in text
-    assert told(plans.step("update", halted, job), plans.step("update", halted, halted)) == []
+    assert texts_of(plans.step("update", halted, job), plans.step("update", halted, halted)) == []
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
     ids=lambda kept: kept["kind"],
 )
 def test_an_object_that_stays_in_the_cluster_has_no_other_effect(kept: dict[str, Any]) -> None:
-    (text,) = told(plans.step("delete", kept, retain=True))
+    (text,) = texts_of(plans.step("delete", kept, retain=True))
     assert text.endswith("leaves the stack and stays in the cluster.")
 
 
@@ -277,7 +277,7 @@ def scheduled(run: str = "job-0123abcd", **changes: Any) -> list[dict[str, Any]]
 
 def test_a_suspended_schedule_does_not_affect_an_active_run() -> None:
     (_, before), (_, after) = scheduled(), scheduled(suspend=True)
-    (text,) = told(plans.step("update", before, after))
+    (text,) = texts_of(plans.step("update", before, after))
     assert text.startswith("CronJob `job-schedule` is suspended")
     assert "terminated" not in text
 
@@ -285,8 +285,8 @@ def test_a_suspended_schedule_does_not_affect_an_active_run() -> None:
 def test_a_changed_schedule_does_not_affect_an_active_run() -> None:
     (old, before), (new, after) = scheduled(), scheduled("job-9999aaaa")
     created = [plans.step("delete", old), plans.step("create", new=new)]
-    assert told(*created, plans.step("update", before, after)) == []
-    first, _ = told(plans.step("delete", old), plans.step("delete", before))
+    assert texts_of(*created, plans.step("update", before, after)) == []
+    first, _ = texts_of(plans.step("delete", old), plans.step("delete", before))
     assert "it is killed" in first
 
 
@@ -294,7 +294,7 @@ def test_a_changed_schedule_does_not_affect_an_active_run() -> None:
 def test_a_deleted_chart_deletes_objects_of_its_kinds(operation: str) -> None:
     release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}
     new = release if operation == "replace" else None
-    (text,) = told(plans.step(operation, release, new, keys=["namespace"]))
+    (text,) = texts_of(plans.step(operation, release, new, keys=["namespace"]))
     assert text.startswith("Chart release `volcano` is ")
     assert "custom resource definitions may be deleted as well" in text
 
@@ -306,10 +306,10 @@ def test_requests_do_not_fail_when_a_canary_is_removed(weight: int) -> None:
     (old,), (new,) = routes(before), routes(examples.serving(**settings))
     canary = examples.canary_objects(before)["Deployment"]
     change = plans.step("update", old, new) if old != new else plans.same(new)
-    (text,) = told(change, plans.step("delete", canary))
+    (text,) = texts_of(change, plans.step("delete", canary))
     assert text == (
         "Deployment `digits-canary` is deleted. Before that, its route sends all requests to the "
         "stable version."
     )
-    (text,) = told(plans.step("delete", canary))
+    (text,) = texts_of(plans.step("delete", canary))
     assert "Requests fail" in text

@@ -34,7 +34,7 @@ def test_the_marker_is_first_and_names_the_stack() -> None:
     assert marker("drift", "prod") != marker("preview", "prod") != marker("preview", "dev")
 
 
-def test_the_comment_says_what_a_reviewer_needs() -> None:
+def test_the_comment_contains_what_a_reviewer_needs() -> None:
     comment = render(pull_request())
     for fact in (
         "blocked by 1 violation",
@@ -89,13 +89,13 @@ def test_an_empty_report_is_short() -> None:
 
 def test_errors_are_shown_where_nothing_else_explains_the_failure() -> None:
     comment = render(
-        report(plans.said("error", "The configuration has 1 problem"), result="failed")
+        report(plans.diagnostic("error", "The configuration has 1 problem"), result="failed")
     )
     assert "The configuration has 1 problem" in comment
 
 
 def test_an_early_end_is_reported() -> None:
-    early = plans.plan(plans.said("error", "refused"), result="failed", complete=False)
+    early = plans.plan(plans.diagnostic("error", "refused"), result="failed", complete=False)
     comment = render(build(early, stack="prod", prices=TABLE))
     assert "The preview stopped at an error." in comment
     assert "refused" in comment
@@ -143,7 +143,7 @@ def test_amounts_are_written_as_people_write_them(resource: str, value: int, sho
 
 @pytest.mark.parametrize("error", ["x" * 200_000, "line\n" * 40_000, "```\n" * 40_000])
 def test_errors_that_are_too_long_are_cut_inside_a_closed_fence(error: str) -> None:
-    failed = plans.plan(plans.said("error", error), result="failed", complete=False)
+    failed = plans.plan(plans.diagnostic("error", error), result="failed", complete=False)
     shown = render(build(failed, stack="prod", prices=prices.load()))
     assert len(shown) <= MAX_LENGTH
     assert len(shown) > MAX_LENGTH - 1000

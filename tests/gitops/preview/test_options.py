@@ -79,7 +79,9 @@ def test_equal_outputs_are_no_change() -> None:
 
 
 def test_outputs_of_a_failed_preview_are_not_compared() -> None:
-    found = report(outputs({"namespace": "ml"}, {}), plans.said("error", "x"), result="failed")
+    found = report(
+        outputs({"namespace": "ml"}, {}), plans.diagnostic("error", "x"), result="failed"
+    )
     assert found.outputs == []
 
 

@@ -39,7 +39,9 @@ def git(directory: Path, *arguments: str) -> None:
 
 
 def comment(project: Path, base: str | None) -> str:
-    engine = Engine(project / "log", plans.same(plans.claim()), plans.judged(), plans.summary())
+    engine = Engine(
+        project / "log", plans.same(plans.claim()), plans.policy_summary(), plans.summary()
+    )
     options = argparse.Namespace(
         stack="staging", rendered=True, refresh=False, base=base, prices=None, out=project / "out"
     )

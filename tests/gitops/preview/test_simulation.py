@@ -206,7 +206,7 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def found(
     snapshot: Path | None, rules: dict[str, Any] | None = None
 ) -> tuple[Plan, Sequence[tuple[str, bool, str]]]:
-    empty = plan([plans.summary(), plans.judged()])
+    empty = plan([plans.summary(), plans.policy_summary()])
     configuration = None
     if rules is not None and snapshot is not None:
         configuration = snapshot.with_name("rules.json")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# `get pods,events,…` answers from the file `all`, `get KIND` from KIND, `logs … POD` from logs-POD
-# or else `log`. The second call is answered from NAME.2 if that exists. `patch` and `delete` write
-# their arguments to `patches`; the objects are then those of the file `patched`.
+# `get pods,events,…` prints the file `all`, `get KIND` prints KIND, and `logs … POD` prints
+# logs-POD if it exists, otherwise `log`. The second call prints NAME.2 if it exists. `patch` and
+# `delete` append their arguments to `patches` and replace the file `all` with `patched`.
 PROGRAM = """#!/bin/sh
 cd "$(dirname "$0")" || exit 9
 case "$1" in

@@ -36,13 +36,15 @@ def test_the_latest_epoch_and_step_are_reported() -> None:
 
 def test_the_remaining_time_follows_the_observed_epochs() -> None:
     lines = [line(0, "start", epochs=10), epoch(60, 1), epoch(120, 2)]
-    told = Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60), saved=START)
-    assert progress(lines, at(120)) == told
-    assert progress(lines, at(150)) == replace(told, remaining_seconds=pytest.approx(8 * 60 - 30))
+    expected = Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60), saved=START)
+    assert progress(lines, at(120)) == expected
+    assert progress(lines, at(150)) == replace(
+        expected, remaining_seconds=pytest.approx(8 * 60 - 30)
+    )
 
 
 def test_steps_determine_progress_and_remaining_time() -> None:
-    # As of a run of one long epoch, of which only the newest lines are read.
+    # The newest lines of a run with a single long epoch.
     lines = [
         line(at, "step", step=at * 3, loss=0.5, done_epochs=0.25 + at / 1000, epochs=1)
         for at in range(0, 251, 10)
@@ -66,7 +68,7 @@ def test_the_time_left_is_not_known_before_an_epoch_is_done() -> None:
     assert found.remaining_seconds is None
 
 
-def test_the_last_checkpoint_is_that_of_the_state_not_of_its_last_byte() -> None:
+def test_the_last_checkpoint_counts_from_its_state_not_from_its_last_byte() -> None:
     lines = [
         line(0, "resume", epochs=10, done_epochs=4, step=40),
         line(130, "checkpoint", step=80, seconds=30),
@@ -132,8 +134,8 @@ def test_values_that_are_not_numbers_are_omitted() -> None:
 
 
 def test_a_reported_error_replaces_the_last_lines() -> None:
-    told = json.dumps({"event": "error", "message": "no data in /data", "exit_code": 64})
-    assert failure_text(told, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
+    expected = json.dumps({"event": "error", "message": "no data in /data", "exit_code": 64})
+    assert failure_text(expected, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
     assert failure_text("OOM\n", []) == ["OOM"]
     assert failure_text("", ["2026-01-01T00:00:00Z one", "2026-01-01T00:00:01Z two"]) == [
         "one",

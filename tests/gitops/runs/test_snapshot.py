@@ -1,4 +1,4 @@
-"""Answers of kubectl."""
+"""Output of kubectl."""
 
 import json
 import sys

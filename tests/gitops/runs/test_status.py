@@ -199,9 +199,11 @@ def test_kinds_that_must_not_be_listed_are_skipped(tmp_path: Path) -> None:
     found = only(cluster)
     assert (found.state, found.pods, found.cost) == (State.RUNNING, 1, None)
     (tmp_path / "pods").unlink()
-    with pytest.raises(GitopsError, match="cannot list the pods of the cluster: forbidden") as told:
+    with pytest.raises(
+        GitopsError, match="cannot list the pods of the cluster: forbidden"
+    ) as raised:
         only(cluster)
-    assert str(told.value).endswith(
+    assert str(raised.value).endswith(
         "If you may list the pods of a namespace, add --namespace NAME."
     )
     with pytest.raises(GitopsError, match=r"of namespace ml: forbidden: pods$"):

@@ -1,4 +1,4 @@
-"""The table of runs, and the same for machines."""
+"""The table of runs, and the same data as JSON."""
 
 import dataclasses
 import io
@@ -115,11 +115,11 @@ def test_durations_are_abbreviated(seconds: int) -> None:
 
 
 def test_json_output_has_null_for_unknown_values() -> None:
-    told = json.loads(json.dumps(dataclasses.replace(RUN, progress=None, cost=None).as_json()))
-    assert told["pods"] == {"placed": 2, "wanted": 2}
-    assert told["gpus"] == {"nvidia.com/gpu": 16}
-    assert told["cost"] is None
-    assert set(told["progress"].values()) == {None}
+    document = json.loads(json.dumps(dataclasses.replace(RUN, progress=None, cost=None).as_json()))
+    assert document["pods"] == {"placed": 2, "wanted": 2}
+    assert document["gpus"] == {"nvidia.com/gpu": 16}
+    assert document["cost"] is None
+    assert set(document["progress"].values()) == {None}
 
 
 def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
@@ -148,7 +148,7 @@ def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
     assert RUN.as_json()["failureLogCommand"] is None
 
 
-def test_the_picture_of_a_terminal_has_the_text_and_fetches_no_font() -> None:
+def test_the_svg_of_a_terminal_has_the_text_and_fetches_no_font() -> None:
     console = Console(file=io.StringIO(), width=120, record=True)
     console.print(render([RUN], "EUR", NOW))
     picture = as_svg(console, "python -m gitops status")

@@ -16,17 +16,19 @@ def node(gpus: int = 8) -> dict[str, Any]:
     return {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {GPU: f"{gpus}"}}}
 
 
-def pod(job: str | None, *, on: str | None = None, said: str = "", gpus: int = 8) -> dict[str, Any]:
+def pod(
+    job: str | None, *, on: str | None = None, message: str = "", gpus: int = 8
+) -> dict[str, Any]:
     annotations = {} if job is None else {"scheduling.k8s.io/group-name": job}
     limits = {"resources": {"limits": {GPU: str(gpus), "cpu": "1"}}}
-    refused = {"type": "PodScheduled", "status": "False", "message": said}
+    refused = {"type": "PodScheduled", "status": "False", "message": message}
     return {
         "kind": "Pod",
         "metadata": {"namespace": "ml", "name": f"{job}-0", "annotations": annotations},
         "spec": {"nodeName": on, "containers": [limits]},
         "status": {
             "phase": "Running" if on else "Pending",
-            "conditions": [refused] if said else [],
+            "conditions": [refused] if message else [],
         },
     }
 
@@ -170,7 +172,7 @@ def failed(job: str) -> dict[str, Any]:
     return {**ended, "status": {"phase": "Failed"}}
 
 
-def test_a_failure_that_volcano_has_not_seen_is_named() -> None:
+def test_a_failure_that_volcano_has_missed_is_named() -> None:
     found = only(node(64), queue(), job("late"), group("late"), failed("late"), pod("late"))
     assert found.reasons[0] == (
         "Volcano has not restarted the job after the failure of late-0: if this does not change "
@@ -197,9 +199,11 @@ def test_a_running_elastic_job_is_not_restarted_for_a_failed_pod() -> None:
 
 
 def test_volcanos_message_about_a_pod_replaces_the_number_of_missing_pods() -> None:
-    said = "0/1 nodes are unavailable: 1 node(s) had untolerated taint."
-    found = only(node(64), queue(), group("late"), pod("late", said=said), pod("late", said=said))
-    assert found.reasons == (f"Volcano: {said}",)
+    message = "0/1 nodes are unavailable: 1 node(s) had untolerated taint."
+    found = only(
+        node(64), queue(), group("late"), pod("late", message=message), pod("late", message=message)
+    )
+    assert found.reasons == (f"Volcano: {message}",)
 
 
 def test_a_group_that_volcano_has_planned_for_nodes_has_the_reason_of_its_condition() -> None:
@@ -212,7 +216,7 @@ def test_a_group_that_volcano_has_planned_for_nodes_has_the_reason_of_its_condit
         "minAvailable is satisfied"
         for number in range(2)
     )
-    found = only(node(64), queue(), late, *(pod("late", said=said) for said in planned))
+    found = only(node(64), queue(), late, *(pod("late", message=message) for message in planned))
     assert found.reasons == (f"Volcano: {why}",)
 
 
@@ -316,7 +320,7 @@ def test_the_job_set_of_a_suspended_train_job_is_not_reported_separately() -> No
 
 
 def test_a_placed_job_and_a_pod_without_a_group() -> None:
-    alone = pod(None, said="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    alone = pod(None, message="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
     found = only(node(), queue(), group("runs", least=1), pod("runs", on="n"), alone)
     assert str(found) == (
         "ml/None-0: the pod is not scheduled\n"

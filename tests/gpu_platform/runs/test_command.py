@@ -54,10 +54,10 @@ def test_a_dry_run_prints_manifests_and_advice(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert submit(files, "--dry-run") == 0
-    said = capsys.readouterr()
-    (job,) = yaml.safe_load_all(said.out)
+    captured = capsys.readouterr()
+    (job,) = yaml.safe_load_all(captured.out)
     assert (job["kind"], job["metadata"]["namespace"]) == ("Job", "vision")
-    assert "violates the advisory rule training-ends" in said.err
+    assert "violates the advisory rule training-ends" in captured.err
 
 
 def test_every_step_has_a_cost(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,13 +83,13 @@ def test_the_policies_are_those_of_the_stack(
 
 def test_a_mandatory_policy_refuses_a_run(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert submit(files, "--dry-run", "--policy-config", str(files / "strict.json")) == 3
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "violates the mandatory rule training-ends" in said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "violates the mandatory rule training-ends" in captured.err
 
 
 @pytest.mark.parametrize(
-    ("file", "says"),
+    ("file", "message"),
     [
         ("array.json", "it must be a JSON object"),
         ("broken.json", "is not JSON"),
@@ -98,10 +98,10 @@ def test_a_mandatory_policy_refuses_a_run(files: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_a_wrong_configuration_of_policies_is_named(
-    file: str, says: str, files: Path, capsys: pytest.CaptureFixture[str]
+    file: str, message: str, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert submit(files, "--dry-run", "--policy-config", str(files / file)) == 1
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_run_of_another_namespace_is_refused(
@@ -134,12 +134,12 @@ def test_wrong_arguments_exit_with_their_own_status(arguments: list[str]) -> Non
     assert left.value.code == 64
 
 
-def test_help_teaches_the_file_and_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_describes_the_file_and_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--help"])
     assert left.value.code == 0
-    said = capsys.readouterr().out
-    assert all(words in said for words in ("job.yaml", "exit status", "--follow", "queue:"))
+    captured = capsys.readouterr().out
+    assert all(words in captured for words in ("job.yaml", "exit status", "--follow", "queue:"))
 
 
 def test_a_simulation_submits_nothing(
@@ -172,13 +172,13 @@ def test_ctrl_c_while_following_leaves_the_run(
     monkeypatch.setattr(Member, "create", lambda *_: True)
     monkeypatch.setattr(Member, "follow", interrupted)
     assert submit(files, "--follow") == 130
-    said = capsys.readouterr()
-    assert said.out.startswith("tiny-")
-    assert "interrupted; objects that were created remain" in said.err
+    captured = capsys.readouterr()
+    assert captured.out.startswith("tiny-")
+    assert "interrupted; objects that were created remain" in captured.err
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("found", "message"),
     [
         (None, "the number of free nvidia.com/gpu in queue research is unknown"),
         (("12", None), "12 nvidia.com/gpu are allocated in queue research, which has no limit"),
@@ -192,7 +192,7 @@ def test_ctrl_c_while_following_leaves_the_run(
 )
 def test_a_run_states_what_its_queue_leaves(
     found: tuple[str, str | None] | None,
-    says: str,
+    message: str,
     files: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -201,4 +201,4 @@ def test_a_run_states_what_its_queue_leaves(
     monkeypatch.setattr(Member, "quota", lambda *_: iter(()))
     monkeypatch.setattr(Member, "queue", lambda *_: found)
     assert main(["run", str(files / "job.yaml"), "--namespace", "vision", "--dry-run"]) == 0
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err

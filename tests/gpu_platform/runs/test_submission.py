@@ -1,4 +1,4 @@
-"""Runs of members are those that the stack would make."""
+"""Runs of members equal those that the stack would create."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def submitted(description: Description, tmp_path: Path) -> list[Submission]:
 
 
 def of_stack(plan: Plan, submission: Submission) -> list[dict[str, Any]]:
-    """Return the objects that the stack makes for a run."""
+    """Return the objects that the stack creates for a run."""
     return [plan.inputs(name) for name in plan.resources if name.startswith(f"{submission.name}-")]
 
 
@@ -84,20 +84,20 @@ def test_runs_have_the_same_names_and_objects_as_in_a_stack(
         assert canonical(submission.manifests) == canonical(of_stack(plan, submission))
 
 
-def test_the_policies_say_the_same_of_a_run_as_of_that_of_a_stack(
+def test_policies_report_the_same_violations_for_a_run_as_in_a_stack(
     plan: Plan, submitted: list[Submission], description: Description
 ) -> None:
     queues = {"existingQueues": [*(description.platform.queues or ())]}
     configuration = configure({"training-queue-declared": queues}, RULES)
-    told = set()
+    violated = set()
     for submission in submitted:
         items = {"apiVersion": "v1", "kind": "List", "items": of_stack(plan, submission)}
         documents = list(read("stack", json.dumps(items).encode()))
         expected = evaluate(documents, configuration, whole_stack=False)
         found = violations(submission, description.platform, {})
         assert {(f.rule, f.message) for f in found} == {(f.rule, f.message) for f in expected}
-        told |= {f.rule for f in found}
-    assert told
+        violated |= {f.rule for f in found}
+    assert violated
 
 
 def test_printed_objects_are_read_by_kubectl_without_changes(submitted: list[Submission]) -> None:
@@ -144,7 +144,7 @@ def test_the_exported_configuration_has_the_same_jobs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "says"),
+    ("edit", "wanted"),
     [
         ({"queue": "nowhere"}, "queue is 'nowhere'"),
         ({"image": "nothing"}, "image is 'nothing'"),
@@ -152,17 +152,17 @@ def test_the_exported_configuration_has_the_same_jobs(tmp_path: Path) -> None:
     ],
 )
 def test_a_job_that_does_not_fit_the_platform_is_refused(
-    edit: dict[str, str], says: str, description: Description, tmp_path: Path
+    edit: dict[str, str], wanted: str, description: Description, tmp_path: Path
 ) -> None:
     job = stacks()[0]["training"]["jobs"]["digits"] | edit
     file = tmp_path / "jobs.yaml"
     file.write_text(yaml.safe_dump({"digits": job}))
-    with pytest.raises(GitopsError, match=says):
+    with pytest.raises(GitopsError, match=wanted):
         list(submissions(read_jobs(file), description))
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "wanted"),
     [
         ("digits: {nods: 2}", "did you mean 'nodes'"),
         ("digits: {cpu: 1", "jobs.yaml"),
@@ -171,10 +171,10 @@ def test_a_job_that_does_not_fit_the_platform_is_refused(
         ("", "contains no jobs"),
     ],
 )
-def test_mistakes_in_the_file_are_named(text: str, says: str, tmp_path: Path) -> None:
+def test_mistakes_in_the_file_are_named(text: str, wanted: str, tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(text)
-    with pytest.raises(GitopsError, match=says):
+    with pytest.raises(GitopsError, match=wanted):
         read_jobs(file)
 
 

@@ -12,7 +12,7 @@ import kserve
 import numpy as np
 
 MODEL = "digits"
-Heard = dict[str, Any]
+Responses = dict[str, Any]
 
 
 def kserve_request(images: Any, binary: bool) -> Any:
@@ -21,7 +21,7 @@ def kserve_request(images: Any, binary: bool) -> Any:
     return kserve.InferRequest(MODEL, [sent], request_id="mine")
 
 
-def understood(response: Any) -> Heard:
+def parsed(response: Any) -> Responses:
     outputs = {output.name: output.as_numpy() for output in response.outputs}
     labels = outputs["label"].ravel()
     return {
@@ -32,7 +32,7 @@ def understood(response: Any) -> Heard:
     }
 
 
-async def kserve_rest(url: str, images: Any, binary: bool) -> Heard:
+async def kserve_rest(url: str, images: Any, binary: bool) -> Responses:
     async with kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2")) as client:
         response = await client.infer(url, kserve_request(images, binary), model_name=MODEL)
         ready = await client.is_model_ready(url, MODEL)
@@ -43,7 +43,7 @@ async def kserve_rest(url: str, images: Any, binary: bool) -> Heard:
         except Exception as caught:
             error = str(caught)
         return {
-            **understood(response),
+            **parsed(response),
             "ready": ready,
             "error": error,
             "live": await client.is_server_live(url),

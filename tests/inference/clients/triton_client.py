@@ -13,10 +13,10 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import InferenceServerException
 
 MODEL = "digits"
-Heard = dict[str, Any]
+Responses = dict[str, Any]
 
 
-def ask(url: str, images: Any, binary: bool) -> Heard:
+def ask(url: str, images: Any, binary: bool) -> Responses:
     with InferenceServerClient(url) as client:
         sent = InferInput("images", list(images.shape), "FP32")
         sent.set_data_from_numpy(images, binary_data=binary)
@@ -56,7 +56,7 @@ def tensor(images: Any) -> InferInput:
     return sent
 
 
-def accepted(url: str, admin_url: str, images: Any) -> Heard:
+def accepted(url: str, admin_url: str, images: Any) -> Responses:
     """Return the responses to the remaining calls that the server supports."""
     with InferenceServerClient(url) as client, InferenceServerClient(admin_url) as admin:
         admin.load_model(MODEL)

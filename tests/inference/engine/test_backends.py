@@ -1,4 +1,4 @@
-"""Each backend compared with the network."""
+"""Outputs of each backend, compared with those of the PyTorch network."""
 
 import contextlib
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ def taken(queue: Queue) -> list[Request]:
     return [piece.request for piece in queue.take(1.0).pieces]
 
 
-def displaced(one: Request) -> bool:
+def evicted(one: Request) -> bool:
     return one.future.done() and isinstance(one.future.exception(), OverloadedError)
 
 
@@ -51,10 +51,10 @@ async def test_a_client_keeps_its_order_after_a_returned_batch() -> None:
     assert taken(queue) == requests[:2]
 
 
-async def test_full_queue_displaces_the_newest_of_the_largest_client() -> None:
+async def test_full_queue_evicts_the_newest_of_the_largest_client() -> None:
     queue, many, few = Queue(1, 4, 1000), [request("a") for _ in range(4)], request("b")
     put(queue, *many, few)
-    assert [displaced(one) for one in many] == [False, False, False, True]
+    assert [evicted(one) for one in many] == [False, False, False, True]
     assert queue.samples == 4
     assert taken(queue) == [many[0]]
     assert taken(queue) == [few]
@@ -71,20 +71,20 @@ async def test_full_queue_refuses_the_largest_client() -> None:
     assert queue.samples == 4
 
 
-async def test_full_memory_displaces_the_client_with_most_bytes() -> None:
+async def test_full_memory_evicts_the_client_with_most_bytes() -> None:
     queue = Queue(8, 100, 400)
     large, small = request("a", width=80), [request("b") for _ in range(5)]
     put(queue, *small, large)
     late = request("c", width=20)
     put(queue, late)
-    assert displaced(large)
+    assert evicted(large)
     assert taken(queue) == small
     assert taken(queue) == [late]
     assert not queue
     put(queue, request("a", width=100))
 
 
-async def test_displaced_and_cancelled_requests_are_not_counted() -> None:
+async def test_evicted_and_cancelled_requests_are_not_counted() -> None:
     queue, many = Queue(1, 4, 1000), [request("a") for _ in range(4)]
     put(queue, *many)
     many[2].future.cancel()
@@ -97,12 +97,12 @@ async def test_displaced_and_cancelled_requests_are_not_counted() -> None:
     put(queue, request("a", samples=4))
 
 
-async def test_a_request_split_into_pieces_is_displaced_as_a_whole() -> None:
+async def test_a_request_split_into_pieces_is_evicted_as_a_whole() -> None:
     queue, large, late = Queue(2, 6, 1000), request("a", samples=6), request("b", samples=2)
     put(queue, large)
     assert taken(queue) == [large]
     put(queue, request("b", samples=1), late)
-    assert displaced(large)
+    assert evicted(large)
     assert queue.samples == 3
 
 

@@ -21,7 +21,7 @@ from inference.engine.process import SLOTS
 from tests.inference.engine.exports import Serve, infer, outcome, sample, until, worker_pids
 from tests.inference.engine.probes import FAIL, FINE, LONG, REFUSE, REFUSE_AT_LENGTH, SLEEP
 
-A_MOMENT = 0.2
+BUSY_SECONDS = 0.2
 """Seconds for which the worker is busy while requests are sent."""
 
 
@@ -58,14 +58,14 @@ async def test_under_load_a_batch_waits_for_the_expected_samples(probe: Path, se
         await until(lambda: not engine.pool.idle)
         waiting = [asyncio.create_task(infer(engine.pool, sample(FINE))) for _ in range(3)]
         await busy
-        # Four samples existed at its end.
+        # Four samples existed when the previous batch ended.
         waiting.append(asyncio.create_task(infer(engine.pool, sample(FINE))))
         assert [answer.batch for answer in await asyncio.gather(*waiting)] == [4] * 4
 
 
 async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
-        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         requests = [
             sample(FINE, value=1),
@@ -91,7 +91,7 @@ async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) 
 
 async def test_long_errors_of_one_batch_reach_their_requests(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_batch=96) as engine:
-        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         kinds = [REFUSE_AT_LENGTH if number % 5 == 0 else FINE for number in range(96)]
         requests = [sample(kind, value=number) for number, kind in enumerate(kinds)]
@@ -114,7 +114,7 @@ async def test_requests_of_one_batch_get_only_the_outputs_that_they_need(
 ) -> None:
     async with serve(probe, max_batch=4) as engine:
         pool, never = engine.pool, float("inf")
-        busy = asyncio.create_task(infer(pool, sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not pool.idle)
         split = pool.submit(sample(FINE, value=3, count=7), never, "", frozenset({"value"}))
         text = pool.submit(sample(FINE, value=4), never, "", frozenset({"text", "value"}))
@@ -161,7 +161,7 @@ async def test_pieces_with_outputs_of_different_widths_fail_only_their_request(
     inputs = sample(FINE, value=2, count=9)
     inputs["inputs"][8, 2] = 5
     async with serve(probe, max_batch=8, **PADDED) as engine, asyncio.timeout(60):
-        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         # The small request shares the second batch of the large one.
         large, small = await asyncio.gather(
@@ -182,7 +182,7 @@ async def test_requests_computed_separately_may_have_outputs_of_different_widths
 ) -> None:
     async with serve(probe, **PADDED) as engine:
         pids = worker_pids(engine)
-        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         values = [1, 3, 1, 2]
         *answers, refused = await asyncio.gather(
@@ -236,7 +236,7 @@ async def test_without_memory_for_a_batch_its_requests_fail(
 async def test_a_full_queue_refuses_with_a_retry_time(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_queue=4, max_batch=2) as engine:
         await infer(engine.pool, sample(SLEEP, 0.05))
-        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         # The worker has one more batch, and four samples are queued.
         waiting = [asyncio.create_task(infer(engine.pool, sample(FINE))) for _ in range(6)]
@@ -262,10 +262,10 @@ async def test_a_request_that_expires_in_the_queue_is_not_computed(
 ) -> None:
     loop = asyncio.get_running_loop()
     async with serve(probe) as engine:
-        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, 2 * A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, 2 * BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         with pytest.raises(DeadlineError, match="the deadline passed"):
-            await infer(engine.pool, sample(FINE), loop.time() + A_MOMENT / 4)
+            await infer(engine.pool, sample(FINE), loop.time() + BUSY_SECONDS / 4)
         assert not busy.done()
         assert engine.queued == 0
         before = (await busy).outputs["before"][0]
@@ -290,7 +290,7 @@ async def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once(
 
 async def test_a_cancelled_request_is_not_computed(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
-        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         waiting = asyncio.create_task(infer(engine.pool, sample(FINE, count=7)))
         await until(lambda: engine.queued == 7)

@@ -138,7 +138,7 @@ def test_weights_outside_the_export_are_refused(export: Path) -> None:
         ({"model": "alexnet"}, "unknown model alexnet: use digits-net, mnist-net"),
         ({"model": "shutil:rmtree"}, "'shutil:rmtree', which is not part of this project"),
         ({"model": "gpt"}, r"gpt takes inputs of shape \(256,\), not \(1, 8, 8\)"),
-        ({"options": {"layers": 2}}, "model_options of digits-net: layers is not known here"),
+        ({"options": {"layers": 2}}, "model_options of digits-net: layers is not a known setting"),
         ({"input_shape": [3, 8, 8]}, "digits-net takes inputs of"),
         ({"classes": ["a", "b"]}, "there are 2 classes for 10 outputs"),
         ({"classes": ["a", "b"], "outputs": 2}, r"tensor fc2.\w+ is torch.float32 \[10"),

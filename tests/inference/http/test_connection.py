@@ -1,4 +1,4 @@
-"""What one connection may hold, and whose time counts, without a network."""
+"""Limits on the memory and time of one connection, without a network."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ INFER = b"POST /infer HTTP/1.1\r\nHost: a\r\n"
 
 
 class Outputs:
-    """What a model has computed."""
+    """Outputs of a model."""
 
 
 def finish(_: Request, __: Outputs, ___: object) -> Response:
@@ -28,7 +28,7 @@ def finish(_: Request, __: Outputs, ___: object) -> Response:
 
 
 class Computing:
-    """An application whose answers come when the test gives them."""
+    """An application that responds when the test supplies the result."""
 
     draining = False
     busy = HttpError(503, "busy")
@@ -64,7 +64,7 @@ class Computing:
 
 
 class Transport(asyncio.Transport):
-    """Remembers what was written, and whether the connection is read."""
+    """Records what was written, and whether the connection is being read."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from tests.inference.serving import Server, serving, value
 from tests.training.programs import until
 
 INFER = "/v2/models/probe/infer"
-MOST = 3
+MAX_IN_FLIGHT = 3
 """Two requests with the worker, and one in the queue."""
 CONNECTIONS = 60
 BUFFERED = 2_000_000
@@ -106,11 +106,12 @@ def raw() -> Iterator[Connect]:
 def test_excess_requests_are_refused_before_their_bodies_are_read(
     small: Server, raw: Connect, released: Callable[[], None]
 ) -> None:
-    with ThreadPoolExecutor(MOST) as senders:
+    with ThreadPoolExecutor(MAX_IN_FLIGHT) as senders:
         held = [
-            senders.submit(small.client.post, INFER, content=body(HOLD, LONG)) for _ in range(MOST)
+            senders.submit(small.client.post, INFER, content=body(HOLD, LONG))
+            for _ in range(MAX_IN_FLIGHT)
         ]
-        until(lambda: small.in_flight == MOST)
+        until(lambda: small.in_flight == MAX_IN_FLIGHT)
         unsent, short = raw(small), raw(small)
         unsent.head(1_000_000)
         assert (found := unsent.answer())[0] == 429
@@ -122,7 +123,7 @@ def test_excess_requests_are_refused_before_their_bodies_are_read(
             status, headers = short.answer()
             assert (status, headers.get("connection")) == (429, None)
         released()
-        assert sorted(one.result().status_code for one in held) == [200] * MOST
+        assert sorted(one.result().status_code for one in held) == [200] * MAX_IN_FLIGHT
         short.send(body(FINE))
         assert short.answer()[0] == 200
 
@@ -141,7 +142,7 @@ def test_probes_and_metrics_are_answered_while_the_model_computes(
 
 
 def test_slow_uploads_do_not_block_other_requests(small: Server, raw: Connect) -> None:
-    slow = [raw(small) for _ in range(MOST)]
+    slow = [raw(small) for _ in range(MAX_IN_FLIGHT)]
     for one in slow:
         one.head(100)
     until(lambda: small.in_flight == len(slow))

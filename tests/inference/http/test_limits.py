@@ -42,7 +42,7 @@ async def test_a_failed_check_closes_its_connection_and_sweeps_continue(
 
 
 class Uploading:
-    """A connection whose body arrives."""
+    """A connection that is receiving a body."""
 
     sheddable = True
 
@@ -134,7 +134,7 @@ def test_an_unfinished_body_loses_its_connection_to_a_new_one(peers: int) -> Non
 
 
 class Waiting:
-    """A connection that has always more to receive or to parse."""
+    """A connection that always has more to receive or to parse."""
 
     def __init__(self, turns: Turns, clock: "Clock | None" = None) -> None:
         self.turns, self.queued, self.clock = 0, turns, clock
@@ -158,7 +158,7 @@ async def test_large_bodies_are_received_in_turns() -> None:
 
 
 class Clock:
-    """A time that only passes in turns and in pauses; it replaces that of the event loop."""
+    """A clock that advances only during turns and pauses; it replaces the event loop's clock."""
 
     now = 100.0
 

@@ -24,7 +24,7 @@ from tests.inference.protocol.models import SERVED, answer, taking
 from tests.unicode import ALPHABET
 
 DEEP = "brackets"
-"""Stands for a list that is nested too deeply for a conversion."""
+"""Placeholder for a list that is nested too deeply for a conversion."""
 
 TENSOR: dict[str, Any] = {
     "name": "images",

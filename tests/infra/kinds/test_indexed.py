@@ -104,7 +104,7 @@ def test_a_job_without_fatal_exit_codes_retries_every_failure() -> None:
     assert rule["action"] == "Ignore"
 
 
-def test_a_suspended_job_has_it_in_its_specification() -> None:
+def test_a_suspended_job_is_suspended_by_its_specification() -> None:
     assert build(replace(GANG, suspend=True))["Job"]["spec"]["suspend"] is True
 
 

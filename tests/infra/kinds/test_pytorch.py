@@ -67,7 +67,7 @@ def test_the_pods_meet_at_the_operators_address() -> None:
     assert "--master-addr=$(MASTER_ADDR)" in command
 
 
-def test_a_suspended_job_has_it_in_its_run_policy() -> None:
+def test_a_suspended_job_is_suspended_by_its_run_policy() -> None:
     assert spec(state="suspended")["runPolicy"]["suspend"] is True
     assert "suspend" not in spec()["runPolicy"]
 

@@ -72,5 +72,5 @@ def test_the_pods_meet_at_the_host_name_of_pod_0() -> None:
     assert "--nnodes=2" in container["command"]
 
 
-def test_a_suspended_job_has_it_in_the_train_job() -> None:
+def test_a_suspended_job_is_suspended_by_the_train_job() -> None:
     assert kind_of(job("trainjob", state="suspended"), "TrainJob")["spec"]["suspend"] is True

@@ -112,7 +112,7 @@ def _used(tests: Sequence[dict[str, Any]], alerts: Collection[str]) -> set[str]:
     return found
 
 
-def told(
+def expression_test(
     series: dict[str, str], minutes: int, expr: str, *samples: dict[str, Any]
 ) -> dict[str, Any]:
     """Return a promtool test of an expression over series with one value per minute."""

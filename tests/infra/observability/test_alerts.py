@@ -11,7 +11,7 @@ from infra.settings.monitoring import (
     ExistingExporterSettings,
     MonitoringSettings,
 )
-from tests.infra.observability.promtool import SETTINGS, check, check_all, promtool, told
+from tests.infra.observability.promtool import SETTINGS, check, check_all, expression_test, promtool
 
 POD = 'namespace="ml", pod="p"'
 RUN = f'{POD}, run="digits-1"'
@@ -90,7 +90,7 @@ CASES = [
         "GpuXidError",
         30,
         {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "0x25 79x30"},
-        {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "79x60"},  # of long ago
+        {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "79x60"},  # an old error
     ),
     Case(
         "GpuXidError",
@@ -100,7 +100,7 @@ CASES = [
             f'DCGM_FI_DEV_XID_ERRORS{{{GPU}, err_code="31"}}': "31x25 stale",
             f'DCGM_FI_DEV_XID_ERRORS{{{GPU}, err_code="79"}}': "_x26 79x30",
         },
-        # Of long ago, and another pod has the GPU now.
+        # An old error, and another pod has the GPU now.
         {
             f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "79x25 stale",
             f"DCGM_FI_DEV_XID_ERRORS{{{GPU.replace('p', 'q', 2)}}}": "_x26 79x30",
@@ -409,7 +409,7 @@ def program() -> Path:
 
 def firing(case: Case, series: dict[str, str], count: int) -> dict[str, object]:
     expr = f'count(ALERTS{{alertname="{case.alert}", alertstate="firing"}}) or vector(0)'
-    return told(series, case.minutes, expr, {"labels": "{}", "value": count})
+    return expression_test(series, case.minutes, expr, {"labels": "{}", "value": count})
 
 
 def test_every_alert_fires(program: Path, tmp_path: Path) -> None:
@@ -424,8 +424,8 @@ def test_every_alert_is_silent_where_nothing_is_wrong(program: Path, tmp_path: P
 
 def test_promtool_detects_a_wrong_expectation(program: Path, tmp_path: Path) -> None:
     case = CASES[0]
-    said = check(program, tmp_path, firing(case, case.silent, 1), alerts=[case.alert])
-    assert case.alert in said
+    output = check(program, tmp_path, firing(case, case.silent, 1), alerts=[case.alert])
+    assert case.alert in output
 
 
 def test_every_alert_has_a_case() -> None:
@@ -453,7 +453,7 @@ def test_series_of_gpus_are_expected_of_the_stacks_exporter_and_of_an_existing_o
 
 def test_descriptions_name_their_subject(program: Path, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.alert == "RestartsInARow")
-    test = told(case.fires, case.minutes, "vector(0)", {"labels": "{}", "value": 0})
+    test = expression_test(case.fires, case.minutes, "vector(0)", {"labels": "{}", "value": 0})
     labels = {"namespace": "ml", "pod": "p", "severity": "critical", "part_of": "gpu-platform"}
     annotations = {
         "summary": "ml/p restarts repeatedly",
@@ -472,7 +472,7 @@ def test_a_waiting_gang_is_reported_with_its_queue(program: Path, tmp_path: Path
     expr = f'ALERTS{{alertname="{case.alert}"}}'
     told_of = 'namespace="ml", queue="vision", job_id="digits-1", severity="warning"'
     labels = f'{expr[:-1]}, alertstate="firing", part_of="gpu-platform", {told_of}}}'
-    test = told(case.fires, case.minutes, expr, {"labels": labels, "value": 1})
+    test = expression_test(case.fires, case.minutes, expr, {"labels": labels, "value": 1})
     assert check(program, tmp_path, test, alerts=[case.alert]) == ""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from infra.manifests import Manifest
 from infra.observability.dashboards import config_maps, pages
 from infra.settings.monitoring import MonitoringSettings
-from tests.infra.observability.promtool import check, promtool, told
+from tests.infra.observability.promtool import check, expression_test, promtool
 
 SETTINGS = MonitoringSettings(prometheus="operator", gpu_prices={"NVIDIA-L4": 0.75})
 CHOSEN = {"$__range": "1h", "$namespace": "ml", "$run": "a", "$service": "digits"}
@@ -100,7 +100,7 @@ def test_a_query_without_data_is_detected(tmp_path: Path) -> None:
 
 def has_data(*asked: str) -> dict[str, Any]:
     """Return a test of promtool that requires a result of each query."""
-    test = told(SERIES, 128, "vector(1)", {"labels": "{}", "value": 1})
+    test = expression_test(SERIES, 128, "vector(1)", {"labels": "{}", "value": 1})
     test["promql_expr_test"] = [
         {
             "expr": f"count({query}) > bool 0 or vector(0)",

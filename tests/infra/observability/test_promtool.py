@@ -1,4 +1,4 @@
-"""promtool from Debian's package, for tests that ask for it at the same time."""
+"""promtool from Debian's package, for tests that need it at the same time."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

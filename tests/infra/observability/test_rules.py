@@ -8,7 +8,7 @@ import pytest
 from infra.observability.rules import hours
 from recorder.node_decisions import Policy
 from recorder.node_health import xid_query
-from tests.infra.observability.promtool import check, promtool, told
+from tests.infra.observability.promtool import check, expression_test, promtool
 
 REQUEST = 'resource="nvidia_com_gpu", container="training"'
 
@@ -78,7 +78,9 @@ GPUS: list[tuple[str, list[tuple[str, float]]]] = [
 
 def test_gpus_and_their_cost_are_of_the_pods_that_have_them(program: Path, tmp_path: Path) -> None:
     tests = (
-        told(SERIES, 10, name, *(of(f"{name}{labels}", value) for labels, value in samples))
+        expression_test(
+            SERIES, 10, name, *(of(f"{name}{labels}", value) for labels, value in samples)
+        )
         for name, samples in GPUS
     )
     assert check(program, tmp_path, *tests) == ""
@@ -113,7 +115,7 @@ def test_a_listed_error_is_not_hidden_by_a_later_one_until_the_gpu_is_reset(
         samples = [
             of(f'{{Hostname="gpu-node-0", gpu="{gpu}"}}', xid) for gpu, xid in ((0, first), (1, 0))
         ]
-        return told(series, errors.count(" "), query, *samples)
+        return expression_test(series, errors.count(" "), query, *samples)
 
     assert check(program, tmp_path, *(test(*case) for case in XIDS)) == ""
 
@@ -129,7 +131,10 @@ def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(
         of('gpu_platform:queue_gpus{queue="language"}', 4),
         of("gpu_platform:queue_gpus", 1),
     ]
-    assert check(program, tmp_path, told(series, 10, "gpu_platform:queue_gpus", *expected)) == ""
+    assert (
+        check(program, tmp_path, expression_test(series, 10, "gpu_platform:queue_gpus", *expected))
+        == ""
+    )
 
 
 DEVICES = {
@@ -154,7 +159,7 @@ def test_accelerators_of_every_vendor_are_counted_and_no_other_device(
             for name, value in pod("a-0", "a", "vision", 8).items()
         }
         expected = [of('gpu_platform:team_gpus{namespace="ml"}', 8)] if counted else []
-        return told(series, 10, "gpu_platform:team_gpus", *expected)
+        return expression_test(series, 10, "gpu_platform:team_gpus", *expected)
 
     assert check(program, tmp_path, *(test(*device) for device in DEVICES.items())) == ""
 
@@ -162,7 +167,7 @@ def test_accelerators_of_every_vendor_are_counted_and_no_other_device(
 def test_gpu_hours_are_the_sum_over_time(program: Path, tmp_path: Path) -> None:
     expr = f"round({hours('gpu_platform:queue_gpus', '1h', 30)})"
     expected = [of('{queue="vision"}', 16), of('{queue="language"}', 4)]
-    assert check(program, tmp_path, told(SERIES, 120, expr, *expected)) == ""
+    assert check(program, tmp_path, expression_test(SERIES, 120, expr, *expected)) == ""
 
 
 def steps(values: str) -> dict[str, str]:
@@ -218,7 +223,7 @@ def test_goodput_is_the_share_of_the_pods_time_that_goes_into_steps(
 ) -> None:
     name = "gpu_platform:run_goodput"
     tests = (
-        told(series, 15, name, of(f'{name}{{namespace="ml", run="a"}}', share))
+        expression_test(series, 15, name, of(f'{name}{{namespace="ml", run="a"}}', share))
         for series, share in GOODPUT
     )
     assert check(program, tmp_path, *tests) == ""
@@ -234,7 +239,7 @@ def test_the_time_to_a_gang_is_until_its_last_pod_has_a_node(program: Path, tmp_
     }
     name = "gpu_platform:run_seconds_to_gang"
     expected = of(f'{name}{{namespace="ml", run="a"}}', 90)
-    assert check(program, tmp_path, told(series, 10, name, expected)) == ""
+    assert check(program, tmp_path, expression_test(series, 10, name, expected)) == ""
 
 
 def test_pods_of_earlier_attempts_do_not_count_for_the_time_to_a_gang(
@@ -250,7 +255,7 @@ def test_pods_of_earlier_attempts_do_not_count_for_the_time_to_a_gang(
     }
     name = "gpu_platform:run_seconds_to_gang"
     expected = of(f'{name}{{namespace="ml", run="a"}}', 20)
-    assert check(program, tmp_path, told(series, 10, name, expected)) == ""
+    assert check(program, tmp_path, expression_test(series, 10, name, expected)) == ""
 
 
 def gang(start: str, milliseconds: str, missing: str) -> dict[str, str]:
@@ -279,13 +284,16 @@ WAITS: list[tuple[dict[str, str], int, float]] = [
 def test_a_gang_has_waited_until_it_was_complete(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:queue_wait_seconds"
     gangs = f'{name}{{namespace="ml", queue="vision", gang="g"}}'
-    tests = (told(series, minutes, name, of(gangs, seconds)) for series, minutes, seconds in WAITS)
+    tests = (
+        expression_test(series, minutes, name, of(gangs, seconds))
+        for series, minutes, seconds in WAITS
+    )
     assert check(program, tmp_path, *tests) == ""
 
 
 def test_a_gang_that_is_gone_does_not_wait(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:queue_wait_seconds"
-    test = told(gang("0x10 stale", "90000x10 stale", "0x10 stale"), 20, name)
+    test = expression_test(gang("0x10 stale", "90000x10 stale", "0x10 stale"), 20, name)
     assert check(program, tmp_path, test) == ""
 
 
@@ -293,4 +301,4 @@ def test_gangs_that_wait_are_counted_by_queue(program: Path, tmp_path: Path) -> 
     name = "gpu_platform:queue_pending_gangs"
     series = {'volcano_queue_pod_group_pending_count{queue_name="vision"}': "3x10"}
     expected = of(f'{name}{{queue="vision"}}', 3)
-    assert check(program, tmp_path, told(series, 5, name, expected)) == ""
+    assert check(program, tmp_path, expression_test(series, 5, name, expected)) == ""

@@ -29,9 +29,11 @@ def values(**settings: Any) -> dict[str, Any]:
 def test_kube_state_metrics_exports_the_documented_labels() -> None:
     flags = values()["kube-state-metrics"]
     page = (CHECKOUT / "docs" / "monitoring.md").read_text()
-    said = dict(re.findall(r"^--metric-(labels|annotations)-allowlist=(\S+)$", page, re.MULTILINE))
-    assert ",".join(flags["metricLabelsAllowlist"]) == said["labels"]
-    assert ",".join(flags["metricAnnotationsAllowList"]) == said["annotations"]
+    allowlists = dict(
+        re.findall(r"^--metric-(labels|annotations)-allowlist=(\S+)$", page, re.MULTILINE)
+    )
+    assert ",".join(flags["metricLabelsAllowlist"]) == allowlists["labels"]
+    assert ",".join(flags["metricAnnotationsAllowList"]) == allowlists["annotations"]
 
 
 def test_grafana_finds_the_dashboards_by_their_label() -> None:
@@ -69,7 +71,7 @@ def test_the_chart_can_upgrade_its_definitions(provision: Provision) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"prometheus": "plain"}, "prometheus is plain: set prometheus to operator"),
         ({"labels": {"team": "ml"}}, "add release: kube-prometheus-stack to labels"),
@@ -81,8 +83,8 @@ def test_the_chart_can_upgrade_its_definitions(provision: Provision) -> None:
         ({"kube_prometheus_stack": {"install": True, "version": "latest"}}, "pattern"),
     ],
 )
-def test_what_does_not_fit_the_chart_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_what_does_not_fit_the_chart_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         MonitoringSettings.model_validate({**INSTALLED, **settings})
 
 

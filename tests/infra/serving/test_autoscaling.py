@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from infra.serving.autoscaling import autoscaler
-from tests.infra.observability.promtool import check, promtool, told
+from tests.infra.observability.promtool import check, expression_test, promtool
 from tests.infra.serving.examples import objects, serving
 
 KEDA = {"prometheus": "http://prometheus.monitoring:9090"}
@@ -106,5 +106,5 @@ def test_the_query_of_keda_counts(load: str, tmp_path: Path) -> None:
     scaling = {"max": 5, "requests_in_flight": 8, "keda": KEDA}
     (trigger,) = autoscaler(serving(autoscaling=scaling))["spec"]["triggers"]
     query = f"round({trigger['metadata']['query']})"
-    test = told(series, 2, query, {"labels": "{}", "value": expected})
+    test = expression_test(series, 2, query, {"labels": "{}", "value": expected})
     assert check(promtool(), tmp_path, {**test, "interval": "15s"}) == ""

@@ -164,12 +164,12 @@ def test_tls_is_mounted_from_its_secret_and_the_probes_use_it() -> None:
 
 
 def test_pods_with_tls_are_annotated_for_prometheus() -> None:
-    def said(described: InferenceServiceArgs) -> Any:
+    def scheme_annotation(described: InferenceServiceArgs) -> Any:
         about = objects(described)["Deployment"]["spec"]["template"]["metadata"]
         return about.get("annotations", {}).get("prometheus.io/scheme")
 
-    assert said(serving(tls={"secret": "digits-tls"})) == "https"
-    assert said(serving()) is None
+    assert scheme_annotation(serving(tls={"secret": "digits-tls"})) == "https"
+    assert scheme_annotation(serving()) is None
 
 
 def test_api_keys_are_a_file_of_their_secret() -> None:

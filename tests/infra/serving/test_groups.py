@@ -20,7 +20,7 @@ from infra.tenancy import network_policies
 from kube.names import WORKLOAD_LABEL
 from policies.catalogue import RULES
 from tests.infra.examples import changed, good, problems
-from tests.infra.observability.promtool import check, promtool, told
+from tests.infra.observability.promtool import check, expression_test, promtool
 from tests.infra.serving.examples import GATEWAY, canary_objects, environment, objects, serving
 from tests.infra.serving.test_runtimes import LLM, refusals
 from tests.policies.harness import judge
@@ -146,7 +146,7 @@ def test_only_leaders_make_a_service_ready(tmp_path: Path) -> None:
             f'kube_pod_status_phase{{{about}, phase="Running"}}': "1x8",
         }
     leader = {"labels": '{namespace="ml", pod="chat-0", service="chat"}', "value": 0}
-    assert check(promtool(), tmp_path, told(series, 2, ready, leader)) == ""
+    assert check(promtool(), tmp_path, expression_test(series, 2, ready, leader)) == ""
 
 
 def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:

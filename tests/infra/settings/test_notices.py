@@ -18,12 +18,12 @@ RDMA = {"resource": "rdma/hca", "interface": "eth0"}
 TWO_CLASSES = {"batch": {"value": 10}, "training": {"value": 100}}
 
 
-def told(values: dict[str, Any]) -> list[str]:
+def texts(values: dict[str, Any]) -> list[str]:
     return list(notices(validate(values)))
 
 
 def of_job(kind: str = "volcano", **changes: Any) -> list[str]:
-    return told(configuration(job(kind, **changes)))
+    return texts(configuration(job(kind, **changes)))
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_processes_without_cores_or_time_are_warned_of(
 def of_volcano(**changes: Any) -> list[str]:
     values = good()
     values["volcano"] |= changes
-    return told(values)
+    return texts(values)
 
 
 @pytest.mark.parametrize("name", ["dev", "simulated", "staging", "prod"])
 def test_the_environments_cause_no_notice(name: str) -> None:
     config = yaml.safe_load((CHECKOUT / f"Pulumi.{name}.yaml").read_text())["config"]
-    assert told({key.removeprefix("gpu-platform:"): value for key, value in config.items()}) == []
+    assert texts({key.removeprefix("gpu-platform:"): value for key, value in config.items()}) == []
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_quota_must_suffice_for_the_gang_and_the_update_of_a_service_together(
     config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
     values = {key.removeprefix("gpu-platform:"): value for key, value in config.items()}
     values["tenancy"]["quota"] |= quota
-    found = told(values)
+    found = texts(values)
     assert (found == []) is fits
     for text in found:
         assert "gpu-platform:tenancy.quota.memory_limits is 2048Gi, but" in text
@@ -91,7 +91,7 @@ def test_a_gang_whose_claim_waits_for_its_first_consumer_is_warned_of(
         "access_modes": ["ReadWriteMany"],
     }
     values["training"]["jobs"]["digits"]["nodes"] = nodes
-    found = [text for text in told(values) if "'checkpoints'" in text]
+    found = [text for text in texts(values) if "'checkpoints'" in text]
     assert len(found) == expected
     assert all("gpu-platform:storage.classes.shared.binding to Immediate" in text for text in found)
 
@@ -112,9 +112,21 @@ def test_an_exporter_that_would_see_no_gpu_on_gke_is_warned_of(
     values = good()
     values["gpu"] = {"provider": "existing", "node_selector": {label: "a"}}
     values["monitoring"] = {"prometheus": "operator", **monitoring}
-    found = [text for text in told(values) if "DCGM" in text]
+    found = [text for text in texts(values) if "DCGM" in text]
     assert len(found) == expected
     assert all("gpu-platform:monitoring.dcgm_exporter.gke to true" in text for text in found)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("off", 2), ("audit", 0)])
+def test_settings_of_policies_that_are_off_get_a_notice(mode: str, expected: int) -> None:
+    values = good()
+    values["tenancy"] |= {
+        "admission": mode,
+        "admission_config": "policies/config/prod.json",
+        "admission_excluded_namespaces": ["monitoring"],
+    }
+    found = [text for text in texts(values) if "gpu-platform:tenancy.admission is off" in text]
+    assert len(found) == expected
 
 
 @pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MAX_JOBS, 0), (MAX_JOBS + 1, 1)])
@@ -123,7 +135,7 @@ def test_a_stack_of_too_many_jobs_gets_a_notice(jobs: int, expected: int) -> Non
     values["inference"] = {}
     described = values["training"]["jobs"]["digits"]
     values["training"]["jobs"] = {f"digits{number}": described for number in range(jobs)}
-    found = told(values)
+    found = texts(values)
     assert len(found) == expected
     assert all(f"{jobs} jobs" in text and "docs/scale.md" in text for text in found)
 
@@ -181,23 +193,23 @@ def test_priorities_that_preempt_or_are_not_meant_to_cause_no_notice(
 def test_a_class_of_services_is_none_of_jobs() -> None:
     values = changed("inference.services.digits.priority_class", "batch")
     values["volcano"]["priority_classes"] = TWO_CLASSES
-    assert told(values) == []
+    assert texts(values) == []
 
 
 def test_jobs_that_would_not_answer_prometheus_are_named() -> None:
     values = monitored(
         first=of_program(), measured=of_program(metrics_port=9400), second=of_program()
     )
-    (text,) = told(values)
+    (text,) = texts(values)
     assert "training.jobs: first, second." in text
     assert "set metrics_port" in text
-    assert told({**values, "monitoring": {"prometheus": "none"}}) == []
+    assert texts({**values, "monitoring": {"prometheus": "none"}}) == []
 
 
 def test_jobs_without_a_port_are_ignored() -> None:
     own = {**of_program(), "hyperparameters": None, "command": ["true"]}
     tensorflow = {**of_program(), "kind": "tensorflow", "image": "training"}
-    assert told(monitored(own=own, tensorflow=tensorflow)) == []
+    assert texts(monitored(own=own, tensorflow=tensorflow)) == []
 
 
 def of_program(**more: Any) -> dict[str, Any]:
@@ -218,10 +230,10 @@ def monitored(**jobs: dict[str, Any]) -> dict[str, Any]:
 def test_the_program_gives_notices_as_warnings(
     provision: Provision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(pulumi.log, "warn", said.append)
+    warnings: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", warnings.append)
     provision(changed("volcano.priority_classes", TWO_CLASSES), again=True)
-    assert len(said) == 1
+    assert len(warnings) == 1
 
 
 @pytest.mark.parametrize(
@@ -245,7 +257,7 @@ def test_an_update_that_mounts_a_claim_twice_is_warned_of(
     values["inference"]["services"] = {
         "digits": {"cpu": "500m", "memory": "2Gi", "source": source, **changes}
     }
-    found = [each for each in told(values) if "mount claim 'models' during an update" in each]
+    found = [each for each in texts(values) if "mount claim 'models' during an update" in each]
     assert bool(found) is warned
     assert all(each.startswith("gpu-platform:inference.services.digits.rollout.") for each in found)
 
@@ -259,7 +271,7 @@ def test_scrapes_that_are_too_rare_for_rates_are_warned_of(
 ) -> None:
     values = good()
     values["monitoring"] = {"prometheus": prometheus, "interval_seconds": seconds}
-    found = [each for each in told(values) if "monitoring.interval_seconds" in each]
+    found = [each for each in texts(values) if "monitoring.interval_seconds" in each]
     assert len(found) == warns
     assert all("set at most 150" in each for each in found)
 
@@ -284,7 +296,7 @@ def test_a_deadline_before_the_end_of_a_slow_start_is_warned_of(
 ) -> None:
     values = good()
     values["inference"]["services"]["digits"] |= changes
-    found = told(values)
+    found = texts(values)
     assert len(found) == warned
     for text in found:
         assert "services.digits.progress_deadline_seconds is 1805, but startup_seconds" in text
@@ -327,7 +339,7 @@ def test_series_of_rules_that_the_stack_does_not_create_are_warned_of(
     values["monitoring"] = {"prometheus": prometheus}
     values["images"]["workloads"]["recorder"] = values["images"]["workloads"]["inference"]
     values["inference"]["services"]["chat"] = {**VLLM, **service}
-    found = [text for text in told(values) if "services.chat." in text]
+    found = [text for text in texts(values) if "services.chat." in text]
     assert len(found) == (expected is not None)
     for text in found:
         assert text.startswith(f"gpu-platform:inference.services.chat.{expected}")
@@ -336,4 +348,4 @@ def test_series_of_rules_that_the_stack_does_not_create_are_warned_of(
 
 def test_the_model_server_needs_no_rules_for_its_series() -> None:
     scaling = {"max": 2, "requests_in_flight": 8}
-    assert told(changed("inference.services.digits.autoscaling", scaling)) == []
+    assert texts(changed("inference.services.digits.autoscaling", scaling)) == []

@@ -226,6 +226,42 @@ MISTAKES: dict[str, Mistake] = {
         "tenancy.pod_security",
         "'privileged'",
     ),
+    "GPU of another vendor": (
+        "gpu.resource",
+        "amd.com/gpu",
+        "gpu",
+        "provider device-plugin does not offer it: use nvidia.com/gpu",
+    ),
+    "misspelled GPU": (
+        f"{JOB}.gpu_resource",
+        "nvidia.com/gpus",
+        f"{JOB}.gpu_resource",
+        "use nvidia.com/gpu",
+    ),
+    "shares without time slicing": (
+        f"{JOB}.gpu_resource",
+        "nvidia.com/gpu.shared",
+        f"{JOB}.gpu_resource",
+        "set gpu-platform:gpu.time_slicing",
+    ),
+    "GPU without a domain in a queue": (
+        "volcano.queues.research.capability",
+        {"gpu": 16},
+        "volcano.queues.research.capability.gpu",
+        "such as nvidia.com/gpu",
+    ),
+    "quota of pods as devices": (
+        "tenancy.quota.devices",
+        {"pods": 5},
+        "tenancy.quota.devices",
+        "not the name of a device",
+    ),
+    "callers without isolation": (
+        "tenancy.network",
+        {"isolate": False, "inference_from": ["gateway"]},
+        "tenancy.network",
+        "set isolate: true",
+    ),
     "slice that is not offered": (
         f"{JOB}.gpu_resource",
         "nvidia.com/mig-1g.10gb",
@@ -405,7 +441,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert len(problems(values)) == 5
 
 
-def test_a_mistake_inside_a_concern_is_reported_once() -> None:
+def test_a_mistake_inside_a_section_is_reported_once() -> None:
     assert len(problems(changed("volcano.queues.research.weight", 0))) == 1
 
 

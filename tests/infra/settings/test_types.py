@@ -5,10 +5,13 @@ from infra.settings.types import (
     AbsolutePath,
     CpuQuantity,
     DnsName,
+    HostName,
     HttpUrl,
     MemoryQuantity,
+    PathPrefix,
     QualifiedName,
     Quantity,
+    ResourceName,
     RunKey,
     parse_image,
 )
@@ -62,7 +65,23 @@ def accepts(kind: object, value: object) -> bool:
                 "a:9090",
             ],
         ),
-        (AbsolutePath, ["/a", "/a/b..c"], ["a", "/a/../b", "/.."]),
+        (
+            AbsolutePath,
+            ["/", "/a", "/a/", "/a/b..c", "/.a", "/a b"],
+            ["a", "", "/a/../b", "/..", "//a", "/a//b", "/./a", "/a/.", "/a\n"],
+        ),
+        (
+            PathPrefix,
+            ["/", "/a", "/a/", "/a/b..c", "/.a", "/~a/%20", "/(a)"],
+            ["a", "", "//", "/a//b", "/a/../b", "/a/..", "/./a", "/%2f", "/%2F", "/%", "/ü", "/a b"]
+            + ["/a?b", "/a#b", f"/{'a' * 1024}"],
+        ),
+        (HostName, ["a.example.com", "a", "1.example.com"], ["10.0.0.1", "*.example.com", "A"]),
+        (
+            ResourceName,
+            ["cpu", "memory", "pods", "ephemeral-storage", "hugepages-2Mi", "nvidia.com/gpu"],
+            ["gpu", "gpus", "requests.cpu", "nvidia.com/"],
+        ),
     ],
 )
 def test_a_type_accepts_valid_and_refuses_invalid_values(

@@ -21,7 +21,7 @@ def volcano(**settings: Any) -> list[str]:
     return problems(values)
 
 
-def test_preemption_looks_at_priorities() -> None:
+def test_preemption_requires_priorities() -> None:
     (problem,) = volcano(scheduler={"preempt": "gangs", "priority": False})
     assert "gpu-platform:volcano.scheduler contradicts itself: preempt is gangs, but" in problem
 
@@ -57,18 +57,18 @@ def test_the_scheduler_is_configured_in_one_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("actions: [", "(not YAML)"),
         ("actions: allocate", "set a string of YAML with `actions` and `tiers`"),
         ({"actions": "allocate", "tiers": []}, "set a string of YAML with"),
     ],
 )
-def test_a_text_that_the_scheduler_would_not_read_is_refused(text: object, told: str) -> None:
+def test_a_text_that_the_scheduler_would_not_read_is_refused(text: object, expected: str) -> None:
     (problem,) = volcano(values={"custom": {"scheduler_config_override": text}})
     here = "gpu-platform:volcano.values has an invalid custom.scheduler_config_override"
     assert problem.startswith(here)
-    assert told in problem
+    assert expected in problem
 
 
 @pytest.mark.parametrize(

@@ -122,11 +122,11 @@ def results(folder: Path) -> dict[str, Any]:
 def test_two_processes_of_accelerate_learn_and_are_interrupted(
     results: dict[str, Any], folder: Path
 ) -> None:
-    said = [json.loads(line) for line in (folder / "rank-0").read_text().splitlines()]
+    events = [json.loads(line) for line in (folder / "rank-0").read_text().splitlines()]
     assert results["codes of two"] == [exit_codes.INTERRUPTED] * 2
-    assert (said[0]["event"], said[-1]["event"]) == ("start", "interrupted")
-    assert said[0]["processes"] == 2
-    losses = [line["loss"] for line in said[1:-1]]
+    assert (events[0]["event"], events[-1]["event"]) == ("start", "interrupted")
+    assert events[0]["processes"] == 2
+    losses = [line["loss"] for line in events[1:-1]]
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
@@ -135,7 +135,7 @@ def test_their_run_is_finished_by_a_single_one(results: dict[str, Any], folder: 
     assert (folder / "two" / "export" / "unet" / "diffusion_pytorch_model.safetensors").is_file()
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(results: dict[str, Any]) -> None:
+def test_an_interrupted_run_resumes_and_has_the_same_weights(results: dict[str, Any]) -> None:
     assert (results["whole"], results["interrupted"], results["continued"]) == (0, 75, 0)
     assert results["kept"] == ["step-00000003"]
     assert results["same"] is True
@@ -172,6 +172,6 @@ def test_mistakes_exit_with_64_and_one_line(
     monkeypatch.setattr(sys, "argv", ["diffusion", f"--run-dir={tmp_path}", *flags])
     assert program.main() == exit_codes.BAD_INPUT
     [line] = capsys.readouterr().out.splitlines()
-    said = json.loads(line)
-    assert said["exit_code"] == exit_codes.BAD_INPUT
-    assert message in said["message"]
+    events = json.loads(line)
+    assert events["exit_code"] == exit_codes.BAD_INPUT
+    assert message in events["message"]

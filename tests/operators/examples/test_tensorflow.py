@@ -82,19 +82,19 @@ def test_a_run_of_two_workers_is_interrupted_and_resumed_by_one(
     while not newest.exists() and time.monotonic() < deadline:
         assert all(worker.poll() is None for worker in workers)
         time.sleep(0.2)
-    # Only one of them is asked, and not the chief.
+    # Only one worker gets the signal, and it is not the chief.
     workers[1].send_signal(signal.SIGTERM)
-    (chief, told), (other, _) = ended(workers[0]), ended(workers[1])
+    (chief, events), (other, _) = ended(workers[0]), ended(workers[1])
     assert (chief, other) == (75, 75)
-    assert told[0]["processes"] == 2
-    done = sum(event["event"] == "epoch" for event in told)
+    assert events[0]["processes"] == 2
+    done = sum(event["event"] == "epoch" for event in events)
     assert not list(tmp_path.glob(".worker-*"))
 
-    code, told = ended(start(python, tmp_path, done + 2, 1, 0, []))
+    code, events = ended(start(python, tmp_path, done + 2, 1, 0, []))
     assert code == 0
-    assert told[0]["epoch"] == done >= 1
-    assert told[-1]["event"] == "finished"
-    assert told[-1]["accuracy"] > 0.85
+    assert events[0]["epoch"] == done >= 1
+    assert events[-1]["event"] == "finished"
+    assert events[-1]["accuracy"] > 0.85
     assert (tmp_path / "export" / "saved_model.pb").exists()
 
 

@@ -1,4 +1,4 @@
-"""Tests of the rule about what Helm, Argo CD, Flux and mutating policies change unseen."""
+"""Rule about objects that Helm, Argo CD, Flux and mutating policies create or change unchecked."""
 
 from typing import Any
 

@@ -287,4 +287,4 @@ HARMLESS = [
         for name in OTHER_DEVICES
     ),
 ]
-"""What looks like an accelerator and is none."""
+"""Edits that look like an accelerator, but use none."""

@@ -46,8 +46,8 @@ def allowing(what: str, *peers: dict[str, Any]) -> Way:
     return denied(what, DENY, {"podSelector": {}, "ingress": [{"from": list(peers)}]})
 
 
-def beside(what: str, version: str, kind: str, **spec: Any) -> Way:
-    """A policy of another engine beside the one that denies."""
+def in_addition(what: str, version: str, kind: str, **spec: Any) -> Way:
+    """A policy of another engine in addition to the one that denies."""
     metadata = {"name": "allow", "namespace": "tenant"}
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
     return way(what, "tenant_namespace", "namespace-default-deny", ("6", manifest))
@@ -112,7 +112,7 @@ WAYS = [
         DENY,
         {"podSelector": {"matchLabels": {}}, "ingress": [{}]},
     ),
-    beside(
+    in_addition(
         "a policy of the cluster that allows everything",
         "policy.networking.k8s.io/v1alpha1",
         "AdminNetworkPolicy",
@@ -120,14 +120,14 @@ WAYS = [
         subject={"namespaces": {}},
         ingress=[{"action": "Allow", "from": [{"namespaces": {}}]}],
     ),
-    beside(
+    in_addition(
         "a policy of Cilium that allows everything",
         "cilium.io/v2",
         "CiliumNetworkPolicy",
         endpointSelector={},
         ingress=[{"fromEntities": ["all"]}],
     ),
-    beside(
+    in_addition(
         "a policy of Calico that allows everything",
         "projectcalico.org/v3",
         "NetworkPolicy",

@@ -18,7 +18,7 @@ def encoded(text: str) -> str:
 
 
 def variable(what: str, value: str) -> Way:
-    """A secret in a variable whose name does not say so."""
+    """A secret in a variable whose name does not reveal it."""
     env = [{"name": "CONFIG", "value": value}]
     return container(f"a variable with {what}", "env", env, "no-literal-secrets")
 
@@ -302,4 +302,4 @@ HARMLESS = [
         parameters={"server": "files.example.com", "share": "/models"},
     ),
 ]
-"""What looks similar and is allowed."""
+"""Similar edits that are allowed."""

@@ -175,4 +175,4 @@ HARMLESS = [
         ("0/spec", {"title": "GPU report", "schedule": "0 1 * * *"}),
     ),
 ]
-"""What belongs to an unknown kind and runs nothing."""
+"""Objects of unknown kinds that run nothing."""

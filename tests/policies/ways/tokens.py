@@ -1,4 +1,4 @@
-"""Ways that only the engine has: type tokens, and patches that create an object."""
+"""Ways that exist only in the engine: type tokens, and patches that create an object."""
 
 from typing import Any
 

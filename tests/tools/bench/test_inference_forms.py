@@ -31,7 +31,7 @@ def test_every_server_gets_the_same_numbers(name: str, form: forms.Form) -> None
     assert np.allclose(numbers_in(request), sample, rtol=1e-6)
 
 
-def test_servers_use_only_ports_of_their_own() -> None:
+def test_servers_use_separate_ports() -> None:
     folder, values = Path("/nowhere"), []
     for port in (20_000, 20_002):
         task = Task(WORKLOADS["no-op"], "raw", folder, port, folder, Path("python"))

@@ -94,7 +94,7 @@ def test_overload_needs_goodput_and_refusals_and_no_other_answers() -> None:
     assert [goal.met for goal in bad] == [True, False, False, False]
 
 
-def test_goals_need_a_measurement_of_the_own_server() -> None:
+def test_goals_need_a_measurement_of_our_server() -> None:
     assert found("no-op", {"fast": series(1)}, []) == []
 
 

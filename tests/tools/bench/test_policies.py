@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: a stack that passes, and goals that can be missed."""
+"""Assumptions of the benchmark: the measured stack passes all rules; goals can be missed."""
 
 from typing import Any
 

@@ -46,7 +46,7 @@ def test_lines_without_a_run_give_no_attempt() -> None:
     assert attempts(["hello", "2026-11-21T21:00:00Z {}"]) == []
 
 
-def test_the_picture_shows_when_training_resumed(tmp_path: Path) -> None:
+def test_the_chart_shows_when_training_resumed(tmp_path: Path) -> None:
     draw(attempts([*FIRST, *SECOND]), tmp_path / "a.svg")
     draw(attempts([*FIRST, *SECOND]), tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

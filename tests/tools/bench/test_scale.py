@@ -1,4 +1,4 @@
-"""The benchmark of scale measures what it says: whole gangs, full nodes, goals that can fail."""
+"""Assumptions of the benchmark of scale: whole gangs, full nodes, goals that can be missed."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from tools.bench.scale_updates import KUBECTL, ONE_STACK, PULUMI, update_goals
 
 
 def bound(*bindings: tuple[str, float]) -> Gangs:
-    """Gangs of two, seen being bound."""
+    """Gangs of two pods, with observed bindings."""
     seen = Gangs(2)
     for number, (gang, moment) in enumerate(bindings):
         seen.record(gang, f"pod-{number}", "node", moment)
@@ -70,12 +70,12 @@ def test_plain_pods_are_those_of_the_gang_without_it() -> None:
     assert pods[0]["spec"] == {**template, "schedulerName": "default-scheduler"}
 
 
-def test_every_job_is_a_run_of_its_own() -> None:
+def test_every_job_is_a_separate_run() -> None:
     assert len({job["metadata"]["name"] for job in gangs(settings_of(20, 2))}) == 20
 
 
 def kubectl(folder: Path, *streams: list[dict[str, Any]]) -> list[str]:
-    """A kubectl whose watches end, each after some events; the last goes on."""
+    """A kubectl whose watches end after some events, except the last one, which continues."""
     for number, events in enumerate(streams):
         lines = "".join(f"{json.dumps(event)}\n" for event in events)
         (folder / f"stream-{number}").write_text(lines)

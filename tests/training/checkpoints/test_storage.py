@@ -109,7 +109,7 @@ def lose_the_tensors(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (truncate, "has 500 bytes instead of 1000"),
         (flip_a_bit, "has changed since it was saved"),
@@ -119,9 +119,9 @@ def lose_the_tensors(path: Path) -> None:
         (lose_the_tensors, "cannot be read: No such file"),
     ],
 )
-def test_damage_is_reported(damage: Callable[[Path], None], told: str, folder: Path) -> None:
+def test_damage_is_reported(damage: Callable[[Path], None], message: str, folder: Path) -> None:
     damage(folder / "step-00000003")
-    assert told in str(problem(folder / "step-00000003"))
+    assert message in str(problem(folder / "step-00000003"))
     assert problem(folder / "step-00000002") is None
 
 

@@ -114,7 +114,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", ["Squares", "Digested"])
 def test_a_resumed_gang_has_the_weights_of_an_undisturbed_one(name: str, tmp_path: Path) -> None:
-    """With random transformations as well: random numbers are part of the state."""
+    """Cover random transformations as well: random number generators are part of the state."""
 
     def start(run: str, *more: str) -> None:
         flags = [f"--dataset={OURS}:{name}", "--model=digits-net", "--device=cpu"]

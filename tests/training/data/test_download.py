@@ -15,7 +15,7 @@ from training.data import DataError, load, published
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A site with a small CIFAR-10, and its digest where the real one's is."""
+    """A site with a small CIFAR-10, whose digest replaces that of the real archive."""
     site = tmp_path / "site"
     write_cifar10(site / "cifar-10-batches-bin")
     archive = site / "cifar-10-binary.tar.gz"

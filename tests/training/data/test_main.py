@@ -72,9 +72,9 @@ def test_errors_are_one_line(
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 64
-    said = capsys.readouterr().err
-    assert message in said.replace("choose from digits, glyphs", "choose from 'digits', 'glyphs'")
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output.replace("choose from digits, glyphs", "choose from 'digits', 'glyphs'")
+    assert output.count("\n") == 1
 
 
 def test_an_error_of_a_custom_data_set_is_one_line(
@@ -82,9 +82,9 @@ def test_an_error_of_a_custom_data_set_is_one_line(
 ) -> None:
     command = ["validate", "--dataset=absent_module:Halves", str(tmp_path / "report")]
     assert main(command) == 64
-    said = capsys.readouterr().err
-    assert "dataset absent_module:Halves" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "dataset absent_module:Halves" in output
+    assert output.count("\n") == 1
 
 
 def test_an_intact_data_set_is_reported(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Data is compared with its digests once, and again only where a file may have changed."""
+"""Data is compared with its digests once, and again only if a file may have changed."""
 
 import hashlib
 import os
@@ -84,7 +84,7 @@ def test_a_truncated_file_is_damaged_despite_the_record(tmp_path: Path, parts: l
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a": 1}'])
-def test_a_damaged_record_spares_nothing(
+def test_a_damaged_record_is_ignored(
     tmp_path: Path, parts: list[Part], read: list[str], content: bytes
 ) -> None:
     (tmp_path / "verified.json").write_bytes(content)

@@ -1,4 +1,4 @@
-"""Validation of data sets: what passes, and what ends with the code for a permanent mistake."""
+"""Validation of data sets: reports, and failures with the exit code of a permanent error."""
 
 import json
 from pathlib import Path

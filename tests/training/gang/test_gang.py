@@ -25,7 +25,7 @@ from workload.manifest import read_manifest
 
 def stepping(gang: list[Program]) -> None:
     """Wait until a gang that logs every step has computed one."""
-    gang[0].says('"event": "step"')
+    gang[0].await_output('"event": "step"')
 
 
 def finish(gang: list[Program]) -> list[int]:
@@ -48,10 +48,10 @@ def test_sigterm_to_one_rank_stops_the_gang_which_resumes_with_equal_weights(
     stepping(gang)
     gang[1].signal(signal.SIGTERM)
     assert finish(gang) == [exit_codes.INTERRUPTED] * 2
-    gang[0].says('"event": "interrupted"')
+    gang[0].await_output('"event": "interrupted"')
     again = start_gang(arguments(run_dir), 2, tmp_path / "second")
     assert finish(again) == [0, 0]
-    again[0].says('"event": "resume"')
+    again[0].await_output('"event": "resume"')
     assert digest(run_dir) == never_interrupted
 
 
@@ -64,7 +64,7 @@ def test_a_killed_rank_ends_the_gang_which_resumes_with_equal_weights(
     until(lambda: saved(run_dir))
     gang[1].signal(signal.SIGKILL)
     assert gang[0].exit_code(seconds=180) == exit_codes.FAILED
-    gang[0].says("lost connection to another rank")
+    gang[0].await_output("lost connection to another rank")
     assert finish(start_gang(arguments(run_dir), 2, tmp_path / "second")) == [0, 0]
     assert digest(run_dir) == never_interrupted
 
@@ -93,7 +93,7 @@ def test_a_hanging_step_dumps_all_stacks_and_the_gang_resumes_with_equal_weights
         assert gang[0].exit_code(seconds=180) == exit_codes.HUNG
     finally:
         gang[1].signal(signal.SIGKILL)
-    gang[0].says("no step for 4 seconds")
+    gang[0].await_output("no step for 4 seconds")
     assert "Thread 0x" in gang[0].text
     assert "train.py" in gang[0].text
     assert finish(start_gang(arguments(run_dir), 2, tmp_path / "second")) == [0, 0]

@@ -71,10 +71,10 @@ def launch(output: Path, script: str, environment: Mapping[str, str] | None = No
 
 
 def test_the_launcher_waits_for_a_save_that_takes_long(tmp_path: Path) -> None:
-    """Let torchrun wait less than the save takes unless the launcher tells it to wait longer."""
+    """Let a save take longer than torchrun waits, unless the launcher configures a longer wait."""
     saves = f"trap 'sleep 3; exit 75' TERM; {READY}; while :; do sleep 0.1; done"
     launcher = launch(tmp_path / "output", saves)
-    launcher.says("ready\n")
+    launcher.await_output("ready\n")
     [process] = (
         psutil.Process(launcher.process.pid).children()[-1:] if launcher.process.pid else [None]
     )
@@ -93,7 +93,7 @@ def test_the_launcher_reports_saved_only_if_its_process_did(
 ) -> None:
     script = f"trap '{end}' TERM; {READY}; while :; do sleep 0.1; done"
     launcher = launch(tmp_path / "output", script)
-    launcher.says("ready\n")
+    launcher.await_output("ready\n")
     launcher.signal(signal.SIGTERM)
     assert launcher.exit_code() == code, launcher.text
 
@@ -117,7 +117,7 @@ def test_a_process_that_a_library_aborts_leaves_a_message(tmp_path: Path) -> Non
 def test_a_process_that_is_killed_by_torchrun_has_not_saved(tmp_path: Path) -> None:
     script = f"trap '' TERM; {READY}; while :; do sleep 0.1; done"
     launcher = launch(tmp_path / "output", script, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"})
-    launcher.says("ready\n")
+    launcher.await_output("ready\n")
     launcher.signal(signal.SIGTERM)
     until(lambda: not launcher.process.is_alive())
     assert launcher.exit_code() == 128 + signal.SIGKILL, launcher.text

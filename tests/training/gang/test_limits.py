@@ -1,4 +1,4 @@
-"""Limits of time: what may take longer than an operation between processes."""
+"""Time limits: work that may take longer than an operation between processes."""
 
 import functools
 import importlib
@@ -29,7 +29,7 @@ from workload.run import all_or_none, long_timeout_group
 CPU = torch.device("cpu")
 LIMIT = 2.0
 WORK = 2 * LIMIT
-"""Seconds of a check of data or a write, longer than the limit of an operation."""
+"""Duration (s) of a data check or a write, longer than the limit of an operation."""
 
 
 def beats_while_rank0_works(world: World) -> tuple[int, int]:
@@ -115,7 +115,7 @@ def test_only_the_first_step_may_take_longer_than_an_operation(tmp_path: Path) -
 
 
 def train_on_slowly_checked_tokens(folder: Path, world: World) -> int:
-    # Not an attribute of the package, where `text` is the function.
+    # The attribute `text` of the package is a function, not this module.
     text = importlib.import_module("training.data.text")
     verify = text.verify
 

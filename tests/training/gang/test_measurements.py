@@ -25,13 +25,13 @@ from workload.progress import Failed, Preflight, SlowNode, parse
 SLOW = 1
 PAUSE = 0.1
 SECONDS = 0.05
-"""Duration of a measurement: several matrix products, which all processes compute at a time."""
+"""Duration (s) of a measurement: several matrix products, computed by all processes at once."""
 
 
 def started(preflight: str, fault: str, folder: Path, world: World) -> str:
     """Return the error of a gang on three nodes, one of which has a fault."""
     os.environ["NODE_NAME"] = "abca"[world.rank]
-    # A busy disk would hide the slow one.
+    # Without real writes, because a busy disk of the host would hide the simulated slow one.
     measurements.write_probe = lambda *_: None  # type: ignore[attr-defined]
     measurements.SECONDS = SECONDS  # type: ignore[misc]
     if world.rank == SLOW:
@@ -40,7 +40,7 @@ def started(preflight: str, fault: str, folder: Path, world: World) -> str:
     device = torch.device("cpu")
     torch.set_num_threads(1)
     with joined(world, device, 60):
-        # A process that is done at once would close the connections that others still make.
+        # A process that finishes early would close connections that others are still establishing.
         dist.barrier()
         try:
             check_gang(config, world, device, lambda: None)

@@ -1,4 +1,4 @@
-"""On a real file system of 1 MiB, made in namespaces of its own: nothing is mounted outside."""
+"""Checks on a real file system of 1 MiB, which is mounted only in separate namespaces."""
 
 import json
 import os
@@ -22,12 +22,12 @@ from training.gang.preflight import *
 
 volume = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(volume)], check=True)
-said = []
+reported = []
 def see(check, *arguments, **more):
     try:
-        said.append(check(*arguments, **more))
+        reported.append(check(*arguments, **more))
     except ConfigurationError as error:
-        said.append(str(error))
+        reported.append(str(error))
 
 see(check_run_dir, volume / "run")
 see(check_free_space, volume / "run", 300_000, keep=1, best=True)
@@ -44,7 +44,7 @@ try:
 except OSError:
     pass
 see(check_run_dir, volume / "run")
-print(json.dumps(said))
+print(json.dumps(reported))
 """
 
 

@@ -1,4 +1,4 @@
-"""Read back as TensorBoard itself reads event files."""
+"""Event files, read as TensorBoard itself reads them."""
 
 import subprocess
 import sys

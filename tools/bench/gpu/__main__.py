@@ -46,7 +46,7 @@ MEASURED: Final[dict[str, dict[str, Any]]] = {
     "ResNet-50": PHOTOS,
     "ResNet-50, 8 loader workers": PHOTOS | {"loader_workers": 8},
 }
-"""Runs whose throughput is measured. The language model has 302 million weights, and ResNet-50
+"""Runs whose throughput is measured. The language model has 302 million parameters, and ResNet-50
 processes images of 224 x 224 pixels."""
 WARM_UP: Final = 4
 """Number of initial progress lines to skip: they cover compilation, allocation and evaluation."""

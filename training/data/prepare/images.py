@@ -127,7 +127,7 @@ def _from_file(
         with Image.open(path) as image:
             if min(image.size) < minimum:
                 return Dropped("too small")
-            upright = _with_8_bits(ImageOps.exif_transpose(image), image.format)
+            upright = _to_8_bits(ImageOps.exif_transpose(image), image.format)
             upright = upright.convert("L" if channels == 1 else "RGB")
     # Decoders may raise any exception for a damaged file. Such files are counted and reported.
     except Exception:
@@ -138,7 +138,7 @@ def _from_file(
     return Picture(_encoded(picture), digest, label, share < held_out)
 
 
-def _with_8_bits(image: Image.Image, file_format: str | None) -> Image.Image:
+def _to_8_bits(image: Image.Image, file_format: str | None) -> Image.Image:
     """Reduce grey values of 16 bits to 8 bits, because Pillow's `convert` would clip them.
 
     Raise ValueError for channels of 32 bits, which have no defined range.
@@ -214,8 +214,8 @@ def prepare_images(
         for writer, use in ((train, "training"), (held_out, "the held-out set")):
             if not writer.count:
                 raise DataError(
-                    f"no images for {use} (read: {source.total}, dropped: {_counts(dropped)}): add "
-                    "images, or change --held-out or --min-size"
+                    f"no images for {use} (read: {source.total}, dropped: "
+                    f"{_format_counts(dropped)}): add images, or change --held-out or --min-size"
                 )
         manifest = ShardsManifest(
             shape=source.shape,
@@ -229,7 +229,7 @@ def prepare_images(
     return manifest
 
 
-def _counts(dropped: Mapping[str, int]) -> str:
+def _format_counts(dropped: Mapping[str, int]) -> str:
     """Format the counts with their reasons."""
     counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
     return counts or "0"

@@ -116,9 +116,9 @@ def prepare_text(
         TokenWriter(unfinished, "held-out", DTYPES[dtype], limit) as kept,
     ):
         texts = 0
-        for text, is_file in _cleaned(paths, field, minimum, dropped, report):
+        for text, is_file in _distinct_texts(paths, field, minimum, dropped, report):
             texts += 1
-            cut = _cut(text, held_out, is_file)
+            cut = _held_out_offset(text, held_out, is_file)
             for writer, part in ((train, text[:cut]), (kept, text[cut:])):
                 for piece in _pieces(part):
                     writer.add(encoder.encode(piece))
@@ -147,7 +147,7 @@ def prepare_text(
     return manifest
 
 
-def _cut(text: bytes, held_out: float, is_file: bool) -> int:
+def _held_out_offset(text: bytes, held_out: float, is_file: bool) -> int:
     """Return the offset at which the held-out part of a text begins.
 
     A line or row is held out completely or not at all, depending only on its digest.
@@ -158,7 +158,7 @@ def _cut(text: bytes, held_out: float, is_file: bool) -> int:
     return 0 if number < held_out * 2**64 else len(text)
 
 
-def _cleaned(
+def _distinct_texts(
     paths: list[Path], field: str, minimum: int, dropped: Counter[str], report: Report
 ) -> Iterator[tuple[bytes, bool]]:
     """Yield each distinct text that is UTF-8 and long enough, and whether it is a whole file.

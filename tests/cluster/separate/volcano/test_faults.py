@@ -33,7 +33,7 @@ def test_a_gang_restarts_until_its_retries_are_exhausted_or_an_exit_code_is_fata
 def test_a_gang_that_fails_while_no_controllers_run_does_not_start_again(
     volcano: Scheduling,
 ) -> None:
-    """Volcano evaluates a job's policies for changes of pods that it sees, not when it starts."""
+    """Volcano evaluates a job's policies only for changes that its controllers observe."""
     job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
     volcano.submit(stack({"unseen": job}, **VOLCANO), "unseen")
     placed(volcano, unseen=2)
@@ -47,7 +47,7 @@ def test_a_gang_that_fails_while_no_controllers_run_does_not_start_again(
     assert "retryCount" not in volcano.job("unseen")["status"]
 
 
-def test_a_gang_with_an_unseen_failure_is_restarted_by_the_command_of_status(
+def test_a_gang_with_a_missed_failure_is_restarted_by_the_command_that_status_prints(
     volcano: Scheduling,
 ) -> None:
     job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
@@ -75,8 +75,8 @@ def test_a_gang_with_an_unseen_failure_is_restarted_by_the_command_of_status(
     assert volcano.job("forgotten")["status"]["retryCount"] == 1
 
 
-def test_a_gang_with_an_unseen_failure_starts_again_after_the_cluster(volcano: Scheduling) -> None:
-    """The pods are deleted before the controllers, which have not seen the failure, start."""
+def test_a_gang_with_a_missed_failure_starts_again_with_the_cluster(volcano: Scheduling) -> None:
+    """The pods are deleted before the controllers, which missed the failure, start again."""
     job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
     volcano.submit(stack({"lost": job, "done": job}, **VOLCANO), "lost", "done")
     placed(volcano, lost=2, done=2)

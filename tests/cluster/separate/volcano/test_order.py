@@ -75,18 +75,18 @@ def test_free_nodes_are_reserved_for_a_gang_that_has_waited_too_long(volcano: Sc
     volcano.submit(jobs, "early")
     placed(volcano, first=1, second=1, early=1)
     volcano.configure(SchedulerSettings(sla=SlaSettings(longest_wait_seconds=1)))
-    await_(lambda: len(volcano.pods("large")) == 3, "the gang to be let in")
+    await_(lambda: len(volcano.pods("large")) == 3, "the gang to be admitted")
     volcano.delete("early")
     volcano.submit(jobs, "late")
-    await_(lambda: volcano.pods("late") != [], "the late job to be let in")
+    await_(lambda: volcano.pods("late") != [], "the late job to be admitted")
     placed(volcano, first=1, second=1)
     volcano.delete("first", "second")
     placed(volcano, large=3)
 
 
-def await_told(volcano: Scheduling, words: str) -> None:
+def await_status(volcano: Scheduling, text: str) -> None:
     """Wait until the table of runs contains this text."""
-    await_(lambda: words in volcano.devcluster("status"), f"status to say {words!r}")
+    await_(lambda: text in volcano.devcluster("status"), f"{text!r} in the status")
 
 
 def test_steps_of_a_job_run_in_order(volcano: Scheduling) -> None:
@@ -99,11 +99,11 @@ def test_steps_of_a_job_run_in_order(volcano: Scheduling) -> None:
     for step in ("prepare", "train", "evaluate"):
         name = f"flow-flow-{step}"
         placed(volcano, **{name: 1})
-        await_told(volcano, f"running, {step}")
+        await_status(volcano, f"running, {step}")
         volcano.finish(volcano.pods(name)[0])
     last = "flow-flow-evaluate"
     await_(lambda: volcano.phase(last) == "Completed", "the end of the flow")
-    await_told(volcano, "succeeded")
+    await_status(volcano, "succeeded")
 
 
 def test_a_step_runs_for_each_value_and_is_awaited(volcano: Scheduling) -> None:

@@ -153,7 +153,7 @@ def test_a_soft_topology_prefers_one_switch_and_demands_none(
     jobs = of_network(4, mode="soft")
     volcano.submit(jobs, "filler")
     placed(volcano, filler=1)
-    # By binpack the first pod follows the filler, and the second one could go to either node.
+    # Binpack places the first pod next to the filler; the second one could go to either node.
     volcano.submit(jobs, "gang")
     placed(volcano, filler=1, gang=2)
     assert volcano.nodes("gang") == sorted(["simulated-1", near])
@@ -168,7 +168,7 @@ def test_a_soft_topology_prefers_one_switch_and_demands_none(
 def test_a_gang_does_not_start_with_a_claim_that_waits_for_its_first_consumer(
     volcano: Scheduling,
 ) -> None:
-    """The first pod chooses the node of the claim, and the second one fits on another node only."""
+    """The first pod determines the node of the claim; the second one fits only on another node."""
     driver, name = "files.example.com", "late"
     waits = StorageClassSettings(kind="other", provisioner=driver, binding="WaitForFirstConsumer")
     size = ClaimSettings(size="1Gi", storage_class=name, access_modes=["ReadWriteMany"])

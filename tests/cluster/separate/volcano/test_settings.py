@@ -63,7 +63,7 @@ def test_a_queue_of_higher_priority_is_served_first(volcano: Scheduling, first: 
 
 @pytest.mark.parametrize("drf", [True, False])
 def test_free_nodes_go_to_the_job_with_the_smallest_share(volcano: Scheduling, drf: bool) -> None:
-    """Both jobs are elastic and have their minimum, so that nothing else orders them."""
+    """Both jobs are elastic and have their minimum, so only DRF can order them."""
     elastic = {"queue": "vision", "gpus_per_node": 2, "nodes": 12, "min_nodes": 1}
     fillers = [f"filler-{number}" for number in range(6)]
     filler = {"queue": "vision", "gpus_per_node": 2}
@@ -92,7 +92,7 @@ def test_overcommit_limits_how_many_jobs_get_pods(volcano: Scheduling) -> None:
     jobs = stack(
         {
             "all": {"queue": "vision", "nodes": 3},
-            # Another queue: none is admitted more than the cluster has.
+            # In another queue, because no queue may admit more than the cluster has.
             "more": {"queue": "language", "gpus_per_node": 4},
         },
         **VOLCANO,
@@ -138,9 +138,9 @@ def test_without_a_reservation_a_job_that_waited_too_long_is_only_admitted(
     time.sleep(2)
     assert volcano.pods("large") == []
     volcano.configure(SchedulerSettings(sla=SlaSettings(longest_wait_seconds=1, reserve=False)))
-    await_(lambda: len(volcano.pods("large")) == 3, "the gang to be let in")
+    await_(lambda: len(volcano.pods("large")) == 3, "the gang to be admitted")
     volcano.submit(settings, "late")
-    await_(lambda: volcano.pods("late") != [], "the late job to be let in")
+    await_(lambda: volcano.pods("late") != [], "the late job to be admitted")
     volcano.delete("early")
     placed(volcano, first=1, second=1, late=1)
 

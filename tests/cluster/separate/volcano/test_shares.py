@@ -16,7 +16,7 @@ def test_two_queues_share_by_weight_and_waiting_jobs_show_the_reason(
 ) -> None:
     jobs = {f"{queue}-{n}": {"queue": queue} for queue in ("vision", "language") for n in range(3)}
     volcano.submit(stack(jobs, **VOLCANO), *jobs)
-    # A queue whose jobs arrive first gets all nodes, until the other reclaims its share.
+    # The queue whose jobs arrive first gets all nodes, until the other queue reclaims its share.
     _remain(volcano, vision=2, language=1)
     waiting = "0 of 1 pods are scheduled (minimum to start: 1)"
     await_(lambda: volcano.devcluster("status").count(waiting) == 3, "three jobs wait")
@@ -98,8 +98,8 @@ def test_a_full_queue_and_an_unknown_topology_are_reported(volcano: Scheduling) 
     volcano.submit(settings, "full")
     placed(volcano, full=1)
     volcano.submit(settings, "waits", "lost")
-    told = "didn't match Pod's node affinity/selector"
-    await_(lambda: told in volcano.devcluster("status"), told)
+    reason = "didn't match Pod's node affinity/selector"
+    await_(lambda: reason in volcano.devcluster("status"), reason)
     status = volcano.devcluster("status")
     assert "ml/waits in queue small: 0 of 1 pods are scheduled (minimum to start: 1)" in status
     assert "queue small is full: it uses 8 of 8 nvidia.com/gpu" in status

@@ -67,16 +67,16 @@ def test_a_previewer_is_refused_everything_else(
     cluster: Platform, as_group: Group, command: str
 ) -> None:
     asked = f"{as_group('ci')} kubectl --namespace {cluster.namespace} {command}"
-    said = cluster.shell(f"! {asked} 2>&1")
-    assert LIMITED in said or "forbidden" in said.lower()
+    output = cluster.shell(f"! {asked} 2>&1")
+    assert LIMITED in output or "forbidden" in output.lower()
 
 
 def test_a_snapshotter_sees_what_the_scheduler_sees_and_nothing_else(
     cluster: Platform, as_group: Group
 ) -> None:
-    said = cluster.shell(f"{as_group('viewers')} python -m gitops snapshot --out seen.yaml 2>&1")
+    output = cluster.shell(f"{as_group('viewers')} python -m gitops snapshot --out seen.yaml 2>&1")
     # Simulated nodes run no pods, so the scheduler is no Deployment with a ConfigMap.
-    (warning,) = (line for line in said.splitlines() if line.startswith("warning: "))
+    (warning,) = (line for line in output.splitlines() if line.startswith("warning: "))
     assert "configuration of Volcano's scheduler was not found" in warning
     seen = yaml.safe_load((cluster.checkout / "seen.yaml").read_text())
     assert seen["nodes"]

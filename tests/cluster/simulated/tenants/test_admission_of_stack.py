@@ -29,7 +29,7 @@ def test_the_stacks_own_workloads_run_when_admission_denies(cluster: Platform) -
     cluster.shell("kubectl rollout status deployment -n ml-simulated --timeout=600s")
 
 
-def test_a_bad_pod_beside_the_stack_is_denied(cluster: Platform) -> None:
+def test_a_bad_pod_outside_the_stack_is_denied(cluster: Platform) -> None:
     overrides = json.dumps({"spec": {"hostPID": True}})
     command = f"kubectl run bad --image=busybox:1 --overrides='{overrides}' 2>&1 || true"
     assert "denied request" in cluster.shell(command)

@@ -137,22 +137,22 @@ def test_the_pod_group_of_a_stopped_run_is_deleted(cluster: Platform, member: Me
 
 def test_a_stopped_run_is_gone(cluster: Platform, member: Member, run: str) -> None:
     cluster.shell(member(f"stop {run}"))
-    said = cluster.shell(f"! {member(f'stop {run}')} 2>&1")
-    assert f"has no run '{run}'" in said
+    output = cluster.shell(f"! {member(f'stop {run}')} 2>&1")
+    assert f"has no run '{run}'" in output
 
 
 @pytest.mark.parametrize(
-    ("job", "says"),
+    ("job", "message"),
     [
         ({"queue": "nowhere"}, "queue is 'nowhere'"),
         ({"env": {"SETTING": "hf_" + "abcdEFGH" * 4 + "ab"}}, "mandatory rule no-literal-secrets"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_created(
-    cluster: Platform, member: Member, job: dict[str, Any], says: str
+    cluster: Platform, member: Member, job: dict[str, Any], message: str
 ) -> None:
     (cluster.checkout / "wrong.yaml").write_text(yaml.safe_dump({"wrong": JOB | job}))
-    assert says in cluster.shell(f"! {member('run wrong.yaml')} 2>&1")
+    assert message in cluster.shell(f"! {member('run wrong.yaml')} 2>&1")
     assert "wrong" not in cluster.shell(member("list"))
 
 

@@ -31,7 +31,7 @@ SERVICE = "inference.services.digits"
     ],
     ids=["notebook", "schedule"],
 )
-def test_a_service_of_a_job_without_one_export_is_told_why(
+def test_a_service_of_a_job_without_one_export_is_refused_with_the_reason(
     values: dict[str, Any], reason: str
 ) -> None:
     job = good()["training"]["jobs"]["digits"] | values

@@ -7,6 +7,24 @@ from tests.infra.examples import Mistake, assert_reported
 SERVICE = "inference.services.digits"
 MISTAKES: dict[str, Mistake] = {
     "job that is not there": (f"{SERVICE}.job", "digit", f"{SERVICE}.job", "use one of: digits"),
+    "path that no gateway accepts": (
+        f"{SERVICE}.route",
+        {"gateway": {"name": "public"}, "path": "/models/../digits"},
+        f"{SERVICE}.route.path",
+        "without empty, '.' and '..' segments",
+    ),
+    "address as a host name": (
+        f"{SERVICE}.route",
+        {"gateway": {"name": "public"}, "hostnames": ["10.0.0.1"]},
+        f"{SERVICE}.route.hostnames[0]",
+        "not an IP address",
+    ),
+    "more host names than a route has": (
+        f"{SERVICE}.route",
+        {"gateway": {"name": "public"}, "hostnames": [f"h{i}.example.com" for i in range(17)]},
+        f"{SERVICE}.route",
+        "at most 16",
+    ),
     "node port behind a network policy": (
         f"{SERVICE}.service_type",
         "NodePort",
@@ -38,7 +56,7 @@ MISTAKES: dict[str, Mistake] = {
         f"{SERVICE}.server",
         {"max_body": 1},
         SERVICE,
-        "max_body is not known",
+        "max_body is not a known setting",
     ),
     "drain longer than the grace": (
         f"{SERVICE}.grace_seconds",

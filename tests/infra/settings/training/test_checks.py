@@ -23,6 +23,25 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "empty command": (job("plain", command=[]), ".command", "at least 1"),
     "minimum above maximum": (job("volcano", min_nodes=3), " sets min_nodes to 3", "nodes (2)"),
     "pod above node": (job("volcano", node_gpus=2), " sets node_gpus to 2", "gpus_per_node to 4"),
+    "two GPU models": (
+        job("volcano", gpu_product="A", node_selector={"nvidia.com/gpu.product": "B"}),
+        " sets gpu_product to 'A', but node_selector",
+        "remove one of them",
+    ),
+    "volume over the program": (
+        job("volcano", volumes={"code": {"path": "/app", "scratch": "1Gi"}}),
+        " has a volume at /app",
+        "choose another",
+    ),
+    "variable of NCCL from a Secret": (
+        job(
+            "volcano",
+            nccl={"network": "tcp"},
+            env_from={"NCCL_DEBUG": {"secret": "a", "key": "b"}},
+        ),
+        " sets NCCL_DEBUG in env_from",
+        "in one place",
+    ),
     "pod of a step above node": (
         job("volcano", node_gpus=4, steps={"evaluate": {**STEP, "gpus": 8}}),
         " sets steps.evaluate.gpus to 8",

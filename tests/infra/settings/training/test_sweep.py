@@ -28,7 +28,7 @@ def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "parameter", "says"),
+    ("name", "parameter", "message"),
     [
         ("learning_rate", {"min": 0.1, "max": 20}, "learning_rate must be at most 10"),
         ("optimizer", {"choices": ["adamw", "adam"]}, "optimizer must be 'adamw' or 'sgd'"),
@@ -42,21 +42,23 @@ def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> Non
     ],
 )
 def test_a_space_must_consist_of_values_that_a_job_can_have(
-    name: str, parameter: dict[str, Any], says: str
+    name: str, parameter: dict[str, Any], message: str
 ) -> None:
-    assert says in problem(space={name: parameter})
+    assert message in problem(space={name: parameter})
 
 
 @pytest.mark.parametrize(
-    ("parameter", "key", "says"),
+    ("parameter", "key", "message"),
     [
         ({"min": "0.1", "max": 1}, "min", '"0.1", but must be an integer or a number'),
         ({"choices": [0.1, None]}, "choices[1]", "null, but must be a string, a boolean"),
     ],
 )
-def test_a_value_of_no_type_is_one_mistake(parameter: dict[str, Any], key: str, says: str) -> None:
+def test_a_value_of_no_type_is_one_mistake(
+    parameter: dict[str, Any], key: str, message: str
+) -> None:
     found = problem(space={"learning_rate": parameter})
-    assert f"gpu-platform:training.sweeps.digits.space.learning_rate.{key} is {says}" in found
+    assert f"gpu-platform:training.sweeps.digits.space.learning_rate.{key} is {message}" in found
 
 
 def test_an_unknown_model_is_named_with_what_to_write() -> None:
@@ -72,7 +74,7 @@ def test_corners_of_the_space_are_checked_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"parallel": 9}, "sets parallel to 9, more than trials (8)"),
         ({"objective": {"metric": "acuracy"}}, "reports held_out_loss, accuracy"),
@@ -90,8 +92,8 @@ def test_corners_of_the_space_are_checked_together() -> None:
         ({"job": {"queue": "nowhere"}}, "training.sweeps.digits.job.queue is 'nowhere'"),
     ],
 )
-def test_a_contradiction_is_refused(changes: dict[str, Any], says: str) -> None:
-    assert says in problem(**changes)
+def test_a_contradiction_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert message in problem(**changes)
 
 
 def served(service: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
@@ -121,7 +123,7 @@ def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "says"),
+    ("service", "message"),
     [
         ({"sweep": "digit"}, "services.digits.sweep is 'digit', which is not declared"),
         ({"run": "digits-12345678"}, "but sets sweep and run"),
@@ -129,8 +131,8 @@ def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
         ({"runtime": "vllm", "gpus": 1}, "sweep is 'digits', which trains the model digits-net"),
     ],
 )
-def test_a_service_must_be_able_to_serve_the_winner(service: dict[str, Any], says: str) -> None:
-    assert any(says in found for found in problems(served(service)))
+def test_a_service_must_be_able_to_serve_the_winner(service: dict[str, Any], message: str) -> None:
+    assert any(message in found for found in problems(served(service)))
 
 
 def test_the_controller_needs_its_image() -> None:

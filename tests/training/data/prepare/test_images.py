@@ -41,13 +41,13 @@ def test_directories_of_classes_become_training_shards(
 ) -> None:
     write_pictures(tmp_path / "pictures")
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == 0
-    said = capsys.readouterr().out
-    assert "dropped: 1 duplicate\ndropped: 1 too small\ndropped: 2 unreadable\n" in said
+    captured = capsys.readouterr().out
+    assert "dropped: 1 duplicate\ndropped: 1 too small\ndropped: 2 unreadable\n" in captured
     data = load("shards", tmp_path, None, seed=0)
     assert (data.shape, data.classes) == ((3, 32, 32), ("cat", "dog"))
     assert len(data.train) + len(data.held_out) == 20
     assert len(data.held_out) >= 2
-    assert f"{len(data.train)} training images in 1 file\n" in said
+    assert f"{len(data.train)} training images in 1 file\n" in captured
     manifest = read_manifest(tmp_path / "shards")
     assert manifest.settings == {"size": 32, "min_size": 32, "held_out": 0.3}
 
@@ -193,8 +193,8 @@ def test_an_empty_training_set_is_rejected(
     (tmp_path / "pictures/cat").mkdir(parents=True)
     (tmp_path / "pictures/cat/bad.png").write_text("no image")
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == 64
-    said = capsys.readouterr().err
-    assert "no images for training (read: 1, dropped: 1 unreadable): add images" in said
+    captured = capsys.readouterr().err
+    assert "no images for training (read: 1, dropped: 1 unreadable): add images" in captured
     assert list((tmp_path / "shards").iterdir()) == []
 
 

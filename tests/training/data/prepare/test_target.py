@@ -80,7 +80,7 @@ def test_a_failure_changes_nothing(error: type[BaseException], tmp_path: Path) -
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing is tidied up after it."""
+    """Simulated SIGKILL, after which nothing is cleaned up."""
 
 
 @pytest.mark.parametrize("steps", range(5))

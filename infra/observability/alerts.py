@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from infra.observability.rules import (
     GPUS_UNHEALTHY,
+    LABELS_HONORED,
     NOT_TERMINATED,
     ON_POD,
     QUOTA_MATCHER,
@@ -122,8 +123,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
         Alert(
             name="AllocatedGpuIdle",
             expr="avg by (namespace, pod, gpu, Hostname) "
-            # Without honorLabels, `pod` is the exporter's pod and `exported_pod` the workload's.
-            '(DCGM_FI_DEV_GPU_UTIL{pod!="", exported_pod=""}) '
+            f'(DCGM_FI_DEV_GPU_UTIL{{pod!="", {LABELS_HONORED}}}) '
             f"< {limits.gpu_idle_share * 100:g}",
             minutes=limits.gpu_idle_minutes,
             severity="warning",
@@ -135,7 +135,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             name="GpuXidError",
             # The exporter reports the last error until it restarts, even if the GPU has since been
             # assigned to another pod. The alert therefore resolves after 15 minutes.
-            expr="DCGM_FI_DEV_XID_ERRORS > 0 unless on (Hostname, gpu) "
+            expr=f"DCGM_FI_DEV_XID_ERRORS{{{LABELS_HONORED}}} > 0 unless on (Hostname, gpu) "
             f"{_XID.format('')} == {_XID.format(' offset 15m')}",
             minutes=0,
             severity="critical",
@@ -153,7 +153,8 @@ def _gpus(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="GpuMemoryNearlyFull",
-            expr="DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) "
+            expr=f"DCGM_FI_DEV_FB_USED{{{LABELS_HONORED}}} "
+            "/ (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) "
             f"> {limits.gpu_memory_share:g}",
             minutes=limits.memory_minutes,
             severity="info",

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from infra.manifests import Manifest
 from infra.observability.grafana import Page, Panel, Variable, build
-from infra.observability.rules import GPU_MATCHER, GPUS_UNHEALTHY, QUEUE_WAIT, hours
+from infra.observability.rules import GPU_MATCHER, GPUS_UNHEALTHY, LABELS_HONORED, QUEUE_WAIT, hours
 from infra.settings.monitoring import MonitoringSettings
 
 _BY_NODE: Final = "avg by (Hostname) (DCGM_FI_DEV_{})"
@@ -80,7 +80,7 @@ def _cluster() -> Page:
                 Panel("Power", {"{{Hostname}}": _BY_NODE.format("POWER_USAGE")}, "watt"),
             ],
             "Errors": [
-                Panel("Xid errors", {"{{Hostname}} {{gpu}}": "DCGM_FI_DEV_XID_ERRORS"}),
+                Panel("Xid errors", {"{{Hostname}} {{gpu}}": f"DCGM_FI_DEV_XID_ERRORS{{{LABELS_HONORED}}}"}),
                 Panel(
                     "Unhealthy GPUs",
                     {"{{node}}": GPUS_UNHEALTHY},
@@ -296,7 +296,10 @@ def _cost(settings: MonitoringSettings) -> Page:
         "Idle": [
             Panel(
                 "Allocated but idle GPUs",
-                {"{{namespace}}/{{pod}}": 'DCGM_FI_DEV_GPU_UTIL{pod!=""} < 5'},
+                {
+                    "{{namespace}}/{{pod}}": f'DCGM_FI_DEV_GPU_UTIL{{pod!="", {LABELS_HONORED}}} '
+                    "< 5"
+                },
                 "percent",
             )
         ],

@@ -18,6 +18,13 @@ from kube.accelerators import NOT_ACCELERATORS
 ON_POD: Final = "on (namespace, pod)"
 """Clause that joins series by pod."""
 
+LABELS_HONORED: Final = 'exported_pod=""'
+"""Matcher of the DCGM exporter's series that the stack's own configuration scrapes.
+
+A scrape without `honorLabels`, as by the GPU Operator's ServiceMonitor, overwrites `pod` with the
+exporter's pod, and adds the label `exported_pod` with the workload's pod.
+"""
+
 NOT_TERMINATED: Final = (
     f"{ON_POD} group_left () "
     'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'

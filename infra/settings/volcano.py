@@ -23,6 +23,8 @@ Eviction = Literal["none", "surplus", "gangs"]
 Evicting one pod of a gang terminates the whole gang, and the job returns to its queue.
 """
 
+FIRST_WITH_FLOWS: Final = (1, 10)
+"""First release whose chart contains JobFlows, which run the steps of a job."""
 FIRST_WITH_TOPOLOGY: Final = (1, 12)
 """First release that supports network topology constraints for jobs."""
 

@@ -44,6 +44,7 @@ class ModelConfig(RoleConfig):
         default=[
             "python3 -m inference",
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export",
+            f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --sha256=*",
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --artifact=*",
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --cache=*",
         ],

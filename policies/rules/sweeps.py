@@ -52,7 +52,7 @@ def is_sweep(resource: Resource) -> bool:
 
 @resource_rule(
     name="sweep-bounded",
-    description="A hyperparameter sweep limits its trials and its GPU-hours.",
+    description="A hyperparameter sweep limits its trials, their parallelism and its budget.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Keep `trials`, `parallel` and `budget` of the sweep within the limits that are "

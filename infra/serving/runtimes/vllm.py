@@ -155,8 +155,8 @@ class Vllm(ProgramArguments):
     data_parallel_size: int = Field(default=1, ge=1)
     prefill_context_parallel_size: int = Field(default=1, ge=1)
     nnodes: int = Field(default=1, ge=1, le=64)
-    """Number of pods of a replica, each with `gpus` GPUs on its own node. Several pods run as a
-    LeaderWorkerSet."""
+    """Number of pods of a replica, each with `gpus` GPUs, preferably on different nodes. Several
+    pods run as a LeaderWorkerSet."""
     shutdown_timeout: int = Field(default=20, ge=0, le=3600)
     """Time (s) to finish requests in flight after SIGTERM. 0, vLLM's default, aborts them."""
 

@@ -19,7 +19,7 @@ from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training.job import LauncherSettings
 from infra.settings.training.settings import TrainingSettings
-from infra.settings.volcano import FIRST_WITH_TOPOLOGY, VolcanoSettings
+from infra.settings.volcano import FIRST_WITH_FLOWS, FIRST_WITH_TOPOLOGY, VolcanoSettings
 from kube.accelerators import MIG_PREFIX, NVIDIA_GPU, SHARED_SUFFIX
 from kube.kinds import KINDS
 from kube.kinds.volcano import with_ancestors
@@ -261,9 +261,17 @@ def host_networks_are_admitted(
             )
 
 
-def topology_is_supported(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that jobs set a network topology only with Volcano 1.12 or later, which supports it."""
+def job_settings_are_supported(
+    training: TrainingSettings, volcano: VolcanoSettings
+) -> Iterator[str]:
+    """Check that Volcano's release supports the steps, schedules and topologies of jobs."""
     for key, job in training.all_jobs.items():
+        if job.starts_in_flow and volcano.release < FIRST_WITH_FLOWS:
+            yield (
+                f"{job_key(key, 'steps' if job.steps else 'schedule')} is set, but "
+                f"{full_key('volcano', 'version')} is {volcano.version}, which has no JobFlows: "
+                "set 1.10.0 or later."
+            )
         if job.network_topology is not None and volcano.release < FIRST_WITH_TOPOLOGY:
             yield (
                 f"{job_key(key, 'network_topology')} is set, but "

@@ -107,6 +107,12 @@ CASES = [
         },
     ),
     Case(
+        "GpuXidError",
+        30,
+        {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "0x25 79x30"},
+        {f'DCGM_FI_DEV_XID_ERRORS{{{GPU}, exported_pod="digits-0"}}': "0x25 79x30"},
+    ),
+    Case(
         "GpuUnhealthy",
         20,
         {
@@ -126,6 +132,15 @@ CASES = [
         15,
         {f"DCGM_FI_DEV_FB_USED{{{GPU}}}": "79x20", f"DCGM_FI_DEV_FB_FREE{{{GPU}}}": "1x20"},
         {f"DCGM_FI_DEV_FB_USED{{{GPU}}}": "60x20", f"DCGM_FI_DEV_FB_FREE{{{GPU}}}": "20x20"},
+    ),
+    Case(
+        "GpuMemoryNearlyFull",
+        15,
+        {f"DCGM_FI_DEV_FB_USED{{{GPU}}}": "79x20", f"DCGM_FI_DEV_FB_FREE{{{GPU}}}": "1x20"},
+        {
+            f'DCGM_FI_DEV_FB_USED{{{GPU}, exported_pod="digits-0"}}': "79x20",
+            f'DCGM_FI_DEV_FB_FREE{{{GPU}, exported_pod="digits-0"}}': "1x20",
+        },
     ),
     Case(
         "TrainingWithoutStep",

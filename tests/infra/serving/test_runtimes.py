@@ -249,13 +249,15 @@ def test_the_policies_accept_a_cache_only_for_downloads(misuse: str | None) -> N
     assert bool(judge("model-signed", found, config=config)) is (misuse is not None)
 
 
+@pytest.mark.parametrize("digest", [None, DIGEST])
 @pytest.mark.parametrize("download", [True, False])
-def test_the_policies_accept_the_pods_of_an_artifact(download: bool) -> None:
+def test_the_policies_accept_the_pods_of_an_artifact(download: bool, digest: str | None) -> None:
     artifact = f"registry.example.com/models/digits@sha256:{DIGEST}"
     secret = {"secret": "registry", "key": "password"}
     found = serving(
         job=None,
         source={"artifact": artifact, "download": download},
+        digest=digest,
         tls={"secret": "digits-tls"},
         **({"fetch": {"env_from": {"OCI_PASSWORD": secret}}} if download else {}),
     )

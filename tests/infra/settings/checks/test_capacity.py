@@ -134,3 +134,24 @@ def test_the_quota_must_admit_a_gang_and_the_programs_that_run_at_the_same_time(
     found = problems(values)
     assert len(found) == (expected is not None)
     assert all(expected is not None and expected in sentence for sentence in found)
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [("1.9.0", ["steps", "schedule", "network_topology"]), ("1.10.0", ["network_topology"])],
+)
+def test_the_release_must_support_the_settings_of_jobs(version: str, refused: list[str]) -> None:
+    found = []
+    for setting, value in {
+        "steps": {"evaluate": {"command": ["./evaluate"]}},
+        "schedule": SCHEDULE,
+        "network_topology": {"mode": "soft"},
+    }.items():
+        values = good()
+        values["volcano"]["version"] = version
+        values["training"]["jobs"]["digits"][setting] = value
+        if setting == "schedule":
+            values["inference"] = {}
+        found += [sentence.split(" is set, but ") for sentence in problems(values)]
+    assert [start.rpartition(".")[2] for start, _ in found] == refused
+    assert all(end.startswith(f"gpu-platform:volcano.version is {version}") for _, end in found)

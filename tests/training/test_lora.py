@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -20,12 +21,13 @@ from tools.environments import environment, run
 from training.config import TrainingConfig
 from training.data import load
 from training.export import write_export
-from training.lora import AdaptedLinear, Lora
+from training.lora import AdaptedLinear, Lora, adapt, write_adapter
 from workload import exit_codes
 from workload.configuration import ConfigurationError, problem_sentences
 from workload.export import load_network
 from workload.manifest import read_manifest
 from workload.models import build
+from workload.models.gpt import Gpt
 
 SIZE = {"context": 8, "layers": 2, "heads": 2, "width": 16}
 RANK, ALPHA = 3, 5.0
@@ -297,6 +299,23 @@ def test_adapters_are_exchanged_with_peft(
         with torch.no_grad():
             found = network(tmp_path / name / "export")(torch.from_numpy(tokens)).numpy()
         assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max(), name
+
+
+@pytest.mark.parametrize("path", ["run", "run/export", "run/export/huggingface"])
+def test_an_adapter_names_the_hugging_face_directory_of_its_base(
+    path: str, base: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    base.rename(tmp_path / "run/export")
+    model, lora = network(tmp_path / "run/export"), Lora(RANK, ALPHA, frozenset({"q_proj"}))
+    assert isinstance(model, Gpt)
+    adapt(model, lora)
+    write_adapter(tmp_path / "adapter", model, lora, tmp_path / path)
+    description = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    assert description["base_model_name_or_path"] == str(tmp_path / "run/export/huggingface")
+    with safe_open(tmp_path / "adapter/adapter_model.safetensors", "pt") as file:
+        # Libraries of Hugging Face refuse files without this entry.
+        assert file.metadata() == {"format": "pt"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 import pytest
+import torch
+from torch import nn
 
 from training.config import TrainingConfig
-from training.optimizer import learning_rate
+from training.optimizer import learning_rate, state_bytes
 
 
 def rates(**settings: object) -> list[float]:
@@ -28,3 +30,21 @@ def test_a_constant_schedule_only_warms_up() -> None:
 
 def test_no_warm_up_starts_at_the_peak() -> None:
     assert rates(warm_up=0)[0] == 0.5
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_the_size_of_a_checkpoint_is_that_of_its_tensors(name: str, average: float) -> None:
+    network = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    network[2].requires_grad_(False)
+    trained = [each for each in network.parameters() if each.requires_grad]
+    optimizer = (
+        torch.optim.AdamW(trained) if name == "adamw" else torch.optim.SGD(trained, momentum=0.9)
+    )
+    network(torch.randn(3, 8)).sum().backward()
+    optimizer.step()
+    slots = [each for state in optimizer.state.values() for each in state.values()]
+    stored = [*network.parameters(), *network.buffers(), *(each for each in slots if each.dim())]
+    averages = trained if average else []
+    config = TrainingConfig.model_validate({"optimizer": name, "ema_decay": average})
+    assert state_bytes(network, config) == sum(each.nbytes for each in (*stored, *averages))

@@ -57,7 +57,14 @@ _RUNS = ("tests/training/test_train.py", "tests/training/test_divergence.py")
 _RESUMPTION = ("tests/training/test_exactness.py",)
 _ORDER = ("tests/training/data/test_loader.py", "tests/training/data/test_order.py")
 TRAINING: dict[str, tuple[str, ...]] = {
-    "training/train.py": (*_RUNS, *_RESUMPTION, *_MATHEMATICS),
+    "training/train.py": (
+        "tests/training/test_length.py",
+        "tests/training/test_warm_start.py",
+        "tests/training/telemetry/test_metrics.py",
+        *_RUNS,
+        *_RESUMPTION,
+        *_MATHEMATICS,
+    ),
     "training/run.py": (*_RUNS, *_MATHEMATICS),
     "training/parallel.py": (
         "tests/training/test_parallel.py",
@@ -84,10 +91,11 @@ TRAINING: dict[str, tuple[str, ...]] = {
     ),
     "training/lora.py": ("tests/training/test_lora.py",),
     "training/data/loader.py": (*_ORDER, *_MATHEMATICS),
-    "training/data/samples.py": _ORDER,
+    "training/data/samples.py": ("tests/training/data/test_data.py", *_ORDER),
     "training/checkpoints/state.py": (
         "tests/training/test_custom_models.py",
         "tests/training/checkpoints/test_mirror.py",
+        "tests/training/test_average.py",
         *_RUNS,
         *_RESUMPTION,
     ),

@@ -6,10 +6,21 @@ import pytest
 from tests.training.data.files import write_published
 from training.config import DATASETS
 from training.data import DataError, Images, builtin, held_out_digits, load
+from training.data.samples import spread
 from training.settings import IMAGES
 from workload.catalog import MODELS
 
 NOWHERE = Path("/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("length", "count", "expected"),
+    [(10, 4, [0, 3, 6, 9]), (3, 5, [0, 1, 2]), (10, 1, [0]), (7, 2, [0, 6])],
+)
+def test_samples_are_evenly_spaced_from_the_first_to_the_last(
+    length: int, count: int, expected: list[int]
+) -> None:
+    assert spread(length, count).tolist() == expected
 
 
 def test_held_out_digits_are_fixed_and_contain_every_class() -> None:

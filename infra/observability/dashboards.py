@@ -80,7 +80,10 @@ def _cluster() -> Page:
                 Panel("Power", {"{{Hostname}}": _BY_NODE.format("POWER_USAGE")}, "watt"),
             ],
             "Errors": [
-                Panel("Xid errors", {"{{Hostname}} {{gpu}}": f"DCGM_FI_DEV_XID_ERRORS{{{LABELS_HONORED}}}"}),
+                Panel(
+                    "Xid errors",
+                    {"{{Hostname}} {{gpu}}": f"DCGM_FI_DEV_XID_ERRORS{{{LABELS_HONORED}}}"},
+                ),
                 Panel(
                     "Unhealthy GPUs",
                     {"{{node}}": GPUS_UNHEALTHY},
@@ -296,10 +299,7 @@ def _cost(settings: MonitoringSettings) -> Page:
         "Idle": [
             Panel(
                 "Allocated but idle GPUs",
-                {
-                    "{{namespace}}/{{pod}}": f'DCGM_FI_DEV_GPU_UTIL{{pod!="", {LABELS_HONORED}}} '
-                    "< 5"
-                },
+                {"{{namespace}}/{{pod}}": f'DCGM_FI_DEV_GPU_UTIL{{pod!="", {LABELS_HONORED}}} < 5'},
                 "percent",
             )
         ],

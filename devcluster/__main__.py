@@ -13,7 +13,7 @@ from devcluster.operators import Requirements
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
-from devcluster.toolchain import OLD_VOLCANOS, OPERATORS, Operator
+from devcluster.toolchain import OPERATORS, OTHER_VOLCANO_RELEASES, Operator
 from gitops.errors import GitopsError
 from simulation import ClusterError
 
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
                 help=f"additional job operators to run (real nodes only): {','.join(OPERATORS)}; "
                 "deploy starts those that the stack's jobs need",
             )
-            minors = ", ".join(name.removeprefix("volcano-") for name in OLD_VOLCANOS)
+            minors = ", ".join(name.removeprefix("volcano-") for name in OTHER_VOLCANO_RELEASES)
             command.add_argument(
                 "--volcano",
                 default="",

@@ -68,7 +68,7 @@ one object, such as those about queues, quotas and budgets, are not included.
 class Scope:
     """Namespaces that the policies exclude, and users whose ownerReferences are trusted."""
 
-    excluded: tuple[str, ...] = EXCLUDED
+    excluded_namespaces: tuple[str, ...] = EXCLUDED
     controllers: tuple[str, ...] = CONTROLLERS
 
 
@@ -184,7 +184,7 @@ class _Policy:
         selected = {
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",
-            "values": sorted(scope.excluded),
+            "values": sorted(scope.excluded_namespaces),
         }
         parameters: Manifest = {}
         reference: Manifest = {}

@@ -26,38 +26,40 @@ _OBJECT, _OLD_OBJECT = _TEMPLATE.format("object"), _TEMPLATE.format("oldObject")
 class Target:
     """API resources that a policy evaluates.
 
-    `changed` is the condition under which updates are evaluated; if it is empty, the policy
-    evaluates only creations. Other updates must not be denied: controllers must be able to label
-    existing objects, and to remove the finalizers that block an object's deletion. `named` limits
-    the policy to objects with these names, and `parameters` is the namespace and name of a
-    ConfigMap that the policy's expressions read as `params`.
+    `update_condition` is the CEL condition under which updates are checked; if empty, only
+    creations are. Other updates must not be denied: controllers must be able to label existing
+    objects, and to remove the finalizers that block an object's deletion. `object_names` limits the
+    policy to objects with these names, and `parameters` is the namespace and name of a ConfigMap
+    that the policy's expressions read as `params`.
     """
 
     name: str
     resources: Mapping[str, tuple[str, ...]]
-    changed: str = ""
-    named: tuple[str, ...] = ()
+    update_condition: str = ""
+    object_names: tuple[str, ...] = ()
     parameters: tuple[str, str] | None = None
 
     def rules(self) -> list[Manifest]:
         """Return the resourceRules of the policy."""
-        operations = ["CREATE", "UPDATE"] if self.changed else ["CREATE"]
+        operations = ["CREATE", "UPDATE"] if self.update_condition else ["CREATE"]
         return [
             {
                 "apiGroups": [group],
                 "apiVersions": ["*"],
                 "operations": operations,
                 "resources": list(names),
-                **({"resourceNames": list(self.named)} if self.named else {}),
+                **({"resourceNames": list(self.object_names)} if self.object_names else {}),
             }
             for group, names in self.resources.items()
         ]
 
     def conditions(self) -> list[Manifest]:
         """Return the matchConditions of the policy."""
-        if not self.changed:
+        if not self.update_condition:
             return []
-        return [{"name": "changed", "expression": f"oldObject == null || ({self.changed})"}]
+        return [
+            {"name": "changed", "expression": f"oldObject == null || ({self.update_condition})"}
+        ]
 
 
 PODS: Final = Target(
@@ -82,10 +84,10 @@ ANNOTATED_PODS: Final = Target(
     ),
 )
 """The resources of `PODS`, for rules about annotations and labels."""
-SERVING_PODS: Final = Target(
+MODEL_PODS: Final = Target(
     "model-pods",
     PODS.resources,
-    ANNOTATED_PODS.changed,
+    ANNOTATED_PODS.update_condition,
     parameters=(promoted_models.NAMESPACE, promoted_models.NAME),
 )
 """The resources of `PODS`, for rules that compare served models with promoted models."""
@@ -93,7 +95,7 @@ PROMOTED_MODELS: Final = Target(
     "promoted-models",
     {"": ("configmaps",)},
     "dyn(object).?data != dyn(oldObject).?data",
-    named=(promoted_models.NAME,),
+    object_names=(promoted_models.NAME,),
 )
 SERVICES: Final = Target("services", {"": ("services",)}, _SPEC_CHANGED)
 VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
@@ -118,10 +120,11 @@ def accelerator_class(name: str) -> str:
     return f"!{name}.lowerAscii().matches(pattern(settings.otherDevices))"
 
 
-def level(resource: str) -> str:
-    """Return an expression that lists the `resources` fields that set `resource` (CPU or memory).
+def resources_that_set(resource: str) -> str:
+    """Return a CEL expression for the `resources` blocks that set `resource` (`cpu` or `memory`).
 
-    The list may contain the field of container `c`, followed by the field of its pod.
+    It lists every block, of container `c` first and then of its pod, that sets a request or limit
+    for `resource`.
     """
     return (
         "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"

@@ -92,13 +92,13 @@ def _check(options: argparse.Namespace) -> int:
         return _UNUSABLE
     whole_stack = not options.no_stack_rules
     rules = [rule for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)]
-    left_out = len(applicable_rules(configuration, whole_stack=True)) - len(rules)
+    skipped_rules = len(applicable_rules(configuration, whole_stack=True)) - len(rules)
     report = Report(
         evaluate(manifests.documents, configuration, whole_stack=whole_stack),
         manifests.sources,
         len(manifests.documents),
         rules,
-        left_out,
+        skipped_rules,
         configuration.disabled,
         manifests.skipped,
         options.fail_on,

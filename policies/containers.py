@@ -34,15 +34,15 @@ class Container:
         """Requests and limits of the container."""
         return self.node["resources"]
 
-    def level(self, resource: str) -> Node:
+    def effective_resources(self, resource: str) -> Node:
         """Return the container's resources, or the pod's if only they set `resource`."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
         # If the pod is only partially known, but the `resources` of this container are complete,
         # they override everything that is defined elsewhere, including the resources of the pod.
         alone = self.node.partial and not self.resources.partial
-        for level in [self.resources] if alone else [self.resources, shared]:
-            if any(not level[fields][resource].absent for fields in ("requests", "limits")):
-                return level
+        for resources in [self.resources] if alone else [self.resources, shared]:
+            if any(not resources[fields][resource].absent for fields in ("requests", "limits")):
+                return resources
         return self.resources
 
     @property

@@ -45,7 +45,7 @@ def sarif(report: Report) -> str:
 def _notifications(report: Report) -> list[dict[str, Any]]:
     """Return a notification for each rule and document that was not evaluated."""
     texts = [f"the rule {name} is disabled" for name in report.disabled]
-    texts += [f"not evaluated: {text}" for text in report.skipped]
+    texts += [f"not evaluated: {text}" for text in report.skipped_documents]
     return [{"level": "note", "message": {"text": text}} for text in texts]
 
 

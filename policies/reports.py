@@ -27,19 +27,19 @@ _PROPERTY = _COMMAND | str.maketrans({":": "%3A", ",": "%2C"})
 class Report:
     """Findings, with the evaluated files and rules.
 
-    `left_out` is the number of rules that were skipped because they need the whole stack.
-    `disabled` lists the rules that the configuration disables, and `skipped` lists the documents
-    that are not Kubernetes objects. `fail_on` is one of `FAIL_ON`. With `verbose`, rules without
-    findings are also listed.
+    `skipped_rules` is the number of rules that were skipped because they need the whole stack.
+    `disabled` lists the rules that the configuration disables, and `skipped_documents` lists the
+    documents that are not Kubernetes objects. `fail_on` is one of `FAIL_ON`. With `verbose`, rules
+    without findings are also listed.
     """
 
     findings: Sequence[Finding]
     sources: Sequence[str]
     objects: int
     rules: Sequence[Rule[Any]]
-    left_out: int = 0
+    skipped_rules: int = 0
     disabled: Sequence[str] = ()
-    skipped: Sequence[str] = ()
+    skipped_documents: Sequence[str] = ()
     fail_on: str = "mandatory"
     verbose: bool = False
 
@@ -77,11 +77,11 @@ class Report:
             f"{self.objects} objects, {len(self.rules)} rules: "
             f"{self.mandatory} mandatory and {advisory} advisory violations"
         ]
-        if self.left_out:
-            lines.append(f"left out: {self.left_out} rules that need the whole stack")
+        if self.skipped_rules:
+            lines.append(f"skipped: {self.skipped_rules} rules that need the whole stack")
         if self.disabled:
             lines.append(f"disabled: {len(self.disabled)} rules: {', '.join(self.disabled)}")
-        return [*lines, *(f"not evaluated: {text}" for text in self.skipped)]
+        return [*lines, *(f"not evaluated: {text}" for text in self.skipped_documents)]
 
     def fails(self, finding: Finding) -> bool:
         """Return whether a finding reaches the threshold; an exempted violation never does."""
@@ -133,9 +133,9 @@ def as_json(report: Report) -> str:
     summary = {
         "objects": report.objects,
         "rules": len(report.rules),
-        "rulesLeftOut": report.left_out,
+        "rulesLeftOut": report.skipped_rules,
         "rulesDisabled": list(report.disabled),
-        "notEvaluated": list(report.skipped),
+        "notEvaluated": list(report.skipped_documents),
         "mandatory": report.mandatory,
         "advisory": len(report.findings) - report.mandatory,
         "failed": report.failed,

@@ -1,4 +1,4 @@
-"""Archive the last log lines and events of failed pods next to the checkpoints of their runs.
+"""Archive failures of runs, roll back canaries, and start scheduled runs.
 
     python3 -m recorder watch --claims /claims     archive the failures in the recorder's namespace
     python3 -m recorder show RUN                   print the archived record of a run's last failure

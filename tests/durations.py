@@ -22,7 +22,7 @@ import pytest
 
 VARIABLE: Final = "TEST_DURATIONS"
 TIERS: Final = ("engine", "cluster", "operators", "faults")
-"""Tiers with a directory of the same name. All other tests are unit tests."""
+"""Tiers that have a directory of the same name. All other tests are unit tests."""
 SLOWEST: Final = 20
 SHORT: Final = 1.0
 """Minimum setup time (s) of listed fixtures."""

@@ -29,7 +29,9 @@ def share(directory: Path) -> None:
         if _forkserver._forkserver_address is not None:
             return
         with FileLock(directory / "fork-server.lock"):
-            with contextlib.suppress(FileNotFoundError):  # none started, or by an ended process
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # No server is running, or the process that started it has ended.
                 pid, pipe, address = json.loads(known.read_text())
                 _forkserver._forkserver_alive_fd = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY)
                 _forkserver._forkserver_address = address

@@ -13,7 +13,7 @@ FOLDERS = ("gpu_platform", "kube", "workload", "infra", "training", "inference",
 
 
 def copy_sources(target: Path) -> Path:
-    """Return the sources of the package and the plugin: a checkout without everything else."""
+    """Return a copy of the checkout that contains only the sources of the package and plugin."""
     for name in SOURCES:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes((ROOT / name).read_bytes())

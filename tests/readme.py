@@ -9,7 +9,7 @@ BLOCK = re.compile(r"(?P<mark><!-- own-cluster -->\s*)?^ *```sh\n(?P<body>.*?)^ 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of commands. With `own_cluster`, it is for the reader's own cluster."""
+    """A block of commands; `own_cluster` marks those for the reader's own cluster."""
 
     commands: tuple[str, ...]
     own_cluster: bool

@@ -1,4 +1,4 @@
-"""A real registry for OCI artifacts: Debian's, with a certificate of the tests' authority."""
+"""A real registry for OCI artifacts: Debian's, with a certificate from a test CA."""
 
 import hashlib
 import shutil
@@ -61,7 +61,7 @@ class Registry:
 
 USER, PASSWORD = "publisher", "not-a-secret"
 _USERS = f"{USER}:$2b$04$ZwWHZSv0GzHSfXQ4/GQFiecAikUTqvy7gQctMGlnOiVTtjkIF5tJu"
-"""The user and password in htpasswd format."""
+"""User name and password in htpasswd format."""
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from tests.durations import Phase, summary, tier_of
         ("test_run.py", "unit"),
     ],
 )
-def test_the_tier_is_that_of_the_directory(path: str, tier: str) -> None:
+def test_tier_is_derived_from_the_directory(path: str, tier: str) -> None:
     assert tier_of(Path(path)) == tier
 
 
-def test_tests_are_sorted_by_the_sum_of_their_phases_and_tiers_have_their_wall_time() -> None:
+def test_summary_sorts_tests_by_total_time_and_lists_wall_time_per_tier() -> None:
     phases = [
         Phase("tests/test_a.py::test_quick", "unit", "call", 0.0, 2.0),
         Phase("tests/test_a.py::test_slow", "unit", "setup", 5.0, 6.0),

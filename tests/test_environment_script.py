@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[1] / "requirements" / "environment.sh"
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """The script next to requirements that nothing has to be downloaded for."""
+    """The script with requirements that need no downloads."""
     folder = tmp_path / "requirements"
     folder.mkdir()
     (folder / "uv.txt").write_text("# nothing\n")
@@ -27,7 +27,7 @@ def run(script: Path, python: Path | str, folder: Path) -> "subprocess.Completed
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
 
-def test_later_environments_get_the_same_uv(script: Path, tmp_path: Path) -> None:
+def test_later_environments_reuse_the_installed_uv(script: Path, tmp_path: Path) -> None:
     first, second, other = (tmp_path / name for name in ("first", "second", "other"))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", first], check=True)
     (first / "bin/uv").write_text("#!/bin/sh\necho pinned\n")
@@ -43,21 +43,21 @@ def test_later_environments_get_the_same_uv(script: Path, tmp_path: Path) -> Non
     (first / "bin/uv").write_text("#!/bin/sh\necho repaired\n")
     assert run(script, sys.executable, first).returncode == 0
     assert "repaired" in kept.read_text()
-    # Another pin needs another program.
+    # A different pin requires a different version of uv.
     (script.parent / "uv.txt").write_text("# nothing else\n")
     assert run(script, sys.executable, other).returncode == 0
     assert not (other / "bin/uv").exists()
 
 
-def test_an_interrupted_start_is_continued(script: Path, tmp_path: Path) -> None:
-    # Interrupted before uv was installed. `make` has the environment first on its PATH.
+def test_interrupted_setup_is_resumed(script: Path, tmp_path: Path) -> None:
+    # The setup was interrupted before uv was installed. `make` puts the environment first on PATH.
     folder = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     done = run(script, folder / "bin/python", folder)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_environment_that_does_not_work_is_recreated(script: Path, tmp_path: Path) -> None:
+def test_broken_environment_is_recreated(script: Path, tmp_path: Path) -> None:
     folder = tmp_path / "venv"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/python").symlink_to("/gone/python")
@@ -66,7 +66,7 @@ def test_an_environment_that_does_not_work_is_recreated(script: Path, tmp_path: 
     assert subprocess.run([folder / "bin/python", "-c", ""], check=False).returncode == 0
 
 
-def test_nothing_is_printed_that_a_shell_would_evaluate(script: Path, tmp_path: Path) -> None:
+def test_setup_output_is_not_evaluated_by_the_shell(script: Path, tmp_path: Path) -> None:
     # `eval "$(make env)"` in a fresh clone also creates the environment.
     done = run(script, sys.executable, tmp_path / "venv")
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,9 @@ def test_nothing_is_printed_that_a_shell_would_evaluate(script: Path, tmp_path: 
     assert str(tmp_path / "venv") in done.stderr
 
 
-def test_a_tilde_in_the_cache_directory_is_the_home_directory(script: Path, tmp_path: Path) -> None:
+def test_tilde_in_the_cache_directory_expands_to_the_home_directory(
+    script: Path, tmp_path: Path
+) -> None:
     digest = sha256((script.parent / "uv.txt").read_bytes()).hexdigest()
     kept, folder = tmp_path / "cache" / f"uv-{digest[:12]}", tmp_path / "venv"
     kept.parent.mkdir()
@@ -85,7 +87,7 @@ def test_a_tilde_in_the_cache_directory_is_the_home_directory(script: Path, tmp_
     assert (folder / "bin/uv").read_bytes() == kept.read_bytes()
 
 
-def test_a_missing_python_is_reported_with_a_remedy(script: Path, tmp_path: Path) -> None:
+def test_missing_python_error_suggests_a_fix(script: Path, tmp_path: Path) -> None:
     done = run(script, "python-of-the-future", tmp_path / "venv")
     assert done.returncode == 1
     assert "install Python 3.11 or newer, or write PYTHON=" in done.stderr

@@ -44,7 +44,7 @@ def test_down_purges_if_requested() -> None:
 
 
 @pytest.mark.parametrize("value", ["no", "false", "true", "11", "0 1"])
-def test_down_refuses_other_values_of_purge(value: str) -> None:
+def test_down_rejects_other_values_of_purge(value: str) -> None:
     done = make("down", f"PURGE={value}")
     assert done.returncode == 2
     assert "devcluster down" not in done.stdout

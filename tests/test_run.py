@@ -48,63 +48,63 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def test_all_tests_are_the_unit_tier_and_then_engine_and_clusters(run: Run) -> None:
+def test_default_run_is_the_unit_tier_followed_by_engine_and_cluster(run: Run) -> None:
     assert run("") == (0, [UNIT, TOOLS, OTHERS])
 
 
-def test_a_tier_is_run_alone(run: Run) -> None:
+def test_requested_tier_runs_alone(run: Run) -> None:
     assert run("unit") == (0, [UNIT])
 
 
-def test_the_engine_tier_is_run_in_one_process(run: Run) -> None:
+def test_engine_tier_runs_in_one_process(run: Run) -> None:
     assert run("engine") == (0, [TOOLS, f"-m pytest -m engine {PATHS}"])
 
 
-def test_tools_that_cannot_be_built_are_reported_by_the_tests_that_need_them(run: Run) -> None:
+def test_tests_still_run_if_tools_cannot_be_built(run: Run) -> None:
     assert run("", tools=1) == (0, [UNIT, TOOLS, OTHERS])
 
 
-def test_the_cluster_tier_is_run_in_a_process_per_group(run: Run) -> None:
+def test_cluster_tier_runs_in_one_process_per_group(run: Run) -> None:
     clusters = f"-m pytest -m cluster {PATHS} -n 3 --no-loadscope-reorder"
     assert run("cluster") == (0, [TOOLS, clusters])
 
 
-def test_the_operators_tier_is_run_alone_and_in_one_process(run: Run) -> None:
+def test_operators_tier_runs_alone_in_one_process(run: Run) -> None:
     assert run("operators") == (0, [TOOLS, f"-m pytest -m operators {PATHS}"])
 
 
-def test_arguments_go_to_every_part(run: Run) -> None:
+def test_pytest_arguments_are_passed_to_every_part(run: Run) -> None:
     assert run("", "-k", "gang or queue") == (
         0,
         [f"{UNIT} -k gang or queue", TOOLS, f"{OTHERS} -k gang or queue"],
     )
 
 
-def test_a_choice_across_tiers_is_run_in_one_process(run: Run) -> None:
+def test_selection_across_tiers_runs_in_one_process(run: Run) -> None:
     assert run("", "-m", "engine or cluster") == (0, ["-m pytest -m engine or cluster"])
 
 
 @pytest.mark.parametrize("status", [1, 2, 4])
-def test_the_others_run_after_a_failure_too_and_the_whole_fails(run: Run, status: int) -> None:
+def test_other_tiers_run_after_unit_failures_and_the_run_fails(run: Run, status: int) -> None:
     assert run("", unit=status) == (status, [UNIT, TOOLS, OTHERS])
 
 
-def test_a_failure_of_the_others_fails_the_whole(run: Run) -> None:
+def test_failure_in_the_other_tiers_fails_the_run(run: Run) -> None:
     assert run("", others=1)[0] == 1
 
 
 @pytest.mark.parametrize(("unit", "others"), [(0, 5), (5, 0)])
-def test_a_part_without_tests_is_no_failure_where_the_other_has_some(
+def test_part_without_tests_is_ignored_if_the_other_part_has_tests(
     run: Run, unit: int, others: int
 ) -> None:
     assert run("", unit=unit, others=others)[0] == 0
 
 
-def test_no_tests_at_all_are_a_failure(run: Run) -> None:
+def test_run_without_any_tests_fails(run: Run) -> None:
     assert run("", unit=5, others=5)[0] == 5
     assert run("unit", unit=5)[0] == 5
 
 
-def test_a_failure_is_not_forgotten_for_a_part_without_tests(run: Run) -> None:
+def test_failure_is_reported_even_if_the_other_part_has_no_tests(run: Run) -> None:
     assert run("", unit=1, others=5)[0] == 1
     assert run("", unit=5, others=1)[0] == 1

@@ -1,4 +1,4 @@
-"""The wheel of workload.run, built and used without any other package than torch."""
+"""The wheel of workload.run, built and used with no package except torch."""
 
 import json
 import shutil

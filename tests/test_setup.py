@@ -18,7 +18,7 @@ MOVED = ("infra", "policies", "training", "inference", "workload", "kube")
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Build what setup.py would put into the wheel."""
+    """Build the contents of the wheel with setup.py."""
     found: dict[str, Any] = {}
     monkeypatch.chdir(CHECKOUT)
     monkeypatch.setattr(setuptools, "setup", found.update)
@@ -40,7 +40,7 @@ def imported(file: Path) -> Iterator[str]:
             yield from (name.name for name in node.names)
 
 
-def test_every_import_of_the_wheel_is_in_the_wheel(built: Path) -> None:
+def test_wheel_contains_every_module_that_it_imports(built: Path) -> None:
     files = [file for file in built.rglob("*.py") if "__pycache__" not in file.parts]
     modules = {".".join(file.relative_to(built).with_suffix("").parts) for file in files}
     modules |= {name.removesuffix(".__init__") for name in modules}
@@ -53,7 +53,7 @@ def test_every_import_of_the_wheel_is_in_the_wheel(built: Path) -> None:
                 assert name in modules, f"{file} imports {name}"
 
 
-def test_no_program_with_torch_is_in_the_wheel(built: Path) -> None:
+def test_wheel_contains_no_program_that_imports_torch(built: Path) -> None:
     assert (built / "gpu_platform" / "training" / "config.py").exists()
     assert not (built / "gpu_platform" / "training" / "train.py").exists()
     assert not any(
@@ -62,26 +62,26 @@ def test_no_program_with_torch_is_in_the_wheel(built: Path) -> None:
     )
 
 
-def test_the_range_of_the_provider_ends_before_it_stops_adopting_objects() -> None:
+def test_provider_range_excludes_releases_that_do_not_adopt_objects() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     texts = [text for extra in project["optional-dependencies"].values() for text in extra]
     ranges = [
         each.specifier for each in map(Requirement, texts) if each.name == "pulumi-kubernetes"
     ]
     assert len(ranges) == 1
-    # From 4.29 on, a creation fails if the object exists. No provider of these has run here.
+    # Since 4.29, creating an object that already exists fails. No such release is tested here.
     assert ranges[0].contains("4.25.0")
     assert ranges[0].contains("4.28.9")
     assert not ranges[0].contains("4.29.0")
 
 
-def test_every_command_of_the_package_is_in_the_wheel(built: Path) -> None:
+def test_wheel_contains_every_command_of_the_package(built: Path) -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     for command in project["scripts"].values():
         module = command.partition(":")[0].replace(".", "/")
         assert (built / f"{module}.py").exists(), command
 
 
-def test_the_wheel_is_one_directory(built: Path) -> None:
+def test_wheel_consists_of_a_single_directory(built: Path) -> None:
     assert [path.name for path in built.iterdir()] == ["gpu_platform"]
     assert (built / "gpu_platform" / "policies" / "PulumiPolicy.yaml").exists()

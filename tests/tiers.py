@@ -1,4 +1,4 @@
-"""Tests of tiers that this machine cannot run: skipped with the reason, or failed in CI."""
+"""Handling of tiers that this machine cannot run: tests are skipped, or fail in CI."""
 
 import os
 from typing import NoReturn

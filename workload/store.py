@@ -116,7 +116,7 @@ class StoreDirectory:
                 found = "more than" if done > size else f"{done} instead of"
                 raise DamagedError(f"{self.url}/{name} is damaged: it has {found} {size} bytes")
             if digest.hexdigest() != sha256:
-                raise DamagedError(f"{self.url}/{name} is damaged: its sha256 differs")
+                raise DamagedError(f"{self.url}/{name} is damaged: its SHA-256 does not match")
 
         write_atomically(path, write)
 
@@ -126,7 +126,7 @@ class StoreDirectory:
         with self._errors(f"{name} cannot be read"), contextlib.suppress(FileNotFoundError):
             yield from map(bytes, get(self._store, name).stream(min_chunk_size=CHUNK_BYTES))
             return
-        raise DamagedError(f"{self.url}/{name} is damaged: it does not exist")
+        raise DamagedError(f"{self.url}/{name} does not exist")
 
     @contextlib.contextmanager
     def _errors(self, problem: str) -> Iterator[None]:

@@ -1,4 +1,7 @@
-"""First prediction of an inference service (Open Inference Protocol V2): the class of a digit."""
+"""Check of a newly deployed inference service: one digit is sent, and its class is verified.
+
+Requests use the Open Inference Protocol V2.
+"""
 
 import json
 import subprocess
@@ -51,7 +54,7 @@ class NoPredictionError(Exception):
     """The service cannot classify the sample digit. The message states the reason."""
 
 
-def check_callable(service: dict[str, Any]) -> None:
+def check_supported(service: dict[str, Any]) -> None:
     """Raise NoPredictionError unless a service uses the built-in server without TLS.
 
     The argument is an entry of the stack output `inference`.

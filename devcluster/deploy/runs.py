@@ -58,7 +58,7 @@ class Run:
 
 
 class _Repair:
-    """Repair of a run that Volcano no longer processes (see `repair`)."""
+    """Repair of a run that Volcano has stopped processing (see `repair`)."""
 
     def __init__(self, kubectl: Sequence[str], run: Run) -> None:
         self._kubectl, self._run = kubectl, run

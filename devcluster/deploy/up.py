@@ -177,7 +177,7 @@ def _first_prediction(
     """
     model, metadata = service["model"], None
     try:
-        predict.check_callable(service)
+        predict.check_supported(service)
         url = predict.service_url(kubectl, service)
         address = f"{url}/v2/models/{model}"
         metadata = predict.wait_ready(url, model, service.get("run"), step.update)

@@ -2,8 +2,7 @@
 
 The driver writes a JSON list of the GPUs to every connection on its socket. Each GPU has DCGM
 fields, which the simulated exporter serves (devcluster/toolchain/modules/tools). A process uses the
-GPUs listed in its NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No value comes from a real
-GPU:
+GPUs listed in its NVIDIA_VISIBLE_DEVICES, which the device plugin sets. All values are simulated:
 
 - utilization: CPU time since the last sample, divided among the process's GPUs; 100% is one core
 - memory: private resident memory, divided in the same way

@@ -38,7 +38,7 @@ _DOCKER_HOME: Final = Path("/var/lib/docker")
 
 
 def free_space(layout: Layout) -> str:
-    """Empty the stores if disk space is low or the current base image is not the only one in them.
+    """Empty the stores if disk space is low or they contain anything but the current base image.
 
     Return a message if they were emptied, otherwise an empty string. While a cluster is running,
     all stores are kept.

@@ -2,8 +2,8 @@
 
 from devcluster.toolchain.pins import (
     GROUPS,
-    OLD_VOLCANOS,
     OPERATORS,
+    OTHER_VOLCANO_RELEASES,
     Extra,
     Group,
     Operator,
@@ -13,8 +13,8 @@ from devcluster.toolchain.toolchain import Toolchain, ensure, go_caches, missing
 
 __all__ = [
     "GROUPS",
-    "OLD_VOLCANOS",
     "OPERATORS",
+    "OTHER_VOLCANO_RELEASES",
     "Extra",
     "Group",
     "Operator",

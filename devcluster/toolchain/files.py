@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def put(executable: Path, target: Path, *, built: bool) -> None:
+def install_link(executable: Path, target: Path, *, built: bool) -> None:
     """Create a link to an executable: a hard link if this project built it, else a symbolic link.
 
     An installed program keeps its resolved path, because it may look for companion files there.

@@ -16,40 +16,40 @@ from simulation.volcano import minor_version
 HERE = Path(__file__).resolve().parent
 
 Group = Literal["engine", "simulated", "real"]
-"""Set of tools. Each group contains the previous one."""
+"""Groups of tools; each includes all earlier ones."""
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 Operator = Literal["training-operator", "trainer", "kuberay", "lws"]
-"""Operators of job kinds and of inference services, requested by name."""
+"""Kubernetes operators for job kinds and inference services, installed on request."""
 
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 
 Gateway = Literal["traefik"]
-"""Gateways for external requests, requested by name."""
+"""Gateways for external requests, installed on request."""
 
 Monitoring = Literal["prometheus"]
-"""Monitoring tools, requested by name."""
+"""Monitoring tools, installed on request."""
 
 Gpus = Literal["nvidia"]
-"""NVIDIA's programs for GPU nodes. Only tests run them, without real GPUs."""
+"""NVIDIA's programs for GPU nodes. Used only in tests, without real GPUs."""
 
 ContainerRuntime = Literal["containerd"]
-"""A newer containerd than Debian's. Only tests run it."""
+"""A newer containerd than Debian's. Used only in tests."""
 
 Autoscaling = Literal["keda"]
-"""KEDA. Only tests run it."""
+"""KEDA. Used only in tests."""
 
 NetworkPolicies = Literal["kube-router"]
-"""A controller that enforces network policies. Only tests run it."""
+"""A controller that enforces network policies. Used only in tests."""
 
-OldVolcano = Literal["volcano-1.10"]
+OtherVolcano = Literal["volcano-1.10"]
 """Volcano releases other than the default."""
 
-OLD_VOLCANOS: tuple[OldVolcano, ...] = get_args(OldVolcano)
+OTHER_VOLCANO_RELEASES: tuple[OtherVolcano, ...] = get_args(OtherVolcano)
 
 Languages = Literal["languages"]
-"""Pulumi's language hosts for programs that are not written in Python. Only tests use them."""
+"""Pulumi's language hosts for programs that are not written in Python. Used only in tests."""
 
 Extra = (
     Operator
@@ -59,16 +59,16 @@ Extra = (
     | ContainerRuntime
     | Autoscaling
     | NetworkPolicies
-    | OldVolcano
+    | OtherVolcano
     | Languages
 )
-"""Tools outside the groups, requested by name."""
+"""Tools outside the groups, installed on request."""
 
 
-def volcano_release(version: str) -> tuple[OldVolcano, ...]:
+def volcano_release(version: str) -> tuple[OtherVolcano, ...]:
     """Return the non-default Volcano release with the minor version of `version`, if any."""
     name = f"volcano-{minor_version(version)}"
-    return tuple(release for release in OLD_VOLCANOS if release == name)
+    return tuple(release for release in OTHER_VOLCANO_RELEASES if release == name)
 
 
 _EXCLUDED_FROM_DIGEST: Any = {
@@ -118,9 +118,9 @@ class Program(_Pin):
     answer: str | None = None
     """Text that an installed program prints if it has the pinned version."""
     beside: str | None = None
-    """Main program whose directory contains this program, if this program prints no version."""
+    """For programs that cannot print a version: the program they are installed next to."""
     plugin: str | None = None
-    """Directory of this program in Pulumi's plugin directory, if the program prints no version."""
+    """For Pulumi plugins that cannot print a version: their subdirectory of Pulumi's plugins."""
 
 
 class Module(_Pin):

@@ -142,6 +142,6 @@ def _arrange(
         built = program.name not in inventory.installed
         source = (inventory.built if built else inventory.installed)[program.name]
         directory = home / "plugins" / program.plugin if program.plugin else bin_directory
-        files.put(source, directory / program.name, built=built)
+        files.install_link(source, directory / program.name, built=built)
     installed_names = tuple(inventory.installed)
     return Toolchain(bin_directory, home, charts.charts, charts, installed_names, manifests)

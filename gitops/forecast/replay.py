@@ -44,7 +44,7 @@ class SimulatedGang:
     remaining: float | None
     """Time (s) from `start` to the expected end; None if it is unknown."""
     start: float | None = None
-    started_before: bool = False
+    started_before_snapshot: bool = False
     """True if the gang has been running since before the snapshot."""
     end: float | None = None
     attempt: int = 0
@@ -119,7 +119,7 @@ class Replay:
         self.rejects_configuration = self._sandbox.rejects_configuration
         for run in self.runs:
             if run.gang.state == "running":
-                run.start, run.started_before = 0.0, True
+                run.start, run.started_before_snapshot = 0.0, True
         self._decide()
         for run in self.runs:
             if run.start is None:
@@ -286,7 +286,7 @@ class Replay:
 
         For a gang that started in the simulation, this is an upper bound.
         """
-        if run.started_before:
+        if run.started_before_snapshot:
             return run.gang.unsaved_seconds(self.state.taken, self.now)
         every = run.gang.saves_every_seconds
         return self.now - start if every is None else min(self.now - start, every)
@@ -307,7 +307,7 @@ class Replay:
                     gpu_hours=hours,
                 )
             )
-        run.started_before = run.started_before and not restarts
+        run.started_before_snapshot = run.started_before_snapshot and not restarts
 
 
 def _may_be_preempted(run: SimulatedGang, other: SimulatedGang) -> bool:

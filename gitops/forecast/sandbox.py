@@ -87,14 +87,14 @@ class SchedulerLog:
         """Number of completed sessions."""
         self.queues: list[str] = []
         """Queues that the last session considered for preemption, in this order."""
-        self.first: dict[str, int] = {}
+        self.last_session_as_first: dict[str, int] = {}
         """Maps each queue to the last session that considered this queue first for preemption."""
         self._unfinished: list[str] = []
         self.gangs = self.nodes = 0
         """Numbers of gangs and nodes in the last session."""
         self.pod = ""
         """Namespace and name of the last pod that was added."""
-        self.configurations = 0
+        self.configuration_reads = 0
         """Number of times that the configuration was read."""
         self.actions = ""
         """Names of the configured actions, separated by spaces."""
@@ -113,13 +113,13 @@ class SchedulerLog:
             self.sessions += 1
             self.queues, self._unfinished = self._unfinished, []
             for queue in self.queues[:1]:
-                self.first[queue] = self.sessions
+                self.last_session_as_first[queue] = self.sessions
         for numbers in _SESSION_SIZE.findall(complete)[-1:]:
             self.gangs, self.nodes = (int(number) for number in numbers if number)
         for pod in _POD_ADDED.findall(complete)[-1:]:
             self.pod = pod.decode()
         configured = _CONFIGURED.findall(complete)
-        self.configurations += len(configured)
+        self.configuration_reads += len(configured)
         for actions in configured[-1:]:
             self.actions = actions.decode()
         return self
@@ -159,7 +159,11 @@ class Sandbox:
         have started before the last change.
         """
         log = self._log.read()
-        return {q for q in queues if q in log.queues and log.first.get(q, 0) <= since + 1}
+        return {
+            q
+            for q in queues
+            if q in log.queues and log.last_session_as_first.get(q, 0) <= since + 1
+        }
 
     def load(self, state: State) -> None:
         """Create the nodes, queues and PriorityClasses, or update those that have changed.
@@ -217,13 +221,15 @@ class Sandbox:
 
     def _configure(self, text: str) -> None:
         """Configure the scheduler. A session that has started keeps its configuration."""
-        before = self._log.read().configurations
+        before = self._log.read().configuration_reads
         # The scheduler reads its configuration once for each file that changes in its directory.
         new = self._settings.parent.with_name(_CONFIGURATION)
         new.write_text(text)
         new.replace(self._settings)
         self._until(
-            lambda: "" if self._log.read().configurations > before else "its log names no actions",
+            lambda: (
+                "" if self._log.read().configuration_reads > before else "its log names no actions"
+            ),
             "has a scheduler that does not read its configuration",
         )
 

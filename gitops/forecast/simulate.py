@@ -148,7 +148,7 @@ def _verdicts(replay: Replay, without: Replay | None) -> Iterator[GangAnswer]:
 def _verdict(run: SimulatedGang) -> str:
     if run.start is None:
         return "waits"
-    if run.started_before:
+    if run.started_before_snapshot:
         return "runs"
     return "starts later" if run.start > 0 else "starts at once"
 

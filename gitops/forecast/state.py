@@ -92,7 +92,7 @@ class Gang(_Model):
     saved: datetime | None = None
     """Time of the last checkpoint in the log, or the start of the program; null if unknown."""
     saves_every_seconds: float | None = None
-    """Mean time (s) between checkpoints, where the start of the program counts as one; null if
+    """Mean time (s) between checkpoints, counting the start of the program as a checkpoint; null if
     there are fewer than two."""
     pods: list[PodShape]
 
@@ -178,10 +178,10 @@ class State(_Model):
         return (now or datetime.now(UTC)) - self.taken
 
     def with_priorities(self) -> Self:
-        """Return the state with gangs whose priorities are the values of their PriorityClasses.
+        """Return a copy of the state in which each gang has the priority of its PriorityClass.
 
-        Gangs without a class get the default class. If the state does not contain a class, its
-        gangs get the first known priority among them.
+        Gangs without a class get the default class. If a class is missing from the snapshot, all of
+        its gangs get the first non-zero priority found among them.
         """
         priorities: dict[str, int] = {}
         for gang in self.gangs:

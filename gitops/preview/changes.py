@@ -15,7 +15,7 @@ from policies.resources import Resource
 from policies.values import UNKNOWN
 from policies.views import View
 
-_UNKNOWN_SHOWN = "(known after the update)"
+_UNKNOWN_PLACEHOLDER = "(known after the update)"
 _INTERNAL = ("pulumi:", "gpu-platform:")
 _PROVIDER = "pulumi:providers:"
 _RUN_HASH = re.compile(r"-[0-9a-f]{8}(?=-|$)")
@@ -128,18 +128,18 @@ def _difference(title: str, old: View | None, new: View | None) -> Difference:
 
 def _yaml(resource: Resource) -> list[str]:
     text: str = yaml.dump(
-        shown(resource.properties), Dumper=yaml.CSafeDumper, sort_keys=True, width=100
+        with_placeholders(resource.properties), Dumper=yaml.CSafeDumper, sort_keys=True, width=100
     )
     return text.splitlines()
 
 
-def shown(value: Any) -> Any:
+def with_placeholders(value: Any) -> Any:
     """Return plain data in which a placeholder replaces each unknown value."""
     if isinstance(value, dict):
-        return {key: shown(item) for key, item in value.items()}
+        return {key: with_placeholders(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [shown(item) for item in value]
-    return _UNKNOWN_SHOWN if value is UNKNOWN else value
+        return [with_placeholders(item) for item in value]
+    return _UNKNOWN_PLACEHOLDER if value is UNKNOWN else value
 
 
 def unknown_fields(resource: Resource) -> list[str]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from gitops.preview.changes import Change, shown
+from gitops.preview.changes import Change, with_placeholders
 from policies.values import UNKNOWN
 
 _MAX_LENGTH: Final = 120
@@ -39,6 +39,6 @@ def _shown(value: Any) -> str:
     if value is _MISSING:
         return "none"
     if value is UNKNOWN:
-        return str(shown(value))
-    text = json.dumps(shown(value), default=str, ensure_ascii=False, sort_keys=True)
+        return str(with_placeholders(value))
+    text = json.dumps(with_placeholders(value), default=str, ensure_ascii=False, sort_keys=True)
     return f"`{text}`" if len(text) <= _MAX_LENGTH else f"`{text[: _MAX_LENGTH - 1]}…`"

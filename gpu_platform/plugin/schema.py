@@ -54,7 +54,7 @@ def _string(description: str, *, optional: bool = True) -> PropertyDefinition:
     return PropertyDefinition(optional=optional, type=PropertyType.STRING, description=description)
 
 
-def _texts(description: str) -> PropertyDefinition:
+def _string_map(description: str) -> PropertyDefinition:
     return PropertyDefinition(
         optional=True,
         type=PropertyType.OBJECT,
@@ -77,7 +77,7 @@ _PLACEMENT: Final = {
         "defaults of namespace, claims and GPU nodes."
     ),
     "namespace": _string("Namespace of the pods; required without `platform`."),
-    "claims": _texts(
+    "claims": _string_map(
         "Maps logical names of claims to their names in the cluster; required without `platform`."
     ),
     "gpu_nodes": _type(
@@ -234,7 +234,9 @@ def _properties(
                 inner = root["$defs"][definition]
                 properties = _properties(name, inner, types, root)
                 types[name] = _definition(name, properties, inner["description"])
-        property_ = _enum(field, owner, types) or _property(field.schema, _meaning(field), owner)
+        property_ = _enum(field, owner, types) or _property(
+            field.schema, _description(field), owner
+        )
         built[field.name] = replace(property_, optional=not field.required)
     return built
 
@@ -256,7 +258,7 @@ def _enum(field: Field, owner: str, types: dict[str, TypeDefinition]) -> Propert
         description=field.description,
         enum=[EnumValueDefinition(name=_identifier(value), value=value) for value in values],
     )
-    return _type(name, _meaning(field))
+    return _type(name, _description(field))
 
 
 def _identifier(word: str) -> str:
@@ -289,7 +291,7 @@ def _property(schema: Schema, description: str, owner: str) -> PropertyDefinitio
     )
 
 
-def _meaning(field: Field) -> str:
+def _description(field: Field) -> str:
     optional = not field.required and "default" in field.schema
     default = f"; default {field.default}" if optional else ""
     value = f"{field.kind}{default}".replace(" or null", "").replace("; default `null`", "")

@@ -31,7 +31,7 @@ class Request:
     deadline: float
     peer: str = ""
     """Client that sent the request; clients are served in turn."""
-    wanted: frozenset[str] | None = None
+    output_names: frozenset[str] | None = None
     """Names of the requested outputs; None for all."""
     samples: int = field(init=False)
     shapes: Shapes = field(init=False)
@@ -76,8 +76,8 @@ class Request:
         self.pending -= 1
         if self.future.done():
             return
-        if self.wanted is not None:
-            outputs = {name: outputs[name] for name in self.wanted}
+        if self.output_names is not None:
+            outputs = {name: outputs[name] for name in self.output_names}
         if self.pending or self.outputs:
             self.outputs[begin] = outputs
             if self.pending:
@@ -128,13 +128,13 @@ class Batch:
         return [piece.end - piece.begin for piece in self.pieces]
 
     @property
-    def wanted(self) -> list[str] | None:
+    def output_names(self) -> list[str] | None:
         """Names of the outputs that any request in the batch needs; None for all."""
         names: set[str] = set()
         for piece in self.pieces:
-            if piece.request.wanted is None:
+            if piece.request.output_names is None:
                 return None
-            names |= piece.request.wanted
+            names |= piece.request.output_names
         return sorted(names)
 
     def arrays(self) -> Mapping[str, Sequence[NDArray[Any]]]:

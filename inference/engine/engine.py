@@ -103,7 +103,7 @@ class ModelEngine:
         If dead workers cannot be replaced, also load an export that has changed.
         """
         while True:
-            if self.pool is None or self.pool.broken:
+            if self.pool is None or self.pool.replacement_error:
                 async with self._reloading:
                     try:
                         await self._load()

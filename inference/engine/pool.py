@@ -64,8 +64,8 @@ class Pool:
         """All workers, including those that are still loading the model."""
         self._backoff = Backoff()
         self._replacing: set[asyncio.Task[None]] = set()
-        self.broken = ""
-        """Reason why a worker could not be replaced; empty if there is no such worker."""
+        self.replacement_error = ""
+        """Why the last worker replacement failed; empty if it succeeded or none was attempted."""
         self._sample_seconds = 0.0
         """Moving average of a worker's time per sample; 0 before the first batch."""
         self._dispatch_scheduled = self._ticking = self._closed = False
@@ -103,8 +103,8 @@ class Pool:
     def reason(self) -> str:
         """Reason why the pool is unready; empty if it is ready."""
         if not any(worker.ready for worker in self._workers):
-            if self.broken:
-                return self.broken
+            if self.replacement_error:
+                return self.replacement_error
             if not self._replacing:
                 return "no worker is running"
         return self._backoff.reason(time.monotonic())
@@ -357,14 +357,14 @@ class Pool:
             await asyncio.sleep(delay)
             try:
                 await self._start(spec)
-                self.broken = ""
+                self.replacement_error = ""
                 return
             except ExportError as error:
                 if self._closed:
                     return
-                self.broken = str(error)
-                delay = max(1.0, self._backoff.died(time.monotonic(), self.broken))
-                emit("worker_failed", reason=self.broken, again_in=delay)
+                self.replacement_error = str(error)
+                delay = max(1.0, self._backoff.died(time.monotonic(), self.replacement_error))
+                emit("worker_failed", reason=self.replacement_error, again_in=delay)
 
     def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.

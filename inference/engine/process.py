@@ -48,16 +48,16 @@ ERRORS: Final = "\0errors"
 Message = dict[str, Any]
 
 Errors = dict[str, tuple[str, str]]
-"""Kind (`input` or `memory`) and text of errors, by index of the piece.
+"""Maps the index of a piece to an error kind (`input`, `memory` or `separate`) and its message.
 
-The kind `separate` is not an error of the request: the outputs do not fit those of the other
-pieces, so the piece must be computed in a separate batch.
+`separate` is not the request's fault: its outputs cannot be concatenated with those of the other
+pieces, so the piece is recomputed in its own batch.
 """
 
 Parts = Sequence[NDArray[Any]]
 """Arrays to concatenate along the first dimension."""
 
-Placed = tuple[str, Datatype, tuple[int, ...], int, int]
+ArrayLocation = tuple[str, Datatype, tuple[int, ...], int, int]
 """Name, datatype, shape, offset and size of an array in an arena; a list in JSON messages."""
 
 # Workers are forked from a process that has imported torch, so they start quickly.
@@ -87,7 +87,7 @@ class Arena:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._mapped: Callable[[NDArray[np.uint8] | None], object] = lambda _: None
+        self._on_map: Callable[[NDArray[np.uint8] | None], object] = lambda _: None
         self._map()
 
     @classmethod
@@ -104,9 +104,9 @@ class Arena:
     def __reduce__(self) -> tuple[Callable[..., "Arena"], tuple[Any, ...]]:
         return _attach, (DupFd(self._descriptor),)
 
-    def put(self, arrays: Mapping[str, Parts]) -> list[Placed]:
+    def put(self, arrays: Mapping[str, Parts]) -> list[ArrayLocation]:
         """Overwrite the arena with copies of arrays, and return their locations."""
-        placed: list[Placed] = []
+        locations: list[ArrayLocation] = []
         offset = 0
         for name, parts in arrays.items():
             datatype, written = DATATYPES[parts[0].dtype], parts
@@ -119,17 +119,17 @@ class Arena:
                 self._grow(1 << (offset + size - 1).bit_length())
             inside = (size,) if datatype == "BYTES" else shape
             np.concatenate(written, out=self._view(inside, written[0].dtype, offset))
-            placed.append((name, datatype, shape, offset, size))
+            locations.append((name, datatype, shape, offset, size))
             offset += -(-size // ALIGNMENT) * ALIGNMENT
-        return placed
+        return locations
 
-    def get(self, placed: Sequence[Sequence[Any]]) -> dict[str, NDArray[Any]]:
+    def get(self, locations: Sequence[Sequence[Any]]) -> dict[str, NDArray[Any]]:
         """Return views of the arrays at the locations from `put`, valid until the next `put`."""
-        end = max((offset + size for *_, offset, size in placed), default=0)
+        end = max((offset + size for *_, offset, size in locations), default=0)
         if end > self._size:
             self._map()
         arrays: dict[str, NDArray[Any]] = {}
-        for name, datatype, shape, offset, size in placed:
+        for name, datatype, shape, offset, size in locations:
             if datatype == "BYTES":
                 packed = self._view((size,), NUMPY["UINT8"], offset).data
                 arrays[name] = unpack_texts(packed, tuple(shape), name)
@@ -137,13 +137,13 @@ class Arena:
                 arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)
         return arrays
 
-    def on_map(self, mapped: Callable[[NDArray[np.uint8] | None], object]) -> None:
-        """Call `mapped` with the memory, and again whenever the memory is replaced.
+    def on_map(self, callback: Callable[[NDArray[np.uint8] | None], object]) -> None:
+        """Call `callback` with the memory now, and again whenever it is remapped.
 
-        Before each replacement, also call `mapped` with None, because the old memory is unmapped as
+        Before it is remapped, also call `callback` with None, because the old mapping is removed as
         soon as no view uses it.
         """
-        self._mapped = mapped
+        self._on_map = callback
         self._map()
 
     def close(self) -> None:
@@ -165,12 +165,12 @@ class Arena:
         return np.ndarray(shape, dtype, buffer=self._memory, offset=offset)
 
     def _map(self) -> None:
-        self._mapped(None)
+        self._on_map(None)
         size = os.fstat(self._descriptor).st_size
         # Map again instead of resizing, so that views of the old mapping stay valid.
         self._memory = mmap.mmap(self._descriptor, size)
         self._size = size
-        self._mapped(np.frombuffer(self._memory, np.uint8))
+        self._on_map(np.frombuffer(self._memory, np.uint8))
 
 
 def _attach(descriptor: Any) -> Arena:
@@ -223,8 +223,9 @@ class Worker:
         """The worker's first message: `ready` with the model's tensors, or `failed` with the
         reason."""
         self.expected_samples = 0
-        """Number of queued samples for which the next batch waits: the samples of the last batch
-        plus those queued when it ended, at most a full batch. 0 if the load is not steady."""
+        """How many queued samples to wait for before sending the next batch: the size of the last
+        batch plus the samples queued when it finished, capped at a full batch. 0 (do not wait)
+        unless the load is steady."""
         self.batches: deque[Batch] = deque()
         """Batches that were sent but not answered; the first one is being computed."""
         self.busy_since = 0.0
@@ -291,7 +292,7 @@ class Worker:
             # This never blocks, because the buffer has space for the messages of all slots. `_reap`
             # detects an exit.
             with contextlib.suppress(ConnectionError):
-                message = {"slot": slot, "sizes": batch.sizes, "wanted": batch.wanted}
+                message = {"slot": slot, "sizes": batch.sizes, "output_names": batch.output_names}
                 send(self._end, {**message, "tensors": tensors})
         if not self.batches:
             self.busy_since = time.monotonic()

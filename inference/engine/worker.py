@@ -215,7 +215,7 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
         parts = _compatible_parts(parts, sizes, described)
     arrays: dict[str, Parts] = {}
     if parts:
-        names = parts[0] if request["wanted"] is None else request["wanted"]
+        names = parts[0] if request["output_names"] is None else request["output_names"]
         arrays = {name: [part[name] for part in parts] for name in names}
     if described:
         arrays[ERRORS] = _error_array(described)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import PEERS_FOLLOW, Kind, Resource, State
+from kube.kinds.record import PEERS_FAIL_TOO, Kind, Resource, State
 
 JOB: Final = Resource(
     group="batch",
@@ -33,7 +33,7 @@ KIND: Final = Kind(
     ),
     objects="`batch/v1` Indexed Job, PodGroup, headless Service",
     needs="Volcano",
-    after_fault=f"failed pods are replaced; {PEERS_FOLLOW}",
+    after_fault=f"failed pods are replaced; {PEERS_FAIL_TOO}",
     pod_suffix="-{last}-abcde",
     service="several pods",
 )

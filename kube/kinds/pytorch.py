@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import PEERS_FOLLOW, Kind, Resource, State
+from kube.kinds.record import PEERS_FAIL_TOO, Kind, Resource, State
 
 JOB: Final = Resource(
     group="kubeflow.org",
@@ -36,7 +36,7 @@ KIND: Final = Kind(
     ),
     objects="PyTorchJob `kubeflow.org/v1`, PodGroup",
     needs="Volcano, Kubeflow Training Operator 1.8 or 1.9",
-    after_fault=f"failed containers restart in their pods; {PEERS_FOLLOW}",
+    after_fault=f"failed containers restart in their pods; {PEERS_FAIL_TOO}",
     operator="training-operator",
     containers=(CONTAINER,),
     service="none",

@@ -1,4 +1,4 @@
-"""The record of a job kind: API resource, requirements and supported settings."""
+"""Description of a job kind: API resource, requirements and supported settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ TRAINING_PROGRAM: Final = "training"
 """The module that runs this repository's training program."""
 
 GANG_RESTARTS: Final = "all pods are deleted and re-created together"
-PEERS_FOLLOW: Final = (
+PEERS_FAIL_TOO: Final = (
     "their peers fail within `peer_timeout` and are handled in the same way (a custom `command` "
     "must detect a lost peer itself)"
 )
@@ -101,7 +101,7 @@ TRAINING_CONTAINER: Final = "training"
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """The record of a job kind.
+    """Description of a job kind.
 
     `resource` is the type of the object that represents a run and has the run's name. `objects`,
     `needs` and `after_fault` are cells of a table in docs/jobs.md. `image_needs` lists what the

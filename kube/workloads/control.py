@@ -92,9 +92,9 @@ class Rollout:
     double: str = ""
     """Path of a field that makes updates run all old and new pods at the same time (blue-green)."""
     single: tuple[str, ...] = ()
-    """Values of the field at `double` with which old and new pods do not run at the same time.
+    """Values of the field at `double` that do not make old and new pods run at the same time.
 
-    If empty, they run at the same time with every value.
+    If empty, every value does.
     """
     without: str = ""
     """Path of a field that, if set, prevents updates from starting additional pods."""

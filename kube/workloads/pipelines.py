@@ -146,7 +146,7 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
     )
 
 
-# The annotations of a pipeline, which Tekton copies to all its pods.
+# Annotations of a pipeline. Tekton copies them to all its pods.
 _RUN: Final = Pods(at="spec", metadata="metadata", count=NOT_RUN, partial=True, additional=True)
 
 _TASKS: Final = ("tasks.*", "finally.*")

@@ -1,8 +1,9 @@
-"""The record of a kind: paths of its pods, of their number, and of the fields that control them.
+"""Description of a workload kind: paths of its pods, their number, and fields that control them.
 
 A path is a string such as `spec.tasks.*.template.spec`. `*` stands for every item or value, and
-`[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. In paths of
-values that belong to a pod, such as its count, `*` stands for the same item as in the pod's path.
+`[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. In a path that
+belongs to a pod (for example its count), `*` refers to the same item that it matched in the pod's
+own path.
 """
 
 from __future__ import annotations
@@ -88,14 +89,17 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedClaims:
-    """ResourceClaims that a controller adds to a pod and to the container at the pod's own path."""
+    """ResourceClaims that a controller adds to a pod.
+
+    It also adds them to the container whose fields are at the same path as the pod (`Pods.at`).
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
     at: str
     """Path of the claims, relative to the pod, with the fields of a pod's `resourceClaims`."""
     devices: str
-    """Path, relative to a claim, of the devices of a claim that the controller creates."""
+    """Path of the requested devices, relative to the claim, if the controller creates the claim."""
     device_class: str
     """Device class if a device does not set `deviceClassName`."""
 
@@ -111,7 +115,7 @@ class Pods:
     containers: tuple[str, ...] = ()
     """Paths, relative to `at`, of containers outside of the usual lists. "" is `at` itself."""
     defaults: tuple[str, ...] = ()
-    """Paths of objects with the defaults of the pod's fields."""
+    """Paths of objects that contain default values for the pod's fields."""
     inherited: tuple[str, ...] = ()
     """Fields to which `defaults` apply; empty for all fields."""
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -126,7 +130,7 @@ class Pods:
     These labels do not give the pod a role.
     """
     priority: tuple[str, ...] = ()
-    """Paths of other fields with the priority class, or the priority, of the pod or its gang."""
+    """Other fields that may set the priority or priority class of the pod or its gang."""
     count: tuple[Count, ...] = ()
     """Numbers whose product is the number of pods."""
     devices: tuple[Devices, ...] = ()
@@ -143,7 +147,10 @@ class Pods:
     first_supplied: bool = False
     """True if the controller sets `supplied` only for the first container."""
     partial: bool = False
-    """True if the specification is incomplete, unless it contains the field `containers`."""
+    """True if this may be only part of a pod spec.
+
+    It is treated as complete if it has a `containers` field.
+    """
     additional: bool = False
     """True if the object only adds metadata to other pods, so that labels do not give it a role."""
     machine: bool = False
@@ -152,7 +159,7 @@ class Pods:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadKind:
-    """The record of a kind: its pods, and the fields that control them."""
+    """Description of a workload kind: its pods, and the fields that control them."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -203,8 +210,11 @@ class WorkloadKind:
     opaque: tuple[str, ...] = ()
     """Paths of fields that change pods in a way that rules cannot read."""
     json_patches: tuple[str, ...] = ()
-    """Paths of JSON patches, which may change only labels: rules cannot read other changes."""
+    """Paths of JSON patches.
+
+    They may modify only labels, because rules cannot evaluate other changes.
+    """
     destinations: tuple[str, ...] = ()
-    """Paths of strings that name the fields of created objects that receive values of events."""
+    """Paths of strings that say which field of a created object is filled from an event."""
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

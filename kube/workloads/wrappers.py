@@ -68,7 +68,7 @@ EXTERNAL_SOURCE_KINDS: Final = [
 
 _CREATED: Final = tuple(f"spec.triggers.*.template.{name}" for name in ("k8s", "argoWorkflow"))
 
-# Argo Events: its pods, and the objects that it creates.
+# Argo Events: pods, and objects created by triggers.
 _EVENT_PODS: Final = tuple(
     Pods(
         at="spec.template",
@@ -77,7 +77,7 @@ _EVENT_PODS: Final = tuple(
         partial=True,
         additional=not containers,
     )
-    # A template may omit the container.
+    # Two variants: the template may or may not set `container`.
     for containers in (("container",), ())
 )
 EVENTS: Final = [
@@ -106,7 +106,7 @@ EVENTS: Final = [
     ),
 ]
 
-# The Prometheus operator adds the main container to the listed containers.
+# The operator adds the main container itself; `spec.containers` lists only additional ones.
 MONITORING: Final = [
     WorkloadKind(
         group="monitoring.coreos.com",
@@ -116,7 +116,7 @@ MONITORING: Final = [
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
-# Custom resources of CloudNativePG, which specify the images of its pods.
+# CloudNativePG resources, which set the images of the Postgres pods.
 OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",
@@ -130,7 +130,8 @@ OPERATORS: Final = [
                     "runAsGroup": "postgresGID",
                     "seccompProfile": "seccompProfile",
                 },
-                # Annotations for AppArmor are in the object's own metadata.
+                # inheritedMetadata is copied to the pods. AppArmor annotations are also read from
+                # the object's own metadata.
                 copied=("spec.inheritedMetadata",),
                 partial=True,
             ),

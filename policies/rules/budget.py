@@ -22,7 +22,7 @@ class BudgetConfig(GpuConfig):
     max_gpus: int | None = Field(
         default=None,
         ge=0,
-        description="Maximum number of GPUs, including autoscaling and the surge of updates.",
+        description="Maximum number of GPUs, including autoscaling and surge during updates.",
     )
     max_gpus_per_queue: dict[str, int] = Field(
         default={}, description="Maps queues to their maximum number of GPUs."
@@ -48,11 +48,11 @@ class CostConfig(GpuConfig):
     description="The stack can never use more GPUs than its budget allows.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Request fewer GPUs, limit what may run at the same time, or raise the budget.",
+    remediation="Request fewer GPUs, limit concurrency, or raise the budget.",
     config=BudgetConfig,
 )
 def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
-    """A typo in the number of nodes should be found before GPUs are allocated."""
+    """A mistyped node count is caught before GPUs are allocated."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
     usual: dict[str, Decimal] = defaultdict(Decimal)
     for demand in demanded_gpus(stack, config.accelerators):
@@ -98,7 +98,7 @@ def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
             f"at most {config.max_hourly_cost:g}, or raise maxHourlyCost of gpu-cost",
             found=f"GPUs that cost {cost.normalize():f} an hour"
             if cost.is_finite()
-            else "an unlimited number of GPUs that have a price",
+            else "an unlimited number of priced GPUs",
         )
 
 
@@ -107,8 +107,8 @@ def _times(count: Decimal, price: Decimal) -> Decimal:
 
 
 def _gpus(maximum: Decimal, usual: Decimal) -> str:
-    """Return the maximum number of GPUs as text, with the usual number if that is smaller."""
-    note = f" ({_number(usual)} without updates and autoscalers)" if usual < maximum else ""
+    """Return the maximum number of GPUs as text, and the requested number if it is smaller."""
+    note = f" ({_number(usual)} without autoscaling and update surge)" if usual < maximum else ""
     return f"{_number(maximum)} GPUs{note}"
 
 

@@ -88,7 +88,7 @@ def _is_plain_count(amount: Node) -> bool:
     config=MemoryConfig,
     references=["NSA Resource policies", "OWASP K01"],
     admission=cel.gpu_containers(
-        f"[{cel.level('memory')}].exists(l, l == [] || !has(l[0].limits) ||"
+        f"[{cel.resources_that_set('memory')}].exists(l, l == [] || !has(l[0].limits) ||"
         " !('memory' in l[0].limits) ||"
         " quantity(l[0].limits.memory).isLessThan(quantity(settings.minMemory)) ||"
         " l[0].?requests.?memory.orValue(l[0].limits.memory) != l[0].limits.memory)"
@@ -97,8 +97,8 @@ def _is_plain_count(amount: Node) -> bool:
 def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]:
     """A pod that uses more memory than it requests can stop expensive runs on the same node."""
     for container in pod.gpu_containers(config.accelerators):
-        level = container.level("memory")
-        limit, request = level["limits"]["memory"], level["requests"]["memory"]
+        resources = container.effective_resources("memory")
+        limit, request = resources["limits"]["memory"], resources["requests"]["memory"]
         if not limit.known:
             continue
         amount = quantity_or_none(limit.value)
@@ -116,7 +116,7 @@ def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]
     remediation="Set requests.cpu. Do not set a CPU limit: throttling starves the data loaders.",
     config=CpuConfig,
     admission=cel.gpu_containers(
-        f"[{cel.level('cpu')}].exists(l, l == [] ||"
+        f"[{cel.resources_that_set('cpu')}].exists(l, l == [] ||"
         " quantity(l[0].?requests.?cpu.or(l[0].?limits.?cpu).orValue('0'))"
         ".isLessThan(quantity(settings.minCpu)))"
     ),
@@ -124,8 +124,8 @@ def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]
 def gpu_cpu_requested(pod: Pod, config: CpuConfig) -> Iterator[Violation]:
     """Without a request, data loaders get only the remaining CPU time, and the GPU waits."""
     for container in pod.gpu_containers(config.accelerators):
-        level = container.level("cpu")
-        request, limit = level["requests"]["cpu"], level["limits"]["cpu"]
+        resources = container.effective_resources("cpu")
+        request, limit = resources["requests"]["cpu"], resources["limits"]["cpu"]
         effective = limit if request.absent and not limit.absent else request
         if not effective.known:
             continue

@@ -41,7 +41,7 @@ class SpreadConfig(RoleConfig):
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """Return the main containers with ports or GPUs, or all main containers if there are none."""
+    """Return the main containers with ports or GPUs, or all main containers if none has either."""
     main = [container for container in pod.containers if container.kind == "main"]
     serving = [
         container
@@ -64,7 +64,7 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
 
     If a replica is a group of pods with a leader that serves, only the leader needs probes.
     """
-    if pod.role(config) != "serving" or _is_led(pod, config):
+    if pod.role(config) != "serving" or _is_follower(pod, config):
         return
     for container in _serving_containers(pod, config):
         for key in ("readinessProbe",) if _is_probed_by_proxy(pod) else _PROBES:
@@ -78,14 +78,14 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
                 )
 
 
-def _is_led(pod: Pod, config: RoleConfig) -> bool:
+def _is_follower(pod: Pod, config: RoleConfig) -> bool:
     """Return whether another pod of the same replica receives the requests and needs the probes."""
     leaders = (other for other in pod.siblings if not other.has_leader)
     return pod.has_leader and any(leader.role(config) == "serving" for leader in leaders)
 
 
 def _is_probed_by_proxy(pod: Pod) -> bool:
-    """Return whether a proxy, such as that of Knative, probes and restarts the container."""
+    """Return whether a proxy, such as Knative's queue-proxy, probes and restarts the container."""
     proxy = pod.resource.record.proxy if pod.resource.record is not None else None
     if proxy is None or not proxy.annotation:
         return proxy is not None
@@ -102,10 +102,10 @@ def _has_replicas(workload: Workload, stack: Stack | None = None) -> bool:
 
 @workload_rule(
     name="inference-spread",
-    description="The replicas of an inference workload are spread over nodes.",
+    description="The replicas of an inference workload are spread across nodes.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Set topologySpreadConstraints over kubernetes.io/hostname.",
+    remediation="Set topologySpreadConstraints with topologyKey kubernetes.io/hostname.",
     config=SpreadConfig,
 )
 def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Violation]:
@@ -118,12 +118,14 @@ def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Viola
         applies = pod.role(config) == "serving" and spread.known and affinity.known
         labels, size = pod.metadata["labels"], workload.size or Decimal(2)
         if applies and not is_spread(pod.spec, labels, size, config.topology_keys):
-            yield Violation(spread, "a constraint over kubernetes.io/hostname for these pods")
+            yield Violation(
+                spread, "a constraint with topologyKey kubernetes.io/hostname for these pods"
+            )
 
 
 @stack_rule(
     name="inference-disruption-budget",
-    description="Inference with several replicas has a PodDisruptionBudget.",
+    description="Inference workloads with several replicas have a PodDisruptionBudget.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Declare a PodDisruptionBudget that selects the pods.",
@@ -147,8 +149,9 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
             labels = pods[0].metadata["labels"]
             yield Violation(
                 labels,
-                "a PodDisruptionBudget that selects these labels and keeps a replica",
-                found=f"{show(labels.value)} and no PodDisruptionBudget for them",
+                "a PodDisruptionBudget that selects these pods and keeps at least one replica "
+                "available",
+                found=f"{show(labels.value)} and no PodDisruptionBudget that selects them",
                 resource=workload.resource,
             )
 
@@ -162,7 +165,7 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
     config=NoConfig,
 )
 def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Violation]:
-    """Otherwise, every update would reset the replicas that the autoscaler added under load."""
+    """A fixed count would make every update undo the autoscaler's scaling."""
     for resource in stack.resources:
         replicas = resource.root["spec"]["replicas"]
         for scaling in stack.scalings.of(resource) if replicas.present else ():

@@ -55,7 +55,7 @@ class PerGpuConfig(TaskConfig):
     admission=cel.Cel(
         "variables.containers.filter(c,"
         f" [variables.memoryVolumes.filter(v, {_FILLS})].exists(vs, vs != []"
-        f" && [{cel.level('memory')}].exists(l,"
+        f" && [{cel.resources_that_set('memory')}].exists(l,"
         " l == [] || !('memory' in l[0].?limits.orValue({}))"
         " ? !variables.spec.?ephemeralContainers.orValue([]).exists(e, e.name == c.name)"
         f" : {_OVERSIZED.format('l[0].limits.memory')}))).map(c, 'container ' + c.name)"
@@ -70,7 +70,7 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
     mounted: dict[tuple[Key, ...], Node] = {}
     for container in pod.containers:
         volumes = _memory_volumes(pod, container)
-        limit = container.level("memory")["limits"]["memory"]
+        limit = container.effective_resources("memory")["limits"]["memory"]
         if volumes and limit.absent and container.kind != "ephemeral":
             yield Violation(limit, "a memory limit, because memory volumes count against it")
         yield from _oversized(volumes, limit, config)

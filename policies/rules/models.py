@@ -151,7 +151,7 @@ _VIOLATIONS: Final = " + ".join(
     config=ModelConfig,
     admission=cel.Cel(
         f"!variables.serves ? [] : {_VIOLATIONS}",
-        cel.SERVING_PODS,
+        cel.MODEL_PODS,
         _VARIABLES,
         requires="repositories",
     ),

@@ -22,7 +22,7 @@ from tests.attacks.attacks import (
     ALLOWED_5XX,
     ATTACKS,
     FEW_FILES,
-    OF_LISTENERS,
+    LISTENER_ATTACKS,
     TLS,
     Attack,
     run,
@@ -47,18 +47,18 @@ _spawn: Final = multiprocessing.get_context("spawn")
 
 
 def rate(server: Attacked) -> float:
-    """Return the responses per second that undisturbed callers get."""
+    """Return the responses per second that callers receive without an attack."""
     return start_callers(server, USUAL_SECONDS)().answered / USUAL_SECONDS
 
 
 def measure(server: Attacked, name: str) -> list[str]:
-    """Return the goals that the server misses during an attack."""
+    """Attack the server, print the results, and return the goals that it missed."""
     usual, before = rate(server), server.memory()
     port = server.admin_port if name in ADMIN else server.port
     ours, theirs = _spawn.Pipe(duplex=False)
     attacker = _spawn.Process(target=run, args=(name, port, SECONDS + 2, theirs), daemon=True)
     attacker.start()
-    # The attack takes a moment to start; it lasts longer than its callers.
+    # The attack takes a moment to start, and it lasts longer than the callers' requests.
     begin, busy = time.monotonic() + 2, server.busy()
     slowest, lost, probes, peak = 0.0, 0, 0, before
     callers = None
@@ -84,7 +84,7 @@ def measure(server: Attacked, name: str) -> list[str]:
         *([wrong] if wrong else []),
         *([f"callers: {found.codes}"] if share < SHARE or bad else []),
         *([f"{lost} of {probes} probes lost"] if lost else []),
-        *(["memory stays"] if after > before * GROWTH else []),
+        *(["memory is not released"] if after > before * GROWTH else []),
     ]
     print(
         f"{'MISSED' if missed else 'ok':7}{name:43}{share:6.0%}{used:6.0%}{slowest * 1000:7.0f} ms"
@@ -119,7 +119,7 @@ def main() -> int:
             (FEW_FILES, {"files": 256}),
         ]
         if listener := os.environ.get("LISTENER"):
-            servers = [({name: ATTACKS[name] for name in OF_LISTENERS}, {"listener": listener})]
+            servers = [({name: ATTACKS[name] for name in LISTENER_ATTACKS}, {"listener": listener})]
         for number, (attacks, settings) in enumerate(servers):
             selected = [name for name in attacks if wanted in name]
             if not selected:

@@ -51,7 +51,9 @@ async def connected(port: int, peer: int = 2) -> AsyncIterator[Streams]:
         streams[1].transport.abort()
 
 
-async def answers(reader: asyncio.StreamReader, count: int = 1, seconds: float = 20) -> list[int]:
+async def read_statuses(
+    reader: asyncio.StreamReader, count: int = 1, seconds: float = 20
+) -> list[int]:
     """Return the status codes of up to `count` responses; fewer if the connection ends."""
     codes: list[int] = []
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
@@ -75,27 +77,27 @@ async def exchange(port: int, content: bytes, count: int = 1, peer: int = 2) -> 
         with contextlib.suppress(ConnectionError):
             writer.write(content)
             await writer.drain()
-        return await answers(reader, count)
+        return await read_statuses(reader, count)
 
 
 async def expect(port: int, content: bytes, allowed: Iterable[int]) -> None:
     """Raise unless the response, if any, has an allowed status."""
     for code in await exchange(port, content):
         if code not in allowed:
-            raise AssertionError(f"{content[:60]!r} was answered {code}")
+            raise AssertionError(f"{content[:60]!r} was answered with {code}")
 
 
-async def many(count: int, one: Callable[[int], Awaitable[None]]) -> None:
+async def run_concurrently(count: int, one: Callable[[int], Awaitable[None]]) -> None:
     """Run `count` attackers concurrently. The server may close their connections."""
 
-    async def quietly(number: int) -> None:
+    async def ignore_disconnects(number: int) -> None:
         with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
             await one(number)
 
-    await asyncio.gather(*(quietly(number) for number in range(count)))
+    await asyncio.gather(*(ignore_disconnects(number) for number in range(count)))
 
 
-def holding(count: int, *pieces: bytes, peers: int = 1, pause: float = 1.0) -> Attack:
+def held_connections(count: int, *pieces: bytes, peers: int = 1, pause: float = 1.0) -> Attack:
     """Open connections that send one piece per `pause`, reopen them if closed, and never read."""
 
     async def attack(port: int, until: float) -> None:
@@ -115,7 +117,7 @@ def holding(count: int, *pieces: bytes, peers: int = 1, pause: float = 1.0) -> A
                             await asyncio.sleep(pause)
                 await asyncio.sleep(0.2)
 
-        await many(count, one)
+        await run_concurrently(count, one)
 
     return attack
 
@@ -131,7 +133,7 @@ def repeated(content: bytes, allowed: set[int]) -> Attack:
 
 
 def burst(count: int) -> Attack:
-    """Open connections at the same moment, and again after a second."""
+    """Open many connections at the same time, again and again."""
 
     async def attack(port: int, until: float) -> None:
         async def one(number: int) -> None:
@@ -139,12 +141,12 @@ def burst(count: int) -> Attack:
                 await asyncio.sleep(1)
 
         while time.monotonic() < until:
-            await many(count, one)
+            await run_concurrently(count, one)
 
     return attack
 
 
-async def unread_answers(port: int, until: float) -> None:
+async def unread_responses(port: int, until: float) -> None:
     """Request large responses and do not read them."""
 
     async def one(number: int) -> None:
@@ -155,10 +157,10 @@ async def unread_answers(port: int, until: float) -> None:
                 writer.write(request(infer_body(samples=15, output="large")))
             await asyncio.sleep(max(0.0, until - time.monotonic()))
 
-    await many(40, one)
+    await run_concurrently(40, one)
 
 
-async def whole_bodies(port: int, until: float) -> None:
+async def full_uploads(port: int, until: float) -> None:
     """Upload 16 MiB on many connections at the same time, repeatedly."""
     tensors = request(b"{}" + b" " * (16 * MIB - 2), "Inference-Header-Content-Length: 2")
 
@@ -166,7 +168,7 @@ async def whole_bodies(port: int, until: float) -> None:
         while time.monotonic() < until:
             await exchange(port, tensors, peer=2 + number)
 
-    await many(20, one)
+    await run_concurrently(20, one)
 
 
 async def smuggling(port: int, until: float) -> None:
@@ -189,10 +191,10 @@ async def smuggling(port: int, until: float) -> None:
     for lines in variants:
         codes = await exchange(port, head(None, *lines) + hidden, count=2)
         if 200 in codes:
-            raise AssertionError(f"{lines} was answered {codes}")
+            raise AssertionError(f"{lines} was answered with {codes}")
 
 
-async def broken_ends(port: int, until: float) -> None:
+async def truncated_bodies(port: int, until: float) -> None:
     """End chunks and bodies too early, or with the wrong bytes."""
     del until
     body = infer_body()
@@ -203,12 +205,12 @@ async def broken_ends(port: int, until: float) -> None:
     async with connected(port) as (reader, writer):
         writer.write(head(len(body) + 10) + body)
         writer.write_eof()
-        if (codes := await answers(reader)) not in ([], [400]):
-            raise AssertionError(f"a body that ends too early was answered {codes}")
+        if (codes := await read_statuses(reader)) not in ([], [400]):
+            raise AssertionError(f"a truncated body was answered with {codes}")
 
 
-async def heads(port: int, until: float) -> None:
-    """Send heads that are too large or not HTTP/1.1."""
+async def malformed_heads(port: int, until: float) -> None:
+    """Send request heads that are too large or not HTTP/1.1."""
     del until
     large = "X: " + "y" * MIB
     for content, allowed in (
@@ -234,11 +236,11 @@ async def pipelines(port: int, until: float) -> None:
             codes = await exchange(port, one * count, count)
             if codes != [200] * count:
                 raise AssertionError(
-                    f"{count} requests at once: {len(codes)} answers, {set(codes)}"
+                    f"{count} pipelined requests: {len(codes)} responses, {set(codes)}"
                 )
 
 
-async def values(port: int, until: float) -> None:
+async def overflowing_shapes(port: int, until: float) -> None:
     """Send shapes and sizes that overflow, and deeply nested brackets."""
     del until
     for shape in ("[-1, 3]", "[9223372036854775808, 3]", "[4611686018427387904, 4]", "[0, 3]"):
@@ -260,11 +262,11 @@ def flood(content: bytes, connections: int, pause: float, count: int = 1) -> Att
                     async with connected(port, 2 + number % 8) as (reader, writer):
                         while time.monotonic() < until:
                             writer.write(content * count)
-                            if len(await answers(reader, count)) < count:
+                            if len(await read_statuses(reader, count)) < count:
                                 break
                             await asyncio.sleep(pause)
 
-        await many(connections, send)
+        await run_concurrently(connections, send)
 
     return attack
 
@@ -281,7 +283,7 @@ async def resets(port: int, until: float) -> None:
                 await reader.read(100_000)
             await asyncio.sleep(0.2)
 
-    await many(8, one)
+    await run_concurrently(8, one)
 
 
 def slow_readers(rate: int) -> Attack:
@@ -301,18 +303,18 @@ def slow_readers(rate: int) -> Attack:
                         await asyncio.sleep(1)
                     await asyncio.sleep(1)
 
-        await many(40, one)
+        await run_concurrently(40, one)
 
     return attack
 
 
 async def half_handshakes(port: int, until: float) -> None:
-    """Begin TLS on many connections and never answer the server's part."""
+    """Begin TLS handshakes on many connections and never answer the server."""
     outgoing = ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="x")
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
-    await holding(1500, outgoing.read(), b"", peers=40)(port, until)
+    await held_connections(1500, outgoing.read(), b"", peers=40)(port, until)
 
 
 async def short_connections(port: int, until: float) -> None:
@@ -336,7 +338,7 @@ def large_json(body: bytes) -> Attack:
     return repeated(request(content), {400, 413, 429})
 
 
-def _in(field: bytes, item: bytes) -> bytes:
+def large_document(field: bytes, item: bytes) -> bytes:
     items = item * ((15 * MIB) // len(item))
     tensor = b'"name": "inputs", "datatype": "FP32", "data": [1, 2, 3], "shape": [1, 3]'
     return b'{"%s": [%s0], "inputs": [{%s}]}' % (field, items, tensor)
@@ -348,7 +350,7 @@ CHUNKED = head(None, "Transfer-Encoding: chunked")
 TENSOR = b'{"inputs": [{"name": "inputs", "datatype": "FP32", "shape": [1, 3], %s}]}'
 
 
-async def numbers(port: int, until: float) -> None:
+async def invalid_numbers(port: int, until: float) -> None:
     """Send numbers that JSON or the tensor cannot represent, and inconsistent binary sizes."""
     del until
     for value in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"9" * 5000, b"1e-99999x", b"0x1"):
@@ -360,7 +362,7 @@ async def numbers(port: int, until: float) -> None:
             await expect(port, request(head + bytes(12), line), {400})
 
 
-async def forms(port: int, until: float) -> None:
+async def protocol_variants(port: int, until: float) -> None:
     """Send HTTP/1.0, Expect without a body, and compressed bodies."""
     del until
     body = infer_body()
@@ -378,69 +380,73 @@ MISSING = request(b"x" * 10, path="/none")
 LOAD = "/v2/repository/models/attacked/load"
 
 ATTACKS: Final[dict[str, Attack]] = {
-    "64 announced bodies of 16 MiB": holding(64, ANNOUNCED, b""),
-    "20 bodies that stop at 15 MiB": holding(20, ANNOUNCED + b" " * (15 * MIB), b"", peers=20),
-    "4,300 idle connections": holding(4300, peers=40),
-    "3,900 slow headers": holding(3900, b"GET /v2 HTTP/1.1\r\n", b"X: y\r\n", peers=40),
-    "3,000 slow bodies": holding(3000, ANNOUNCED, b" ", peers=40),
-    "3,000 slow chunked bodies": holding(3000, CHUNKED, b"1\r\n \r\n", peers=40),
-    "40 clients that read no answers": unread_answers,
-    "20 uploads of 16 MiB at once": whole_bodies,
-    "16 MiB of nested lists as id": large_json(_in(b"id", b"[[0],[0]],")),
-    "16 MiB of numbers as id": large_json(_in(b"id", b"0,")),
-    "16 MiB of objects": large_json(_in(b"parameters", b'{"a":1},')),
-    "deep brackets and overflowing shapes": values,
+    "64 announced bodies of 16 MiB": held_connections(64, ANNOUNCED, b""),
+    "20 bodies that stop at 15 MiB": held_connections(
+        20, ANNOUNCED + b" " * (15 * MIB), b"", peers=20
+    ),
+    "4,300 idle connections": held_connections(4300, peers=40),
+    "3,900 slow headers": held_connections(3900, b"GET /v2 HTTP/1.1\r\n", b"X: y\r\n", peers=40),
+    "3,000 slow bodies": held_connections(3000, ANNOUNCED, b" ", peers=40),
+    "3,000 slow chunked bodies": held_connections(3000, CHUNKED, b"1\r\n \r\n", peers=40),
+    "40 clients that do not read responses": unread_responses,
+    "20 uploads of 16 MiB at once": full_uploads,
+    "16 MiB of nested lists as id": large_json(large_document(b"id", b"[[0],[0]],")),
+    "16 MiB of numbers as id": large_json(large_document(b"id", b"0,")),
+    "16 MiB of objects": large_json(large_document(b"parameters", b'{"a":1},')),
+    "deep brackets and overflowing shapes": overflowing_shapes,
     "smuggling": smuggling,
-    "broken chunks and half-closed bodies": broken_ends,
-    "heads that are too large or wrong": heads,
+    "broken chunks and half-closed bodies": truncated_bodies,
+    "oversized and malformed heads": malformed_heads,
     "pipelines of 3 and 200": pipelines,
     "2,000 busy connections": flood(request(infer_body()), 2000, pause=1),
-    "a connection per request": short_connections,
+    "one connection per request": short_connections,
     "8,000 idle connections at once": burst(8000),
-    "4,500 slow bodies": holding(4500, head(1000), b"", peers=40),
+    "4,500 slow bodies": held_connections(4500, head(1000), b"", peers=40),
     "chunks of one byte": flood(CHUNKED + b"1\r\n \r\n" * 40_000 + b"0\r\n\r\n", 20, pause=0.1),
-    "huge chunk extensions": holding(200, CHUNKED, b"1;" + b"x" * 60_000, peers=20, pause=0.1),
+    "huge chunk extensions": held_connections(
+        200, CHUNKED, b"1;" + b"x" * 60_000, peers=20, pause=0.1
+    ),
     "heads of many lines": flood(head(None, *["X:"] * 12_000, method="GET"), 20, pause=0.05),
     "pipelines of 8,000 GET": flood(GET, 20, pause=0.1, count=8000),
-    "300 pipelines behind a request": flood(
+    "300 pipelines after a request": flood(
         request(infer_body()) + GET * 8000, 300, pause=1, count=1
     ),
     "100 clients that send as fast as possible": flood(request(infer_body()), 100, pause=0),
-    "100 clients of a missing path": flood(MISSING, 100, pause=0),
-    "100 clients of a body above the limit": flood(head(2**30), 100, pause=0),
-    "100 clients with a wrong header": flood(head(0, "Transfer-Encoding: x"), 100, pause=0),
+    "100 clients requesting a missing path": flood(MISSING, 100, pause=0),
+    "100 clients with a body above the limit": flood(head(2**30), 100, pause=0),
+    "100 clients with an invalid header": flood(head(0, "Transfer-Encoding: x"), 100, pause=0),
     "40 slow readers": slow_readers(8192),
-    "answers reset in the middle": resets,
+    "connections reset during a response": resets,
     "2 MiB of small JSON elements": repeated(
         request(TENSOR % (b'"data": [%s0]' % (b"0," * (2**20 - 100)))), {400}
     ),
     "a body of 24 MiB": repeated(request(b" " * (24 * MIB)), {413}),
-    "numbers and sizes out of range": numbers,
-    "HTTP/1.0, Expect and compression": forms,
+    "numbers and sizes out of range": invalid_numbers,
+    "HTTP/1.0, Expect and compression": protocol_variants,
     "three poison requests": poison,
 }
 ADMIN: Final[dict[str, Attack]] = {
-    "admin: 300 idle connections": holding(300, peers=10),
-    "admin: 300 slow bodies": holding(300, head(1000, path=LOAD), b"", peers=10),
-    "admin: 300 idle connections of the prober": holding(300, peers=0),
+    "admin: 300 idle connections": held_connections(300, peers=10),
+    "admin: 300 slow bodies": held_connections(300, head(1000, path=LOAD), b"", peers=10),
+    "admin: 300 idle connections of the prober": held_connections(300, peers=0),
 }
 TLS: Final[dict[str, Attack]] = {
-    "TLS: 6,000 clients without a handshake": holding(6000, peers=40),
+    "TLS: 6,000 clients without a handshake": held_connections(6000, peers=40),
     "TLS: 1,500 half handshakes": half_handshakes,
     "TLS: plain HTTP": flood(GET, 100, pause=0.05),
 }
 FEW_FILES: Final[dict[str, Attack]] = {
-    "256 open files: 1,000 idle connections": holding(1000, peers=40),
-    "256 open files: 1,000 slow bodies": holding(1000, head(1000), b"", peers=40),
+    "256 open files: 1,000 idle connections": held_connections(1000, peers=40),
+    "256 open files: 1,000 slow bodies": held_connections(1000, head(1000), b"", peers=40),
 }
-OF_LISTENERS: Final = (
+LISTENER_ATTACKS: Final = (
     "64 announced bodies of 16 MiB",
     "20 bodies that stop at 15 MiB",
     "4,300 idle connections",
     "3,900 slow headers",
     "3,000 slow bodies",
     "3,000 slow chunked bodies",
-    "40 clients that read no answers",
+    "40 clients that do not read responses",
     "20 uploads of 16 MiB at once",
     "smuggling",
     "broken chunks and half-closed bodies",
@@ -450,9 +456,9 @@ OF_LISTENERS: Final = (
     "huge chunk extensions",
     "heads of many lines",
     "pipelines of 8,000 GET",
-    "300 pipelines behind a request",
+    "300 pipelines after a request",
     "40 slow readers",
-    "answers reset in the middle",
+    "connections reset during a response",
 )
 """Attacks on connections and buffers, against which other HTTP servers are compared with ours."""
 

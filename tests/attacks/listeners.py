@@ -1,7 +1,7 @@
 """A small ASGI application and the commands of other HTTP servers that run it under attack.
 
 It reads bodies up to the same limit as our server and parses their JSON, so that only the HTTP
-servers differ. They get the limits on clients for which they have options.
+servers differ. Their limits on clients are set where they have options for them.
 """
 
 import json
@@ -37,7 +37,7 @@ def command(name: str, port: int) -> list[str]:
 
 
 async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Answer health checks, and requests with the outputs that they ask for."""
+    """Answer health checks, and inference requests with the requested outputs."""
     if scope["type"] == "lifespan":
         await lifespan(receive, send)
         return
@@ -66,5 +66,5 @@ async def _infer(scope: dict[str, Any], receive: Receive) -> tuple[int, bytes]:
         samples, large = int(tensor["shape"][0]), output["name"] == "large"
     except (ValueError, LookupError, TypeError):
         return 400, b"{}"
-    # Not zeros, whose pages would take no memory.
+    # Pages of zeros would take no memory.
     return 200, b"0" * (samples * LARGE_BYTES) if large else b"{}"

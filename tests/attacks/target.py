@@ -51,7 +51,7 @@ class Attacked:
     tls: bool = False
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes that compute: children of the fork server."""
+        """Return the worker processes, which are children of the fork server."""
         children = psutil.Process(self.process.pid).children()
         return [worker for child in children for worker in child.children()]
 
@@ -67,7 +67,7 @@ class Attacked:
         return total
 
     def busy(self) -> float:
-        """Return the CPU time (s) that the process of the event loop has used."""
+        """Return the CPU time (s) used by the process that runs the event loop."""
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
 
@@ -110,7 +110,7 @@ def attacked(
     environment = os.environ | {f"INFERENCE_{name}": str(value) for name, value in values.items()}
     started = [sys.executable, "-m", "inference"]
     if listener:
-        # They have no second port.
+        # Other listeners have no admin port.
         started, admin_port = command(listener, port), port
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(started, env=environment, cwd=CHECKOUT, stdout=log)
@@ -135,7 +135,7 @@ def attacked(
 
 @dataclass
 class Callers:
-    """Results of well-behaved callers: requests answered in time, and status codes."""
+    """Results of well-behaved callers: number of requests answered in time, and status codes."""
 
     answered: int = 0
     codes: dict[int, int] = field(default_factory=dict)
@@ -191,7 +191,7 @@ def start_callers(server: Attacked, seconds: float) -> Callable[[], Callers]:
 
     def wait() -> Callers:
         if not ours.poll(seconds + 60):
-            raise RuntimeError("the callers did not end")
+            raise RuntimeError("the callers did not finish")
         found: Callers = ours.recv()
         process.join()
         return found

@@ -27,14 +27,14 @@ SETTINGS = {
 (PROMOTED,) = yaml.safe_load_all(EXAMPLES["model-lineage-complete"].good)
 """The parameter object with the model of the good example of `model-signed`."""
 CHANGED_BY_THE_API = {
-    # Without the feature gate PodCertificateRequest, the API server drops these.
-    "a certificate of the API as a volume": {"no-hidden-token", "no-service-account-token"},
-    "a certificate that the API accepts": {"no-hidden-token", "no-service-account-token"},
-    # The API server writes quantities in their canonical notation.
+    # Without the feature gate PodCertificateRequest, the API server drops these volumes.
+    "an API client certificate as a volume": {"no-hidden-token", "no-service-account-token"},
+    "a certificate accepted by the API server": {"no-hidden-token", "no-service-account-token"},
+    # The API server converts quantities to their canonical notation.
     "thousandths": {"gpu-counts-whole"},
     "white space": {"gpu-counts-whole"},
 }
-"""Violations in a manifest that the stored object no longer has."""
+"""Violations of a manifest that are absent from the stored object, by fixture."""
 UNDECODED = {
     f"{place} {what}": {"no-literal-secrets"}
     for place in ("a variable with", "an argument with")
@@ -49,7 +49,7 @@ PARTIAL = {
     for rule in RULES
     if rule.admission is not None and rule.admission.partial and rule.name != "no-literal-secrets"
 }
-"""Rules of which the API server evaluates only the part that depends on a single object."""
+"""Rules that the API server evaluates only as far as they depend on a single object."""
 
 
 class Cluster:
@@ -67,7 +67,7 @@ class Cluster:
         configuration = configure(settings, RULES)
         scope = Scope(controllers=(*CONTROLLERS, *trusted))
         built = manifests(configuration, mode, scope)
-        # A deleted policy remains in use for a moment, so each probe has a new name.
+        # A deleted policy remains active for a moment, so each probe has a new name.
         probe = f"probe-{next(self._installed)}"
         file = self.platform.checkout / "policies.yaml"
         # A separate field manager applies the parameters, so that applying the object without
@@ -80,7 +80,9 @@ class Cluster:
         self.apply(file)
         service: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": probe}}
         service["spec"] = {"ports": [{"port": 80}]}
-        await_(lambda: bool(self.api.create(service, SPACE).denied), "the policies in use")
+        await_(
+            lambda: bool(self.api.create(service, SPACE).denied), "the policies to become active"
+        )
         return configuration
 
     def uninstall(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests to the API server of a platform, with the warnings of their responses."""
+"""Requests to a platform's API server, including the warnings in the responses."""
 
 import json
 import re
@@ -34,7 +34,7 @@ _PATHS = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A response: the stored object, or the Status of an error, and the violated rules."""
 
     status: int
@@ -62,7 +62,7 @@ class ApiServer:
         """Impersonate a user or a service account, which must have its own permissions."""
         return ApiServer(self._client, {"Impersonate-User": name})
 
-    def create(self, manifest: Manifest, namespace: str, *, dry_run: bool = True) -> Answer:
+    def create(self, manifest: Manifest, namespace: str, *, dry_run: bool = True) -> Response:
         """Create an object, by default without storing it."""
         options = {"fieldValidation": "Ignore", **({"dryRun": "All"} if dry_run else {})}
         path = _PATHS[manifest["kind"]].format(namespace)
@@ -72,11 +72,11 @@ class ApiServer:
         """Return an object or a list."""
         return self._send("GET", path).body
 
-    def delete(self, path: str) -> Answer:
+    def delete(self, path: str) -> Response:
         """Delete an object or all objects under a path."""
         return self._send("DELETE", path, params={"gracePeriodSeconds": 0})
 
-    def patch(self, path: str, patch: Manifest) -> Answer:
+    def patch(self, path: str, patch: Manifest) -> Response:
         """Patch an object or a subresource of it."""
         headers = {"Content-Type": "application/strategic-merge-patch+json"}
         return self._send("PATCH", path, content=json.dumps(patch), headers=headers)
@@ -91,11 +91,11 @@ class ApiServer:
 
     def _send(
         self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any
-    ) -> Answer:
+    ) -> Response:
         sent = {**self._headers, **(headers or {})}
         response = self._client.request(method, path, headers=sent, **more)
         warnings = tuple(response.headers.get_list("Warning"))
-        return Answer(response.status_code, response.json(), warnings)
+        return Response(response.status_code, response.json(), warnings)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Background(ABC):
-    """Context manager that runs the work until it exits."""
+    """Context manager that runs `_work` in a thread until it exits."""
 
     def __init__(self) -> None:
         self._ending = threading.Event()

@@ -1,4 +1,4 @@
-"""An environment of a user's cluster, adapted to the embedded one."""
+"""An environment for a user's cluster, adapted to the embedded cluster."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ SPEC = cluster_spec(Kind.SIMULATED, 0)
 REFERENCE = f"registry.example.com/gpu-platform/workload@sha256:{'0' * 64}"
 
 
-def carry_over(checkout: Path, stack: str) -> None:
+def adapt_stack_file(checkout: Path, stack: str) -> None:
     """Adapt a stack's file to the embedded cluster: context, installed components and volumes."""
     file = checkout / f"Pulumi.{stack}.yaml"
     document = yaml.safe_load(file.read_text())
@@ -49,7 +49,7 @@ def configure_scheduler(platform: Platform, stack: str) -> None:
 
 
 def _static(claims: dict[str, Any]) -> dict[str, Any]:
-    """Return the same claims, each bound to a static volume, because there is no storage driver."""
+    """Return the claims bound to static volumes, because there is no storage driver."""
     volumes = {
         f"volume-{key}": {
             "capacity": claim["size"],
@@ -64,7 +64,7 @@ def _static(claims: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_nodes(platform: Platform, numbers: range, product: str, **devices: str) -> None:
-    """Add simulated nodes of eight GPUs of a product, and wait until they are ready."""
+    """Add simulated nodes with eight GPUs of a product each, and wait until they are ready."""
     nodes = [simulated_nodes.manifest(n, product) for n in numbers]
     for node in nodes:
         amounts = {**simulated_nodes.CAPACITY, **devices}

@@ -18,12 +18,12 @@ VOLCANO: dict[str, Any] = {
     },
     "priority_classes": {"batch": {"value": 1000}, "urgent": {"value": 2000}},
 }
-"""Queues of the cluster that all scheduling tests use; it has three nodes with eight GPUs each."""
+"""Queues of the cluster for all scheduling tests, which has three nodes with eight GPUs each."""
 RACK = "topology.example.com/rack"
 
 
 def placed(volcano: Scheduling, **pods: int) -> None:
-    """Wait until exactly these pods have nodes, by job, and check that this does not change."""
+    """Wait until exactly these numbers of pods per job have nodes, and check that they stay."""
     wanted = {name.replace("_", "-"): count for name, count in pods.items()}
     await_(lambda: volcano.placed() == wanted, f"{wanted} placed")
     for _ in range(3):
@@ -31,8 +31,10 @@ def placed(volcano: Scheduling, **pods: int) -> None:
         assert volcano.placed() == wanted
 
 
-def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[dict[str, int]]:
-    """Return the pods with nodes at every poll until a condition holds."""
+def poll_placements(
+    volcano: Scheduling, until: Callable[[], bool], what: str
+) -> list[dict[str, int]]:
+    """Return the number of pods with nodes by job, for every poll until a condition holds."""
     seen = []
 
     def poll() -> bool:
@@ -43,7 +45,7 @@ def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[d
     return seen
 
 
-def whole(seen: list[dict[str, int]], job: str, size: int) -> bool:
+def never_partial(seen: list[dict[str, int]], job: str, size: int) -> bool:
     """Return whether the gang was never partial for longer than it takes to bind its pods."""
     partial = [pods.get(job, 0) not in (0, size) for pods in seen]
     return not any(first and then for first, then in itertools.pairwise(partial))

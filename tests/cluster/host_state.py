@@ -28,7 +28,7 @@ VOLATILE = (
 
 @dataclass(frozen=True)
 class HostState:
-    """A snapshot of the host. Equal snapshots mean that nothing was left behind."""
+    """A snapshot of the host. If two snapshots are equal, nothing was left behind."""
 
     processes: frozenset[str]
     mounts: frozenset[str]

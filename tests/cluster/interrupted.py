@@ -1,4 +1,4 @@
-"""Updates of a small stack that are killed with all their processes, and their leftovers."""
+"""Updates of a small stack that are killed with all their processes, and what they leave behind."""
 
 import json
 import os
@@ -91,24 +91,24 @@ class Stack:
             _identity(outputs)
             for resource in deployment["resources"]
             if resource["type"].startswith("kubernetes:")
-            # read only, such as the namespace that identifies the cluster
+            # Read-only resources, such as the namespace that identifies the cluster, do not count.
             and not resource.get("external")
             and (outputs := resource.get("outputs"))
         )
         assert max(declared.values()) == 1, declared
         last: list[dict[str, Any]] = []
 
-        def same() -> bool:
+        def is_settled() -> bool:
             last[:] = self._items()
             return Counter(map(_identity, last)) == declared
 
         try:
             # The cluster's garbage collector deletes a run's Job some time after its pods.
-            await_(same, "the cluster has exactly the objects of the stack")
+            await_(is_settled, "the cluster has exactly the objects of the stack")
         except AssertionError as error:
-            more = [_fate(item) for item in last if _identity(item) not in declared]
+            more = [_describe(item) for item in last if _identity(item) not in declared]
             less = declared - Counter(map(_identity, last))
-            pods = [_fate(item) for item in self._pods()]
+            pods = [_describe(item) for item in self._pods()]
             message = f"left over: {more}; missing: {dict(less)}; pods: {pods}"
             raise AssertionError(message) from error
 
@@ -120,7 +120,7 @@ class Stack:
         command = ["kubectl", "get", ",".join(self.kinds), "--all-namespaces"]
         listing = self.type(shlex.join([*command, "--show-managed-fields", "--output=json"]))
         assert listing.returncode == 0, listing.stderr
-        return [item for item in json.loads(listing.stdout)["items"] if _ours(item)]
+        return [item for item in json.loads(listing.stdout)["items"] if _belongs_to_stack(item)]
 
     def _pods(self) -> list[dict[str, Any]]:
         listing = self.type(f"kubectl get pods --namespace ml-{NAME} --output=json")
@@ -200,14 +200,14 @@ def _identity(item: dict[str, Any]) -> tuple[str, str, str]:
     return f"{item['kind']}.{group}", metadata.get("namespace", ""), metadata["name"]
 
 
-def _fate(item: dict[str, Any]) -> str:
+def _describe(item: dict[str, Any]) -> str:
     metadata = item["metadata"]
     since, finalizers = metadata.get("deletionTimestamp"), metadata.get("finalizers", [])
     phase = item.get("status", {}).get("phase", "")
     return f"{_identity(item)}, {phase} deleted {since or 'never'}, held by {finalizers}"
 
 
-def _ours(item: dict[str, Any]) -> bool:
+def _belongs_to_stack(item: dict[str, Any]) -> bool:
     metadata = item["metadata"]
     managers = [entry["manager"] for entry in metadata.get("managedFields", [])]
     name = NAME in metadata["name"] or NAME in metadata.get("namespace", "")

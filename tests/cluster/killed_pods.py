@@ -1,4 +1,4 @@
-"""Runs of several job kinds that train at the same time while one pod of each is killed."""
+"""Concurrent runs of several job kinds, each of which loses a pod during training."""
 
 import json
 import subprocess
@@ -9,8 +9,8 @@ from typing import Any
 from tests.cluster.platform import COLD_SECONDS, Platform, await_
 
 PROGRAM = {"model": "digits-net", "dataset": "digits", "batch_size": 32, "learning_rate": 0.005}
-# Epochs of two seconds. There are enough of them to kill a pod after the first epoch and observe
-# the resumed run, even if each command takes several seconds.
+# Each epoch takes two seconds. Even if every command takes several seconds, there are enough
+# epochs to kill a pod after the first one and observe the resumed run.
 TRAINED = {**PROGRAM, "epochs": 20, "step_delay": 0.08, "peer_timeout": 120}
 
 

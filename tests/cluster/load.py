@@ -33,8 +33,10 @@ class Seen:
         return {outcome: count for outcome, count in self.outcomes.items() if outcome != "200"}
 
 
-def question(shape: tuple[int, ...] = (1, 8, 8), part: slice = slice(16)) -> dict[str, Any]:
-    """Return a request with a part of the held-out digits, in a model's input shape."""
+def inference_request(
+    shape: tuple[int, ...] = (1, 8, 8), part: slice = slice(16)
+) -> dict[str, Any]:
+    """Return an inference request with some of the held-out digits, in a model's input shape."""
     images, _ = held_out_digits(shape)
     batch = np.asarray(images[part])
     data = batch.ravel().tolist()
@@ -43,7 +45,7 @@ def question(shape: tuple[int, ...] = (1, 8, 8), part: slice = slice(16)) -> dic
 
 
 class Load(Background):
-    """Clients that each wait for the response and a pause before they send the next request.
+    """Clients that wait for each response, and then for a pause, before the next request.
 
     Connections are kept alive.
     """

@@ -21,9 +21,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 HANG_SECONDS = 1200
-"""Seconds after which a wait counts as hanging, far more than slow machines need."""
+"""Seconds after which a wait counts as hanging; far more than slow machines need."""
 COLD_SECONDS = 3000
-"""The same for `make`, which may install and compile everything first."""
+"""Seconds after which `make` counts as hanging; it may first install and compile everything."""
 
 
 def copy_checkout(target: Path) -> Path:
@@ -249,7 +249,7 @@ def await_(condition: Callable[[], bool], what: str) -> None:
             return
         # On a busy machine, a poll can take seconds. Polls take at most half of the time.
         time.sleep(max(0.5, time.monotonic() - started))
-    pytest.fail(f"not within {HANG_SECONDS} s: {what}")
+    pytest.fail(f"timed out after {HANG_SECONDS} s waiting for: {what}")
 
 
 def created(output: str) -> int:

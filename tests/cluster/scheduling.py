@@ -28,12 +28,12 @@ from workload.files import write_atomically
 
 NAMESPACE = "ml"
 GPU = "nvidia.com/gpu"
-LASTS = "gpu-platform.dev/lasts"
+KEEP_RUNNING = "gpu-platform.dev/lasts"
 """Annotation of pods that kwok leaves running until it is removed."""
 
 
 def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
-    """Return the settings of a stack with these jobs, each of which runs a plain command."""
+    """Return the settings of a stack with these jobs, which run a plain command each."""
     plain = {"kind": "plain", "command": ["./run"], "cpu": 1, "memory": "1Gi", "shm": "64Mi"}
     described = {
         key: {
@@ -41,7 +41,7 @@ def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
             for setting, value in {
                 **plain,
                 "gpus_per_node": 8,
-                "annotations": {LASTS: "yes"},
+                "annotations": {KEEP_RUNNING: "yes"},
                 **job,
             }.items()
             if value is not None
@@ -70,8 +70,8 @@ def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
     )
 
 
-def surroundings(settings: StackSettings) -> list[Manifest]:
-    """Return the other objects that jobs need."""
+def supporting_objects(settings: StackSettings) -> list[Manifest]:
+    """Return the other objects that the jobs require."""
     claim = {"namespace": NAMESPACE, "name": "checkpoints"}
     space = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=GPU)
     return [
@@ -226,7 +226,7 @@ class Scheduling:
         ]
 
     def evicted(self, why: str) -> set[str]:
-        """Return the jobs with pods that Volcano evicted for a reason (`preempt`, `reclaim`)."""
+        """Return jobs with pods that Volcano evicted for this reason (`preempt` or `reclaim`)."""
         return {
             event["involvedObject"]["name"].rpartition("-worker-")[0]
             for event in self.all("events")
@@ -267,11 +267,11 @@ class Scheduling:
         )
 
     def finish(self, pod: dict[str, Any]) -> None:
-        """Let a simulated pod succeed."""
+        """Make a simulated pod succeed."""
         self._end(pod, "Succeeded", {"exitCode": 0, "reason": "Completed"})
 
     def fail(self, pod: dict[str, Any], code: int, message: str = "") -> None:
-        """Let a simulated pod end with an exit code and a termination message."""
+        """Make a simulated pod fail with an exit code and a termination message."""
         self._end(pod, "Failed", {"exitCode": code, "reason": "Error", "message": message})
 
     def _end(self, pod: dict[str, Any], phase: str, terminated: dict[str, Any]) -> None:
@@ -308,7 +308,7 @@ class Scheduling:
             await_(started, f"the start of {name}")
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """Return the output of kubectl, which must succeed."""
+        """Run kubectl and return its output; fail if it fails."""
         done = self.attempt(*arguments, text=text)
         assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
         return done.stdout
@@ -330,7 +330,7 @@ class Scheduling:
         (file,) = (self.platform.state / "simulated").rglob("kwok.yaml")
         stages = list(yaml.safe_load_all(file.read_text()))
         (completing,) = (s for s in stages if s["metadata"].get("name") == "pod-complete")
-        condition = {"key": f'.metadata.annotations["{LASTS}"]', "operator": "DoesNotExist"}
+        condition = {"key": f'.metadata.annotations["{KEEP_RUNNING}"]', "operator": "DoesNotExist"}
         completing["spec"]["selector"]["matchExpressions"].append(condition)
         file.write_text(yaml.safe_dump_all(stages))
 

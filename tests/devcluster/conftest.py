@@ -1,4 +1,4 @@
-"""An isolated machine: directories, and programs that replace others on PATH."""
+"""An isolated machine: separate directories, and fake programs on PATH."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from tests.devcluster.programs import Install
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Cache and state in a directory that only this test uses."""
+    """Cache and state in a directory of this test."""
     folder = tmp_path / "platform"
     monkeypatch.setenv("GPU_PLATFORM_CACHE", str(folder))
     monkeypatch.delenv("GPU_PLATFORM_STATE", raising=False)
@@ -47,7 +47,7 @@ def simulated(home: Path) -> Layout:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Function that puts a shell script first on PATH, named like the program that it replaces."""
+    """Function that puts a fake program, a shell script, first on PATH."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

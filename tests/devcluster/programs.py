@@ -1,7 +1,7 @@
-"""Programs that replace others on PATH."""
+"""Fake programs on PATH."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 Install = Callable[[str, str], Path]
-"""Function that puts a shell script on PATH, named like the program that it replaces."""
+"""Function that puts a fake program, a shell script with the same name, on PATH."""

@@ -1,4 +1,4 @@
-"""The plugin over real gRPC, with a script in place of the Docker command line."""
+"""The Docker plugin over real gRPC, with a fake `docker` command."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ esac
 
 
 class Engine(engine_pb2_grpc.EngineServicer):
-    """Pulumi's engine as far as a plugin sees it: a log."""
+    """The part of Pulumi's engine that a plugin calls: its log."""
 
     def __init__(self) -> None:
         self.lines: list[engine_pb2.LogRequest] = []
@@ -61,7 +61,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
 
 @dataclass
 class Plugin:
-    """The running plugin, with shorthands for what the engine does with it."""
+    """The running plugin, with shorthands for the engine's calls."""
 
     stub: Any
     engine: Engine
@@ -160,7 +160,7 @@ async def refusal(call: Any) -> str:
     return caught.value.details() or ""
 
 
-async def test_an_image_is_built_pushed_and_named_by_its_digest(plugin: Plugin) -> None:
+async def test_image_is_built_pushed_and_referenced_by_digest(plugin: Plugin) -> None:
     created = await plugin.create(build={"context": "app", "args": {"BASE_IMAGE": "base:1"}})
     state = outputs(created.properties)
     assert created.id == NAME
@@ -176,7 +176,7 @@ async def test_an_image_is_built_pushed_and_named_by_its_digest(plugin: Plugin) 
     assert plugin.calls("push") == ["push 127.0.0.1:5000/training:1"]
 
 
-async def test_every_build_option_reaches_docker(plugin: Plugin) -> None:
+async def test_every_build_option_is_passed_to_docker(plugin: Plugin) -> None:
     build = {
         "context": "app",
         "target": "final",
@@ -199,19 +199,19 @@ async def test_every_build_option_reaches_docker(plugin: Plugin) -> None:
     assert plugin.environment("build")["DOCKER_BUILDKIT"] == "0"
 
 
-async def test_an_image_that_is_not_pushed_is_named_by_its_local_identity(plugin: Plugin) -> None:
+async def test_image_that_is_not_pushed_is_referenced_by_its_local_id(plugin: Plugin) -> None:
     created = await plugin.create(skipPush=True, imageName="training")
     assert outputs(created.properties)["repoDigest"].value == LOCAL_ID
     assert plugin.calls("push") == []
 
 
-async def test_an_unchanged_context_is_no_change(plugin: Plugin) -> None:
+async def test_unchanged_context_results_in_no_diff(plugin: Plugin) -> None:
     created = await plugin.create()
     Path("app/train.py").touch()
     assert (await plugin.diff(created.properties)).changes == provider_pb2.DiffResponse.DIFF_NONE
 
 
-async def test_a_changed_file_is_an_update_of_the_build(plugin: Plugin) -> None:
+async def test_changed_file_results_in_an_update_of_the_build(plugin: Plugin) -> None:
     created = await plugin.create()
     Path("app/train.py").write_text("print('training more')\n")
     diff = await plugin.diff(created.properties)
@@ -220,7 +220,7 @@ async def test_a_changed_file_is_an_update_of_the_build(plugin: Plugin) -> None:
     assert list(diff.replaces) == []
 
 
-async def test_a_new_password_alone_is_no_change(plugin: Plugin) -> None:
+async def test_changed_password_alone_results_in_no_diff(plugin: Plugin) -> None:
     sign_in = {"server": "127.0.0.1:5000", "username": "ci", "password": Secret("old-password")}
     created = await plugin.create(registry=sign_in)
     changed = sign_in | {"password": Secret("new-password")}
@@ -228,13 +228,13 @@ async def test_a_new_password_alone_is_no_change(plugin: Plugin) -> None:
     assert diff.changes == provider_pb2.DiffResponse.DIFF_NONE
 
 
-async def test_another_name_is_an_update(plugin: Plugin) -> None:
+async def test_changed_image_name_results_in_an_update(plugin: Plugin) -> None:
     created = await plugin.create()
     diff = await plugin.diff(created.properties, imageName="127.0.0.1:5000/training:2")
     assert list(diff.detailedDiff) == ["imageName"]
 
 
-async def test_an_update_builds_again(plugin: Plugin) -> None:
+async def test_update_rebuilds_the_image(plugin: Plugin) -> None:
     created = await plugin.create()
     checked = await plugin.check()
     await plugin.stub.Update(
@@ -243,7 +243,7 @@ async def test_an_update_builds_again(plugin: Plugin) -> None:
     assert len(plugin.calls("build")) == 2
 
 
-async def test_a_preview_runs_nothing_and_leaves_the_digest_open(plugin: Plugin) -> None:
+async def test_preview_runs_no_build_and_leaves_the_digest_unknown(plugin: Plugin) -> None:
     state = outputs((await plugin.create(preview=True)).properties)
     assert state["repoDigest"].value == rpc.UNKNOWN
     assert state["imageName"].value == NAME
@@ -276,7 +276,9 @@ async def test_unknown_values_do_not_fail_a_preview(
     assert plugin.calls("build") == []
 
 
-async def test_passwords_use_a_pipe_and_a_separate_directory(plugin: Plugin) -> None:
+async def test_password_is_passed_on_stdin_with_a_separate_docker_configuration(
+    plugin: Plugin,
+) -> None:
     users = Path("home/.docker/config.json")
     users.parent.mkdir(parents=True)
     users.write_text('{"credsStore": "desktop", "auths": {"other.example": {"auth": "eA=="}}}')
@@ -318,7 +320,7 @@ async def test_a_provider_logs_in_for_every_image_of_its_registry(plugin: Plugin
     assert plugin.environment("build")["DOCKER_HOST"] == "unix:///run/own.sock"
 
 
-async def test_a_provider_setting_that_the_stand_in_lacks_is_rejected(plugin: Plugin) -> None:
+async def test_unsupported_provider_setting_is_rejected(plugin: Plugin) -> None:
     message = await refusal(plugin.configure(caMaterial="pem"))
     assert message.startswith("docker:caMaterial: the stand-in for the Docker plugin supports only")
 
@@ -331,7 +333,7 @@ async def test_a_failed_build_shows_the_end_of_its_output(plugin: Plugin) -> Non
     assert plugin.calls("push") == []
 
 
-async def test_a_cancelled_build_is_terminated(plugin: Plugin) -> None:
+async def test_canceled_build_is_terminated(plugin: Plugin) -> None:
     (plugin.fake / "slow").touch()
     creating = asyncio.ensure_future(plugin.create())
     beneath = plugin.fake / "plugin"
@@ -340,25 +342,25 @@ async def test_a_cancelled_build_is_terminated(plugin: Plugin) -> None:
     await plugin.stub.Cancel(empty_pb2.Empty())
     assert await refusal(creating) == f"{NAME}: the operation was cancelled"
     (builder,) = (int(line) for line in beneath.read_text().split())
-    # The kernel ends killed processes some time after the call, and nothing here may wait for them.
+    # Killed processes end asynchronously, and only their parent could wait for them.
     while psutil.pid_exists(builder) and psutil.Process(builder).status() != "zombie":
         await asyncio.sleep(0.01)
 
 
-async def test_a_rejected_login_names_registry_and_user(plugin: Plugin) -> None:
+async def test_error_of_a_rejected_login_names_registry_and_user(plugin: Plugin) -> None:
     (plugin.fake / "refuse").touch()
     sign_in = {"server": "127.0.0.1:5000", "username": "ci", "password": Secret("hunter-22")}
     message = await refusal(plugin.create(registry=sign_in))
     assert message == "logging in to 127.0.0.1:5000 as ci failed:\nunauthorized"
 
 
-async def test_the_stand_in_reports_its_use_once(plugin: Plugin) -> None:
+async def test_use_of_the_stand_in_is_reported_once(plugin: Plugin) -> None:
     await plugin.check()
     await plugin.check()
     assert [line.message for line in plugin.engine.lines] == [NOTICE]
 
 
-async def test_build_output_is_shown_for_its_image(plugin: Plugin) -> None:
+async def test_build_output_is_logged_for_its_image(plugin: Plugin) -> None:
     await plugin.create()
     assert f"#1 {DIGEST}" not in [line.message for line in plugin.engine.lines]
     line = next(line for line in plugin.engine.lines if "FROM base" in line.message)
@@ -382,7 +384,7 @@ async def test_build_output_is_shown_for_its_image(plugin: Plugin) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_a_wrong_input_is_named_in_the_error(
+async def test_error_names_the_invalid_input(
     plugin: Plugin, changed: dict[str, Any], key: str, reason: str
 ) -> None:
     (failure,) = (await plugin.check(**changed)).failures
@@ -390,13 +392,13 @@ async def test_a_wrong_input_is_named_in_the_error(
     assert reason in failure.reason
 
 
-async def test_a_missing_dockerfile_is_named_with_its_path(plugin: Plugin) -> None:
+async def test_error_for_a_missing_dockerfile_contains_its_path(plugin: Plugin) -> None:
     message = await refusal(plugin.check(build={"context": "app", "dockerfile": "Dockerfile"}))
     assert message.startswith("build.dockerfile: Dockerfile does not exist")
     assert message.endswith("use app/Dockerfile")
 
 
-async def test_other_resources_are_rejected(plugin: Plugin) -> None:
+async def test_unsupported_resource_types_are_rejected(plugin: Plugin) -> None:
     urn = URN.replace("image:Image", "network:Network")
     message = await refusal(plugin.stub.Check(provider_pb2.CheckRequest(urn=urn)))
     assert message.startswith("docker:index/network:Network: the stand-in")
@@ -427,6 +429,6 @@ def test_a_docker_without_buildkit_is_skipped(tmp_path: Path) -> None:
         docker_cli.find(f"{tmp_path}/new")
 
 
-def test_a_missing_docker_names_the_package(tmp_path: Path) -> None:
+def test_error_for_a_missing_docker_names_the_package(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"docker is not on PATH: install it .*docker\.io"):
         docker_cli.find(str(tmp_path))

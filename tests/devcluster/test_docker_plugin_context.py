@@ -62,7 +62,7 @@ def test_ignored_files_do_not_change_the_digest(folder: Path) -> None:
     assert digest(folder) == before
 
 
-def test_the_ignore_file_of_a_dockerfile_has_precedence(folder: Path) -> None:
+def test_dockerfile_specific_ignore_file_takes_precedence(folder: Path) -> None:
     (folder / ".dockerignore").write_text("*\n")
     (folder / "Dockerfile.dockerignore").write_text("docs\n")
     assert "training/train.py" in inputs.files(folder, folder / "Dockerfile")
@@ -104,7 +104,7 @@ FOLDERS = (
         "examples/ray/Dockerfile",
     ],
 )
-def test_all_sources_of_images_are_in_their_build_contexts(dockerfile: str) -> None:
+def test_build_contexts_contain_all_sources_of_the_images(dockerfile: str) -> None:
     root = Path(__file__).parents[2]
     sources = {
         path.relative_to(root).as_posix()
@@ -120,7 +120,7 @@ def test_all_sources_of_images_are_in_their_build_contexts(dockerfile: str) -> N
     assert sent - sources <= others
 
 
-def test_the_controller_of_sweeps_gets_the_builders_and_no_program() -> None:
+def test_sweep_controller_image_contains_the_builders_but_no_training_program() -> None:
     root = Path(__file__).parents[2]
     copied = {
         path.relative_to(root).as_posix()

@@ -42,19 +42,19 @@ def test_the_stand_in_is_used_if_the_official_plugin_is_unavailable(home: Path) 
     assert os.access(home / "own" / PLUGIN, os.X_OK)
 
 
-def test_a_download_is_tried_once(home: Path) -> None:
+def test_download_is_attempted_only_once(home: Path) -> None:
     for _ in range(3):
         install(home / "own", PYTHON, path_with(home, CANNOT_DOWNLOAD))
     assert (home / "tried").read_text().count("tried") == 1
 
 
-def test_a_downloaded_plugin_is_the_official_one(home: Path) -> None:
+def test_downloaded_official_plugin_is_used(home: Path) -> None:
     plugin = install(home / "own", PYTHON, path_with(home, DOWNLOADS))
     assert plugin.official
     assert (home / "own" / PLUGIN).read_text() == "official"
 
 
-def test_an_installed_official_plugin_stays(home: Path) -> None:
+def test_installed_official_plugin_is_kept(home: Path) -> None:
     executable(home / "own" / PLUGIN, "official")
     assert install(home / "own", PYTHON, "/nowhere").official
     assert (home / "own" / PLUGIN).read_text() == "official"

@@ -38,7 +38,7 @@ def toolchain(tmp_path: Path) -> Toolchain:
     )
 
 
-def test_settings_of_the_user_are_not_used(
+def test_users_settings_are_not_used(
     layout: Layout, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in OWN.items():
@@ -49,7 +49,7 @@ def test_settings_of_the_user_are_not_used(
     assert found["DOCKER_HOST"] == f"unix://{layout.docker_socket}"
 
 
-def test_tools_of_the_toolchain_come_before_those_of_the_user(
+def test_toolchain_precedes_the_users_tools_on_path(
     layout: Layout, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/users/bin:/usr/bin")
@@ -65,7 +65,7 @@ def test_simulated_nodes_have_no_docker(simulated: Layout, toolchain: Toolchain)
 
 
 @pytest.mark.parametrize("name", ["state", "50%20#1?", "état"])
-def test_the_directory_of_pulumis_state_is_created(
+def test_directory_for_pulumi_state_is_created(
     name: str, toolchain: Toolchain, tmp_path: Path
 ) -> None:
     layout = Layout(tmp_path, tmp_path / name)
@@ -75,21 +75,21 @@ def test_the_directory_of_pulumis_state_is_created(
     assert urlsplit(url).query == "metadata=skip"
 
 
-def test_stacks_created_in_the_shell_do_not_adopt_others_objects(
+def test_stacks_created_in_the_shell_do_not_adopt_existing_objects(
     layout: Layout, toolchain: Toolchain
 ) -> None:
     printed = environment.exports(environment.variables(layout, toolchain, Kind.REAL))
     assert "PULUMI_K8S" not in printed
 
 
-def test_no_proxy_is_set_without_a_proxy(layout: Layout, toolchain: Toolchain) -> None:
+def test_no_proxy_is_unset_without_a_proxy(layout: Layout, toolchain: Toolchain) -> None:
     found = environment.variables(layout, toolchain, Kind.REAL)
     assert not any(name.lower() == "no_proxy" for name in found)
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
 @pytest.mark.usefixtures("home")
-def test_the_cluster_is_reached_without_the_users_proxy(
+def test_cluster_traffic_bypasses_the_users_proxy(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "http://proxy.example:3128")
@@ -101,10 +101,10 @@ def test_the_cluster_is_reached_without_the_users_proxy(
 
 
 @pytest.mark.usefixtures("home")
-def test_programs_reach_pulumis_engine_without_the_users_proxy(
+def test_programs_bypass_the_users_proxy_for_pulumis_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # Nothing listens on this port.
     for name, value in environment.proxy_exclusions().items():
         monkeypatch.setenv(name, value)
     server = grpc.server(ThreadPoolExecutor(1))
@@ -117,12 +117,12 @@ def test_programs_reach_pulumis_engine_without_the_users_proxy(
         server.stop(None)
 
 
-def test_repeated_calls_return_the_same(layout: Layout, toolchain: Toolchain) -> None:
+def test_repeated_calls_return_equal_environments(layout: Layout, toolchain: Toolchain) -> None:
     first = environment.variables(layout, toolchain, Kind.REAL)
     assert environment.variables(layout, toolchain, Kind.REAL) == first
 
 
-def test_a_shell_reads_back_exactly_what_was_exported() -> None:
+def test_shell_round_trips_exported_values() -> None:
     hard = {"PATH": "/a b:/c'd", "X": '$HOME "and" `more`\nsecond line', "EMPTY": ""}
     script = environment.exports(hard) + '\nprintf "%s|" "$PATH" "$X" "$EMPTY"'
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)

@@ -31,7 +31,7 @@ SIMULATED = cluster_spec(Kind.SIMULATED)
 
 @pytest.fixture
 def able(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
-    """Linux on x86_64, as root, where nothing is missing."""
+    """A host that meets all requirements: Linux on x86_64, and root."""
     install("unshare", "exit 0")
     machine = SimpleNamespace(sysname="Linux", machine="x86_64")
     monkeypatch.setattr(os, "uname", lambda: machine)
@@ -49,7 +49,7 @@ def roomy(alone: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> Non
 
 
 @pytest.mark.usefixtures("able")
-def test_real_nodes_are_chosen_where_they_are_possible() -> None:
+def test_real_nodes_are_chosen_if_the_host_supports_them() -> None:
     assert host.choose_kind("auto").kind is Kind.REAL
     assert host.choose_kind("real").reason == "requested by NODES=real"
 
@@ -61,7 +61,7 @@ def test_simulated_nodes_can_be_requested_anywhere() -> None:
 
 
 @pytest.mark.usefixtures("able")
-def test_without_root_simulated_nodes_are_chosen_with_a_reason(
+def test_simulated_nodes_are_chosen_without_root_and_the_reason_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -79,7 +79,7 @@ def test_real_nodes_are_not_chosen_in_a_container_without_privileges(install: In
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_user_who_may_not_create_namespaces_is_rejected_before_the_build(
+def test_missing_permission_to_create_namespaces_is_reported_before_the_build(
     layout: Layout, install: Install
 ) -> None:
     install("unshare", 'echo "Operation not permitted" >&2; exit 1')
@@ -88,7 +88,7 @@ def test_a_user_who_may_not_create_namespaces_is_rejected_before_the_build(
 
 
 @pytest.mark.usefixtures("able")
-def test_impossible_real_nodes_are_rejected_with_a_remedy(
+def test_error_for_unsupported_real_nodes_suggests_simulated_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = SimpleNamespace(sysname="Darwin", machine="arm64")
@@ -98,7 +98,7 @@ def test_impossible_real_nodes_are_rejected_with_a_remedy(
 
 
 @pytest.mark.usefixtures("able")
-def test_an_unknown_kind_is_rejected() -> None:
+def test_unknown_kind_of_nodes_is_rejected() -> None:
     with pytest.raises(DevclusterError, match="NODES is 'fake': use NODES=real"):
         host.choose_kind("fake")
 
@@ -114,7 +114,7 @@ def test_installable_packages_are_not_required_beforehand(
 
 
 @pytest.mark.usefixtures("able")
-def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_names_the_missing_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(host.PROGRAMS, "no-such-program", "second")
     monkeypatch.setitem(host.FILES, "/no/such/file", "first")
@@ -123,7 +123,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert verdict.reason.endswith("these packages cannot be installed: first, second")
 
 
-def test_system_programs_are_found_without_being_on_the_users_path(
+def test_system_programs_are_found_even_if_not_on_the_users_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -134,13 +134,13 @@ def test_system_programs_are_found_without_being_on_the_users_path(
 
 @pytest.fixture(autouse=True)
 def lists_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A lock of apt's package lists that no test shares with the machine."""
+    """A lock of apt's package lists that is separate from the host's."""
     lock = tmp_path / "lists-lock"
     monkeypatch.setattr(host, "LISTS_LOCK", lock)
     return lock
 
 
-def test_an_update_of_the_package_lists_is_awaited(
+def test_running_update_of_the_package_lists_is_awaited(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install, lists_lock: Path
 ) -> None:
     monkeypatch.setattr(host, "POLICY", tmp_path / "policy-rc.d")
@@ -153,7 +153,7 @@ def test_an_update_of_the_package_lists_is_awaited(
     assert (tmp_path / "log").read_text() == "updated\n" * 2
 
 
-def test_services_do_not_start_while_their_packages_are_installed(
+def test_services_do_not_start_during_package_installation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
 ) -> None:
     policy, log = tmp_path / "policy-rc.d", tmp_path / "logs" / "packages.log"
@@ -170,7 +170,7 @@ def test_services_do_not_start_while_their_packages_are_installed(
     assert not policy.exists()
 
 
-def test_a_policy_file_of_a_killed_installation_has_no_effect_and_is_removed_later(
+def test_policy_file_left_by_a_killed_installation_is_inert_and_removed_later(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
 ) -> None:
     policy = tmp_path / "policy-rc.d"
@@ -194,7 +194,7 @@ def test_an_existing_policy_file_is_kept(
     assert policy.read_text() == "the owner's"
 
 
-def test_packages_that_fail_to_install_give_the_command_to_try(
+def test_error_of_a_failed_package_installation_suggests_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, install: Install
 ) -> None:
     policy = tmp_path / "policy-rc.d"
@@ -206,7 +206,7 @@ def test_packages_that_fail_to_install_give_the_command_to_try(
     assert not policy.exists()
 
 
-def test_an_extra_needs_less_disk_than_all_tools(
+def test_building_a_single_extra_requires_less_disk_space(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "missing", lambda _group, _cache, extras=(): list(extras))
@@ -228,7 +228,7 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return queries
 
 
-def test_less_disk_is_needed_when_tools_are_built(
+def test_less_disk_space_is_required_once_tools_are_built(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "missing", lambda *_: [])
@@ -237,7 +237,7 @@ def test_less_disk_is_needed_when_tools_are_built(
         host.check(SIMULATED, layout)
 
 
-def test_a_first_start_that_failed_needs_as_much_disk(
+def test_start_after_a_failed_first_start_requires_full_disk_space(
     layout: Layout, unbuilt: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (layout.cache / "tools").mkdir(parents=True)
@@ -249,7 +249,7 @@ def test_a_first_start_that_failed_needs_as_much_disk(
 
 @pytest.mark.parametrize(("filled", "accepted"), [(7, True), (6, False)])
 @pytest.mark.usefixtures("unbuilt")
-def test_caches_of_an_interrupted_build_count_as_free_disk(
+def test_caches_of_an_interrupted_build_count_as_free_disk_space(
     filled: int, accepted: bool, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (layout.cache / "go" / "mod").mkdir(parents=True)
@@ -262,7 +262,7 @@ def test_caches_of_an_interrupted_build_count_as_free_disk(
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_machine_with_enough_disk_is_accepted(layout: Layout) -> None:
+def test_host_with_enough_disk_space_is_accepted(layout: Layout) -> None:
     host.check(REAL, layout)
 
 
@@ -279,7 +279,7 @@ def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path) -> None:
     layout = Layout(tmp_path, tmp_path / ("long" * 30))
     with pytest.raises(DevclusterError, match=r"at most 107 bytes\).*GPU_PLATFORM_STATE"):
         host.check(REAL, layout)
-    host.check(SIMULATED, layout)  # has no such socket
+    host.check(SIMULATED, layout)  # Simulated nodes have no such socket.
 
 
 @pytest.mark.usefixtures("roomy")
@@ -292,14 +292,14 @@ def test_the_longest_socket_path_is_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*mounts.OVERLAID, "run", "dev"])
 @pytest.mark.usefixtures("roomy")
-def test_a_checkout_below_a_directory_of_the_nodes_is_rejected(tmp_path: Path, name: str) -> None:
+def test_checkout_in_a_directory_used_by_the_nodes_is_rejected(tmp_path: Path, name: str) -> None:
     layout = Layout(tmp_path, Path("/", name, "platform"))
     with pytest.raises(DevclusterError, match=f"cannot be in /{name},"):
         host.check(REAL, layout)
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_file_system_that_cannot_hold_the_nodes_files_is_rejected(
+def test_file_system_without_overlayfs_support_is_rejected(
     layout: Layout, tmp_path: Path, install: Install
 ) -> None:
     layout = Layout(tmp_path / "cache", tmp_path / "state")
@@ -312,7 +312,9 @@ def test_a_file_system_that_cannot_hold_the_nodes_files_is_rejected(
 
 
 @pytest.mark.usefixtures("roomy")
-def test_a_network_that_is_in_use_is_rejected(layout: Layout, install: Install) -> None:
+def test_cluster_network_that_is_already_in_use_is_rejected(
+    layout: Layout, install: Install
+) -> None:
     routes = json.dumps([{"dst": "10.250.7.0/24", "dev": "wg0"}])
     install("ip", f"echo '{routes}'")
     with pytest.raises(DevclusterError, match=r"in use \(10.250.7.0/24 dev wg0\)"):

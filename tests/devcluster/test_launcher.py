@@ -1,4 +1,4 @@
-"""The record of a cluster's process: when it is recognised, and how the process is stopped."""
+"""The record of a cluster's process: when it is recognized, and how the process is stopped."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_a_cluster_that_was_never_started_is_not_running(home: Path) -> None:
     assert launcher.running(layout) is None
 
 
-def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Popen[bytes]) -> None:
+def test_running_process_is_recognized(layout: Layout, process: subprocess.Popen[bytes]) -> None:
     note(layout, record_of(process.pid))
     found = launcher.running(layout)
     assert found is not None
@@ -45,12 +45,14 @@ def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Pop
 
 
 @pytest.mark.parametrize(("binaries", "other"), [("/tools/bin-1", False), ("/tools/bin-2", True)])
-def test_a_cluster_with_the_tools_of_another_version_is_recognised(
+def test_cluster_started_with_another_version_of_the_tools_is_recognized(
     binaries: str, other: bool
 ) -> None:
     command = ["sh", "-c", "read line", "devcluster.cluster_init", "real", "/tools/bin-1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as started:
-        while not psutil.Process(started.pid).cmdline():  # empty for a moment after the start
+        while not psutil.Process(
+            started.pid
+        ).cmdline():  # It is empty for a moment after the start.
             time.sleep(0.001)
         assert launcher.has_other_tools(record_of(started.pid), Path(binaries)) is other
         started.kill()
@@ -71,7 +73,7 @@ def test_a_zombie_process_is_not_running(layout: Layout, process: subprocess.Pop
     assert launcher.running(layout) is None
 
 
-def test_another_process_with_the_same_number_is_not_recognised(
+def test_another_process_with_the_same_pid_is_not_recognized(
     layout: Layout, process: subprocess.Popen[bytes]
 ) -> None:
     record = record_of(process.pid)
@@ -82,7 +84,7 @@ def test_another_process_with_the_same_number_is_not_recognised(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"unknown": true}'])
-def test_an_unreadable_record_is_none(layout: Layout, text: str) -> None:
+def test_unreadable_record_is_ignored(layout: Layout, text: str) -> None:
     layout.record.write_text(text)
     assert launcher.read_record(layout) is None
 
@@ -91,7 +93,7 @@ def test_stopping_an_unstarted_process_is_not_an_error(home: Path) -> None:
     assert launcher.stop(Layout.of("real")) == []
 
 
-def test_stopping_ends_the_process_and_forgets_it(
+def test_stopping_ends_the_process_and_deletes_its_record(
     layout: Layout, process: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     group = tmp_path / "memory" / "gpu-platform-real"
@@ -104,7 +106,7 @@ def test_stopping_ends_the_process_and_forgets_it(
     assert launcher.stop(layout) == []
 
 
-def test_the_clusters_processes_inherit_little_of_the_users_environment(
+def test_cluster_processes_inherit_only_allowed_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "users")
@@ -115,7 +117,7 @@ def test_the_clusters_processes_inherit_little_of_the_users_environment(
     assert set(found) <= allowed
 
 
-def test_the_clusters_processes_find_the_same_directories_from_anywhere(
+def test_relative_directories_are_made_absolute_for_cluster_processes(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.mkdir()
@@ -127,7 +129,7 @@ def test_the_clusters_processes_find_the_same_directories_from_anywhere(
     assert found["GPU_PLATFORM_STATE"] == str(home.parent / "state")
 
 
-def test_a_process_of_the_previous_boot_is_not_recognised(
+def test_process_from_a_previous_boot_is_not_recognized(
     layout: Layout, process: subprocess.Popen[bytes]
 ) -> None:
     note(layout, replace(record_of(process.pid), boot="11111111-2222-3333-4444-555555555555"))

@@ -1,4 +1,4 @@
-"""The start of a cluster as observed from outside, with a real process in its place."""
+"""The start of a cluster as observed from outside, with a placeholder process."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from simulation.supervisor import API_ANSWERS, EventLog
 
 @pytest.fixture
 def alive(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is recorded as the cluster's."""
+    """A running process that is recorded as the cluster's process."""
     with subprocess.Popen(["sleep", "60"]) as process:
         started = launcher.start_ticks(process.pid)
         layout.record.write_text(
@@ -47,14 +47,14 @@ def step() -> Step:
     return Step(Reporter(Console(file=io.StringIO())), "cluster")
 
 
-def test_kubectl_uses_only_this_cluster(cluster: Cluster, layout: Layout) -> None:
+def test_kubectl_only_accesses_this_cluster(cluster: Cluster, layout: Layout) -> None:
     program, kubeconfig = cluster.kubectl
     assert program == str(cluster.toolchain.bin / "kubectl")
     assert kubeconfig == f"--kubeconfig={layout.kubeconfig}"
 
 
 @pytest.mark.usefixtures("alive")
-def test_the_start_is_over_when_every_node_is_ready(cluster: Cluster, step: Step) -> None:
+def test_start_is_complete_when_every_node_is_ready(cluster: Cluster, step: Step) -> None:
     events = EventLog(cluster.layout.events)
     events.add("gpu-node-0", API_ANSWERS)
     events.add("gpu-node-1", "node is Ready", ready=True)
@@ -64,7 +64,7 @@ def test_the_start_is_over_when_every_node_is_ready(cluster: Cluster, step: Step
 
 
 @pytest.mark.usefixtures("alive")
-def test_an_api_server_that_answers_is_reported_once(cluster: Cluster, step: Step) -> None:
+def test_ready_api_server_is_reported_exactly_once(cluster: Cluster, step: Step) -> None:
     events, seen = EventLog(cluster.layout.events), list[Cluster]()
 
     class Early:
@@ -82,7 +82,7 @@ def test_an_api_server_that_answers_is_reported_once(cluster: Cluster, step: Ste
 
 
 @pytest.mark.usefixtures("alive")
-def test_one_node_of_two_is_not_enough(
+def test_start_times_out_if_only_one_of_two_nodes_is_ready(
     cluster: Cluster, step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "START_TIMEOUT", 0.1)
@@ -95,14 +95,14 @@ def test_one_node_of_two_is_not_enough(
 
 
 @pytest.mark.usefixtures("alive")
-def test_a_node_that_fails_is_named_with_the_reason(cluster: Cluster, step: Step) -> None:
+def test_failed_node_is_reported_with_the_reason(cluster: Cluster, step: Step) -> None:
     events = EventLog(cluster.layout.events)
     events.add("gpu-node-1", "failed", error="TimeoutError: no API server")
     with pytest.raises(DevclusterError, match="gpu-node-1 did not start: TimeoutError: no API"):
         lifecycle._follow(cluster, events, step)
 
 
-def test_a_cluster_that_exits_while_starting_is_noticed(
+def test_cluster_that_exits_during_startup_is_reported(
     cluster: Cluster, step: Step, alive: subprocess.Popen[bytes]
 ) -> None:
     alive.kill()
@@ -111,14 +111,14 @@ def test_a_cluster_that_exits_while_starting_is_noticed(
         lifecycle._follow(cluster, EventLog(cluster.layout.events), step)
 
 
-def test_the_api_servers_port_stays_the_same(simulated: Layout) -> None:
+def test_port_of_the_api_server_does_not_change(simulated: Layout) -> None:
     port = lifecycle._free_port(simulated)
     assert 1024 <= port < 65536
     assert lifecycle._free_port(simulated) == port
 
 
 @pytest.mark.parametrize("which", [0, PORTS - 1])
-def test_a_port_taken_in_the_meantime_is_named_with_a_remedy(simulated: Layout, which: int) -> None:
+def test_error_names_the_occupied_port_and_suggests_a_fix(simulated: Layout, which: int) -> None:
     first = lifecycle._free_port(simulated)
     port = first + which
     taken = pytest.raises(DevclusterError, match=f"port {port} .*`make down PURGE=1`")
@@ -128,7 +128,7 @@ def test_a_port_taken_in_the_meantime_is_named_with_a_remedy(simulated: Layout, 
 
 
 @pytest.mark.usefixtures("alive")
-def test_building_new_tools_for_a_running_cluster_is_announced(
+def test_build_of_new_tools_for_a_running_cluster_is_announced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ensure(*_: object, announce: Callable[[str], None]) -> None:
@@ -142,12 +142,12 @@ def test_building_new_tools_for_a_running_cluster_is_announced(
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("kind", Kind)
-def test_a_cluster_that_is_not_up_cannot_be_attached_to(kind: Kind) -> None:
+def test_attaching_to_a_stopped_cluster_fails(kind: Kind) -> None:
     with pytest.raises(DevclusterError, match="not running: start it with `make up`"):
         lifecycle.attach(kind, cluster_spec(kind))
 
 
-def test_every_pod_may_write_to_volumes_that_others_mounted_first(layout: Layout) -> None:
+def test_pods_can_write_to_volumes_that_other_pods_mounted_first(layout: Layout) -> None:
     lifecycle._create_volumes(layout)
     (layout.volumes / "checkpoints" / "kept").touch()
     lifecycle._create_volumes(layout)

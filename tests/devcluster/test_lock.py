@@ -1,4 +1,4 @@
-"""Two real processes that compete for a cluster."""
+"""The lock of a cluster, with two real processes."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def other(path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_the_second_process_learns_the_holder_of_the_lock(
+def test_second_process_reports_the_holder_of_the_lock(
     path: Path, other: subprocess.Popen[str]
 ) -> None:
     with pytest.raises(DevclusterError) as caught, exclusive(path, "make down"):
@@ -58,14 +58,14 @@ def test_the_second_process_does_not_disturb_the_first(
             pass
 
 
-def test_a_lock_of_a_dead_process_is_free(path: Path, other: subprocess.Popen[str]) -> None:
+def test_lock_of_a_dead_process_can_be_acquired(path: Path, other: subprocess.Popen[str]) -> None:
     other.send_signal(signal.SIGKILL)
     other.wait()
     with exclusive(path, "make down"):
         assert f'"pid": {os.getpid()}' in path.with_suffix(".holder").read_text()
 
 
-def test_a_lock_is_free_after_an_error_in_its_block(path: Path) -> None:
+def test_lock_is_released_after_an_error(path: Path) -> None:
     with pytest.raises(RuntimeError, match="boom"), exclusive(path, "make up"):
         raise RuntimeError("boom")
     with exclusive(path, "make up"):
@@ -73,7 +73,7 @@ def test_a_lock_is_free_after_an_error_in_its_block(path: Path) -> None:
     assert not path.with_suffix(".holder").exists()
 
 
-def test_a_holder_without_a_name_is_reported(path: Path, other: subprocess.Popen[str]) -> None:
+def test_unnamed_holder_of_the_lock_is_reported(path: Path, other: subprocess.Popen[str]) -> None:
     path.with_suffix(".holder").write_text('{"pid": 1')
     with pytest.raises(DevclusterError, match="another command is using"), exclusive(path, "x"):
         pass

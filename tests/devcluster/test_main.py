@@ -45,14 +45,14 @@ def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixtu
     assert "real, simulated, or auto" in text
 
 
-def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     text = words(capsys.readouterr().out)
     assert all(f" {name} " in text and help_text in text for name, help_text in COMMANDS.items())
 
 
-def test_only_commands_that_start_nodes_have_the_option_nodes(
+def test_only_commands_that_start_nodes_accept_the_nodes_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -86,7 +86,7 @@ def test_a_cache_directory_that_cannot_be_created_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize("text", [True, False])
-def test_a_failed_command_is_reported_with_its_reason(
+def test_failed_external_command_is_reported_with_its_error(
     text: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def down(*_: object, **__: object) -> None:
@@ -110,7 +110,7 @@ def test_the_status_reports_that_no_cluster_is_running(capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "no embedded cluster is running\n"
 
 
-def test_ending_an_unstarted_process_is_not_an_error(
+def test_down_without_a_running_cluster_is_not_an_error(
     capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:
     assert main(["down"]) == 0
@@ -126,7 +126,7 @@ def test_a_concurrent_command_is_reported_in_one_line(
     assert line.startswith("error: `make up` has been running since")
 
 
-def test_purging_removes_the_state_and_keeps_the_cache(
+def test_purge_removes_the_state_but_keeps_the_cache(
     layout: Layout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (layout.volumes / "checkpoints").mkdir(parents=True)
@@ -140,7 +140,7 @@ def test_purging_removes_the_state_and_keeps_the_cache(
     assert layout.images.exists()
 
 
-def test_going_down_keeps_checkpoints_and_the_stack(layout: Layout) -> None:
+def test_down_keeps_checkpoints_and_the_stack(layout: Layout) -> None:
     kept = [layout.volumes / "checkpoints", layout.pulumi_backend]
     for folder in kept:
         folder.mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_a_missing_log_is_reported_in_one_line(
     assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists the existing logs"
 
 
-def test_the_package_runs_as_a_program(home: Path) -> None:
+def test_package_can_be_run_as_a_program(home: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "devcluster", "status", "--nodes=simulated"],
         cwd=CHECKOUT,
@@ -196,7 +196,7 @@ def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]) -> 
     )
 
 
-def test_volcanos_version_needs_simulated_nodes(
+def test_another_volcano_version_requires_simulated_nodes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("devcluster.host._obstacle_to_real_nodes", str)
@@ -204,16 +204,16 @@ def test_volcanos_version_needs_simulated_nodes(
     assert "--volcano requires simulated nodes" in capsys.readouterr().err
 
 
-def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_operators_require_real_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--nodes=simulated", "--operators=trainer"]) == 1
     assert "--operators requires real nodes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_down_names_a_cluster_without_a_record(
+def test_down_reports_the_stopped_cluster_whose_record_is_missing(
     kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A process of the cluster may create its removed state directory again before it is stopped.
+    # Before it is stopped, a cluster process may re-create the removed state directory.
     if kept:
         Layout.of(Kind.SIMULATED).state.mkdir(parents=True)
     monkeypatch.setattr(launcher, "stop_orphans", lambda kind: int(kind == Kind.SIMULATED))

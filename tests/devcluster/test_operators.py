@@ -23,13 +23,13 @@ def test_every_operator_has_images_and_namespaces() -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_every_program_of_an_operator_is_an_image(operator: pins.Operator) -> None:
+def test_every_program_of_an_operator_has_an_image(operator: pins.Operator) -> None:
     programs = {program.name for program in pins.load().module(operator).programs}
     assert {image.tool for image in OPERATOR_IMAGES[operator]} == programs
 
 
 @pytest.mark.parametrize(("operator", "name"), KUSTOMIZATIONS)
-def test_a_kustomization_names_an_image_that_is_in_the_registry(
+def test_kustomizations_use_images_in_the_cluster_registry(
     operator: pins.Operator, name: str
 ) -> None:
     file = pins.load().module(operator).directory / f"{name}.yaml"
@@ -40,7 +40,7 @@ def test_a_kustomization_names_an_image_that_is_in_the_registry(
 
 
 def _versions(operator: pins.Operator) -> set[str]:
-    """Versions of the modules that the operator's manifests come from, as go.mod has them."""
+    """Versions in go.mod of the modules that contain the operator's manifests."""
     module = pins.load().module(operator)
     required = (module.directory / "go.mod").read_text().split()
     return {
@@ -49,12 +49,12 @@ def _versions(operator: pins.Operator) -> set[str]:
     }
 
 
-def test_the_init_container_uses_an_existing_image() -> None:
+def test_init_container_of_the_training_operator_uses_an_existing_image() -> None:
     file = pins.load().module("training-operator").directory / "training-operator.yaml"
     assert f"--pytorch-init-container-image=127.0.0.1:5000/{PYTORCH.reference}" in file.read_text()
 
 
-def test_manifests_are_applied_in_their_order_and_all_pods_are_waited_for(
+def test_manifests_are_applied_in_order_and_all_pods_are_awaited(
     tmp_path: Path, install: Install
 ) -> None:
     kubectl = str(install("kubectl", f'echo "$*" >> {tmp_path}/calls'))
@@ -71,7 +71,7 @@ def test_manifests_are_applied_in_their_order_and_all_pods_are_waited_for(
     assert reported[0] == "trainer: applying jobset"
 
 
-def test_the_error_of_kubectl_is_reported(tmp_path: Path, install: Install) -> None:
+def test_kubectl_error_during_installation_is_reported(tmp_path: Path, install: Install) -> None:
     kubectl = str(install("kubectl", "echo no such webhook >&2; exit 1"))
     with pytest.raises(DevclusterError, match=r"apply .*failed:\nno such webhook"):
         operators.install([kubectl], {"trainer": [tmp_path]}, lambda _: None)

@@ -16,10 +16,10 @@ from kube.kinds import KINDS
 REGISTRY = "127.0.0.1:5000"
 
 
-def asked(
+def requirements_of(
     tmp_path: Path, *kinds: str, base: str = f"{REGISTRY}/{PYTORCH.reference}"
 ) -> Requirements:
-    """Return the requirements of a stack with jobs of these kinds and an image with a base."""
+    """Return the requirements of a stack with jobs of these kinds and this base image."""
     file = tmp_path / "Pulumi.dev.yaml"
     images = {"registry": REGISTRY, "workloads": {"training": {"build": {"base_image": base}}}}
     jobs = {f"job-{number}": {"kind": kind} for number, kind in enumerate(kinds)}
@@ -29,14 +29,14 @@ def asked(
     return of_stack(file, REGISTRY)
 
 
-def test_every_operator_serves_a_kind_of_job_or_groups_of_pods() -> None:
+def test_every_operator_is_required_by_a_job_kind_or_a_pod_group() -> None:
     assert {kind.operator for kind in KINDS.values()} == {None, *OPERATORS} - {"lws"}
 
 
 @pytest.mark.parametrize(
     ("nodes", "operators"), [(1, ()), (2, ("lws",)), ("2", ("lws",)), ("x", ())]
 )
-def test_replicas_of_several_pods_require_their_operator(
+def test_replicas_with_several_pods_require_leader_worker_set(
     tmp_path: Path, nodes: object, operators: tuple[str, ...]
 ) -> None:
     file = tmp_path / "Pulumi.dev.yaml"
@@ -47,7 +47,7 @@ def test_replicas_of_several_pods_require_their_operator(
 
 
 @pytest.mark.parametrize("stack", ["dev", "simulated"])
-def test_make_up_needs_no_operator_and_no_other_image(stack: str) -> None:
+def test_default_stacks_require_no_operator_and_no_additional_image(stack: str) -> None:
     requirements = of_stack(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
     assert requirements.operators == ()
     assert set(requirements.bases) <= {PYTORCH}
@@ -55,7 +55,7 @@ def test_make_up_needs_no_operator_and_no_other_image(stack: str) -> None:
 
 
 @pytest.mark.parametrize(("registry", "tools"), [(REGISTRY, (KUBECTL,)), ("example.com", ())])
-def test_a_build_argument_requires_its_image(
+def test_image_in_a_build_argument_is_required(
     tmp_path: Path, registry: str, tools: tuple[ToolImage, ...]
 ) -> None:
     file = tmp_path / "Pulumi.dev.yaml"
@@ -68,30 +68,30 @@ def test_a_build_argument_requires_its_image(
 @pytest.mark.parametrize(
     ("kind", "operator"), [(name, kind.operator) for name, kind in KINDS.items() if kind.operator]
 )
-def test_a_job_requires_the_operator_of_its_kind(tmp_path: Path, kind: str, operator: str) -> None:
-    assert asked(tmp_path, "volcano", kind, kind).operators == (operator,)
+def test_job_requires_the_operator_for_its_kind(tmp_path: Path, kind: str, operator: str) -> None:
+    assert requirements_of(tmp_path, "volcano", kind, kind).operators == (operator,)
 
 
-def test_kinds_of_volcano_require_no_operator(tmp_path: Path) -> None:
-    assert asked(tmp_path, "mpi", "tensorflow", "plain", "indexed").operators == ()
+def test_volcano_job_kinds_require_no_operator(tmp_path: Path) -> None:
+    assert requirements_of(tmp_path, "mpi", "tensorflow", "plain", "indexed").operators == ()
 
 
 @pytest.mark.parametrize("base", [MPI, TENSORFLOW, RAY])
 def test_an_image_requires_its_base_image(tmp_path: Path, base: Base) -> None:
-    assert asked(tmp_path, base=f"{REGISTRY}/{base.reference}").bases == (base,)
+    assert requirements_of(tmp_path, base=f"{REGISTRY}/{base.reference}").bases == (base,)
 
 
-def test_an_image_of_another_registry_is_not_in_the_catalog(tmp_path: Path) -> None:
-    assert asked(tmp_path, base=f"registry.example.com/{MPI.reference}").bases == ()
+def test_image_in_another_registry_requires_no_base_image(tmp_path: Path) -> None:
+    assert requirements_of(tmp_path, base=f"registry.example.com/{MPI.reference}").bases == ()
 
 
-def test_a_file_without_a_configuration_requires_nothing(tmp_path: Path) -> None:
+def test_stack_file_without_configuration_requires_nothing(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("")
     assert of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Requirements()
 
 
 @pytest.mark.parametrize("text", ["[", "\xff", "&a {a: *a}"])
-def test_an_unreadable_configuration_is_named(text: str, tmp_path: Path) -> None:
+def test_error_names_the_unreadable_stack_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text(text, "latin-1")
     with pytest.raises(DevclusterError, match=r"Pulumi\.dev\.yaml"):
         of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY)

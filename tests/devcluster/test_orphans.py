@@ -1,4 +1,4 @@
-"""Processes that look like clusters of a kind that only this test uses."""
+"""Orphaned cluster processes, imitated by processes of a kind that only these tests use."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from devcluster import launcher
 from devcluster.launcher import Record, exclusive
 from devcluster.paths import Layout
 
-# No cluster of the machine that runs the test is of this kind.
+# No cluster on the host of these tests has this kind.
 KIND: Any = f"test-{os.getpid()}"
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -25,7 +25,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a process that `ps` shows like a cluster's, with a state directory."""
+    """Start a process with the command line of a cluster process and a state directory."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(state: Path, root: str = "/") -> subprocess.Popen[bytes]:
@@ -37,7 +37,9 @@ def start() -> Iterator[Start]:
             preexec_fn=partial(os.chroot, root) if root != "/" else None,
         )
         started.append(process)
-        while not psutil.Process(process.pid).cmdline():  # empty for a moment after the start
+        while not psutil.Process(
+            process.pid
+        ).cmdline():  # It is empty for a moment after the start.
             time.sleep(0.001)
         return process
 
@@ -54,7 +56,7 @@ def note(state: Path, pid: int, *, groups: Sequence[Path] = (), boot: str = "") 
     (state / KIND / "cluster.json").write_text(json.dumps(asdict(record)))
 
 
-def test_a_cluster_with_its_record_is_left_alone(tmp_path: Path, start: Start) -> None:
+def test_recorded_cluster_is_not_stopped(tmp_path: Path, start: Start) -> None:
     process = start(tmp_path)
     note(tmp_path, process.pid)
     assert launcher.stop_orphans(KIND) == 0
@@ -62,10 +64,10 @@ def test_a_cluster_with_its_record_is_left_alone(tmp_path: Path, start: Start) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root directory")
-def test_a_cluster_in_a_container_is_left_alone(
+def test_cluster_in_a_container_is_not_stopped(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It has the same path of its state directory, but another file system.
+    # The path of its state directory is the same, but in another file system.
     monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))
     process = start(tmp_path, root="/usr")
     assert launcher.running_elsewhere(KIND) == []
@@ -73,13 +75,15 @@ def test_a_cluster_in_a_container_is_left_alone(
     assert process.poll() is None
 
 
-def test_a_cluster_whose_state_is_gone_is_ended(tmp_path: Path, start: Start) -> None:
+def test_cluster_without_a_state_directory_is_stopped(tmp_path: Path, start: Start) -> None:
     process = start(tmp_path / "removed")
     assert launcher.stop_orphans(KIND) == 1
     assert not psutil.pid_exists(process.pid)
 
 
-def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: Start) -> None:
+def test_cluster_is_stopped_if_its_record_names_another_process(
+    tmp_path: Path, start: Start
+) -> None:
     first, second = start(tmp_path), start(tmp_path)
     note(tmp_path, second.pid)
     assert launcher.stop_orphans(KIND) == 1
@@ -87,7 +91,7 @@ def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: St
     assert second.poll() is None
 
 
-def test_the_processes_of_another_cluster_in_the_same_groups_are_not_killed(
+def test_other_clusters_processes_in_the_same_cgroups_are_not_killed(
     tmp_path: Path, start: Start
 ) -> None:
     process, group = start(tmp_path / "other"), tmp_path / "group"
@@ -99,15 +103,17 @@ def test_the_processes_of_another_cluster_in_the_same_groups_are_not_killed(
     assert launcher.read_record(Layout(tmp_path, tmp_path / KIND)) is None
 
 
-def test_a_cluster_started_by_another_process_is_not_stopped(tmp_path: Path, start: Start) -> None:
-    process = start(tmp_path)  # its record is not written yet
+def test_cluster_that_another_process_is_starting_is_not_stopped(
+    tmp_path: Path, start: Start
+) -> None:
+    process = start(tmp_path)  # Its record has not been written yet.
     with exclusive(tmp_path / KIND / "lock", "make up"):
         assert launcher.stop_orphans(KIND) == 0
     assert process.poll() is None
     assert launcher.stop_orphans(KIND) == 1
 
 
-def test_processes_of_an_unrecorded_start_are_ended(
+def test_processes_of_an_unrecorded_start_are_killed(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))
@@ -117,13 +123,15 @@ def test_processes_of_an_unrecorded_start_are_ended(
     assert not psutil.pid_exists(process.pid)
 
 
-def test_clusters_of_others_are_found_by_their_state(tmp_path: Path, start: Start) -> None:
+def test_running_clusters_with_other_state_directories_are_found(
+    tmp_path: Path, start: Start
+) -> None:
     start(tmp_path / "a")
     start(tmp_path / "b")
     assert sorted(launcher.running_elsewhere(KIND)) == [tmp_path / "a", tmp_path / "b"]
 
 
-def test_other_processes_are_not_clusters(tmp_path: Path) -> None:
+def test_unrelated_processes_are_not_taken_for_clusters(tmp_path: Path) -> None:
     command = ["sh", "-c", "read line", "-m", "devcluster.cluster_init", KIND]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert launcher.running_elsewhere(KIND) == []

@@ -1,4 +1,4 @@
-"""Locations of files, by the user's environment."""
+"""Locations of files, depending on the user's environment."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_files_are_in_the_users_cache_directory(tmp_path: Path) -> None:
+def test_files_are_in_the_users_cache_directory_by_default(tmp_path: Path) -> None:
     assert cache_root() == tmp_path / "home" / ".cache" / "gpu-platform"
     assert state_root() == cache_root() / "state"
 
@@ -25,21 +25,23 @@ def test_xdg_cache_home_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert cache_root() == tmp_path / "xdg" / "gpu-platform"
 
 
-def test_directories_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_can_be_set_with_environment_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GPU_PLATFORM_CACHE", "~/cache")
     monkeypatch.setenv("GPU_PLATFORM_STATE", f"{tmp_path}/elsewhere/../state")
     assert cache_root() == tmp_path / "home" / "cache"
     assert state_root() == tmp_path / "state"
 
 
-def test_kinds_of_nodes_share_only_the_cache() -> None:
+def test_real_and_simulated_clusters_share_only_the_cache() -> None:
     real, simulated = Layout.of(Kind.REAL), Layout.of(Kind.SIMULATED)
     assert real.cache == simulated.cache
     assert not real.state.is_relative_to(simulated.state)
     assert not simulated.state.is_relative_to(real.state)
 
 
-def test_data_that_cannot_be_rebuilt_is_in_the_state() -> None:
+def test_data_that_cannot_be_rebuilt_is_in_the_state_directory() -> None:
     layout = Layout.of(Kind.REAL)
     for path in (layout.volumes, layout.pulumi_backend, layout.control_plane, layout.record):
         assert path.is_relative_to(layout.state)

@@ -19,14 +19,14 @@ def printed(found: Reporter) -> str:
     return found.console.file.getvalue()
 
 
-def test_a_line_begins_with_the_time_since_the_command_began() -> None:
+def test_line_starts_with_the_time_since_the_start_of_the_command() -> None:
     found = reporter()
     found.say("cluster: it is up already")
     assert printed(found) == "   0.0 s  cluster: it is up already\n"
 
 
 @pytest.mark.parametrize("text", ["0/2 nodes [gpu-node-0]", "[/]", "[red]", '["a"]', "[/dim]"])
-def test_brackets_are_printed_as_they_are(text: str) -> None:
+def test_brackets_are_printed_literally(text: str) -> None:
     found = reporter()
     found.say(text)
     with found.step(text) as step:
@@ -42,7 +42,7 @@ def test_brackets_are_not_markup_on_a_terminal(text: str) -> None:
     assert text in printed(found)
 
 
-def test_a_step_ends_with_its_detail_and_its_duration() -> None:
+def test_completed_step_shows_its_detail_and_duration() -> None:
     found = reporter()
     with found.step("tools") as step:
         step.detail = "in /tools"
@@ -50,7 +50,7 @@ def test_a_step_ends_with_its_detail_and_its_duration() -> None:
     assert 0 <= found.durations["tools"] < 1
 
 
-def test_a_log_is_not_filled_with_every_update() -> None:
+def test_log_does_not_contain_every_progress_update() -> None:
     found = reporter()
     with found.step("cluster") as step:
         for number in range(100):

@@ -1,4 +1,4 @@
-"""The whole toolchain with a `go` that writes scripts in place of programs."""
+"""The whole toolchain, with a fake `go` that writes scripts instead of programs."""
 
 import json
 import re
@@ -81,7 +81,7 @@ BROKEN = """{"ImportPath":"fine.example/a","Action":"build-output","Output":"fin
 
 @dataclass
 class World:
-    """A machine with a stand-in for Go, an empty cache and nothing else."""
+    """A machine with a fake Go, an empty cache and nothing else."""
 
     fake: Path
     cache: Path
@@ -94,7 +94,7 @@ class World:
         return [line for line in lines if line.startswith(f"{command} ")]
 
     def tool(self, name: str, prints: str) -> Path:
-        lines = ("#!/bin/sh", f"echo asked >> {self.fake}/asked", f"echo '{prints}'", "")
+        lines = ("#!/bin/sh", f"echo queried >> {self.fake}/queries", f"echo '{prints}'", "")
         return script(self.bin / name, "\n".join(lines))
 
 
@@ -109,7 +109,8 @@ def script(path: Path, text: str) -> Path:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     fake = tmp_path / "fake"
     for name, text in FILES.items():
-        script(fake / "module" / name, text).chmod(0o444)  # as the module cache has it
+        # Files in the module cache are read-only.
+        script(fake / "module" / name, text).chmod(0o444)
     (fake / "version").write_text("go1.26.8")
     (fake / "list").write_text(LIST % {"folder": fake / "module"})
     script(tmp_path / "go" / "go", GO)
@@ -142,14 +143,14 @@ def test_an_empty_cache_is_filled_with_the_whole_group(world: World) -> None:
     assert toolchain.installed == ()
 
 
-def test_programs_of_one_package_are_one_file(world: World) -> None:
+def test_programs_built_from_one_package_share_one_file(world: World) -> None:
     toolchain = ensure("simulated", world.cache, world.reported.append)
     programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
     assert len({(toolchain.bin / name).stat().st_ino for name in programs}) == 1
     assert sum("control-plane" in call for call in world.calls("build")) == 1
 
 
-def test_archives_of_modules_are_deleted_before_the_build(world: World) -> None:
+def test_module_archives_are_deleted_before_the_build(world: World) -> None:
     downloads = world.cache / "go" / "mod" / "cache" / "download" / "x.example" / "@v"
     downloads.mkdir(parents=True)
     for suffix in ("zip", "ziphash"):
@@ -160,7 +161,7 @@ def test_archives_of_modules_are_deleted_before_the_build(world: World) -> None:
     assert [file.suffix for file in downloads.iterdir()] == [".ziphash"]
 
 
-def test_our_files_replace_files_of_a_module(world: World) -> None:
+def test_our_files_replace_those_of_the_module(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
         ensure("engine", world.cache, world.reported.append)
@@ -172,7 +173,7 @@ def test_our_files_replace_files_of_a_module(world: World) -> None:
     assert "-replace=github.com/pulumi/pulumi-kubernetes/sdk/v4=./sdk" in edits[0]
 
 
-def test_the_engine_alone_needs_no_cluster_tools(world: World) -> None:
+def test_engine_group_contains_no_cluster_tools(world: World) -> None:
     toolchain = ensure("engine", world.cache, world.reported.append)
     assert (toolchain.bin / "pulumi").exists()
     assert not (toolchain.bin / "etcd").exists()
@@ -219,7 +220,7 @@ def test_files_of_a_killed_build_are_removed(world: World) -> None:
     assert not left.exists()
 
 
-def test_a_failed_build_leaves_no_temporary_directory_of_go(world: World) -> None:
+def test_failed_build_removes_gos_temporary_directory(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
         ensure("engine", world.cache, world.reported.append)
@@ -235,7 +236,7 @@ def test_the_temporary_directory_of_a_killed_build_is_removed(world: World) -> N
     assert not left.exists()
 
 
-def test_a_failed_build_ends_with_the_compilers_own_message(world: World) -> None:
+def test_error_of_a_failed_build_contains_the_compiler_message(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError) as caught:
         ensure("engine", world.cache, world.reported.append)
@@ -244,7 +245,7 @@ def test_a_failed_build_ends_with_the_compilers_own_message(world: World) -> Non
     assert str(world.cache / "logs" / "provider.log") in where
 
 
-def test_a_damaged_module_cache_is_recognised_with_its_remedy(world: World) -> None:
+def test_error_for_a_damaged_module_cache_suggests_a_fix(world: World) -> None:
     (world.fake / "broken").write_text(BROKEN)
     (world.fake / "damage").write_text("bad.example v1.0.0: dir has been modified")
     with pytest.raises(DevclusterError) as caught:
@@ -259,13 +260,13 @@ def outages(world: World, monkeypatch: pytest.MonkeyPatch, *, count: int) -> Non
     (world.fake / "outages").write_text(" ".join(["down"] * count) + "\n")
 
 
-def test_a_failed_download_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_is_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     outages(world, monkeypatch, count=2)
     ensure("engine", world.cache, world.reported.append)
     assert (world.fake / "outages").read_text() == "\n"
 
 
-def test_a_download_that_always_fails_ends_with_the_proxys_own_message(
+def test_error_of_a_failed_download_contains_the_proxy_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outages(world, monkeypatch, count=99)
@@ -273,7 +274,7 @@ def test_a_download_that_always_fails_ends_with_the_proxys_own_message(
         ensure("engine", world.cache, world.reported.append)
 
 
-def test_caches_are_kept_for_the_next_attempt_and_deleted_after_a_build(world: World) -> None:
+def test_go_caches_are_kept_after_a_failure_and_deleted_after_a_build(world: World) -> None:
     caches = world.cache / "go"
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
@@ -284,7 +285,7 @@ def test_caches_are_kept_for_the_next_attempt_and_deleted_after_a_build(world: W
     assert not caches.exists()
 
 
-def test_an_interrupted_removal_of_the_caches_is_resumed(world: World) -> None:
+def test_interrupted_removal_of_the_go_caches_is_resumed(world: World) -> None:
     ensure("engine", world.cache, world.reported.append)
     left = world.cache / "go.removed" / "a" / "mod" / "file"
     left.parent.mkdir(parents=True)
@@ -296,13 +297,13 @@ def test_an_interrupted_removal_of_the_caches_is_resumed(world: World) -> None:
         time.sleep(0.01)
 
 
-def test_caches_are_kept_on_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_go_caches_are_kept_on_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEEP_GO_CACHE", "1")
     ensure("engine", world.cache, world.reported.append)
     assert (world.cache / "go" / "build").is_dir()
 
 
-def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: World) -> None:
+def test_announcement_lists_tools_to_build_installed_tools_and_time(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
     lines: list[str] = []
     ensure("simulated", world.cache, world.reported.append, announce=lines.append)
@@ -326,7 +327,7 @@ def test_a_missing_go_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch)
         ensure("engine", world.cache, world.reported.append)
 
 
-def test_an_installed_tool_of_the_pinned_version_is_used(world: World) -> None:
+def test_installed_tool_with_the_pinned_version_is_used(world: World) -> None:
     etcd = world.tool("etcd", "etcd Version: 3.6.5")
     toolchain = ensure("simulated", world.cache, world.reported.append)
     assert (toolchain.bin / "etcd").resolve() == etcd
@@ -335,20 +336,20 @@ def test_an_installed_tool_of_the_pinned_version_is_used(world: World) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.6.4", "3.6.50", "13.6.5", "3.6.5-rc.1", ""])
-def test_an_installed_tool_of_another_version_is_not_used(world: World, version: str) -> None:
+def test_installed_tool_with_another_version_is_not_used(world: World, version: str) -> None:
     world.tool("etcd", f"etcd Version: {version}")
     toolchain = ensure("simulated", world.cache, world.reported.append)
     assert "built" in (toolchain.bin / "etcd").read_text()
 
 
-def test_an_installed_tool_is_asked_for_its_version_once(world: World) -> None:
+def test_version_of_an_installed_tool_is_queried_only_once(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
     for _ in range(3):
         ensure("simulated", world.cache, world.reported.append)
-    assert (world.fake / "asked").read_text().count("asked") == 1
+    assert (world.fake / "queries").read_text().count("queried") == 1
 
 
-def test_an_upgraded_tool_is_asked_again_and_replaced(world: World) -> None:
+def test_version_of_an_upgraded_tool_is_queried_again_and_the_tool_replaced(world: World) -> None:
     world.tool("etcd", "etcd Version: 3.6.5")
     ensure("simulated", world.cache, world.reported.append)
     world.tool("etcd", "etcd Version: 3.7.0 of another size")
@@ -364,7 +365,7 @@ def test_our_tools_on_path_do_not_count_as_installed(
     assert ensure("engine", world.cache, world.reported.append).installed == ()
 
 
-def test_an_installed_pulumi_needs_its_language_host(world: World) -> None:
+def test_installed_pulumi_is_used_only_with_its_language_host(world: World) -> None:
     world.tool("pulumi", "v3.259.0")
     world.tool("pulumi-language-python", "")
     assert ensure("engine", world.cache, world.reported.append).installed == ("pulumi",)
@@ -378,20 +379,20 @@ def test_an_installed_pulumi_needs_its_language_host(world: World) -> None:
     }
 
 
-def test_built_companions_are_in_one_real_directory(world: World) -> None:
+def test_programs_built_together_are_in_one_real_directory(world: World) -> None:
     toolchain = ensure("engine", world.cache, world.reported.append)
     for name in ("pulumi", "pulumi-language-python", "pulumi-language-python-exec"):
         assert (toolchain.bin / name).resolve().parent == toolchain.bin.resolve()
 
 
-def test_the_users_own_provider_plugin_is_used(world: World, tmp_path: Path) -> None:
+def test_users_provider_plugin_is_used(world: World, tmp_path: Path) -> None:
     plugin = "plugins/resource-kubernetes-v4.25.0/pulumi-resource-kubernetes"
     own = script(tmp_path / "users-pulumi" / plugin, "#!/bin/sh\n")
     toolchain = ensure("engine", world.cache, world.reported.append)
     assert (toolchain.pulumi_home / plugin).resolve() == own
 
 
-def test_a_second_process_waits_and_reports_it(world: World) -> None:
+def test_second_process_waits_for_the_build_and_reports_that(world: World) -> None:
     (world.cache / "tools").mkdir(parents=True)
     lock = FileLock(world.cache / "tools" / ".lock")
     lock.acquire()
@@ -411,7 +412,7 @@ def test_a_second_process_waits_and_reports_it(world: World) -> None:
     assert missing("engine", world.cache) == []
 
 
-def test_volcano_comes_with_its_charts_definitions_and_webhooks(world: World) -> None:
+def test_volcano_is_built_with_its_chart_definitions_and_webhooks(world: World) -> None:
     toolchain = ensure("simulated", world.cache, world.reported.append)
     assert sorted(f.name for f in toolchain.charts.iterdir()) == [
         "index.yaml",
@@ -433,12 +434,12 @@ def test_operators_are_built_only_on_request(world: World) -> None:
     assert not (toolchain.bin / "jobset").exists()
 
 
-def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: World) -> None:
+def test_operator_is_built_with_its_manifests_and_our_patches(world: World) -> None:
     toolchain = ensure("real", world.cache, world.reported.append, ("trainer",))
     jobset, trainer = toolchain.manifests["trainer"]
     assert (jobset / "module" / "crd" / "volcano").exists()
     own = trainer / "module" / "base" / "deployment.yaml"
-    own.write_text("somebody may remove what was copied from the module cache")
+    own.write_text("files copied from the module cache are not writable")
     written = pins.load().module("trainer").directory / "trainer.yaml"
     assert (trainer / "kustomization.yaml").read_bytes() == written.read_bytes()
 
@@ -451,7 +452,7 @@ def test_an_existing_operator_is_not_built_again(world: World) -> None:
     assert world.reported == []
 
 
-def test_prometheus_is_built_with_kubernetes_discovery_only(world: World) -> None:
+def test_prometheus_is_built_with_only_kubernetes_service_discovery(world: World) -> None:
     toolchain = ensure("engine", world.cache, world.reported.append, ["prometheus"])
     assert {"prometheus", "kube-state-metrics"} <= {file.name for file in toolchain.bin.iterdir()}
     (found,) = [line for line in world.calls("list") if "-tags=" in line]

@@ -19,7 +19,7 @@ def test_every_module_has_its_go_mod_and_go_sum(module: pins.Module) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_go_sum_verifies_every_module_that_go_mod_requires(module: pins.Module) -> None:
+def test_go_sum_has_a_hash_for_every_module_in_go_mod(module: pins.Module) -> None:
     go_mod = (module.directory / "go.mod").read_text()
     required = re.findall(r"^\s*(?:require )?(\S+\.\S+) (v\S+)", go_mod, re.MULTILINE)
     found = re.findall(r"^\s*(?:replace )?(\S+) => (\S+) (v\S+)", go_mod, re.MULTILINE)
@@ -30,7 +30,7 @@ def test_go_sum_verifies_every_module_that_go_mod_requires(module: pins.Module) 
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_packages_are_the_modules_tools_or_a_main_of_ours(module: pins.Module) -> None:
+def test_packages_are_tools_in_go_mod_or_our_main_packages(module: pins.Module) -> None:
     go_mod = (module.directory / "go.mod").read_text()
     for program in module.programs:
         if program.package and program.package.startswith("."):
@@ -43,13 +43,13 @@ def test_packages_are_the_modules_tools_or_a_main_of_ours(module: pins.Module) -
             assert program.module in go_mod
 
 
-def test_the_groups_contain_one_another() -> None:
+def test_each_tool_group_contains_the_previous_one() -> None:
     names = [{p.name for _, p in PINS.group(group)} for group in GROUPS]
     assert names[0] < names[1] < names[2]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_operator_is_in_no_group(operator: pins.Operator) -> None:
+def test_operators_are_built_only_with_their_extra_group(operator: pins.Operator) -> None:
     own = {program.name for program in PINS.module(operator).programs}
     assert own.isdisjoint(program.name for _, program in PINS.group("real"))
     assert own <= {program.name for _, program in PINS.group("real", [operator])}
@@ -68,18 +68,18 @@ def test_an_operator_is_in_no_group(operator: pins.Operator) -> None:
         ("volcano-1.10", "vc-scheduler-1.10"),
     ],
 )
-def test_extras_are_in_no_group(extra: pins.Extra, program: str) -> None:
+def test_extras_are_not_part_of_the_default_groups(extra: pins.Extra, program: str) -> None:
     assert program not in {found.name for _, found in PINS.group("real")}
     assert program in {found.name for _, found in PINS.group("real", [extra])}
 
 
-def test_modules_that_are_built_together_agree_on_every_version() -> None:
+def test_modules_built_together_agree_on_dependency_versions() -> None:
     """`python -m devcluster.toolchain.align` fixes a disagreement."""
     assert align.disagreements() == {}
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_manifests_come_from_modules_that_go_mod_requires_with_a_kustomization(
+def test_manifests_are_copied_from_required_modules_with_a_kustomization(
     module: pins.Module,
 ) -> None:
     for manifests in module.manifests:
@@ -87,13 +87,13 @@ def test_manifests_come_from_modules_that_go_mod_requires_with_a_kustomization(
         assert (module.directory / f"{manifests.name}.yaml").exists()
 
 
-def test_the_simulated_cluster_needs_no_kubelet() -> None:
+def test_simulated_cluster_requires_no_kubelet() -> None:
     names = {p.name for _, p in PINS.group("simulated")}
     assert {"pulumi", "etcd", "kube-apiserver", "kwok", "vc-scheduler"} <= names
     assert names.isdisjoint({"kubelet", "kube-proxy", "coredns"})
 
 
-def test_answers_contain_the_required_version() -> None:
+def test_expected_version_outputs_match_go_mod() -> None:
     for module, program in PINS.group("real"):
         if program.ask:
             assert program.answer
@@ -125,7 +125,7 @@ def test_the_digest_changes_with_the_pins_themselves() -> None:
     assert module.model_copy(update={"version": "9.9.9"}).digest() != module.digest()
 
 
-def test_a_misspelt_key_is_rejected(tmp_path: Path) -> None:
+def test_misspelled_key_is_rejected(tmp_path: Path) -> None:
     table = tmp_path / "pins.toml"
     table.write_text(
         '[[module]]\nname="a"\nversion="1"\ngroup="engine"\n[[module.program]]\nnam="a"'
@@ -142,5 +142,7 @@ def test_a_misspelt_key_is_rejected(tmp_path: Path) -> None:
         ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
     ],
 )
-def test_executables_are_found_under_the_name_that_go_gives_them(package: str, name: str) -> None:
+def test_executables_have_the_name_that_go_derives_from_the_package(
+    package: str, name: str
+) -> None:
     assert go.executable_name(package, "ours") == name

@@ -15,12 +15,12 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_the_time_left_is_estimated_before_anything_is_compiled(seconds: list[float]) -> None:
+def test_remaining_time_is_estimated_before_the_first_compilation(seconds: list[float]) -> None:
     meter = Meter(lambda line: None, {"a": 60 * COMPILED_PER_SECOND}, ["tool"])
     assert meter.left() == (60 * COMPILED_PER_SECOND + LINK) / (2 * COMPILED_PER_SECOND)
 
 
-def test_the_time_left_follows_the_measured_pace(seconds: list[float]) -> None:
+def test_remaining_time_follows_the_measured_pace(seconds: list[float]) -> None:
     sizes = {"a": 600 * COMPILED_PER_SECOND, "b": 600 * COMPILED_PER_SECOND}
     meter = Meter(lambda line: None, sizes, [])
     seconds[0] = 6000.0  # a twentieth of the expected pace
@@ -28,7 +28,7 @@ def test_the_time_left_follows_the_measured_pace(seconds: list[float]) -> None:
     assert meter.left() > 4000
 
 
-def test_the_progress_line_has_packages_and_times(seconds: list[float]) -> None:
+def test_progress_line_shows_packages_and_times(seconds: list[float]) -> None:
     lines: list[str] = []
     meter = Meter(lines.append, {"x.example/a": 1000, "x.example/b": 1000}, ["tool"])
     seconds[0] = 187.0
@@ -36,14 +36,14 @@ def test_the_progress_line_has_packages_and_times(seconds: list[float]) -> None:
     assert lines == ["1 of 2 packages, x.example/a, 3:07, about 20 s left"]
 
 
-def test_no_time_is_left_when_everything_is_linked(seconds: list[float]) -> None:
+def test_no_time_remains_when_everything_is_linked(seconds: list[float]) -> None:
     meter = Meter(lambda line: None, {"a": 1000}, ["tool"])
     meter.compiled(["a"])
     meter.linked(["tool"])
     assert meter.left() == 0
 
 
-def test_the_announcement_names_tools_time_and_what_was_found(seconds: list[float]) -> None:
+def test_announcement_lists_new_tools_time_and_installed_tools(seconds: list[float]) -> None:
     line = announcement(["pulumi", "etcd"], ["kubectl"], cpu_minutes=20)
     assert line == (
         "building pulumi, etcd from Go modules, about 11 min; already installed: kubectl"

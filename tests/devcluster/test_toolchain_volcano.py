@@ -23,13 +23,15 @@ def repository(chart: Path, to: Path) -> Path:
     return to
 
 
-def test_the_package_holds_the_chart_under_its_name(chart: Path, tmp_path: Path) -> None:
+def test_chart_package_contains_the_chart_in_a_directory_with_its_name(
+    chart: Path, tmp_path: Path
+) -> None:
     made = repository(chart, tmp_path / "made")
     with tarfile.open(made / "volcano-1.14.0.tgz") as package:
         assert package.getnames() == ["volcano/Chart.yaml", "volcano/templates/scheduler.yaml"]
 
 
-def test_the_index_names_version_file_and_digest(chart: Path, tmp_path: Path) -> None:
+def test_chart_index_contains_version_file_and_digest(chart: Path, tmp_path: Path) -> None:
     made = repository(chart, tmp_path / "made")
     (entry,) = yaml.safe_load((made / "index.yaml").read_text())["entries"]["volcano"]
     package = made / entry["urls"][0]
@@ -37,7 +39,7 @@ def test_the_index_names_version_file_and_digest(chart: Path, tmp_path: Path) ->
     assert entry["digest"] == hashlib.sha256(package.read_bytes()).hexdigest()
 
 
-def test_the_same_chart_makes_the_same_bytes(chart: Path, tmp_path: Path) -> None:
+def test_packing_a_chart_is_reproducible(chart: Path, tmp_path: Path) -> None:
     first, second = repository(chart, tmp_path / "a"), repository(chart, tmp_path / "b")
     for file in first.iterdir():
         assert file.read_bytes() == (second / file.name).read_bytes()

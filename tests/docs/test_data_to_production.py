@@ -1,4 +1,4 @@
-"""The settings on docs/data-to-production.md, which a test on a cluster applies."""
+"""The settings in docs/data-to-production.md, which a cluster test also applies."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ from tests.operators.pull_requests import POLICIES, changes, remove_jobs
 PREFIX = "gpu-platform:"
 
 
-def stacks() -> list[tuple[str, dict[str, Any]]]:
+def configurations() -> list[tuple[str, dict[str, Any]]]:
     """Return the configuration after each pull request."""
     config = yaml.safe_load((ROOT / "Pulumi.dev.yaml").read_text())["config"]
     remove_jobs(config)
@@ -26,22 +26,24 @@ def stacks() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize(("title", "config"), stacks(), ids=[title for title, _ in stacks()])
-def test_the_settings_accept_each_pull_request(title: str, config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("title", "config"), configurations(), ids=[title for title, _ in configurations()]
+)
+def test_configuration_is_valid_after_each_pull_request(title: str, config: dict[str, Any]) -> None:
     assert title
     assert problems({key.removeprefix(PREFIX): value for key, value in config.items()}) == []
 
 
-def test_the_job_of_the_winner_is_a_trial_of_the_sweep() -> None:
-    _, config = stacks()[-1]
+def test_job_with_the_best_settings_equals_a_trial_of_the_sweep() -> None:
+    _, config = configurations()[-1]
     training = config[f"{PREFIX}training"]
     sweep = SweepSettings.model_validate(training["sweeps"]["digits"])
     job = TrainingJobSettings.model_validate(training["jobs"]["digits"])
-    written = training["jobs"]["digits"]["hyperparameters"]
-    assert sweep.trial({name: written[name] for name in sweep.space}) == job
+    hyperparameters = training["jobs"]["digits"]["hyperparameters"]
+    assert sweep.trial({name: hyperparameters[name] for name in sweep.space}) == job
 
 
-def test_the_rules_keep_the_exemptions_of_the_stack() -> None:
+def test_changed_policy_rules_keep_existing_exemptions() -> None:
     now = json.loads((ROOT / POLICIES).read_text())
     (rules,) = (change.rules for change in changes().values() if change.rules)
     for rule, settings in rules.items():

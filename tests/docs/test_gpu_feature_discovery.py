@@ -1,6 +1,6 @@
-"""The page's installation of NVIDIA's GPU feature discovery, compared with NVIDIA's chart.
+"""Helm values for GPU feature discovery in docs/clouds.md, checked against NVIDIA's chart.
 
-The module proxy has the chart of 0.19; the page names 0.20.
+The Go module proxy provides the chart for 0.19; the page installs 0.20.
 """
 
 import re
@@ -31,22 +31,22 @@ def values(chart: Path) -> Any:
     return yaml.safe_load((chart / "values.yaml").read_text())
 
 
-def test_the_page_sets_values_that_the_chart_has(chart: Path) -> None:
-    written = re.findall(r"--set ([\w.]+)=(\w+)", PAGE)
-    assert dict(written) == {
+def test_page_sets_only_values_that_the_chart_defines(chart: Path) -> None:
+    flags = re.findall(r"--set ([\w.]+)=(\w+)", PAGE)
+    assert dict(flags) == {
         "devicePlugin.enabled": "false",
         "gfd.enabled": "true",
         "runtimeClassName": "nvidia",
     }
-    for name, _ in written:
+    for name, _ in flags:
         found = values(chart)
         for key in name.split("."):
             assert key in found, name
             found = found[key]
 
 
-def test_nodes_with_gpus_have_the_label_of_the_page(chart: Path) -> None:
-    """NVIDIA's number as a vendor of PCI devices is 10de."""
+def test_chart_selects_gpu_nodes_by_the_label_on_the_page(chart: Path) -> None:
+    """NVIDIA's PCI vendor ID is 10de."""
     (label,) = re.findall(r"feature\.node\.kubernetes\.io/pci-\w+\.present", PAGE)
     settings = values(chart)["nfd"]["worker"]["config"]["sources"]["pci"]
     assert settings["deviceLabelFields"] == ["vendor"]
@@ -57,7 +57,7 @@ def test_nodes_with_gpus_have_the_label_of_the_page(chart: Path) -> None:
     assert {label, *GpuSettings().node_selector} <= keys
 
 
-def test_node_feature_discovery_comes_with_the_chart(chart: Path) -> None:
-    (needed,) = yaml.safe_load((chart / "Chart.yaml").read_text())["dependencies"]
-    assert needed["name"] == "node-feature-discovery"
-    assert "gfd.enabled" in needed["condition"]
+def test_chart_depends_on_node_feature_discovery(chart: Path) -> None:
+    (dependency,) = yaml.safe_load((chart / "Chart.yaml").read_text())["dependencies"]
+    assert dependency["name"] == "node-feature-discovery"
+    assert "gfd.enabled" in dependency["condition"]

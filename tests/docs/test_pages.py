@@ -1,4 +1,4 @@
-"""The pages for users: their examples are valid settings, and tests run their commands."""
+"""User documentation: examples are valid, tests run the commands, and links have targets."""
 
 import ast
 import re
@@ -25,8 +25,8 @@ EXAMPLES = (
 )
 YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
-PRINTING = ("devcluster", "gitops", "infra")
-"""Packages whose messages users see while a stack comes up."""
+MESSAGE_SOURCES = ("devcluster", "gitops", "infra")
+"""Packages whose messages users see during an update."""
 
 GENERATED = ("configuration.md", "policies.md")
 
@@ -66,7 +66,7 @@ RUN_BY = {
 """Prefixes of commands, and the tests that run these commands."""
 
 
-def written() -> list[Any]:
+def settings_examples() -> list[Any]:
     return [
         pytest.param(block, id=f"{page}-{number}")
         for page in EXAMPLES
@@ -74,24 +74,24 @@ def written() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("block", written())
+@pytest.mark.parametrize("block", settings_examples())
 def test_examples_on_pages_are_valid_settings(block: str) -> None:
     sections = yaml.safe_load(block)
     assert all(key.startswith(PREFIX) for key in sections), sections
-    # A cluster of eight nodes, which serves nothing.
+    # A cluster with 64 GPUs and no inference services.
     values = good() | {"inference": {}}
     values["volcano"]["queues"]["research"]["capability"] = {"nvidia.com/gpu": 64}
     values["tenancy"]["quota"] = {}
     for key, section in sections.items():
         concern = key.removeprefix(PREFIX)
         values[concern] = values.get(concern, {}) | section
-    # The job of the valid configuration needs its claims.
+    # The job in the base configuration mounts these claims.
     values["storage"]["claims"] = good()["storage"]["claims"] | values["storage"]["claims"]
     assert problems(values) == []
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_every_command_is_run_by_a_test_or_states_what_it_needs(page: Path) -> None:
+def test_every_command_is_run_by_a_test_or_states_its_requirements(page: Path) -> None:
     for block in blocks(page):
         assert block.commands
         for command in () if block.needs or block.own_cluster else block.commands:
@@ -115,16 +115,16 @@ def test_links_have_targets(page: Path) -> None:
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
-    reached: set[Path] = set()
-    ahead = {CHECKOUT / "README.md"}
-    while ahead:
-        page = ahead.pop()
-        reached.add(page)
-        ahead |= {linked for linked, _ in links(page) if linked.suffix == ".md"} - reached
-    assert set(DOCS.glob("*.md")) <= reached
+    visited: set[Path] = set()
+    unvisited = {CHECKOUT / "README.md"}
+    while unvisited:
+        page = unvisited.pop()
+        visited.add(page)
+        unvisited |= {linked for linked, _ in links(page) if linked.suffix == ".md"} - visited
+    assert set(DOCS.glob("*.md")) <= visited
 
 
-MESSAGES_OF_OTHERS = {
+THIRD_PARTY_MESSAGES = {
     "invalid peer certificate": "uv",
     "cannot re-use a name that is still in use": "Helm",
     "another operation (install/upgrade/rollback) is in progress": "Helm",
@@ -141,29 +141,29 @@ MESSAGES_OF_OTHERS = {
     "Failed": "Kubernetes",
     "make up": "a command",
 }
-"""Prefixes of messages in Troubleshooting that other programs print."""
+"""Prefixes of messages in Troubleshooting that third-party programs print."""
 
 
 def messages() -> list[str]:
-    """Return what the first column of Troubleshooting quotes."""
+    """Return the messages quoted in the first column of the Troubleshooting table."""
     rows = re.findall(r"^\| (.+?) \| ", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
     # A quotation that contains backticks is enclosed in double backticks.
     return [a.strip() or b for row in rows for a, b in re.findall(r"``(.+?)``|`([^`]+)`", row)]
 
 
 @pytest.mark.parametrize("message", messages())
-def test_troubleshooting_quotes_messages_that_the_programs_print(message: str) -> None:
-    if any(message.startswith(known) for known in MESSAGES_OF_OTHERS):
+def test_troubleshooting_quotes_only_messages_that_exist(message: str) -> None:
+    if any(message.startswith(known) for known in THIRD_PARTY_MESSAGES):
         return
     parts = [part.strip() for part in re.split(r"…|\b\d\S*", message) if len(part.strip()) > 3]
     assert parts
-    assert any(all(part in text for part in parts) for text in printed()), message
+    assert any(all(part in text for part in parts) for text in source_strings()), message
 
 
 @cache
-def printed() -> list[str]:
-    """Return the strings in the sources; values inserted into them are left out."""
-    files = (file for top in PRINTING for file in (CHECKOUT / top).rglob("*.py"))
+def source_strings() -> list[str]:
+    """Return the string literals in the sources, without interpolated values."""
+    files = (file for top in MESSAGE_SOURCES for file in (CHECKOUT / top).rglob("*.py"))
     return [
         "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
         for file in files
@@ -173,26 +173,26 @@ def printed() -> list[str]:
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """Files that a page links to, with the anchor in each."""
+    """Return the files that a page links to, with the anchor in each."""
     found = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text())
     return [((page.parent / file).resolve() if file else page, anchor) for file, anchor in found]
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors that GitHub generates for a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def pages_of_gpus() -> list[Path]:
+def pages_about_gpus() -> list[Path]:
     names = re.compile(r"NCCL|CUDA|\bbf16\b|on a GPU\b")
-    named = {DOCS / "jobs.md", DOCS / "models.md", DOCS / "inference.md", CHECKOUT / "README.md"}
-    # These pages describe no computation on a GPU: runbooks, and autoscaling of GPU servers.
+    required = {DOCS / "jobs.md", DOCS / "models.md", DOCS / "inference.md", CHECKOUT / "README.md"}
+    # These pages mention GPUs but do not describe computations on them.
     exempt = {DOCS / name for name in (*GENERATED, "runbooks.md", "inference-rollout.md")}
     found = {page for page in DOCS.glob("*.md") if names.search(page.read_text())}
-    return sorted((found | named) - exempt)
+    return sorted((found | required) - exempt)
 
 
-@pytest.mark.parametrize("page", pages_of_gpus(), ids=lambda page: page.name)
-def test_a_page_about_gpus_links_to_the_page_with_measurements(page: Path) -> None:
+@pytest.mark.parametrize("page", pages_about_gpus(), ids=lambda page: page.name)
+def test_every_page_about_gpus_links_to_the_gpu_measurements(page: Path) -> None:
     assert DOCS / "gpu.md" in {page, *(file for file, _ in links(page))}

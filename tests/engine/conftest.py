@@ -22,7 +22,7 @@ Edit = Callable[[dict[str, Any]], None]
 
 @pytest.fixture(scope="session")
 def tools() -> Toolchain:
-    """The tools of the engine tier. Without them, its tests are skipped, or fail in CI."""
+    """The tools of the engine tier. If they are missing, tests are skipped, or fail in CI."""
     if absent := missing("engine", cache_root()):
         reason = f"not built yet: {', '.join(absent)} (`make up NODES=simulated` builds them)"
         if os.environ.get("CI"):

@@ -16,7 +16,8 @@ def git_server(repositories: Path, as_proxy: ssl.SSLContext | None = None) -> It
     """Serve the bare repositories in a directory and yield its URL.
 
     With `as_proxy`, the URL is also that of an HTTPS proxy that responds for every host itself:
-    Pulumi rejects HTTP, and a virtual environment cannot be in a plugin directory with a port.
+    Pulumi rejects plain HTTP, and a
+    virtual environment cannot be created in a plugin directory whose name contains a port.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -17,7 +17,7 @@ TYPESCRIPT = HERE / "data" / "typescript"
 def language_hosts() -> Path:
     """Return a directory of language hosts for PATH. Without Go, skip the test or fail in CI."""
     if shutil.which("go") is None:
-        unavailable("Pulumi's language hosts are built from Go modules, and there is no Go")
+        unavailable("Pulumi's language hosts are built from Go modules, but Go is not installed")
     return ensure("engine", cache_root(), print, ["languages"]).bin
 
 
@@ -27,8 +27,8 @@ def node_modules() -> Path:
     made = cache_root() / "tools" / f"node-{hashlib.sha256(lock).hexdigest()[:12]}"
     if not (made / "node_modules").exists():
         if shutil.which("npm") is None:
-            unavailable("a program in TypeScript needs Node.js, and there is no npm on PATH")
-        # The target is complete or absent: an interrupted build leaves only this directory.
+            unavailable("TypeScript programs require Node.js, but npm is not on PATH")
+        # An interrupted installation leaves only this directory, never an incomplete target.
         fresh = made.with_name(f"{made.name}.{os.getpid()}")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
@@ -42,6 +42,6 @@ def node_modules() -> Path:
             check=False,
         )
         if done.returncode != 0:
-            unavailable(f"npm cannot install what TypeScript needs: {done.stderr}")
+            unavailable(f"npm failed to install the TypeScript packages: {done.stderr}")
         fresh.rename(made)
     return made / "node_modules"

@@ -1,4 +1,4 @@
-"""Pulumi programs other than the stack's, run by the real engine."""
+"""Pulumi programs other than the stack's program, run by the real engine."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""The provider fetches the charts that the stack names, here from a registry for OCI artifacts.
+"""Download of the stack's charts by the provider, here from a registry for OCI artifacts.
 
-It fetches them in Check, so no cluster is needed.
+The provider downloads them in Check, so no cluster is needed.
 """
 
 import json
@@ -82,7 +82,7 @@ def provider(
         "SSL_CERT_FILE": str(registry.authority),
         "KUBECONFIG": str(home / "no-kubeconfig"),
     }
-    # The address of the engine, which the provider does not call.
+    # The provider requires an address of the engine, but does not call it.
     command = [str(program), f"127.0.0.1:{free_port()}"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -94,7 +94,7 @@ def provider(
         process.kill()
 
 
-def test_a_chart_of_an_oci_registry_is_fetched(
+def test_chart_is_downloaded_from_an_oci_registry(
     provision: Provision,  # noqa: F811
     provider: Provider,
     registry: Registry,
@@ -108,7 +108,7 @@ def test_a_chart_of_an_oci_registry_is_fetched(
     values["volcano"] |= {"repository": f"oci://{registry.host}/mirror/charts", "version": version}
     release = provision(values).inputs("volcano-release")
     assert not provider.check(release).failures
-    # The provider replaces a range with the version in the chart.
+    # The provider replaces a version range with the version in the chart.
     ranged = provider.check({**release, "version": ">=1.0.0-0"})
     assert not ranged.failures
     assert ranged.inputs["version"] == version

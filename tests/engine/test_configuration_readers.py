@@ -1,4 +1,4 @@
-"""The reader of stack files and the CLI's agree."""
+"""Agreement between our parser of stack files and that of the Pulumi CLI."""
 
 import json
 
@@ -23,7 +23,7 @@ CASES = {
 REFUSED = ("{x: 1, x: 2}", "{x: .inf}", "&c {x: *c}")
 
 
-def test_both_readers_return_the_same_values(engine: MakeStack) -> None:
+def test_both_parsers_return_the_same_values(engine: MakeStack) -> None:
     stack = engine("simulated")
     text = "".join(f"  gpu-platform:{key}: {value}\n" for key, value in CASES.items())
     outcome = stack.read_configuration(f"config:\n{text}")
@@ -34,7 +34,7 @@ def test_both_readers_return_the_same_values(engine: MakeStack) -> None:
     assert written == {key: read[key] for key in written}
 
 
-def test_both_readers_refuse_the_same_texts(engine: MakeStack) -> None:
+def test_both_parsers_reject_the_same_texts(engine: MakeStack) -> None:
     stack = engine("simulated")
     for value in REFUSED:
         text = f"config:\n  gpu-platform:x: {value}\n"

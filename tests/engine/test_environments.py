@@ -11,7 +11,7 @@ from devcluster.paths import CHECKOUT
 from tests.engine.conftest import MakeStack, Manifest
 
 PLACEHOLDER = f"registry.example.com/gpu-platform/workload@sha256:{'0' * 64}"
-# Rules see only the values of a release, and the device plugin's image has a tag, not a digest.
+# Rules only see the values of a release. The device plugin's image has a tag, not a digest.
 ADVICE = {"staging": {"image-digest-pinned", "helm-release-judged"}, "prod": set[str]()}
 SYSTEM = {
     "staging": {
@@ -32,7 +32,7 @@ class Environment:
     output: str
 
     def all(self, kind: str) -> dict[str, Manifest]:
-        """The manifests of a kind by name; jobs by the key that their name begins with."""
+        """Return the manifests of a kind by name, or jobs by the key that starts their name."""
         return {
             re.sub(r"-[0-9a-f]{8}$", "", manifest["metadata"]["name"]): manifest
             for manifest in self.manifests
@@ -77,7 +77,7 @@ def prod(engine: MakeStack) -> Environment:
 
 
 @pytest.mark.parametrize("name", ["staging", "prod"])
-def test_the_environment_passes_every_rule(name: str, request: pytest.FixtureRequest) -> None:
+def test_environment_passes_every_rule(name: str, request: pytest.FixtureRequest) -> None:
     output = request.getfixturevalue(name).output
     assert "[mandatory]" not in output
     assert "itself failed" not in output
@@ -87,7 +87,7 @@ def test_the_environment_passes_every_rule(name: str, request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize("name", ["staging", "prod"])
-def test_only_system_objects_are_exempted_and_mandatory_rules_stay(name: str) -> None:
+def test_only_system_objects_are_exempt_and_rules_stay_mandatory(name: str) -> None:
     config = json.loads((CHECKOUT / "policies" / "config" / f"{name}.json").read_text())
     trusted = set(config["systemWorkloads"]["workloads"])
     levels = {v if isinstance(v, str) else v.get("enforcementLevel") for v in config.values()}
@@ -97,7 +97,7 @@ def test_only_system_objects_are_exempted_and_mandatory_rules_stay(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["staging", "prod"])
-def test_the_environment_contains_no_secret_and_only_example_hosts(name: str) -> None:
+def test_environment_contains_no_secrets_and_only_example_hosts(name: str) -> None:
     text = (CHECKOUT / f"Pulumi.{name}.yaml").read_text()
     hosts = set(re.findall(r"\b(?:[a-z0-9-]+\.)+(?:com|net|org|io)\b(?!/)", text))
     assert all(host.endswith("example.com") for host in hosts - {"csi.storage.k8s.io"}), hosts
@@ -105,7 +105,7 @@ def test_the_environment_contains_no_secret_and_only_example_hosts(name: str) ->
     assert "encryptionsalt" not in text
 
 
-def test_prods_gang_is_32_processes_on_four_whole_nodes_in_the_queue_of_its_team(
+def test_gang_in_prod_has_32_processes_on_four_whole_nodes_in_its_teams_queue(
     prod: Environment,
 ) -> None:
     job = prod.all("Job")["cifar"]["spec"]
@@ -125,7 +125,7 @@ def test_prods_gang_is_32_processes_on_four_whole_nodes_in_the_queue_of_its_team
     assert processes == 32
 
 
-def test_prods_gang_uses_rdma_from_the_pod_network(prod: Environment) -> None:
+def test_gang_in_prod_uses_rdma_without_the_host_network(prod: Environment) -> None:
     for pod in prod.gang():
         (container,) = pod["containers"]
         assert container["resources"]["limits"]["rdma/hca"] == "1"
@@ -141,13 +141,13 @@ def test_prods_gang_uses_rdma_from_the_pod_network(prod: Environment) -> None:
     assert levels["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_prods_gang_has_bounded_retries_and_attempts(prod: Environment) -> None:
+def test_gang_in_prod_has_bounded_retries_and_attempts(prod: Environment) -> None:
     job = prod.all("Job")["cifar"]["spec"]
     assert job["maxRetry"] == 10
     assert {pod["activeDeadlineSeconds"] for pod in prod.gang()} == {3 * 24 * 3600}
 
 
-def test_prods_quota_suffices_for_the_gang_and_for_an_update_of_serving(
+def test_quota_in_prod_suffices_for_the_gang_and_a_serving_update(
     prod: Environment,
 ) -> None:
     deployment = prod.all("Deployment")["cifar"]["spec"]
@@ -159,7 +159,7 @@ def test_prods_quota_suffices_for_the_gang_and_for_an_update_of_serving(
     assert int(hard["requests.nvidia.com/gpu"]) == 32 + serving
 
 
-def test_prods_checkpoints_are_shared_kept_and_of_the_ceph_class(prod: Environment) -> None:
+def test_checkpoints_in_prod_are_shared_retained_and_use_the_ceph_class(prod: Environment) -> None:
     storage_class = prod.all("StorageClass")["cephfs-shared"]
     assert storage_class["provisioner"] == "cephfs.csi.ceph.com"
     assert storage_class["reclaimPolicy"] == "Retain"
@@ -170,7 +170,7 @@ def test_prods_checkpoints_are_shared_kept_and_of_the_ceph_class(prod: Environme
         assert claim["storageClassName"] == "cephfs-shared"
 
 
-def test_prod_serves_three_replicas_on_a_pool_of_their_own(prod: Environment) -> None:
+def test_prod_serves_three_replicas_on_a_separate_node_pool(prod: Environment) -> None:
     deployment = prod.all("Deployment")["cifar"]["spec"]
     pod = deployment["template"]["spec"]
     assert deployment["replicas"] == 3
@@ -183,7 +183,7 @@ def test_prod_serves_three_replicas_on_a_pool_of_their_own(prod: Environment) ->
     assert env["INFERENCE_MODEL_PATH"] == f"/models/{run}/export"
 
 
-def test_every_image_of_prod_is_pinned_by_digest(prod: Environment) -> None:
+def test_every_image_in_prod_is_pinned_by_digest(prod: Environment) -> None:
     images = [pod["containers"][0]["image"] for pod in prod.gang()]
     images += [
         container["image"]
@@ -195,7 +195,7 @@ def test_every_image_of_prod_is_pinned_by_digest(prod: Environment) -> None:
     assert "DaemonSet" not in {manifest["kind"] for manifest in prod.manifests}
 
 
-def test_staging_trains_on_one_node_in_the_queue_of_each_team(
+def test_staging_trains_on_one_node_in_each_teams_queue(
     staging: Environment,
 ) -> None:
     (volcano,) = staging.gang()
@@ -214,7 +214,7 @@ def test_staging_trains_on_one_node_in_the_queue_of_each_team(
     assert indexed["activeDeadlineSeconds"] == 24 * 3600
 
 
-def test_staging_scales_replicas_with_the_load(staging: Environment) -> None:
+def test_staging_scales_replicas_with_load(staging: Environment) -> None:
     scaler = staging.all("HorizontalPodAutoscaler")["cifar"]["spec"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (1, 2)
     assert "replicas" not in staging.all("Deployment")["cifar"]["spec"]
@@ -227,7 +227,7 @@ def test_staging_installs_the_device_plugin_and_nfs(staging: Environment) -> Non
     assert "release of chart volcano 1.15.1 is not rendered" in staging.output
 
 
-def test_staging_logs_in_to_its_registry_with_a_user(engine: MakeStack) -> None:
+def test_staging_can_log_in_to_its_registry_with_a_user(engine: MakeStack) -> None:
     def name_a_user(config: dict[str, Any]) -> None:
         with_existing_images(config)
         config["gpu-platform:images"]["username"] = "robot"
@@ -251,7 +251,7 @@ def foreign_registry(config: dict[str, Any]) -> None:
     config["gpu-platform:images"]["workloads"]["training"] = {"reference": reference}
 
 
-def test_prods_policies_refuse_more_than_the_settings(engine: MakeStack) -> None:
+def test_policies_in_prod_reject_settings_that_the_schema_accepts(engine: MakeStack) -> None:
     def mistakes(config: dict[str, Any]) -> None:
         half_nodes(config)
         endless_run(config)

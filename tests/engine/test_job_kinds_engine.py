@@ -56,7 +56,7 @@ def outcome(stack: Stack, pack: tuple[str, ...]) -> Outcome:
 
 
 def by_kind(stack: Stack) -> dict[str, Manifest]:
-    """The last object of each job, by the job's kind."""
+    """Return the last object of each job, by the job's kind."""
     runs = {run["name"]: run["kind"] for run in stack.outputs()["runs"].values()}
     last = {resource.kind for resource in RESOURCES}
     return {
@@ -66,13 +66,13 @@ def by_kind(stack: Stack) -> dict[str, Manifest]:
     }
 
 
-def test_the_pack_passes_a_stack_with_every_kind(outcome: Outcome) -> None:
+def test_stack_with_every_job_kind_passes_the_policy_pack(outcome: Outcome) -> None:
     assert outcome.status == 0, outcome.text
     assert "[mandatory]" not in outcome.text
     assert "can't run policy" not in outcome.text
 
 
-def test_every_kind_is_rendered(outcome: Outcome, stack: Stack) -> None:
+def test_every_job_kind_is_rendered(outcome: Outcome, stack: Stack) -> None:
     rendered = {kind: manifest["apiVersion"] for kind, manifest in by_kind(stack).items()}
     of_records = {name: kind.resource.api_version for name, kind in KINDS.items()}
     assert rendered == {**of_records, "plain": FLOW.api_version}
@@ -81,7 +81,7 @@ def test_every_kind_is_rendered(outcome: Outcome, stack: Stack) -> None:
     assert templates == {step["name"] for step in flow["spec"]["flows"]}
 
 
-def test_a_job_is_suspended_without_a_new_run(
+def test_suspending_a_job_starts_no_new_run(
     outcome: Outcome, stack: Stack, pack: tuple[str, ...]
 ) -> None:
     before = stack.outputs()["runs"]

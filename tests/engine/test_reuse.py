@@ -64,7 +64,9 @@ print(sorted({"infra", "policies", "training", "inference", "torch"} & names))
 """
 
 
-def test_the_package_has_one_top_level_name_and_no_torch(installed: Path, tmp_path: Path) -> None:
+def test_package_has_one_top_level_name_and_does_not_import_torch(
+    installed: Path, tmp_path: Path
+) -> None:
     assert python(installed, EVERY_MODULE, tmp_path) == "[]\n"
     packages = installed / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (metadata,) = packages.glob("gpu_platform-*.dist-info")
@@ -74,7 +76,7 @@ def test_the_package_has_one_top_level_name_and_no_torch(installed: Path, tmp_pa
     assert not list(packages.glob("torch*"))
 
 
-def test_the_installed_check_needs_no_pulumi_and_takes_rules_of_teams(installed: Path) -> None:
+def test_installed_check_requires_no_pulumi_and_accepts_team_rules(installed: Path) -> None:
     example = CHECKOUT / "examples" / "policy-rules"
     checked = f"""
 import sys
@@ -86,8 +88,8 @@ print("pulumi" in sys.modules)
     assert python(installed, checked, example).splitlines()[-1] == "False"
 
 
-def test_the_package_has_the_types_of_the_components(installed: Path, tmp_path: Path) -> None:
-    """Mypy accepts the examples and the program below, and reports a wrong argument."""
+def test_package_includes_the_types_of_the_components(installed: Path, tmp_path: Path) -> None:
+    """Mypy accepts the examples and the program below, and reports an invalid argument."""
     program = (DATA / "python" / "__main__.py").read_text()
     (tmp_path / "right.py").write_text(program)
     (tmp_path / "wrong.py").write_text(program.replace("nodes=2", "nodes='two'"))
@@ -107,7 +109,7 @@ def test_the_package_has_the_types_of_the_components(installed: Path, tmp_path: 
     assert '"nodes"' in error
 
 
-def test_a_program_with_the_package_makes_a_run(installed: Path, tools: Toolchain) -> None:
+def test_python_program_with_the_package_creates_a_run(installed: Path, tools: Toolchain) -> None:
     program = project(installed, tools, "python")
     (program.folder / ".venv").symlink_to(installed)
     program.create()
@@ -136,7 +138,7 @@ def test_the_installed_pack_checks_a_program(installed: Path, tools: Toolchain) 
     assert "image-registry-allowed" in outcome.text
 
 
-def test_the_preview_of_a_teams_project_has_a_report(
+def test_preview_of_a_teams_project_produces_a_report(
     installed: Path, tools: Toolchain, tmp_path: Path
 ) -> None:
     program = project(installed, tools, "python-previewed")
@@ -175,7 +177,7 @@ def yaml_program(installed: Path, tools: Toolchain) -> Program:
     return program
 
 
-def test_a_yaml_program_makes_a_run_and_serves_it(yaml_program: Program) -> None:
+def test_yaml_program_creates_a_run_and_serves_it(yaml_program: Program) -> None:
     manifests, outputs = yaml_program.manifests(), yaml_program.outputs()
     job = manifests["Job", outputs["run"]]
     assert job["metadata"]["namespace"] == "vision"
@@ -191,7 +193,7 @@ def test_a_yaml_program_makes_a_run_and_serves_it(yaml_program: Program) -> None
     assert outputs["url"] == "http://model.vision.svc.cluster.local:8080"
 
 
-def test_a_yaml_program_watches_runs_and_nodes(yaml_program: Program) -> None:
+def test_yaml_program_deploys_monitoring_of_runs_and_nodes(yaml_program: Program) -> None:
     manifests = yaml_program.manifests()
     recorder = manifests["Deployment", "failure-recorder"]
     assert recorder["metadata"]["namespace"] == "vision"
@@ -219,7 +221,7 @@ def test_a_second_update_of_a_yaml_program_changes_nothing(yaml_program: Program
     assert outcome.status == 0, outcome.text
 
 
-def test_a_secret_argument_of_the_plugin_is_written_nowhere(
+def test_secret_argument_of_the_plugin_is_not_written_to_any_file(
     installed: Path, tools: Toolchain, yaml_program: Program
 ) -> None:
     program = project(installed, tools, "yaml-secret", (language_hosts(),))
@@ -276,14 +278,14 @@ def platform(folder: Path, of: Program) -> None:
     assert stack.up().status == 0
 
 
-def test_the_documented_program_and_its_documented_errors_work(
+def test_documented_program_works_and_reports_the_documented_errors(
     installed: Path, tools: Toolchain, tmp_path: Path
 ) -> None:
     (tmp_path / "team").mkdir()
     team = Program(tmp_path / "team", tools, tmp_path / "backend", (language_hosts(),))
     platform(tmp_path / "platform", team)
     document = yaml.safe_load(documented_program("yaml"))
-    # The form that `pulumi install` understands.
+    # `pulumi install` understands only this form.
     assert document["packages"] == {
         "gpu-platform": f"https://github.com/OWNER/REPOSITORY/gpu_platform@v{VERSION}"
     }
@@ -331,8 +333,10 @@ def test_the_pack_accepts_a_teams_program_with_its_configuration(
     assert accepted.status == 0, accepted.text
 
 
-def test_each_of_many_jobs_becomes_a_run(installed: Path, tools: Toolchain, tmp_path: Path) -> None:
-    """The program of docs/scale.md, with the jobs that its example has."""
+def test_each_of_many_jobs_results_in_a_run(
+    installed: Path, tools: Toolchain, tmp_path: Path
+) -> None:
+    """The program is that of docs/scale.md, with the jobs of its example."""
     folder = tmp_path / "sweep"
     shutil.copytree(CHECKOUT / "examples" / "many-jobs", folder)
     (folder / ".venv").symlink_to(installed)
@@ -355,7 +359,7 @@ def test_each_of_many_jobs_becomes_a_run(installed: Path, tools: Toolchain, tmp_
         assert container["image"] == IMAGES["training"]
 
 
-def test_a_typescript_program_makes_the_same_run(
+def test_typescript_program_creates_the_same_run(
     installed: Path, tools: Toolchain, yaml_program: Program
 ) -> None:
     hosts = language_hosts()

@@ -31,7 +31,7 @@ HOST = "https://git.example.com"
 
 @dataclass(frozen=True)
 class Remote:
-    """A server of a repository with a tagged release."""
+    """A Git server that hosts a repository with a tagged release."""
 
     url: str
     variables: dict[str, str]
@@ -57,7 +57,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     with git_server(folder / "served", context) as url:
         variables = {
             "SSL_CERT_FILE": str(roots),
-            # Pulumi reads the first, and pip the second.
+            # Pulumi reads the first variable, and pip the second.
             "HTTPS_PROXY": url,
             "https_proxy": os.environ.get("https_proxy", ""),
             "PIP_CONSTRAINT": str(constraints(folder)),
@@ -66,7 +66,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
 
 
 def constraints(folder: Path) -> Path:
-    """Write the pinned versions that Pulumi and pip install without a requirement of ours."""
+    """Write pinned versions of the packages that Pulumi and pip install without a requirement."""
     pinned = (CHECKOUT / "requirements" / "tensorflow-image.txt").read_text()
     stack = (CHECKOUT / "requirements.txt").read_text()
     installers = re.findall(r"^(?:packaging|pip|setuptools|wheel)==\S+", pinned, re.MULTILINE)
@@ -75,7 +75,7 @@ def constraints(folder: Path) -> Path:
     return file
 
 
-def test_a_python_program_uses_the_package(
+def test_python_program_can_use_the_package_from_git(
     remote: Remote, tools: Toolchain, tmp_path: Path
 ) -> None:
     (requirement,) = re.findall(r'pip install "(.*\[components\] @ .*)"$', PAGE, re.MULTILINE)
@@ -104,11 +104,13 @@ def test_a_python_program_uses_the_package(
 
 
 @pytest.mark.slow
-def test_a_yaml_program_uses_the_plugin(remote: Remote, tools: Toolchain, tmp_path: Path) -> None:
+def test_yaml_program_can_use_the_plugin_from_git(
+    remote: Remote, tools: Toolchain, tmp_path: Path
+) -> None:
     block = documented_program("yaml").replace(DOCUMENTED, f"{HOST}/{REPOSITORY}")
     document = yaml.safe_load(block)
     document["config"] = {"kubernetes:renderYamlToDirectory": "rendered"}
-    # Pulumi installs the plugin there, and downloads no provider that is there.
+    # Pulumi installs the plugin there, and does not download providers that already exist there.
     plugins = tmp_path / "home" / "plugins"
     for provider in (tools.pulumi_home / "plugins").glob("resource-kubernetes-v*/"):
         files.link_missing_files(plugins / provider.name, provider)

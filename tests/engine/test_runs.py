@@ -1,4 +1,4 @@
-"""Runs of members next to those that the engine makes of the same settings."""
+"""Runs submitted by members, compared with those that the engine creates from the same settings."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ JOB = {
 
 
 @pytest.mark.parametrize("kind", ["volcano", "indexed", "pytorch", "jobset"])
-def test_a_run_is_byte_for_byte_that_of_the_stack(
+def test_submitted_run_equals_the_stacks_run_byte_for_byte(
     kind: str, engine: MakeStack, tmp_path: Path
 ) -> None:
     jobs = {"tiny": {"kind": kind, **JOB}}

@@ -1,4 +1,4 @@
-"""A schedule in a stack: the preview, the policies, and a changed specification."""
+"""A schedule in a stack: preview, policies, and a changed specification."""
 
 import json
 import re
@@ -13,7 +13,7 @@ IMAGE = f"127.0.0.1:5000/gpu-platform/recorder@sha256:{DIGEST}"
 PROGRAM = "ml-simulated/CronJob/digits-schedule"
 
 
-def test_a_changed_specification_changes_the_cron_job_and_replaces_the_templates(
+def test_changed_specification_updates_the_cron_job_and_replaces_templates(
     engine: MakeStack, tmp_path: Path
 ) -> None:
     def add(config: dict[str, Any]) -> None:

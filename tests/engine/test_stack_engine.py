@@ -1,4 +1,4 @@
-"""The stack under the real engine and provider: manifests, outputs and refusals."""
+"""The stack under the real engine and provider: manifests, outputs and errors."""
 
 import re
 from typing import Any
@@ -97,7 +97,7 @@ def test_outputs_have_the_documented_types(stack: Stack) -> None:
     assert PLATFORM_OUTPUTS.validate_python(outputs) == outputs
 
 
-def test_both_kinds_of_job_reach_the_cluster_as_they_were_built(stack: Stack) -> None:
+def test_both_job_kinds_are_rendered_as_they_were_built(stack: Stack) -> None:
     volcano = of_kind(stack, "Job", "digits-")
     indexed = of_kind(stack, "Job", "sweep-")
     assert volcano["apiVersion"] == "batch.volcano.sh/v1alpha1"
@@ -110,7 +110,7 @@ def test_both_kinds_of_job_reach_the_cluster_as_they_were_built(stack: Stack) ->
         assert manifest["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
 
 
-def test_the_service_reads_the_directory_of_the_run(stack: Stack) -> None:
+def test_service_reads_the_export_from_the_directory_of_the_run(stack: Stack) -> None:
     task = of_kind(stack, "Job", "digits-")["spec"]["tasks"][0]
     command = task["template"]["spec"]["containers"][0]["command"]
     pod = of_kind(stack, "Deployment", "digits")["spec"]["template"]["spec"]
@@ -146,7 +146,7 @@ def test_an_edited_job_starts_one_new_run_and_keeps_the_old(engine: MakeStack) -
     assert names == {before["digits"]["name"], after["digits"]["name"], after["sweep"]["name"]}
 
 
-def test_a_rendering_reports_missing_helm_releases(engine: MakeStack) -> None:
+def test_rendering_reports_helm_releases_that_are_not_rendered(engine: MakeStack) -> None:
     def install(config: dict[str, Any]) -> None:
         config["gpu-platform:volcano"]["install"] = True
 
@@ -163,7 +163,7 @@ def pinned_images(config: dict[str, Any]) -> None:
         config["gpu-platform:images"]["workloads"][key] = {"reference": reference}
 
 
-def test_the_dev_stack_has_its_gpus_and_volumes(engine: MakeStack) -> None:
+def test_dev_stack_renders_its_device_plugin_and_volumes(engine: MakeStack) -> None:
     stack = engine("dev", pinned_images)
     outcome = stack.up()
     assert outcome.status == 0, outcome.text
@@ -202,23 +202,23 @@ def missing_password(config: dict[str, Any]) -> None:
     config["gpu-platform:images"] |= {"registry": "registry.example.com", "username": "robot"}
 
 
-def wrong_hyperparameter(config: dict[str, Any]) -> None:
+def invalid_hyperparameter(config: dict[str, Any]) -> None:
     job(config, "digits")["hyperparameters"]["learning_rate"] = -1
 
 
-def only_text(config: dict[str, Any]) -> None:
+def string_instead_of_mapping(config: dict[str, Any]) -> None:
     config["gpu-platform:tenancy"] = "ml"
 
 
 MISTAKES = {
-    "of one setting": {
+    "single settings": {
         no_nodes: "gpu-platform:training.jobs.digits.nodes is 0, but must be at least 1.",
         misspelled_key: "gpu_per_node is not a known key: did you mean 'gpus_per_node'?",
         unknown_section: "gpu-platform:traning is not a known key: did you mean 'training'?",
-        wrong_hyperparameter: "hyperparameters.learning_rate is -1, but must be greater than 0",
-        only_text: 'gpu-platform:tenancy is "ml", but must be a mapping',
+        invalid_hyperparameter: "hyperparameters.learning_rate is -1, but must be greater than 0",
+        string_instead_of_mapping: 'gpu-platform:tenancy is "ml", but must be a mapping',
     },
-    "of settings together": {
+    "combinations of settings": {
         large_shm: "gpu-platform:training.jobs.digits has shm 1Ti, but memory 128Gi",
         missing_password: "gpu-platform:registry_password is missing",
     },
@@ -226,7 +226,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_a_bad_configuration_is_refused_before_anything_is_created(
+def test_invalid_configuration_is_rejected_before_anything_is_created(
     engine: MakeStack, kind: str
 ) -> None:
     def edit(config: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Trials of a sweep next to the runs that the engine makes of jobs with their hyperparameters."""
+"""Trials of a sweep, compared with runs of jobs that have the same hyperparameters."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ JOB: dict[str, Any] = {
 }
 
 
-def test_a_trial_is_the_object_that_the_stack_makes_of_a_job(
+def test_trial_equals_the_object_that_the_stack_creates_for_a_job(
     engine: MakeStack, tmp_path: Path
 ) -> None:
     def add(config: dict[str, Any]) -> None:

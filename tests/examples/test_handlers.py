@@ -1,4 +1,4 @@
-"""The example handlers, with the checks of a worker at its start."""
+"""The example handlers, loaded and checked as a worker does at startup."""
 
 import io
 import zlib
@@ -37,18 +37,18 @@ def png(size: tuple[int, int], mode: str = "L", value: int = 200) -> bytes:
     return content.getvalue()
 
 
-GREY = b"\x08\0\0\0\0"
-TEXT = (b"zTXt", b"a\0\0" + zlib.compress(bytes(2**21)))
+GRAYSCALE_HEADER = b"\x08\0\0\0\0"
+TEXT_CHUNK = (b"zTXt", b"a\0\0" + zlib.compress(bytes(2**21)))
 
 
-def starting_with(*chunks: tuple[bytes, bytes]) -> bytes:
-    """Return a PNG file whose header is replaced by other chunks."""
+def png_starting_with(*chunks: tuple[bytes, bytes]) -> bytes:
+    """Return a PNG file whose header chunk is replaced by other chunks."""
     content = png((8, 8))
-    made = b"".join(
+    chunk_bytes = b"".join(
         len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
         for kind, data in chunks
     )
-    return content[:8] + made + content[33:]
+    return content[:8] + chunk_bytes + content[33:]
 
 
 def images(*contents: bytes) -> Tensors:
@@ -56,24 +56,26 @@ def images(*contents: bytes) -> Tensors:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> EncodedImages:
+def image_handler(tmp_path: Path) -> EncodedImages:
     write_digits(tmp_path)
     network = load_network(tmp_path, read_manifest(tmp_path))
     return loaded(EncodedImages(), tmp_path, network)
 
 
-def test_encoded_images_are_classified_like_their_pixels(pictures: EncodedImages) -> None:
-    found = pictures.compute(images(png((8, 8)), png((40, 30), "RGB")))
+def test_encoded_images_are_classified_like_their_pixels(image_handler: EncodedImages) -> None:
+    found = image_handler.compute(images(png((8, 8)), png((40, 30), "RGB")))
     with torch.no_grad():
-        expected = pictures.network(torch.full((1, 1, 8, 8), 200 / 255)).softmax(1).numpy()
+        expected = image_handler.network(torch.full((1, 1, 8, 8), 200 / 255)).softmax(1).numpy()
     for row in found["probabilities"]:
         assert row == pytest.approx(expected[0], abs=1e-5)
 
 
-def test_grey_images_of_16_bits_are_classified_like_their_pixels(pictures: EncodedImages) -> None:
+def test_16_bit_grayscale_images_are_classified_like_8_bit_images(
+    image_handler: EncodedImages,
+) -> None:
     content = io.BytesIO()
     Image.fromarray(np.full((8, 8), 200 << 8, np.uint16)).save(content, format="PNG")
-    found = pictures.compute(images(content.getvalue(), png((8, 8))))["probabilities"]
+    found = image_handler.compute(images(content.getvalue(), png((8, 8))))["probabilities"]
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
@@ -83,17 +85,25 @@ def test_grey_images_of_16_bits_are_classified_like_their_pixels(pictures: Encod
         (b"GIF89a", "image must be a complete PNG or JPEG file"),
         (png((64, 64))[:60], "image must be a complete PNG or JPEG file"),
         (png((MAX_PIXELS // 1024 + 1, 1024)), "image has more than"),
-        (starting_with((b"IHDR", b"\0\0\x75\x30" * 2 + GREY)), "image has more than"),
-        (starting_with((b"IHDR", b"\0\0\0\x08" * 2 + GREY), TEXT), "image must be a complete"),
+        (
+            png_starting_with((b"IHDR", b"\0\0\x75\x30" * 2 + GRAYSCALE_HEADER)),
+            "image has more than",
+        ),
+        (
+            png_starting_with((b"IHDR", b"\0\0\0\x08" * 2 + GRAYSCALE_HEADER), TEXT_CHUNK),
+            "image must be a complete",
+        ),
     ],
-    ids=["another format", "truncated", "too large", "too large to open", "too much text"],
+    ids=["unsupported format", "truncated", "too large", "decompression bomb", "large text chunk"],
 )
-def test_other_files_are_refused(pictures: EncodedImages, content: bytes, message: str) -> None:
+def test_invalid_images_are_rejected(
+    image_handler: EncodedImages, content: bytes, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        pictures.compute(images(content))
+        image_handler.compute(images(content))
 
 
-def test_form_fields_are_columns_of_the_networks_input(tmp_path: Path) -> None:
+def test_form_fields_become_input_columns(tmp_path: Path) -> None:
     write_probe(tmp_path)
     network = nn.Linear(3, 1)
     form = loaded(FormFields(), tmp_path, network)

@@ -1,4 +1,4 @@
-"""The program of examples/many-jobs with a mocked engine."""
+"""The program in examples/many-jobs with a mocked Pulumi engine."""
 
 import asyncio
 import json
@@ -18,8 +18,8 @@ from tests.infra.conftest import LOOP, Engine
 EXAMPLE = Path(__file__).parents[2] / "examples" / "many-jobs"
 
 
-class Clusters(Engine):
-    """The current context reaches another cluster than the configured one."""
+class TwoClusters(Engine):
+    """Engine in which the current and the configured context are different clusters."""
 
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         name, outputs = super().new_resource(args)
@@ -28,14 +28,14 @@ class Clusters(Engine):
         return name, outputs
 
 
-def outcome(monkeypatch: pytest.MonkeyPatch, **changes: dict[str, Any]) -> dict[str, Any]:
+def program_outputs(monkeypatch: pytest.MonkeyPatch, **changes: dict[str, Any]) -> dict[str, Any]:
     """Run the program with changed configuration, and return its outputs."""
     configured = yaml.safe_load((EXAMPLE / "Pulumi.sweep.yaml").read_text())["config"]
     values = {**configured, **{f"vision-sweep:{key}": value for key, value in changes.items()}}
     texts = {key: v if isinstance(v, str) else json.dumps(v) for key, v in values.items()}
     asyncio.set_event_loop(LOOP)
     recorded = {**OUTPUTS, "cluster": {"uid": Engine.uid, "identifier": "prod.example.com"}}
-    set_mocks(Clusters(recorded), project="vision-sweep", stack="sweep")
+    set_mocks(TwoClusters(recorded), project="vision-sweep", stack="sweep")
     pulumi.runtime.set_all_config(texts)
     programs: list[Any] = []
     monkeypatch.setattr(pulumi, "run", programs.append)
@@ -49,10 +49,10 @@ def outcome(monkeypatch: pytest.MonkeyPatch, **changes: dict[str, Any]) -> dict[
     return found
 
 
-def test_the_platform_is_compared_with_the_cluster_of_the_runs(
+def test_platform_is_compared_with_the_configured_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert outcome(monkeypatch)["runs"].keys() == {"small-batches", "large-batches"}
+    assert program_outputs(monkeypatch)["runs"].keys() == {"small-batches", "large-batches"}
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_the_platform_is_compared_with_the_cluster_of_the_runs(
     ],
     ids=["job", "cluster"],
 )
-def test_invalid_settings_are_an_error_without_a_traceback(
+def test_invalid_settings_are_reported_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ArgumentError, match=reason):
-        outcome(monkeypatch, **changes)
+        program_outputs(monkeypatch, **changes)

@@ -1,4 +1,4 @@
-"""Cluster under load: a served model with clients, and gangs to disturb."""
+"""Cluster under load: a served model with clients, and gangs into which faults are injected."""
 
 import contextlib
 import json
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from tests.cluster.load import Load
 from tests.cluster.platform import Platform, await_
-from tests.faults.gangs import Change, Gang, looking_up
+from tests.faults.gangs import Change, Gang, resolve_rank_0
 from tests.faults.losses import Losses, repeated
-from tests.faults.lost import nothing
+from tests.faults.lost import no_losses
 from tests.faults.table import Table
 from tests.faults.timeline import Timeline
 from tests.faults.trial import recorded
@@ -82,7 +82,7 @@ class Arena:
                 yield made
             finally:
                 self.kubectl("delete", JOBS, name, "-n", NAMESPACE, check=False)
-                # A kubelet that is unmounting their volumes would also unmount later mounts there.
+                # A kubelet still unmounting the volumes would also unmount later mounts there.
                 await_(lambda: not self.pods_of(name), f"the pods of {name} are gone")
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ class Arena:
     def new_gang(self, slug: str, since: float) -> float:
         """Submit a gang and return the seconds from `since` until it has completed."""
         name = f"new-{slug}-{int(time.time()) % 100_000}"
-        self.submit(name, looking_up)
+        self.submit(name, resolve_rank_0)
         ended = {"Completed", "Failed", "Terminated", "Aborted"}
         try:
             await_(lambda: self.phase(name) in ended, f"{name} has run")
@@ -124,7 +124,7 @@ class Arena:
         inject: Callable[[Gang], object],
         *,
         intervals: int = 0,
-        lost: Callable[[dict[str, int]], bool] = nothing,
+        lost: Callable[[dict[str, int]], bool] = no_losses,
         new_gang: bool = False,
         change: Change | None = None,
     ) -> None:
@@ -148,14 +148,14 @@ class Arena:
             self.settle()
             trial.check_requests(lost)
 
-    def bystanders(self, fault: str, gang: Gang, inject: Callable[[], object]) -> None:
+    def unaffected(self, fault: str, gang: Gang, inject: Callable[[], object]) -> None:
         """Inject a fault that must not disturb anything, submit a gang and record the duration."""
         with recorded(fault, self.load, self.table) as trial:
             trial.begin(gang)
             inject()
             trial.new_gang = self.new_gang(trial.slug, trial.since)
             self.settle()
-            trial.check_requests(nothing)
+            trial.check_requests(no_losses)
             events = gang.timeline.events
             assert events("finished") or any(event.at > trial.since for event in events("step"))
 
@@ -168,7 +168,7 @@ class Arena:
             return not left
 
         try:
-            await_(settled, "everything is as before")
+            await_(settled, "the cluster has recovered")
         except AssertionError as error:
             raise AssertionError(f"{error}: {left}") from None
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.load import Load, question
+from tests.cluster.load import Load, inference_request
 from tests.cluster.platform import ROOT, Platform
 from tests.faults.arena import JOBS, NAMESPACE, Arena
 from tests.faults.losses import Losses
@@ -34,7 +34,7 @@ def arena(real: Platform) -> Iterator[Arena]:
     job["metadata"] = {key: job["metadata"][key] for key in ("name", "namespace", "labels")}
     service = real.kubectl("get", "service", "digits", "-n", NAMESPACE)["spec"]
     url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}/v2/models/digits/infer"
-    with Load(url, question(), CLIENTS, PAUSE) as load:
+    with Load(url, inference_request(), CLIENTS, PAUSE) as load:
         table = Table(ROOT / ".bench")
         losses = Losses.of(real.logs(run))
         made = Arena(real, real.shell_environment, units, job, losses, load, table)

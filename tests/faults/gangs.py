@@ -1,4 +1,4 @@
-"""Gangs to disturb, and changes of their pods."""
+"""Gangs into which faults are injected, and changes to their pods."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Change = Callable[[dict[str, Any]], None]
 """Function that changes a gang's pod before the gang is submitted."""
 
 
-def slowly(delay: float) -> Change:
+def slow_steps(delay: float) -> Change:
     """Set the seconds per step, so that training outlasts a slow fault."""
 
     def change(pod: dict[str, Any]) -> None:
@@ -39,8 +39,8 @@ else:
 """
 
 
-def looking_up(pod: dict[str, Any]) -> None:
-    """Let the pod look up rank 0 and exit."""
+def resolve_rank_0(pod: dict[str, Any]) -> None:
+    """Make the pod resolve the name of rank 0 and exit, instead of training."""
     container = pod["containers"][0]
     container["command"] = ["python3", "-c", _LOOK_UP]
     container.pop("args", None)
@@ -48,7 +48,7 @@ def looking_up(pod: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Gang:
-    """Run to disturb."""
+    """Training run into which a fault is injected."""
 
     name: str
     timeline: Timeline

@@ -59,7 +59,7 @@ def repeated(events: list[Event], since: float = 0.0) -> int:
 
 
 def standstill(events: list[Event], since: float) -> float:
-    """Return the longest time without a new step after `since`, in seconds."""
+    """Return the longest time in seconds between two new steps after `since`."""
     highest, times = 0, []
     for event in events:
         if event.body["event"] == "step" and event.body["step"] > highest:

@@ -11,7 +11,7 @@ class Row:
     repeated: int | None
     standstill: float | None
     lost: dict[str, int]
-    """Requests without a response 200, by status or error."""
+    """Number of requests without a 200 response, by status or error."""
     answered: int
     new_gang: float | None
     """Time until a gang submitted during the fault has completed."""

@@ -28,7 +28,7 @@ class Table:
                 self._rows = {row["fault"]: Row(**row) for row in kept["rows"]}
 
     def add(self, row: Row) -> None:
-        """Add a row unless it has no verdict, because the fault was interrupted."""
+        """Add a row. A row without a verdict is ignored, because its fault was interrupted."""
         if not row.verdict:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")

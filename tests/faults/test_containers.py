@@ -3,34 +3,36 @@
 from pathlib import Path
 
 from tests.faults.arena import NAMESPACE, Arena
-from tests.faults.gangs import Gang, slowly
-from tests.faults.lost import answered, of_one_server
+from tests.faults.gangs import Gang, slow_steps
+from tests.faults.lost import answered_with_503, lost_by_one_server
 from tests.faults.units import worker_of
 
 # Eight processes allocate memory, each less than the training process, which the kernel kills.
 EAT = "import os, time; [os.fork() for _ in range(3)]; x = b'x' * (70 * 2**20); time.sleep(60)"
 
 
-def test_a_killed_process_of_the_training_and_of_the_server(arena: Arena) -> None:
+def test_run_and_service_survive_a_killed_process(arena: Arena) -> None:
     def kill(gang: Gang) -> None:
         server = arena.container(arena.servers()[0]["metadata"]["name"])
         worker_of(arena.units.container(server)).kill()
         _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
         trainer.kill()
 
-    arena.survive("training process and a server's worker killed", kill, intervals=1, lost=answered)
+    arena.survive(
+        "training process and a server's worker killed", kill, intervals=1, lost=answered_with_503
+    )
 
 
-def test_a_killed_container_of_the_gang_and_of_the_service(arena: Arena) -> None:
+def test_run_and_service_survive_a_killed_container(arena: Arena) -> None:
     def kill(gang: Gang) -> None:
         for pod in (gang.pods[1], arena.servers()[1]["metadata"]["name"]):
             arena.units.container(arena.container(pod))[0].kill()
 
     fault = "one training container (PID 1 is torchrun) and one server container killed"
-    arena.survive(fault, kill, intervals=1, lost=of_one_server)
+    arena.survive(fault, kill, intervals=1, lost=lost_by_one_server)
 
 
-def test_all_containers_of_the_gang_are_killed(arena: Arena) -> None:
+def test_run_survives_the_loss_of_all_its_containers(arena: Arena) -> None:
     def kill(gang: Gang) -> None:
         found = [arena.units.container(arena.container(pod))[0] for pod in gang.pods]
         for process in found:
@@ -39,7 +41,7 @@ def test_all_containers_of_the_gang_are_killed(arena: Arena) -> None:
     arena.survive("all containers of the gang killed", kill, intervals=1)
 
 
-def test_deleted_pods_of_the_gang_and_of_the_service(arena: Arena) -> None:
+def test_run_and_service_survive_deleted_pods(arena: Arena) -> None:
     def delete(gang: Gang) -> None:
         server = arena.servers()[0]["metadata"]["name"]
         arena.kubectl("delete", "pod", "-n", NAMESPACE, gang.pods[1], server, "--wait=false")
@@ -47,7 +49,7 @@ def test_deleted_pods_of_the_gang_and_of_the_service(arena: Arena) -> None:
     arena.survive("pods of the gang and of the service deleted", delete, intervals=1)
 
 
-def test_the_kernel_ends_a_training_process_for_its_memory(arena: Arena) -> None:
+def test_run_survives_an_out_of_memory_kill_of_a_training_process(arena: Arena) -> None:
     def eat(gang: Gang) -> None:
         _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
         # The kernel kills the process with the highest score first.
@@ -56,4 +58,4 @@ def test_the_kernel_ends_a_training_process_for_its_memory(arena: Arena) -> None
         arena.kubectl(*command, check=False)
         trainer.wait(30)
 
-    arena.survive("out of memory", eat, intervals=1, change=slowly(0.2))
+    arena.survive("out of memory", eat, intervals=1, change=slow_steps(0.2))

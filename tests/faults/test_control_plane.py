@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster.platform import await_
 from tests.faults.arena import Arena
-from tests.faults.gangs import Gang, slowly
+from tests.faults.gangs import Gang, slow_steps
 
 Find = Callable[[Arena], list[psutil.Process]]
 
@@ -50,7 +50,7 @@ FAULTS = {
 def gang(arena: Arena, request: pytest.FixtureRequest) -> Iterator[Gang]:
     """Yield a gang that trains while all components are killed in turn."""
     faults = sum(item.path == request.path for item in request.session.items)
-    with arena.gang("control-plane", slowly(0.1 * faults), epochs=0.5) as made:
+    with arena.gang("control-plane", slow_steps(0.1 * faults), epochs=0.5) as made:
         yield made
 
 
@@ -65,10 +65,12 @@ def test_a_killed_cluster_component_does_not_disturb_training(
             process.kill()
 
     name, _, nodes = fault.partition(" on ")
-    arena.bystanders(f"{name} killed on {nodes}" if nodes else f"{name} killed", gang, kill)
+    arena.unaffected(f"{name} killed on {nodes}" if nodes else f"{name} killed", gang, kill)
 
 
-def test_the_gang_has_the_losses_of_an_undisturbed_run(arena: Arena, gang: Gang) -> None:
+def test_losses_of_the_disturbed_gang_equal_those_of_an_undisturbed_run(
+    arena: Arena, gang: Gang
+) -> None:
     gang.await_end()
     assert not gang.timeline.events("resume")
     arena.losses.check(gang.timeline.events())

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.platform import COLD_SECONDS, await_
 from tests.faults.arena import Arena
-from tests.faults.gangs import Gang, slowly
+from tests.faults.gangs import Gang, slow_steps
 
 SEED = 20261121
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack dev"
@@ -30,7 +30,7 @@ def changed(arena: Arena) -> Iterator[Arena]:
 
 
 @pytest.mark.parametrize("what", COMMANDS)
-def test_killed_updates_are_resumed(changed: Arena, what: str) -> None:
+def test_killed_updates_are_completed_by_the_next_one(changed: Arena, what: str) -> None:
     moments = random.Random(SEED)  # noqa: S311 - to be repeatable
 
     def kill_two(gang: Gang) -> None:
@@ -40,21 +40,23 @@ def test_killed_updates_are_resumed(changed: Arena, what: str) -> None:
         output = changed.platform.make("up")
         assert "(correct)" in output
 
-    changed.survive(f"`{what}` killed twice with all its processes", kill_two, change=slowly(0.3))
+    changed.survive(
+        f"`{what}` killed twice with all its processes", kill_two, change=slow_steps(0.3)
+    )
 
 
-def test_two_updates_at_once(changed: Arena) -> None:
+def test_second_concurrent_update_is_rejected_and_the_first_completes(changed: Arena) -> None:
     def both(gang: Gang) -> None:
         changed.platform.hyperparameters(seed=200, epochs=2)
         with changed.platform.started("up") as first:
             holder = changed.units.state / "lock.holder"
-            await_(holder.exists, "the first command at work")
+            await_(holder.exists, "the first command has started")
             assert "has been running since" in changed.platform.make("up", status=2)
             output, _ = first.communicate(timeout=COLD_SECONDS)
         assert first.returncode == 0, output
         assert re.search(r"accuracy (\d+\.\d+)%", output)
 
-    changed.survive("two `make up` commands at once", both, change=slowly(0.3))
+    changed.survive("two `make up` commands at once", both, change=slow_steps(0.3))
 
 
 def kill_after(arena: Arena, command: list[str], seconds: float) -> None:
@@ -69,7 +71,7 @@ def kill_after(arena: Arena, command: list[str], seconds: float) -> None:
         start_new_session=True,
     )
     time.sleep(seconds)
-    while found := below(process.pid):
+    while found := session_processes(process.pid):
         for one in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
@@ -78,7 +80,7 @@ def kill_after(arena: Arena, command: list[str], seconds: float) -> None:
     process.wait()
 
 
-def below(leader: int) -> list[psutil.Process]:
+def session_processes(leader: int) -> list[psutil.Process]:
     """Return the running processes of a session."""
     found = []
     for process in psutil.process_iter():

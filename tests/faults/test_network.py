@@ -1,4 +1,4 @@
-"""Dropped packets, unresolved names and a registry that is down."""
+"""Dropped packets, a DNS outage and a registry outage."""
 
 import contextlib
 import time
@@ -34,7 +34,7 @@ def dropped(arena: Arena) -> Iterator[None]:
             arena.units.inside(NODES[0], "iptables", "--wait", "--delete", "FORWARD", *rule)
 
 
-def test_packets_between_the_pods_are_dropped_for_some_seconds(arena: Arena) -> None:
+def test_run_survives_a_short_network_outage_between_pods(arena: Arena) -> None:
     def drop(gang: Gang) -> None:
         with dropped(arena):
             time.sleep(SHORT)
@@ -42,7 +42,7 @@ def test_packets_between_the_pods_are_dropped_for_some_seconds(arena: Arena) -> 
     arena.survive(f"no packets between pods for {SHORT} s", drop)
 
 
-def test_packets_between_the_pods_are_dropped_for_longer_than_peers_wait(arena: Arena) -> None:
+def test_run_survives_a_network_outage_longer_than_the_peer_timeout(arena: Arena) -> None:
     def drop(gang: Gang) -> None:
         with dropped(arena):
             time.sleep(LONG)
@@ -51,7 +51,7 @@ def test_packets_between_the_pods_are_dropped_for_longer_than_peers_wait(arena: 
     arena.survive(fault, drop, intervals=1)
 
 
-def test_names_do_not_resolve_while_a_gang_starts_again(arena: Arena) -> None:
+def test_gang_restarts_after_a_dns_outage(arena: Arena) -> None:
     def kill(gang: Gang) -> None:
         arena.units.container(arena.container(gang.pods[1]))[0].kill()
         arena.units.keep_down(NODES[0], "coredns", 15)
@@ -59,7 +59,7 @@ def test_names_do_not_resolve_while_a_gang_starts_again(arena: Arena) -> None:
     arena.survive("DNS down for 15 s while a gang restarts", kill, intervals=1, new_gang=True)
 
 
-def test_the_registry_is_down_while_a_new_version_is_rolled_out(arena: Arena) -> None:
+def test_rollout_completes_after_a_registry_outage(arena: Arena) -> None:
     deployment = ["deployment/digits", "-n", NAMESPACE]
     (container,) = arena.get(*deployment)["spec"]["template"]["spec"]["containers"]
 
@@ -72,13 +72,13 @@ def test_the_registry_is_down_while_a_new_version_is_rolled_out(arena: Arena) ->
             arena.kubectl("set", "image", *deployment, image)
             down.result()
         assert not rolled_out(arena)
-        await_(lambda: rolled_out(arena), "the new version is there")
+        await_(lambda: rolled_out(arena), "the new version is rolled out")
 
     try:
         arena.survive("registry down for 15 s during a rollout", roll_out)
     finally:
         arena.kubectl("rollout", "undo", *deployment)
-        await_(lambda: rolled_out(arena), "the old version is there")
+        await_(lambda: rolled_out(arena), "the old version is restored")
         arena.settle()
 
 

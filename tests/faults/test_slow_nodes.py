@@ -118,11 +118,11 @@ def nodes_of(platform: Platform, run: str) -> list[str]:
 
 
 def failures(checkpoints: Path, run: str) -> str:
-    """Return what the failure recorder has kept of the run: termination messages and logs."""
+    """Return the termination messages and logs of the run that the failure recorder saved."""
     return "\n".join(path.read_text() for path in checkpoints.glob(f"{run}/failures/*/*"))
 
 
-def test_a_gang_names_a_slow_node_and_trains_on_the_other(
+def test_gang_reports_a_slow_node_and_trains_on_the_other_one(
     platform: Platform, checkpoints: Path
 ) -> None:
     with filled(platform, SLOW, left=1), slow(SLOW):
@@ -132,7 +132,7 @@ def test_a_gang_names_a_slow_node_and_trains_on_the_other(
             await_(lambda: nodes_of(platform, run) == wanted, f"pods on {wanted}")
         await_(lambda: cordoned(platform), f"{SLOW} is cordoned")
         await_(lambda: nodes_of(platform, run) == [GOOD] * 3, f"the gang is on {GOOD}")
-        await_(lambda: finished(platform, run), "the gang has trained")
+        await_(lambda: finished(platform, run), "the gang has finished training")
     conditions = platform.kubectl("get", "node", SLOW)["status"]["conditions"]
     (found,) = (each for each in conditions if each["type"] == "GpuUnhealthy")
     assert (found["status"], found["reason"]) == ("True", "SlowInGangs")

@@ -7,14 +7,14 @@ from typing import Any
 
 from tests.cluster.platform import await_
 from tests.faults.arena import Arena
-from tests.faults.gangs import Gang, slowly
+from tests.faults.gangs import Gang, slow_steps
 
 CLAIM = "/var/lib/shared-volumes/checkpoints"
 SMALL = 64
 """MiB of the claim that is filled."""
 
 
-def test_a_damaged_newest_checkpoint(arena: Arena) -> None:
+def test_run_resumes_from_an_earlier_checkpoint_if_the_newest_is_damaged(arena: Arena) -> None:
     def damage(gang: Gang) -> None:
         # Only rank 0 writes here, and it must not write another checkpoint after the damage.
         found = [arena.units.container(arena.container(pod))[0] for pod in gang.pods]
@@ -28,10 +28,10 @@ def test_a_damaged_newest_checkpoint(arena: Arena) -> None:
         file.write_bytes(content)
 
     fault = "all containers killed, newest checkpoint corrupted by one bit"
-    arena.survive(fault, damage, intervals=2, change=slowly(0.1))
+    arena.survive(fault, damage, intervals=2, change=slow_steps(0.1))
 
 
-def test_a_full_claim(arena: Arena) -> None:
+def test_run_survives_a_full_claim(arena: Arena) -> None:
     node = "gpu-node-1"
 
     def alone(pod: dict[str, Any]) -> None:
@@ -41,7 +41,9 @@ def test_a_full_claim(arena: Arena) -> None:
 
     def fill(gang: Gang) -> None:
         inside = Path(f"/proc/{arena.units.node(node).pid}/root") / CLAIM.lstrip("/")
-        assert inside.stat().st_dev != inside.parent.stat().st_dev, "it is the machine's own disk"
+        assert inside.stat().st_dev != inside.parent.stat().st_dev, (
+            "refusing to fill the host's disk"
+        )
         filler = inside / "filler"
         with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
             for _ in range(SMALL * 16):

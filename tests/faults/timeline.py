@@ -14,7 +14,7 @@ from tests.cluster.background import Background
 
 @dataclass(frozen=True)
 class Event:
-    """Event of the training program; `at` is the runtime's timestamp in seconds."""
+    """Event of the training program; `at` is the container runtime's timestamp in seconds."""
 
     at: float
     body: dict[str, Any]

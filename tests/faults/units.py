@@ -49,7 +49,7 @@ class Units:
     def _noted(self, node: str, file: Path) -> psutil.Process:
         text, init = file.read_text(), self.node(node)
         if not text:  # its supervisor is about to write it
-            raise LookupError(f"{file.stem} of {node} is being started")
+            raise LookupError(f"{file.stem} on {node} has started")
         number = int(text)
         namespace = Path(f"/proc/{init.pid}/ns/pid").readlink()
         for process in init.children(recursive=True):
@@ -57,7 +57,7 @@ class Units:
                 same = Path(f"/proc/{process.pid}/ns/pid").readlink() == namespace
                 if same and _inner(process) == number:
                     return process
-        raise LookupError(f"{file.stem} of {node} is not running")
+        raise LookupError(f"{file.stem} on {node} is not running")
 
     def container(self, container: str) -> list[psutil.Process]:
         """Return the processes of a container ID, PID 1 first."""

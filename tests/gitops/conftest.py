@@ -1,4 +1,4 @@
-"""Certificates of code hosts, which all clients of a process read only once."""
+"""TLS certificates, loaded only once in a test process."""
 
 import ssl
 from functools import cache
@@ -10,5 +10,5 @@ _create_context = cache(ssl.create_default_context)
 
 @pytest.fixture(autouse=True)
 def certificates_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Share the certificates of clients: reading them takes longer than most of these tests."""
+    """Share one TLS context: loading certificates takes longer than most of these tests."""
     monkeypatch.setattr(ssl, "create_default_context", _create_context)

@@ -16,7 +16,7 @@ BOT = "report-bot"
 
 @dataclass
 class State:
-    """The state of a CI host, and every request that would send a notification."""
+    """State of a code host, and the requests that would send notifications."""
 
     notes: list[dict[str, Any]] = field(default_factory=list)
     issues: list[dict[str, Any]] = field(default_factory=list)
@@ -160,7 +160,7 @@ class _GitLab(_Handler):
 
 @contextmanager
 def serving(name: str) -> Iterator[tuple[State, dict[str, str]]]:
-    """Yield the state of a host, and the environment in which the product finds it."""
+    """Run a server; yield its state and the environment variables that point to it."""
     state = State()
     base = _GitHub if name == "github" else _GitLab
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (base,), {"state": state}))

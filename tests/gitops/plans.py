@@ -34,7 +34,7 @@ def step(
     retain: bool = False,
     keys: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Return a `resourcePreEvent`. The name defaults to that of the object."""
+    """Return a `resourcePreEvent`. The name defaults to the object's name."""
     manifest = new or old
     assert manifest is not None
     flags = {"protect": protect, "retainOnDelete": retain}
@@ -59,7 +59,7 @@ def step(
 def refreshed(
     operation: str, old: Manifest, new: Manifest | None = None, **options: Any
 ) -> list[dict[str, Any]]:
-    """Return the events of a refresh about an object: the read, then its result."""
+    """Return the events that a refresh emits for an object: the read, then the result."""
     (begin,) = step("refresh", old, old, **options).values()
     (result,) = step(operation, old, new, **options).values()
     return [{"resourcePreEvent": begin}, {"resOutputsEvent": result}]

@@ -29,7 +29,7 @@ from gitops.environments.difference import settings_of
         ("gitops/config/prices.yaml", set()),
     ],
 )
-def test_a_file_affects_its_environment_or_all_or_none(file: str, stacks: set[str]) -> None:
+def test_changed_file_affects_the_expected_environments(file: str, stacks: set[str]) -> None:
     assert {s for s in ("prod", "staging") if changed.affects(["LICENSE", file], s)} == stacks
 
 
@@ -43,7 +43,7 @@ def test_every_source_of_an_image_affects_its_stack(stack: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with two environments, of which a branch has changed one."""
+    """Return a repository with three environments and a branch that changes one of them."""
     monkeypatch.setattr(changed, "PROJECT", tmp_path)
     for name in ("prod", "dev", "staging"):
         (tmp_path / f"Pulumi.{name}.yaml").write_text("config: {}\n")
@@ -71,12 +71,14 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return found
 
 
-def test_changes_of_a_branch_are_listed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_environments_changed_on_a_branch_are_listed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert listed(capsys, "--base", "main") == ["prod"]
     assert listed(capsys, "--base", "main", "--skip", "prod") == []
 
 
-def test_sources_that_only_a_configuration_names_are_found(
+def test_custom_image_sources_in_the_configuration_are_found(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build = '{dockerfile: "./images/Dockerfile", sources: [our-code/]}'
@@ -113,7 +115,7 @@ def test_sources_that_only_a_configuration_names_are_found(
         ("{gpu_hours: 100}", False),
     ],
 )
-def test_prices_affect_stacks_with_a_money_budget(
+def test_price_changes_affect_only_stacks_with_a_money_budget(
     file: str, budget: str, affected: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text(f"config: {{budget: {budget}}}\n")
@@ -134,7 +136,9 @@ def test_prices_affect_stacks_with_a_money_budget(
         ("[./a//b/./c/]", "a/b/c/file.py"),
     ],
 )
-def test_sources_are_found_in_every_notation(sources: str, file: str, tmp_path: Path) -> None:
+def test_image_sources_are_found_in_every_yaml_notation(
+    sources: str, file: str, tmp_path: Path
+) -> None:
     text = f'# This isn\'t a "source".\nimage:\n  dockerfile: Dockerfile\n  sources: {sources}\n'
     (tmp_path / "Pulumi.dev.yaml").write_text(text)
     assert changed.affects([file], "dev", tmp_path)
@@ -142,7 +146,7 @@ def test_sources_are_found_in_every_notation(sources: str, file: str, tmp_path: 
     assert changed.affects(["other/file.py", "src/file.py"], "dev", tmp_path) == everything
 
 
-def test_the_old_paths_of_renamed_files_are_listed(
+def test_old_paths_of_renamed_files_count_as_changed(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (project / "Pulumi.dev.yaml").write_text("config: {sources: [our-code]}\n")
@@ -203,7 +207,7 @@ def test_updates_of_a_child_pipeline_run_one_after_the_other() -> None:
     assert pipeline["update-prod"]["environment"] == {"name": "prod"}
 
 
-def test_a_child_pipeline_of_forks_has_no_environment() -> None:
+def test_child_pipeline_for_forks_has_no_environment() -> None:
     assert "environment" not in changed.child_pipeline("rendered", ["prod"], [])["rendered-prod"]
 
 
@@ -211,7 +215,7 @@ def test_a_child_pipeline_is_never_empty() -> None:
     assert set(changed.child_pipeline("update", [], [])) == {"include", "no-environment"}
 
 
-def test_later_changes_of_the_base_are_ignored(
+def test_later_commits_on_the_base_are_ignored(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     git(project, "checkout", "--quiet", "main")
@@ -222,7 +226,7 @@ def test_later_changes_of_the_base_are_ignored(
 
 
 @pytest.mark.parametrize("base", ["", "0" * 40, "nowhere"])
-def test_no_base_lists_all_environments_with_prod_last(
+def test_unknown_base_lists_all_environments_with_prod_last(
     base: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert listed(capsys, "--base", base) == ["dev", "staging", "prod"]
@@ -235,7 +239,7 @@ def test_an_option_is_not_accepted_as_a_revision(
     assert "not a Git revision" in capsys.readouterr().err
 
 
-def test_it_needs_only_python_and_git() -> None:
+def test_changed_command_needs_only_python_and_git() -> None:
     command = [sys.executable, "-S", "-m", "gitops", "changed"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ HOST_VARIABLES = (
 
 @pytest.fixture(params=["github", "gitlab"])
 def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
-    """A code host, with the environment pointing to it."""
+    """Run a code host, and set the environment variables that point to it."""
     for name in HOST_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     with serving(request.param) as (state, environment):
@@ -45,9 +45,9 @@ def test_a_second_run_updates_the_same_comment(host: State, tmp_path: Path) -> N
     assert [note["body"].splitlines()[-1] for note in host.notes] == ["second"]
 
 
-def test_an_unchanged_text_notifies_no_one(host: State, tmp_path: Path) -> None:
+def test_unchanged_report_is_not_sent_again(host: State, tmp_path: Path) -> None:
     comment(report(tmp_path, "same"))
-    # Hosts trim texts, and some change line endings.
+    # Hosts trim the text, and some change line endings.
     host.notes[0]["body"] = host.notes[0]["body"].strip().replace("\n", "\r\n")
     host.writes.clear()
     assert comment(report(tmp_path, "same")) == 0
@@ -69,7 +69,7 @@ def test_the_comment_is_found_on_a_later_page(host: State, tmp_path: Path) -> No
     assert host.notes[-1]["body"].endswith("second\n")
 
 
-def test_a_comment_of_another_author_is_not_changed(host: State, tmp_path: Path) -> None:
+def test_comment_by_another_author_is_not_changed(host: State, tmp_path: Path) -> None:
     someone = {"user": {"login": "someone"}, "author": {"username": "someone"}}
     forged = f"{marker('preview', 'prod')}\nnothing to see"
     host.notes.append({"id": 1, "body": forged, **someone})
@@ -116,7 +116,7 @@ def test_comments_about_stacks_that_are_no_longer_affected_are_marked(
     assert len(host.notes) == 3
 
 
-def test_a_list_that_does_not_contain_stacks_is_rejected(host: State, tmp_path: Path) -> None:
+def test_invalid_list_of_affected_stacks_is_rejected(host: State, tmp_path: Path) -> None:
     for wrong in ("prod", "{}", "[1]"):
         with pytest.raises(SystemExit):
             comment("--affected", wrong)
@@ -157,14 +157,14 @@ def test_an_issue_has_the_title_of_its_report(
     assert [issue["title"] for issue in host.issues] == [title]
 
 
-def test_drift_and_changes_that_are_not_applied_are_two_issues(host: State, tmp_path: Path) -> None:
+def test_drift_and_unapplied_changes_are_separate_issues(host: State, tmp_path: Path) -> None:
     drift, preview = (report(tmp_path, "differs", kind=kind) for kind in ("drift", "preview"))
     assert main(["comment", drift, "--issue"]) == main(["comment", preview, "--issue"]) == 0
     assert main(["comment", drift, "--issue", "--close"]) == 0
     assert [issue["state"] == "closed" for issue in host.issues] == [True, False]
 
 
-def test_a_rejected_request_names_the_permission_and_never_the_token(
+def test_error_for_a_rejected_request_names_the_permission_but_not_the_token(
     host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "wrong-token")
@@ -188,7 +188,7 @@ def test_an_invalid_report_is_not_published(
     assert host.writes == []
 
 
-def test_in_a_workflow_the_number_and_the_author_are_those_of_the_run(
+def test_workflow_run_provides_the_number_and_the_author(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = tmp_path / "event.json"
@@ -213,7 +213,7 @@ def test_white_space_around_a_token_is_ignored(
     assert comment(report(tmp_path, "x")) == 0
 
 
-def test_a_missing_token_names_the_variables(
+def test_error_for_a_missing_token_names_the_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in HOST_VARIABLES:
@@ -236,7 +236,7 @@ def test_temporary_failures_are_retried(host: State, tmp_path: Path, status: int
     assert len(host.notes) == 1
 
 
-def test_a_renamed_repository_is_followed_on_its_host(host: State, tmp_path: Path) -> None:
+def test_redirects_are_followed_only_to_the_same_host(host: State, tmp_path: Path) -> None:
     prefix = "/api/v4/projects/42/merge_requests/7/notes" if "api/v4" in host_url() else ""
     target = f"{host.url}{prefix or '/repos/team/platform/issues/7/comments'}"
     host.answers = [(301, {"Location": target}, "")] * 2
@@ -259,7 +259,7 @@ def host_url() -> str:
         ((403, {"X-RateLimit-Remaining": "0"}, "{}"), "rate limit"),
     ],
 )
-def test_an_unexpected_answer_is_an_error_without_traceback(
+def test_unexpected_response_is_reported_without_a_traceback(
     answer: tuple[int, dict[str, str], str],
     expected: str,
     host: State,
@@ -286,7 +286,7 @@ def test_an_invalid_token_is_not_printed(
 @pytest.mark.parametrize(
     "event", [None, "{", "[]", '{"pull_request": null}', "é".encode("latin-1")]
 )
-def test_an_unexpected_event_is_an_error_without_traceback(
+def test_invalid_event_file_is_reported_without_a_traceback(
     event: str | bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     file = tmp_path / "event.json"
@@ -301,7 +301,7 @@ def test_an_unexpected_event_is_an_error_without_traceback(
     assert "error: " in capsys.readouterr().err
 
 
-def test_a_report_that_is_not_utf_8_is_an_error_without_traceback(
+def test_report_that_is_not_utf_8_is_rejected_without_a_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "comment.md"

@@ -13,7 +13,7 @@ from tests.infra import jobs
 from tests.policies import manifests
 
 
-def of(*found: dict[str, Any]) -> list[Demand]:
+def demands_of(*found: dict[str, Any]) -> list[Demand]:
     return demands([View(Resource(plans.kind(m), m)) for m in found])
 
 
@@ -21,31 +21,31 @@ KINDS = ["volcano_job", "batch_job", "pytorch_job", "deployment"]
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_gpus_of_every_kind_are_found(name: str) -> None:
-    found = of(getattr(manifests, name)())
+def test_gpus_are_found_in_every_kind_of_workload(name: str) -> None:
+    found = demands_of(getattr(manifests, name)())
     assert found
     assert all(demand.gpus for demand in found)
     assert all(demand.pods for demand in found)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in JOB_KINDS if kind not in ("plain", "notebook")])
-def test_every_kind_of_job_requests_its_nodes_times_its_gpus_in_its_queue(kind: str) -> None:
-    found = of(*jobs.objects(jobs.job(kind, nodes=4, gpus_per_node=4)))
-    taking = [demand for demand in found if demand.gpus]
-    assert sum(d.total(d.requests, "nvidia.com/gpu") for d in taking) == 16
-    assert {(d.queue, d.role) for d in taking} == {("research", "training")}
+def test_every_job_kind_requests_nodes_times_gpus_in_its_queue(kind: str) -> None:
+    found = demands_of(*jobs.objects(jobs.job(kind, nodes=4, gpus_per_node=4)))
+    with_gpus = [demand for demand in found if demand.gpus]
+    assert sum(d.total(d.requests, "nvidia.com/gpu") for d in with_gpus) == 16
+    assert {(d.queue, d.role) for d in with_gpus} == {("research", "training")}
 
 
 @pytest.mark.parametrize(("gpus", "role"), [(1, "interactive"), (4, "training")])
 def test_a_notebook_requests_its_gpus_in_its_queue(gpus: int, role: str) -> None:
-    (demand,) = of(*jobs.objects(jobs.job("notebook", gpus_per_node=gpus)))
+    (demand,) = demands_of(*jobs.objects(jobs.job("notebook", gpus_per_node=gpus)))
     assert demand.total(demand.requests, "nvidia.com/gpu") == gpus
     assert (demand.queue, demand.role) == ("research", role)
 
 
 @pytest.mark.parametrize("kind", kinds_that_support("state: suspended"))
 def test_a_suspended_job_requests_nothing(kind: JobKind) -> None:
-    found = of(*jobs.objects(jobs.job(kind, nodes=4, state="suspended")))
+    found = demands_of(*jobs.objects(jobs.job(kind, nodes=4, state="suspended")))
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in found) == 0
 
 
@@ -55,38 +55,38 @@ def test_a_pod_requests_the_larger_of_all_containers_and_each_init_container() -
     pod["containers"].append({"name": "b", "resources": {"requests": {"nvidia.com/gpu": 1}}})
     big = {"name": "i", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "64"}}}
     pod["initContainers"] = [big, big]
-    (demand,) = of(job)
+    (demand,) = demands_of(job)
     assert demand.gpus == {"nvidia.com/gpu": Decimal(3)}
     assert demand.requests["cpu"] == 64
     assert demand.total(demand.requests, "nvidia.com/gpu") == 6
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpu", "volcano.sh/vgpu-number"])
-def test_amounts_of_a_gpus_memory_are_no_gpus(name: str) -> None:
+def test_gpu_memory_does_not_count_as_gpus(name: str) -> None:
     job = plans.volcano_job()
     (container,) = job["spec"]["tasks"][0]["template"]["spec"]["containers"]
     memory = {"nvidia.com/gpumem": "3000", "volcano.sh/vgpu-memory": "3000"}
     container["resources"]["limits"] = {name: "1", **memory}
-    (demand,) = of(job)
+    (demand,) = demands_of(job)
     assert demand.gpus == {name: 1}
 
 
-def test_a_sidecar_runs_alongside_the_others() -> None:
+def test_sidecar_requests_are_added_to_the_containers() -> None:
     job = plans.volcano_job(gpus=2)
     pod = job["spec"]["tasks"][0]["template"]["spec"]
     sidecar = {"resources": {"limits": {"nvidia.com/gpu": "1"}}, "restartPolicy": "Always"}
     pod["initContainers"] = [{"name": "i", **sidecar}]
-    (demand,) = of(job)
+    (demand,) = demands_of(job)
     assert demand.gpus == {"nvidia.com/gpu": Decimal(3)}
 
 
-def test_a_sidecar_also_runs_alongside_later_init_containers() -> None:
+def test_sidecar_requests_are_added_to_later_init_containers() -> None:
     job = plans.volcano_job(gpus=2)
     pod = job["spec"]["tasks"][0]["template"]["spec"]
     first, last = ({"name": n, "resources": {"limits": {"cpu": "60"}}} for n in "ac")
     sidecar = {"name": "b", "restartPolicy": "Always", "resources": {"limits": {"cpu": "10"}}}
     pod["initContainers"] = [first, sidecar, last]
-    (demand,) = of(job)
+    (demand,) = demands_of(job)
     assert demand.requests["cpu"] == 70
 
 
@@ -98,18 +98,18 @@ def test_an_autoscaler_decides_the_number_of_pods() -> None:
         "metadata": plans.metadata("digits"),
         "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 5},
     }
-    (demand,) = of(plans.deployment(replicas=None), scaler)
+    (demand,) = demands_of(plans.deployment(replicas=None), scaler)
     assert (demand.min_pods, demand.pods) == (1, 5)
 
 
-def test_keda_decides_the_number_of_pods_and_may_end_the_last() -> None:
+def test_keda_decides_the_number_of_pods_and_may_scale_to_zero() -> None:
     scaler = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
         "metadata": plans.metadata("digits"),
         "spec": {"scaleTargetRef": {"name": "digits"}, "maxReplicaCount": 5},
     }
-    (demand,) = of(plans.deployment(replicas=None), scaler)
+    (demand,) = demands_of(plans.deployment(replicas=None), scaler)
     assert (demand.min_pods, demand.pods) == (0, 5)
 
 
@@ -122,18 +122,20 @@ def test_keda_decides_the_number_of_pods_and_may_end_the_last() -> None:
         ({"affinity": ("NotIn", ["A"])}, None),
     ],
 )
-def test_the_model_is_the_one_that_pods_select(fields: dict[str, Any], product: str | None) -> None:
+def test_gpu_model_comes_from_the_pods_node_selection(
+    fields: dict[str, Any], product: str | None
+) -> None:
     if "affinity" in fields:
         operator, values = fields["affinity"]
         expression = {"key": "nvidia.com/gpu.product", "operator": operator, "values": values}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
         fields = {"affinity": {"nodeAffinity": required}}
-    (demand,) = of(plans.volcano_job(**fields))
+    (demand,) = demands_of(plans.volcano_job(**fields))
     assert demand.product == product
 
 
-def test_the_queue_of_a_declared_pod_group_is_the_queue_of_its_pods() -> None:
+def test_pods_get_the_queue_of_their_podgroup() -> None:
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -152,11 +154,11 @@ def test_the_queue_of_a_declared_pod_group_is_the_queue_of_its_pods() -> None:
         "metadata": plans.metadata("sweep"),
         "spec": {"minMember": 3, "queue": "research"},
     }
-    demand = next(iter(of(job, group)))
+    demand = next(iter(demands_of(job, group)))
     assert (demand.queue, demand.pods, demand.role) == ("research", 3, "training")
 
 
-def test_a_train_job_counts_nodes_and_knows_when_it_does_not() -> None:
+def test_train_job_without_a_node_count_has_unknown_pods() -> None:
     trainer = {"resourcesPerNode": {"limits": {"nvidia.com/gpu": "8"}}, "numNodes": 4}
     job = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -164,9 +166,9 @@ def test_a_train_job_counts_nodes_and_knows_when_it_does_not() -> None:
         "metadata": plans.metadata("llm"),
         "spec": {"runtimeRef": {"name": "torch"}, "trainer": trainer},
     }
-    (demand,) = of(job)
+    (demand,) = demands_of(job)
     assert demand.total(demand.requests, "nvidia.com/gpu") == 32
     del trainer["numNodes"]
-    (demand,) = of(job)
+    (demand,) = demands_of(job)
     assert demand.pods is None
     assert demand.total(demand.requests, "nvidia.com/gpu") == 0

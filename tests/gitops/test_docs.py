@@ -1,4 +1,4 @@
-"""The pages about pull requests and environments: their commands and facts are correct."""
+"""Commands and facts in the pages about pull requests, environments and runs."""
 
 import re
 import shlex
@@ -24,24 +24,22 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_one_that_the_program_accepts(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_on_the_pages_are_valid(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, _, _, name, *arguments = shlex.split(command)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main([name, *(a for a in arguments if a != "--help"), "--help"])
-    assert left.value.code == 0
+    assert exited.value.code == 0
     known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     assert {a for a in arguments if a.startswith("--")} <= known
 
 
-def test_the_exit_statuses_are_those_of_the_program() -> None:
+def test_all_exit_statuses_are_documented() -> None:
     rows = re.findall(r"^\| (\d+) \|", PAGES[0].read_text(), re.MULTILINE)
     assert sorted(map(int, rows)) == sorted([UNCHANGED, CHANGES, BLOCKED, FAILED, USAGE])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_named_in_a_page_exists(page: Path) -> None:
+def test_every_file_named_on_a_page_exists(page: Path) -> None:
     text = page.read_text()
     named = set(re.findall(r"`((?:gitops|policies|\.github)/[\w./-]+)`", text))
     linked = {f"docs/{target}" for target in re.findall(r"\]\(([\w.-]+)\)", text)}
@@ -50,7 +48,7 @@ def test_every_file_named_in_a_page_exists(page: Path) -> None:
         assert (CHECKOUT / name).exists(), name
 
 
-def test_every_workflow_has_its_row() -> None:
+def test_every_workflow_is_documented() -> None:
     text = PAGES[0].read_text()
     for file in (CHECKOUT / ".github" / "workflows").glob("*.yml"):
         assert f".github/workflows/{file.name}" in text

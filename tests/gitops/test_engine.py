@@ -1,4 +1,4 @@
-"""Calls of `pulumi`, replaced by a program that prints its arguments."""
+"""Calls of `pulumi`, which is replaced by a script that records its arguments."""
 
 import json
 import os
@@ -26,15 +26,15 @@ if "--show-secrets" in arguments:
     print(open(os.environ["SECRETS"]).read())
     sys.exit(int(os.environ.get("STATUS", "0")))
 time.sleep(float(os.environ.get("SLEEP", "0")))
-print("said on stdout")
-print("said on stderr", file=sys.stderr)
+print("printed to stdout")
+print("printed to stderr", file=sys.stderr)
 sys.exit(int(os.environ.get("STATUS", "0")))
 """
 
 
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    """Yield a stack in a directory, and a `pulumi` that prints its arguments."""
+    """Return a stack, and put a fake `pulumi` on the PATH that records its arguments."""
     program = tmp_path / "bin" / "pulumi"
     program.parent.mkdir()
     program.write_text(PULUMI.format(python=sys.executable))
@@ -43,7 +43,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
     return Stack("prod", tmp_path, variables={"MINE": "yes"})
 
 
-def test_a_preview_has_its_own_event_log_deleted_with_it(stack: Stack) -> None:
+def test_each_preview_has_an_event_log_that_is_deleted_with_it(stack: Stack) -> None:
     with Preview(stack, None) as one, Preview(stack, None) as other:
         assert one.wait().status == other.wait().status == 0
         assert one.log != other.log
@@ -57,7 +57,7 @@ def test_a_preview_has_its_own_event_log_deleted_with_it(stack: Stack) -> None:
     assert reported["arguments"][:3] == ["preview", "--stack", "prod"]
 
 
-def test_a_refresh_compares_the_state_without_the_program(stack: Stack) -> None:
+def test_refresh_runs_without_the_program_and_policies(stack: Stack) -> None:
     with Preview(stack, None, refresh=True) as preview:
         preview.wait()
         arguments = json.loads(preview.log.read_text())["arguments"]
@@ -74,14 +74,14 @@ def test_a_plan_is_saved_in_a_new_directory(stack: Stack, tmp_path: Path) -> Non
     assert file.parent.is_dir()
 
 
-def test_the_pack_and_its_configuration_are_passed(stack: Stack, tmp_path: Path) -> None:
+def test_policy_pack_and_its_configuration_are_passed(stack: Stack, tmp_path: Path) -> None:
     pack = Pack(tmp_path / "policies", tmp_path / "prod.json")
     with Preview(stack, pack) as preview:
         ended = preview.wait()
         arguments = json.loads(preview.log.read_text())["arguments"]
     assert {"--policy-pack", "--policy-pack-config"} <= set(arguments)
-    assert "said on stdout" in ended.output
-    assert "said on stderr" in ended.output
+    assert "printed to stdout" in ended.output
+    assert "printed to stderr" in ended.output
 
 
 def test_an_abandoned_preview_is_terminated(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,9 @@ def test_an_abandoned_preview_is_terminated(stack: Stack, monkeypatch: pytest.Mo
     assert preview._process.returncode is not None
 
 
-def test_progress_is_reported_while_it_runs(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_during_a_preview(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLEEP", "1.5")
     reported: list[int] = []
     with Preview(stack, None) as preview:
@@ -106,13 +108,11 @@ def test_a_failure_is_reported_with_its_diagnostics(
 ) -> None:
     monkeypatch.setenv("STATUS", "255")
     assert run(stack, "stack", "ls").status == 255
-    with pytest.raises(GitopsError, match="`pulumi stack ls` failed:\nsaid on stdout"):
+    with pytest.raises(GitopsError, match="`pulumi stack ls` failed:\nprinted to stdout"):
         run_or_fail(stack, "stack", "ls")
 
 
-def test_a_missing_pulumi_is_reported_with_its_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pulumi_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GitopsError, match="`pulumi` is not on the PATH"):
         run(Stack("prod", tmp_path), "version")
@@ -128,7 +128,7 @@ encryptionsalt: v1:x
 """
 
 
-def test_every_secret_is_found_where_it_occurs(
+def test_all_secret_values_are_collected(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack.file.write_text(CONFIGURATION)
@@ -156,7 +156,7 @@ def test_a_stack_without_secrets_needs_no_passphrase(
     assert list(secure_paths({"a": [{"secure": "x"}], "b": {"secure": "y", "c": 1}})) == [("a", 0)]
 
 
-def test_undecryptable_secrets_exit_with_a_remedy(
+def test_error_for_undecryptable_secrets_names_the_passphrase(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack.file.write_text(CONFIGURATION)

@@ -40,7 +40,7 @@ def published(*steps: dict[str, Any]) -> str:
         {"args": ["--api-key", "sk-live-0123456789abcdef"]},
     ],
 )
-def test_a_literal_secret_of_a_pod_is_not_published(container: dict[str, Any]) -> None:
+def test_literal_secret_in_a_pod_is_not_published(container: dict[str, Any]) -> None:
     for step in (
         plans.step("create", new=job(**container)),
         plans.step("delete", job(**container)),
@@ -63,13 +63,13 @@ def test_a_token_inside_an_annotation_or_a_file_is_not_published() -> None:
     assert "mode=fast" in text
 
 
-def test_other_values_stay_visible() -> None:
+def test_ordinary_values_stay_visible() -> None:
     env = [{"name": "NCCL_DEBUG", "value": "WARNING"}]
     assert "WARNING" in published(plans.step("create", new=job(env=env)))
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
-def test_a_terminated_preview_leaves_no_directory(tmp_path: Path, ending: int) -> None:
+def test_terminated_preview_leaves_no_temporary_directory(tmp_path: Path, ending: int) -> None:
     programs, scratch = tmp_path / "bin", tmp_path / "scratch"
     programs.mkdir()
     scratch.mkdir()
@@ -86,9 +86,9 @@ def test_a_terminated_preview_leaves_no_directory(tmp_path: Path, ending: int) -
         env=os.environ | variables,
         stderr=subprocess.DEVNULL,
     )
-    waited = time.monotonic() + 30
-    # Wait for a directory: Python first creates a temporary file there to check that it can.
-    while not any(scratch.glob("gpu-platform-*/")) and time.monotonic() < waited:
+    deadline = time.monotonic() + 30
+    # Wait for a directory: Python first creates a temporary file to check that it can write.
+    while not any(scratch.glob("gpu-platform-*/")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert any(scratch.glob("gpu-platform-*/"))
     process.send_signal(ending)

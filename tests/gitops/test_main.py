@@ -7,27 +7,27 @@ from gitops.__main__ import main
 from gitops.preview import command as preview
 
 
-def test_invalid_arguments_exit_with_their_own_status(
+def test_usage_errors_have_a_separate_exit_status(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    none = ["simulate", "--snapshot", "cluster.yaml", "--repeat", "0"]
-    for arguments in ([], ["preview"], ["prewiev"], ["preview", "--stak", "x"], none):
-        with pytest.raises(SystemExit) as left:
+    invalid_repeat = ["simulate", "--snapshot", "cluster.yaml", "--repeat", "0"]
+    for arguments in ([], ["preview"], ["prewiev"], ["preview", "--stak", "x"], invalid_repeat):
+        with pytest.raises(SystemExit) as exited:
             main(arguments)
-        assert left.value.code == 64
+        assert exited.value.code == 64
     assert "usage:" in capsys.readouterr().err
 
 
 def test_help_describes_the_exit_statuses_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main(["preview", "--help"])
-    assert left.value.code == 0
+    assert exited.value.code == 0
     output = capsys.readouterr().out
     for words in ("exit status", "examples", "--rendered --base", "nothing changes", "3 "):
         assert words in output
 
 
-def test_a_missing_package_is_named(
+def test_error_names_the_missing_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(_: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_written_is_reported_in_one_line(
         (["--stack", "prod", "--policy-pack-config", "none.json"], 1, "none.json does not exist"),
     ],
 )
-def test_contradictory_options_are_rejected_first(
+def test_invalid_options_are_rejected_before_the_preview(
     arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["preview", *arguments]) == status

@@ -21,11 +21,11 @@ RESOURCES: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "resource", RESOURCES, ids=lambda r: f"{r['kind']}-{r['metadata']['name']}"
 )
-def test_the_operator_s_schema_accepts_it(resource: dict[str, Any]) -> None:
+def test_resources_match_the_operators_schema(resource: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(resource)
 
 
-def test_the_schema_rejects_what_it_should() -> None:
+def test_schema_rejects_unknown_fields() -> None:
     stack = {**RESOURCES[0], "spec": {**RESOURCES[0]["spec"], "policyPacks": []}}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate(stack)
@@ -48,18 +48,18 @@ def test_dev_staging_and_prod_have_a_stack_and_a_program_each() -> None:
     assert referred == programs
 
 
-def test_deleting_the_stack_resource_affects_nothing_else() -> None:
+def test_deleting_a_stack_resource_destroys_nothing() -> None:
     assert not any(r["spec"].get("destroyOnFinalize") for r in of_kind("Stack"))
 
 
-def test_secrets_come_from_secrets_only() -> None:
+def test_secret_values_come_only_from_kubernetes_secrets() -> None:
     for resource in of_kind("Stack"):
         for reference in resource["spec"]["envRefs"].values():
             assert reference["type"] == "Secret"
             assert set(reference) == {"type", "secret"}
 
 
-def test_a_team_waits_for_the_platform_of_its_environment() -> None:
+def test_prerequisites_of_each_stack_exist() -> None:
     stacks = {(r["metadata"]["namespace"], r["metadata"]["name"]) for r in of_kind("Stack")}
     for resource in of_kind("Stack"):
         for needed in resource["spec"].get("prerequisites", []):

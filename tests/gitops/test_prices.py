@@ -7,7 +7,7 @@ from gitops.errors import GitopsError
 from gitops.prices import load
 
 
-def test_every_environment_of_the_repository_is_in_the_table() -> None:
+def test_price_table_contains_every_environment() -> None:
     stacks = {file.name.split(".")[1] for file in CHECKOUT.glob("Pulumi.*.yaml")}
     table = load()
     assert stacks <= set(table.environments)
@@ -29,7 +29,9 @@ def test_every_environment_of_the_repository_is_in_the_table() -> None:
         ("", "is invalid"),
     ],
 )
-def test_a_wrong_table_names_file_key_and_value(text: str, message: str, tmp_path: Path) -> None:
+def test_error_for_an_invalid_table_names_the_file_and_the_key(
+    text: str, message: str, tmp_path: Path
+) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text(text, "latin-1")
     with pytest.raises(GitopsError) as raised:

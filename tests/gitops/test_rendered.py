@@ -23,7 +23,7 @@ def commit(project: Path, text: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A branch that left main after its first commit; both have later commits."""
+    """Return a repository whose branch left main after one commit; both have later commits."""
     folder = tmp_path / "project"
     folder.mkdir()
     git(folder, "init", "--quiet", "--initial-branch", "main")
@@ -37,7 +37,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_base_is_where_the_branch_left_it(project: Path, tmp_path: Path) -> None:
+def test_base_is_the_commit_where_the_branch_started(project: Path, tmp_path: Path) -> None:
     (project / "file").write_text("not committed")
     base = rendered._checkout(project, "main", tmp_path / "base")
     assert (base / "file").read_text() == "first"
@@ -51,33 +51,33 @@ def test_an_invalid_revision_is_reported(revision: str, project: Path, tmp_path:
         rendered._checkout(project, revision, tmp_path / "base")
 
 
-def test_paths_are_spelled_as_the_cli_reads_them() -> None:
+def test_property_paths_use_the_syntax_of_the_cli() -> None:
     path = ("gpu-platform:training", "jobs", "a.b", "mounts", 0, "key")
     assert (
         rendered._property_path(path) == 'gpu-platform:training["jobs"]["a.b"]["mounts"][0]["key"]'
     )
 
 
-def test_images_that_would_be_built_are_named_by_their_sources(tmp_path: Path) -> None:
+def test_digest_of_an_unbuilt_image_depends_on_its_sources(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM base")
     (tmp_path / "source.py").write_text("1")
     build = {"dockerfile": "Dockerfile", "base_image": "base:1", "sources": ["source.py"]}
 
-    def named() -> str:
+    def reference() -> str:
         workloads = {"training": {"build": build}, "other": {"reference": "x@sha256:0"}}
         images = {"registry": "registry.example.com", "workloads": workloads}
         rendered._name_images(images, tmp_path)
         assert workloads["other"] == {"reference": "x@sha256:0"}
         return str(workloads["training"]["reference"])
 
-    first = named()
+    first = reference()
     assert first.startswith("registry.example.com/gpu-platform/training@sha256:")
-    assert named() == first
+    assert reference() == first
     (tmp_path / "source.py").write_text("2")
-    assert named() != first
+    assert reference() != first
 
 
-def test_a_wrong_build_is_left_for_the_settings_to_refuse(tmp_path: Path) -> None:
+def test_invalid_build_settings_are_left_unchanged(tmp_path: Path) -> None:
     images = {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
     rendered._name_images(images, tmp_path)
     assert images == {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
@@ -85,7 +85,7 @@ def test_a_wrong_build_is_left_for_the_settings_to_refuse(tmp_path: Path) -> Non
     rendered._name_images({"workloads": []}, tmp_path)
 
 
-def test_a_base_that_does_not_render_is_reported_and_hides_no_change(
+def test_base_that_cannot_be_rendered_is_reported_and_ignored(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("Pulumi.yaml", "Pulumi.prod.yaml"):

@@ -12,7 +12,7 @@ from gitops.stack_file import document, parse
     ("text", "value"),
     [("no", "no"), ("on", "on"), ("y", "y"), ("1:30", "1:30"), ("True", True), ("1e3", 1000)],
 )
-def test_plain_scalars_are_those_of_pulumi(text: str, value: object) -> None:
+def test_plain_scalars_have_the_same_types_as_in_pulumi(text: str, value: object) -> None:
     assert parse(f"x: {text}") == {"x": value}
 
 
@@ -20,7 +20,7 @@ def test_quoted_scalars_are_strings() -> None:
     assert parse("x: '1e3'") == {"x": "1e3"}
 
 
-def test_a_written_key_overrides_a_merged_one() -> None:
+def test_explicit_key_overrides_a_merged_one() -> None:
     found = parse("a: &a {k: 1, only: 2}\nb: {k: 3, <<: *a}")
     assert found["b"] == {"k": 3, "only": 2}
 
@@ -36,7 +36,9 @@ def test_a_written_key_overrides_a_merged_one() -> None:
         ("&a {x: *a}", "recursive"),
     ],
 )
-def test_refuses_what_pulumi_refuses_or_changes(tmp_path: Path, text: str, problem: str) -> None:
+def test_values_that_pulumi_rejects_or_changes_are_rejected(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     file = tmp_path / "Pulumi.lab.yaml"
     file.write_text(f"config: {{gpu-platform:training: {text}}}")
     with pytest.raises(GitopsError, match=f"Pulumi.lab.yaml cannot be read: .*(\n.*)*{problem}"):

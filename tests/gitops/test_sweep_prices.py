@@ -1,4 +1,4 @@
-"""Prices of sweeps with a budget of money come from the price table of the previews."""
+"""Prices for sweeps with a money budget, taken from the previews' price table."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def problem(stack: str, table: Path | None = None, **changes: Any) -> str:
     return found
 
 
-def test_a_gpu_hour_costs_what_the_report_of_a_preview_states() -> None:
+def test_gpu_hour_price_equals_the_price_in_previews() -> None:
     settings = described(job=A800, budget={"money": 100})
     (price,) = sweep_prices(settings, "elsewhere").values()
     manifest = sweep(settings).manifest({"learning_rate": 0.01, "optimizer": "sgd"})
@@ -35,7 +35,7 @@ def test_a_gpu_hour_costs_what_the_report_of_a_preview_states() -> None:
     assert price.gpu_hour * searched.gpus == pytest.approx(float(hourly or 0))
 
 
-def test_cpus_that_are_charged_for_belong_to_the_price(tmp_path: Path) -> None:
+def test_price_includes_separately_charged_cpus(tmp_path: Path) -> None:
     table = tmp_path / "prices.yaml"
     host = "{cpu: {on_demand: 1}, memory: {on_demand: 0}, gpu_pods: true}"
     table.write_text(
@@ -47,7 +47,7 @@ def test_cpus_that_are_charged_for_belong_to_the_price(tmp_path: Path) -> None:
     assert (price.gpu_hour, price.currency) == (2 + 4 / 2, "EUR")
 
 
-def test_a_budget_of_money_without_a_price_is_refused() -> None:
+def test_money_budget_without_a_price_is_rejected() -> None:
     found = problem("elsewhere", budget={"money": 100}, job={"gpu_product": "NVIDIA-B200"})
     assert found == (
         "gpu-platform:training.sweeps.digits.budget.money is 100, but the price table prices.yaml "
@@ -58,20 +58,20 @@ def test_a_budget_of_money_without_a_price_is_refused() -> None:
     assert "prices.yaml lacks environments.elsewhere.product: complete it" in unnamed
 
 
-def test_gpus_that_cost_nothing_bound_nothing() -> None:
+def test_money_budget_does_not_limit_free_gpus() -> None:
     assert "the sweep has no limit" in problem("dev", budget={"money": 100})
     settings = described(budget={"money": 100, "gpu_hours": 10})
     (price,) = sweep_prices(settings, "dev").values()
     assert price.gpu_hour == 0
 
 
-def test_money_that_no_trial_could_be_started_with_is_refused() -> None:
+def test_money_budget_too_small_for_one_trial_is_rejected() -> None:
     assert "so no trial would start: set a larger budget" in problem(
         "prod", budget={"money": 0.1}, job=A800
     )
 
 
-def test_sweeps_without_money_need_no_price() -> None:
+def test_sweep_without_a_money_budget_needs_no_price() -> None:
     assert sweep_prices(described(), "elsewhere") == {}
 
 

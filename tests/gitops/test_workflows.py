@@ -1,4 +1,4 @@
-"""Workflows for GitHub and GitLab: valid by their schemas, pinned, with minimum permissions."""
+"""Workflows for GitHub and GitLab: valid, pinned, and with minimum permissions."""
 
 import base64
 import json
@@ -55,7 +55,7 @@ def steps(job: dict[str, Any]) -> list[dict[str, Any]]:
         ("vendor.gitlab-ci", [GITLAB, GITLAB_JOBS]),
     ],
 )
-def test_the_schema_accepts_them(schema: str, files: list[Path]) -> None:
+def test_workflows_match_their_schema(schema: str, files: list[Path]) -> None:
     validate(schema, files)
 
 
@@ -73,7 +73,7 @@ def validate(schema: str, files: list[Path]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_schema_accepts_child_pipelines_whose_jobs_exist(tmp_path: Path) -> None:
+def test_child_pipelines_match_the_schema_and_extend_existing_jobs(tmp_path: Path) -> None:
     files = []
     for kind in ("preview", "rendered", "update", "drift"):
         pipeline = child_pipeline(kind, ["staging", "prod"], ["dev"])
@@ -84,7 +84,7 @@ def test_the_schema_accepts_child_pipelines_whose_jobs_exist(tmp_path: Path) -> 
     validate("vendor.gitlab-ci", files)
 
 
-def test_gitlab_has_no_list_of_environments() -> None:
+def test_gitlab_files_do_not_list_environments() -> None:
     for file in (GITLAB, GITLAB_JOBS):
         assert not re.search(r"\b(staging|prod)\b", file.read_text())
 
@@ -104,7 +104,7 @@ _GitlabLoader.add_constructor(
 )
 
 
-def test_zizmor_finds_no_problem() -> None:
+def test_zizmor_finds_no_problems() -> None:
     zizmor = Path(sys.executable).with_name("zizmor")
     if not zizmor.exists():
         unavailable("zizmor is not installed: run `make check`")
@@ -117,7 +117,7 @@ def test_zizmor_finds_no_problem() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_workflows_exist() -> None:
+def test_expected_workflows_exist() -> None:
     assert {file.stem for file in WORKFLOWS} == {*WRITES, STACK.stem}
 
 
@@ -131,7 +131,7 @@ def test_every_action_is_pinned_by_digest_with_its_version_in_a_comment(file: Pa
             assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
 
 
-def test_one_action_has_one_digest() -> None:
+def test_each_action_is_pinned_to_a_single_digest() -> None:
     text = "".join(file.read_text() for file in [*WORKFLOWS, SETUP])
     used = set(re.findall(r"uses: ([\w/-]+)@([0-9a-f]{40})", text))
     assert len({name for name, _ in used}) == len(used)
@@ -147,7 +147,7 @@ def test_jobs_have_minimum_permissions(name: str) -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_nothing_from_outside_becomes_part_of_a_script(file: Path) -> None:
+def test_scripts_contain_no_template_expressions(file: Path) -> None:
     assert "pull_request_target" not in file.read_text()
     for job in jobs(file).values():
         for step in steps(job):
@@ -155,14 +155,14 @@ def test_nothing_from_outside_becomes_part_of_a_script(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_no_checkout_leaves_a_token_behind(file: Path) -> None:
+def test_checkouts_do_not_persist_credentials(file: Path) -> None:
     for job in jobs(file).values():
         for step in steps(job):
             if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False
 
 
-def test_packages_and_plugins_are_downloaded_once_for_each_requirements() -> None:
+def test_caches_of_packages_and_plugins_are_keyed_by_the_requirements() -> None:
     used = yaml.safe_load(SETUP.read_text())["runs"]["steps"]
     (cache,) = (step["with"] for step in used if step.get("uses", "").startswith("actions/cache@"))
     assert cache["path"] == "~/.pulumi/plugins"
@@ -170,13 +170,13 @@ def test_packages_and_plugins_are_downloaded_once_for_each_requirements() -> Non
     common = gitlab_jobs()[".gitops"]
     assert common["cache"]["key"]["files"] == ["requirements.txt"]
     homes = [common["variables"][name] for name in ("PIP_CACHE_DIR", "PULUMI_HOME")]
-    # A login of Pulumi is stored next to the plugins.
+    # Pulumi stores its login next to the plugins, so only the plugins are cached.
     suffixes = ("", "/plugins")
     paths = [f"{home}{suffix}" for home, suffix in zip(homes, suffixes, strict=True)]
     assert [f"$CI_PROJECT_DIR/{path}" for path in common["cache"]["paths"]] == paths
 
 
-def test_forks_get_no_secret_no_environment_and_no_cluster() -> None:
+def test_forks_have_no_access_to_secrets_environments_or_clusters() -> None:
     preview = jobs(GITHUB / "workflows" / "preview.yml")
     rendered = yaml.safe_dump(preview["rendered"])
     assert "secrets." not in rendered
@@ -193,7 +193,7 @@ def test_dependabot_is_treated_like_a_fork() -> None:
     assert f"{author} == 'dependabot[bot]'" in preview["rendered"]["if"]
 
 
-def test_an_update_needs_an_approval_and_is_alone() -> None:
+def test_updates_need_approval_and_do_not_run_concurrently() -> None:
     update = jobs(GITHUB / "workflows" / "update.yml")["update"]
     assert update["with"]["environment"] == "${{ matrix.stack }}"
     assert update["concurrency"]["cancel-in-progress"] is False
@@ -201,13 +201,13 @@ def test_an_update_needs_an_approval_and_is_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["drift", "release"])
-def test_two_runs_do_not_write_the_same_issue_or_release(name: str) -> None:
+def test_drift_and_release_workflows_do_not_run_concurrently(name: str) -> None:
     found = yaml.safe_load((GITHUB / "workflows" / f"{name}.yml").read_text())["concurrency"]
     assert found["group"].startswith(name)
     assert found["cancel-in-progress"] is False
 
 
-def test_an_update_is_bound_to_the_plan_of_the_job_before_it() -> None:
+def test_update_is_bound_to_the_previously_saved_plan() -> None:
     planned = jobs(GITHUB / "workflows" / "update.yml")
     assert planned["update"]["needs"] == ["changed", "plan"]
     assert planned["plan"]["with"]["environment"] == "preview-${{ matrix.stack }}"
@@ -224,7 +224,7 @@ def test_an_update_is_bound_to_the_plan_of_the_job_before_it() -> None:
     assert names == ["plan-${{ inputs.stack }}"] * 2
 
 
-def test_each_task_of_the_called_workflow_is_one_that_it_has() -> None:
+def test_callers_use_every_task_of_the_reusable_workflow() -> None:
     callers = [
         job
         for file in WORKFLOWS
@@ -237,7 +237,7 @@ def test_each_task_of_the_called_workflow_is_one_that_it_has() -> None:
     assert set(re.findall(r"inputs.task == '(\w+)'", text)) == tasks
     for job in callers:
         assert job["permissions"]["id-token"] == "write"
-    # Otherwise a called workflow asks for the union of what its tasks need.
+    # Permissions declared there would apply to all of its tasks.
     assert "permissions:" not in text
 
 
@@ -271,7 +271,7 @@ def bash(text: str, directory: Path, **variables: str) -> subprocess.CompletedPr
         ("success cancelled skipped", 1),
     ],
 )
-def test_one_job_with_a_constant_name_has_the_result_of_all(
+def test_result_job_combines_the_results_of_all_jobs(
     results: str, status: int, tmp_path: Path
 ) -> None:
     preview = jobs(GITHUB / "workflows" / "preview.yml")
@@ -315,7 +315,7 @@ def test_removed_environments_are_in_the_summary(tmp_path: Path) -> None:
     ("tag", "problem"),
     [("v1.2.0", ""), ("v1.3.0", "a different version"), ("v1.2", "a different version")],
 )
-def test_a_release_needs_its_version_and_its_section(
+def test_release_requires_a_matching_version_and_changelog_section(
     tag: str, problem: str, tmp_path: Path
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
@@ -337,7 +337,7 @@ def test_a_release_needs_its_version_and_its_section(
         assert (tmp_path / "notes.md").read_text().split() == ["-", "now"]
 
 
-def test_a_release_without_a_section_is_refused(tmp_path: Path) -> None:
+def test_release_without_a_changelog_section_fails(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('version = "1.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n\n- later\n")
     text = script(GITHUB / "workflows" / "release.yml", "release", "Notes")
@@ -355,7 +355,7 @@ def test_a_release_without_a_section_is_refused(tmp_path: Path) -> None:
         ("registry.example.com", "docker login --username robot"),
     ],
 )
-def test_each_registry_has_its_login(registry: str, command: str, tmp_path: Path) -> None:
+def test_login_command_depends_on_the_registry(registry: str, command: str, tmp_path: Path) -> None:
     for name in ("aws", "az", "gcloud", "docker"):
         program = tmp_path / name
         # A program that exits without reading the password could terminate the writer with SIGPIPE.
@@ -371,7 +371,7 @@ def test_each_registry_has_its_login(registry: str, command: str, tmp_path: Path
 
 
 def gitlab_login(directory: Path, **variables: str) -> tuple[dict[str, str], str]:
-    """Run the login of GitLab's jobs; return its variables and the calls of clouds' programs."""
+    """Run the login script of GitLab's jobs; return its variables and the calls of cloud CLIs."""
     for name in ("aws", "az", "gcloud"):
         program = directory / name
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\necho issued\n')
@@ -394,7 +394,7 @@ def gitlab_login(directory: Path, **variables: str) -> tuple[dict[str, str], str
         ({"AZURE_CLIENT_ID": "client"}, "AZURE_FEDERATED_TOKEN_FILE", "AZURE_ID_TOKEN"),
     ],
 )
-def test_gitlab_gives_a_cloud_the_token_of_its_audience(
+def test_gitlab_login_writes_the_token_for_each_cloud(
     variables: dict[str, str], file: str, token: str, tmp_path: Path
 ) -> None:
     found, _ = gitlab_login(tmp_path, **variables)
@@ -417,7 +417,7 @@ def test_gitlab_writes_a_configuration_for_google_cloud(tmp_path: Path) -> None:
     assert source.read_text() == "jwt-GOOGLE_ID_TOKEN"
 
 
-def test_gitlab_logs_in_nowhere_without_variables(tmp_path: Path) -> None:
+def test_gitlab_login_does_nothing_without_variables(tmp_path: Path) -> None:
     found, calls = gitlab_login(tmp_path)
     files = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE"}
     assert not {*files, "GOOGLE_APPLICATION_CREDENTIALS"} & set(found)
@@ -457,7 +457,7 @@ def test_gitlab_has_a_login_for_each_registry(
     assert base64.b64decode(written["auths"][registry]["auth"]).decode() == login
 
 
-def test_gitlab_logs_in_only_where_jobs_reach_the_backend() -> None:
+def test_only_gitlab_jobs_that_reach_the_backend_log_in() -> None:
     tasks = {name for name, job in gitlab_jobs().items() if job.get("extends") == ".login"}
     assert tasks == {".preview", ".plan", ".update", ".drift"}
 
@@ -472,7 +472,7 @@ def test_both_hosts_run_the_same_commands() -> None:
     assert github == gitlab
 
 
-def test_the_commands_are_ones_that_the_program_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_workflow_commands_use_existing_options(capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(file.read_text() for file in [*WORKFLOWS, GITLAB, GITLAB_JOBS])
     for command, line in re.findall(r"gitops (preview|comment|changed)([^|)\n]*)", text):
         with pytest.raises(SystemExit):
@@ -481,7 +481,7 @@ def test_the_commands_are_ones_that_the_program_has(capsys: pytest.CaptureFixtur
         assert set(re.findall(r"--[a-z-]+", line)) <= options
 
 
-def test_the_pulumi_of_every_pipeline_is_the_pinned_one() -> None:
+def test_all_pipelines_use_the_pinned_pulumi_version() -> None:
     (pulumi,) = (p for p in pins.load().module("tools").programs if p.name == "pulumi")
     version = (pulumi.answer or "").removeprefix("v")
     setup = SETUP.read_text()

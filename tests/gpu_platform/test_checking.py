@@ -1,4 +1,4 @@
-"""Arguments from other languages: types of numbers, and names of keys in errors."""
+"""Arguments from other languages: number types, and key names in errors."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def problems(values: dict[str, Any], key: str = "digits") -> dict[str, str]:
     return {detail["property_path"]: detail["reason"] for detail in found.value.errors or []}
 
 
-def test_integers_stay_integers() -> None:
+def test_integers_remain_integers() -> None:
     job = validate(TrainingSettings, JOB, "jobs", "digits").jobs["digits"]
     assert job.nodes == 2
     assert job.hyperparameters is not None
@@ -31,7 +31,7 @@ def test_integers_stay_integers() -> None:
     assert job.hyperparameters.learning_rate == 0.5
 
 
-def test_each_error_has_the_path_of_its_key_in_camel_case() -> None:
+def test_each_error_contains_the_key_path_in_camel_case() -> None:
     wrong = {
         **JOB,
         "gpus_per_node": 0.0,
@@ -49,7 +49,7 @@ def test_each_error_has_the_path_of_its_key_in_camel_case() -> None:
     assert found["nodes"] == "must be an integer"
 
 
-def test_keys_inside_a_message_are_in_camel_case() -> None:
+def test_keys_in_error_messages_are_in_camel_case() -> None:
     (reason,) = problems({**JOB, "min_nodes": 3.0}).values()
     assert "minNodes" in reason
     assert "min_nodes" not in reason

@@ -13,7 +13,7 @@ from infra.settings.cluster import GpuSettings
 GPU = "nvidia.com/gpu"
 
 
-def test_a_toleration_has_the_defaults_of_the_schema() -> None:
+def test_toleration_has_the_schema_defaults() -> None:
     nodes = _gpu_nodes({"gpu_nodes": {"resource": GPU, "tolerations": [{"key": GPU}]}})
     assert nodes.tolerations == [{"key": GPU, "operator": "Exists"}]
 
@@ -23,7 +23,7 @@ def test_a_toleration_has_the_defaults_of_the_schema() -> None:
     [{}, {"effect": None}, {"effect": "NoExecute"}, {"operator": "Equal", "value": "a"}],
     ids=str,
 )
-def test_the_output_of_a_gpu_stack_can_be_passed_as_an_argument(toleration: dict[str, Any]) -> None:
+def test_gpu_stack_output_is_accepted_as_an_argument(toleration: dict[str, Any]) -> None:
     settings = {"tolerations": [{"key": GPU, **toleration}], "runtime_class": {"name": "nvidia"}}
     nodes = gpu_nodes(GpuSettings.model_validate(settings))
     output = GpuNodesSettings.of(nodes).output
@@ -41,12 +41,12 @@ def test_the_output_of_a_gpu_stack_can_be_passed_as_an_argument(toleration: dict
     ],
     ids=str,
 )
-def test_invalid_nodes_are_refused_with_their_key(wrong: dict[str, Any], path: str) -> None:
+def test_error_for_invalid_gpu_nodes_contains_the_key(wrong: dict[str, Any], path: str) -> None:
     with pytest.raises(InputPropertiesError) as found:
         _gpu_nodes({"gpu_nodes": {"resource": GPU, **wrong}})
     assert [each["property_path"] for each in found.value.errors or []] == [path]
 
 
-def test_the_default_is_the_gpu_of_nvidia_on_any_node() -> None:
+def test_default_is_an_nvidia_gpu_on_any_node() -> None:
     nodes = _gpu_nodes({})
     assert (nodes.resource, nodes.node_selector, nodes.tolerations) == (GPU, {}, [])

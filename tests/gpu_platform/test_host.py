@@ -1,4 +1,4 @@
-"""The provider's own part: arguments that are outputs, known or not."""
+"""The provider's handling of arguments that are outputs, known or unknown."""
 
 import subprocess
 import sys
@@ -35,7 +35,9 @@ async def mapped(inputs: dict[str, Any]) -> "pulumi.Output[Any]":
     return found
 
 
-async def test_an_output_of_an_object_is_mapped_like_the_object(warnings: list[str]) -> None:
+async def test_output_that_contains_an_object_is_mapped_like_the_object(
+    warnings: list[str],
+) -> None:
     nodes = {"resource": "nvidia.com/gpu", "nodeSelector": {"pool": "gpu"}}
     found = await mapped({**TRAINING, "image": "image", "gpuNodes": output(nodes)})
     values = await found.future()
@@ -53,7 +55,7 @@ async def test_unknown_arguments_in_a_preview_cause_a_warning(warnings: list[str
     ]
 
 
-async def test_a_secret_argument_is_refused_without_its_value() -> None:
+async def test_error_for_a_secret_argument_does_not_contain_its_value() -> None:
     env = {"TOKEN": pulumi.Output.secret("correct horse")}
     with pytest.raises(
         pulumi.RunError, match="env of this TrainingJob contains a secret"
@@ -72,8 +74,8 @@ print(*{owner for top in tops for owner in owners.get(top, [])})
 """
 
 
-def test_the_plugin_needs_only_its_own_requirements() -> None:
-    """Pulumi downloads the provider of each SDK that a plugin has, so none is superfluous."""
+def test_plugin_imports_only_its_requirements() -> None:
+    """Pulumi downloads the provider of every SDK that a plugin requires, so none may be unused."""
     done = subprocess.run(
         [sys.executable, "-c", LOADED], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
@@ -84,7 +86,7 @@ def test_the_plugin_needs_only_its_own_requirements() -> None:
         "pulumi-kubernetes",
     }
     loaded = {name.lower().replace("_", "-") for name in done.stdout.split()}
-    # In the environment of the tests, OpenTelemetry and requests load what is installed as well.
+    # In the test environment, OpenTelemetry and requests import additional installed packages.
     assert {name for name in loaded - required if "opentelemetry" not in name} <= {
         "psutil",
         "pysocks",

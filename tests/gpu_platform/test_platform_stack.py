@@ -1,4 +1,4 @@
-"""A platform's outputs, and what fits it."""
+"""The outputs of a platform stack, and the jobs and services that it supports."""
 
 import asyncio
 from typing import Any
@@ -46,7 +46,7 @@ def job(**changed: Any) -> TrainingJobSettings:
     return TrainingJobSettings.model_validate({**JOB, **changed})
 
 
-def test_a_job_gets_namespace_claims_and_gpus_of_the_platform() -> None:
+def test_job_uses_the_platforms_namespace_claims_and_gpus() -> None:
     placed = Platform.of(STACK, OUTPUTS).training_job("digits", job(), image=TRAINING_IMAGE)
     assert placed.namespace == "ml"
     assert placed.claims == {"checkpoints": "shared-checkpoints"}
@@ -56,7 +56,7 @@ def test_a_job_gets_namespace_claims_and_gpus_of_the_platform() -> None:
     assert placed.image_identity == TRAINING_IMAGE
 
 
-async def test_an_image_that_is_built_needs_an_identity() -> None:
+async def test_built_image_requires_an_identity() -> None:
     platform, image = Platform.of(STACK, OUTPUTS), pulumi.Output.from_input(TRAINING_IMAGE)
     placed = platform.training_job("digits", job(), image=image, image_identity="sources:1")
     assert placed.image is image
@@ -81,13 +81,13 @@ def read(uid: str, engine: type[Engine] = Engine, **options: Any) -> list[Platfo
     return found
 
 
-def test_a_platform_has_the_identity_of_its_cluster() -> None:
+def test_platform_contains_the_identity_of_its_cluster() -> None:
     (platform,) = read(Engine.uid)
     assert platform.cluster_uid == Engine.uid
     assert Platform.of(STACK, OUTPUTS).cluster_uid is None
 
 
-def test_a_provider_of_another_cluster_is_refused() -> None:
+def test_provider_for_another_cluster_is_rejected() -> None:
     with pytest.raises(PlatformError) as found:
         read("ffffffff")
     assert str(found.value) == (
@@ -105,17 +105,17 @@ class Renderer(Engine):
         return name, {} if args.name.endswith("kube-system") else outputs
 
 
-def test_a_provider_that_renders_manifests_has_no_cluster() -> None:
+def test_provider_that_renders_manifests_skips_the_cluster_check() -> None:
     (platform,) = read("ffffffff", engine=Renderer)
     assert platform.cluster_uid == "ffffffff"
 
 
-def test_the_check_of_the_cluster_can_be_left_out() -> None:
+def test_cluster_check_can_be_disabled() -> None:
     (platform,) = read("ffffffff", check_cluster=False)
     assert platform.cluster_uid == "ffffffff"
 
 
-def test_a_stack_of_another_project_is_refused_with_what_it_lacks() -> None:
+def test_error_for_another_projects_stack_lists_the_missing_outputs() -> None:
     values = {key: value for key, value in OUTPUTS.items() if key != "gpuNodes"}
     with pytest.raises(PlatformError, match="its output gpuNodes is missing") as found:
         Platform.of(STACK, {**values, "queues": "research"})
@@ -123,7 +123,7 @@ def test_a_stack_of_another_project_is_refused_with_what_it_lacks() -> None:
     assert STACK in str(found.value)
 
 
-def test_everything_that_does_not_fit_is_reported_with_the_existing_names() -> None:
+def test_all_unsupported_values_are_reported_with_the_existing_names() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     volumes = {"more": {"path": "/more", "claim": "more"}}
     wrong = job(queue="langauge", datasets="datasets", volumes=volumes)
@@ -143,7 +143,7 @@ def test_everything_that_does_not_fit_is_reported_with_the_existing_names() -> N
     ]
 
 
-def test_several_shares_of_a_gpu_are_refused() -> None:
+def test_request_for_several_shares_of_a_gpu_is_rejected() -> None:
     shared = {**OUTPUTS["gpuNodes"], "resource": "nvidia.com/gpu.shared"}
     platform = Platform.of(STACK, {**OUTPUTS, "gpuNodes": shared})
     with pytest.raises(PlatformError, match=r"gpus_per_node is 2, but several nvidia.*: use 1"):
@@ -154,7 +154,7 @@ def test_several_shares_of_a_gpu_are_refused() -> None:
 
 
 @pytest.mark.parametrize("key", ["Digits_Run", "", "1a", "a" * 64])
-def test_a_key_that_yields_no_names_is_refused(key: str) -> None:
+def test_key_that_is_not_a_valid_name_is_rejected(key: str) -> None:
     platform = Platform.of(STACK, OUTPUTS)
     with pytest.raises(PlatformError, match=f"  - key is '{key}'"):
         platform.training_job(key, job(), image=TRAINING_IMAGE)
@@ -162,7 +162,7 @@ def test_a_key_that_yields_no_names_is_refused(key: str) -> None:
         platform.inference_service(key, service(run="digits-0123abcd"), image=INFERENCE_IMAGE)
 
 
-def test_a_fixed_run_only_needs_a_key_that_is_a_label_value() -> None:
+def test_key_of_a_job_with_a_fixed_run_only_has_to_be_a_label_value() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     placed = platform.training_job("Digits_Run", job(run="digits"), image=TRAINING_IMAGE)
     assert placed.key == "Digits_Run"
@@ -172,7 +172,7 @@ def test_a_fixed_run_only_needs_a_key_that_is_a_label_value() -> None:
         platform.training_job("digits", job(run="a" * 63), image=TRAINING_IMAGE)
 
 
-def test_keys_may_be_as_long_as_the_names_allow() -> None:
+def test_maximum_key_length_depends_on_the_derived_names() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     platform.training_job("a" * 45, job(), image=TRAINING_IMAGE)
     with pytest.raises(PlatformError, match="  - key is too long"):
@@ -187,7 +187,7 @@ def test_keys_may_be_as_long_as_the_names_allow() -> None:
         platform.inference_service("a" * 57, both, image=INFERENCE_IMAGE)
 
 
-def test_names_of_pods_are_checked() -> None:
+def test_length_of_pod_names_is_checked() -> None:
     steps = {"a-long-step": {"command": ["run"], "cpu": "1", "memory": "4Gi"}}
     with pytest.raises(PlatformError, match="  - key is too long for a job with the step "):
         Platform.of(STACK, OUTPUTS).training_job("a" * 40, job(steps=steps), image=TRAINING_IMAGE)
@@ -197,7 +197,7 @@ def service(**changed: Any) -> InferenceServiceSettings:
     return InferenceServiceSettings.model_validate({"cpu": "1", "memory": "1Gi", **changed})
 
 
-def test_a_service_serves_from_the_platforms_claim() -> None:
+def test_service_reads_the_model_from_the_platforms_claim() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     placed = platform.inference_service(
         "digits", service(run="digits-0123abcd"), image=INFERENCE_IMAGE
@@ -210,7 +210,7 @@ def test_a_service_serves_from_the_platforms_claim() -> None:
     assert given.run == "digits-4567cdef"
 
 
-def test_a_service_that_does_not_fit_is_refused() -> None:
+def test_service_that_the_platform_does_not_support_is_rejected() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     with pytest.raises(PlatformError) as found:
         platform.inference_service(
@@ -223,7 +223,7 @@ def test_a_service_that_does_not_fit_is_refused() -> None:
     ]
 
 
-def test_a_service_with_other_volumes_or_a_rollback_is_refused() -> None:
+def test_service_with_unknown_volumes_or_a_rollback_is_rejected() -> None:
     volumes = {"handlers": {"claim": "handlers", "path": "/handlers"}}
     route = {"gateway": {"name": "g", "namespace": "n"}}
     canary = {"weight": 10, "run": "digits-4567cdef", "rollback": ROLLBACK}
@@ -237,7 +237,7 @@ def test_a_service_with_other_volumes_or_a_rollback_is_refused() -> None:
     ]
 
 
-def test_a_canary_has_the_image_that_is_passed() -> None:
+def test_canary_uses_the_passed_image() -> None:
     canary = {"weight": 10, "run": "digits-4567cdef"}
     route = {"gateway": {"name": "g", "namespace": "n"}}
     settings = service(run="digits-0123abcd", route=route, canary=canary)
@@ -250,7 +250,7 @@ def test_a_canary_has_the_image_that_is_passed() -> None:
         assert placed.canary.image == expected
 
 
-def test_the_image_of_a_canary_is_ignored_without_a_canary() -> None:
+def test_canary_image_is_ignored_without_a_canary() -> None:
     settings = service(run="digits-0123abcd")
     placed = Platform.of(STACK, OUTPUTS).inference_service(
         "digits", settings, image=INFERENCE_IMAGE, canary_image="new"
@@ -258,7 +258,7 @@ def test_the_image_of_a_canary_is_ignored_without_a_canary() -> None:
     assert placed.canary is None
 
 
-def test_the_image_of_a_canary_has_no_key() -> None:
+def test_canary_image_in_the_settings_is_rejected() -> None:
     route = {"gateway": {"name": "g", "namespace": "n"}}
     platform = Platform.of(STACK, OUTPUTS)
     keyed = service(run="digits-0123abcd", route=route, canary={"weight": 10, "image": "new"})
@@ -266,7 +266,7 @@ def test_the_image_of_a_canary_has_no_key() -> None:
         platform.inference_service("digits", keyed, image=INFERENCE_IMAGE)
 
 
-def test_what_is_fetched_needs_no_claim() -> None:
+def test_downloaded_model_requires_no_claim() -> None:
     platform = Platform.of(STACK, {**OUTPUTS, "claims": {}})
     fetched = service(url="s3://models/digits-0123abcd/export")
     assert platform.inference_service("digits", fetched, image=INFERENCE_IMAGE).run is None

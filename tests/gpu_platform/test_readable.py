@@ -1,4 +1,4 @@
-"""Errors of settings in programs in Python."""
+"""Errors in the settings of Python programs."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def error_lines(construct: type[BaseModel], **values: object) -> list[str]:
     return str(error.value).splitlines()
 
 
-def test_each_wrong_value_is_a_sentence_with_its_key() -> None:
+def test_error_is_a_sentence_with_the_key_of_the_invalid_value() -> None:
     assert error_lines(TrainingJobSettings, **JOB, nodes="two", gpus=8)[0] == (
         'TrainingJobSettings.nodes is "two", but must be an integer.'
     )
@@ -44,19 +44,19 @@ def test_each_wrong_value_is_a_sentence_with_its_key() -> None:
     assert sentence.startswith('TrainingConfig.model is "resnet9000"')
 
 
-def test_an_output_is_refused_with_a_remedy() -> None:
+def test_error_for_an_output_suggests_a_fix() -> None:
     (sentence,) = error_lines(TrainingJobSettings, **JOB, env={"TOKEN": OUTPUT})
     assert sentence.startswith("TrainingJobSettings.env.TOKEN is an output of a resource, but")
     assert "env_from" in sentence
 
 
-def test_the_outermost_settings_report_what_is_inside() -> None:
+def test_errors_in_nested_settings_contain_the_full_path() -> None:
     (sentence,) = error_lines(VolcanoSettings, queues={"vision": {"weight": 0}})
     assert sentence == "VolcanoSettings.queues.vision.weight is 0, but must be at least 1."
     assert VolcanoSettings(queues={"vision": QueueSettings(weight=2)}).queues["vision"].weight == 2
 
 
-def test_all_settings_of_the_package_have_such_errors() -> None:
+def test_all_settings_of_the_package_have_readable_errors() -> None:
     models = [getattr(gpu_platform, name) for name in facade.__all__]
     found = [each for each in models if isinstance(each, type) and issubclass(each, BaseModel)]
     assert len(found) > 10
@@ -74,13 +74,13 @@ PLATFORM = Platform(
 )
 
 
-def test_namespace_and_claims_of_a_run_may_be_outputs() -> None:
+def test_namespace_and_claims_of_a_run_can_be_outputs() -> None:
     placed = PLATFORM.training_job("digits", TrainingJobSettings(**JOB), image=TRAINING_IMAGE)
     assert placed.namespace is OUTPUT
 
 
 def test_only_explicit_settings_determine_the_name_of_a_run() -> None:
-    """Settings of the package are subclasses of those of the stack."""
+    """The settings of the package are subclasses of the stack's settings."""
     written = {**JOB, "kind": "mpi", "launcher": {"cpu": "2"}}
     ours = TrainingJobSettings(**written)
     assert ours == gpu_platform.TrainingJobSettings.model_validate(written)
@@ -89,7 +89,7 @@ def test_only_explicit_settings_determine_the_name_of_a_run() -> None:
     assert run_name(placed) == run_name(stacks)
 
 
-def test_outputs_that_decide_names_are_refused() -> None:
+def test_outputs_that_determine_names_are_rejected() -> None:
     settings = TrainingJobSettings(**JOB)
     with pytest.raises(
         PlatformError,

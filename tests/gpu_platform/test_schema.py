@@ -35,7 +35,7 @@ def test_everything_in_the_schema_has_a_description() -> None:
         assert made["description"], name
         for key, field in {**made.get("properties", {}), **made.get("inputProperties", {})}.items():
             assert field.get("description"), f"{name}.{key}"
-            # A plain property accepts no output of another resource.
+            # A plain property does not accept outputs of other resources.
             assert not field.get("plain"), f"{name}.{key}"
 
 
@@ -48,8 +48,8 @@ def test_a_literal_type_becomes_an_enum() -> None:
     assert enum["type"] == "string"
 
 
-def test_a_default_is_described_but_not_sent() -> None:
-    # An SDK would send the default, and explicitly set values change the name of a run.
+def test_defaults_are_described_but_not_set_in_the_schema() -> None:
+    # An SDK would send the default, and every explicitly set value changes the name of a run.
     assert '"default"' not in (Provider().schema or "")
 
 
@@ -63,14 +63,16 @@ def test_the_package_has_the_metadata_of_the_project() -> None:
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.__name__)
-def test_a_component_has_the_same_attributes_in_python(component: type[Deferred]) -> None:
+def test_component_has_the_same_outputs_in_python_and_in_the_schema(
+    component: type[Deferred],
+) -> None:
     schema = json.loads(Provider().schema or "")
     outputs = schema["resources"][f"gpu-platform:index:{component.__name__}"]["properties"]
     in_python = inspect.get_annotations(getattr(gpu_platform, component.__name__))
     assert set(outputs) == {camel_case(name) for name in in_python}
 
 
-def test_a_summary_has_the_types_of_the_stacks_outputs() -> None:
+def test_summary_has_the_same_type_as_the_stack_output() -> None:
     schema = json.loads(Provider().schema or "")
     job = schema["resources"]["gpu-platform:index:TrainingJob"]["properties"]
     assert job["summary"]["$ref"] == "#/types/gpu-platform:index:RunOutput"

@@ -48,7 +48,7 @@ class Server:
 def serving(
     folder: Path, export: Path, verify: Any = True, name: str = "digits", **settings: object
 ) -> Iterator[Server]:
-    """Start a server with its output in `folder`, and stop it at the end."""
+    """Start a server that writes its output to `folder`, and stop it at the end."""
     port, admin_port = free_port(), free_port()
     environment = {
         "INFERENCE_MODEL_NAME": name,
@@ -59,7 +59,7 @@ def serving(
         "INFERENCE_THREADS": "1",
         "INFERENCE_POLL_SECONDS": "0.05",
         "INFERENCE_NOTICE_SECONDS": "0.5",
-        # Milliseconds between exports of spans; the SDK's default is 5000.
+        # Interval between exports of spans, in milliseconds; the SDK's default is 5000.
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     } | {f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()}
     program = start("inference", [], environment, folder / "output")
@@ -88,7 +88,7 @@ def answers(server: Server) -> bool:
         return False
 
 
-def request_of(images: NDArray[Any], **more: object) -> dict[str, object]:
+def request_body(images: NDArray[Any], **more: object) -> dict[str, object]:
     """Return the body of an inference request."""
     tensor = {"name": "images", "shape": list(images.shape), "datatype": "FP32"}
     return {"inputs": [tensor | {"data": images.ravel().tolist()}], **more}
@@ -114,11 +114,11 @@ def digits(count: int) -> NDArray[np.float32]:
     return images[:count]
 
 
-def own_bytes(server: Server) -> int:
-    """Return the memory of the server and its workers, without mapped files, which are shared.
+def private_bytes(server: Server) -> int:
+    """Return the memory of the server and its workers, excluding mapped files, which are shared.
 
-    Pages that they share with the fork server count completely: their proportional share would
-    grow whenever a process of another test ends.
+    Pages shared with the fork server are counted in full: their proportional share would grow
+    whenever a process of another test ends.
     """
     process = psutil.Process(server.program.process.pid)
     siblings = [each.pid for each in process.parent().children() if each != process]
@@ -130,12 +130,13 @@ def own_bytes(server: Server) -> int:
 
 
 def _arenas(pid: int) -> set[int]:
-    """Return the inodes of a process's arenas, which connect a server with its workers.
+    """Return the inodes of a process's arenas, which a server shares with its workers.
 
-    The parent of all of them is the fork server, of which other tests have children as well.
+    The parent process does not identify a server's workers: all processes are children of the fork
+    server, including those of other tests.
     """
     arenas = set()
-    with contextlib.suppress(FileNotFoundError):  # a process that has just ended
+    with contextlib.suppress(FileNotFoundError):  # the process has just ended
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             if "memfd:inference" in str(descriptor.readlink()):
                 arenas.add(descriptor.stat().st_ino)

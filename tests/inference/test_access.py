@@ -8,7 +8,7 @@ from inference.access import Access
 
 
 @pytest.mark.parametrize("key", ["schlüssel-鍵", "clà", "smÅ"])
-def test_a_key_may_contain_any_letters(key: str, tmp_path: Path) -> None:
+def test_key_may_contain_any_characters(key: str, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"search infer {key}\n", encoding="utf-8")
     access = Access(str(file))
@@ -20,7 +20,7 @@ def test_a_key_may_contain_any_letters(key: str, tmp_path: Path) -> None:
         assert found.name == "search"
 
 
-def test_a_file_that_stays_missing_is_reported_once(
+def test_missing_keys_file_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "keys"
@@ -36,7 +36,7 @@ def test_a_file_that_stays_missing_is_reported_once(
         access.refresh()
 
 
-def test_a_file_that_could_not_be_read_is_read_again(
+def test_keys_file_that_could_not_be_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "keys"
@@ -44,13 +44,13 @@ def test_a_file_that_could_not_be_read_is_read_again(
     access = Access(str(file))
     file.write_text("another-key\n")
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_text", _fail)
+        patched.setattr(Path, "read_text", _fail_to_read)
         access.refresh()
     access.refresh()
     assert access.find(None, "another-key")
 
 
-def _fail(_: Path) -> str:
+def _fail_to_read(_: Path) -> str:
     raise OSError(5, "Input/output error")
 
 

@@ -1,4 +1,4 @@
-"""Freed memory that a process keeps."""
+"""Freed memory: reused by the next batch, or returned to the system."""
 
 import ctypes
 import subprocess
@@ -63,11 +63,11 @@ print(resident() - before)
 
 
 def kept_after_large_bodies(first: str) -> int:
-    """Return the bytes that a process keeps after large bodies, in MiB."""
+    """Return the memory (MiB) that a process keeps after it freed large bodies."""
     program = BODIES.format(first=first)
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
     return int(ended.stdout) >> 20
 
 
-def test_memory_of_large_bodies_is_returned() -> None:
+def test_memory_of_large_bodies_is_returned_to_the_system() -> None:
     assert kept_after_large_bodies("return_large_blocks()") < kept_after_large_bodies("") / 2

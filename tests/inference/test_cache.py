@@ -1,4 +1,4 @@
-"""Copies that several pods share: used if they are intact, and never required."""
+"""Cached copies of weights, which pods share. They are used only if they are intact."""
 
 import errno
 import hashlib
@@ -27,7 +27,7 @@ Spoil = Callable[[Path], object]
 
 
 class Counting(Quiet):
-    """A web server that records requests, and sends weights only when `gate` is open."""
+    """A web server that records requests, and sends weights only while `gate` is set."""
 
     requests: list[str]
     gate: threading.Event
@@ -41,7 +41,7 @@ class Counting(Quiet):
 
 @dataclass
 class Node:
-    """A cache, and a web server with an export."""
+    """A node's cache, and a web server with an export."""
 
     url: str
     cache: Cache
@@ -51,7 +51,7 @@ class Node:
     started: list[Path] = field(default_factory=list)
 
     def pod(self) -> Path:
-        """Provide the export for a pod and return its directory."""
+        """Fetch the export for a new pod and return its directory."""
         folder = self.pods / str(len(self.started)) / "export"
         self.started.append(folder)
         fetch(self.url, folder, cache=self.cache)
@@ -59,7 +59,7 @@ class Node:
         return folder
 
     def copies(self) -> set[str]:
-        """Return the names of the copies, without locks."""
+        """Return the names of the copies, excluding lock files."""
         return {path.name for path in self.cache.folder.iterdir() if path.suffix != ".lock"}
 
 
@@ -81,7 +81,7 @@ def digest(trained: Path) -> str:
     return read_manifest(trained).weights.sha256
 
 
-def test_a_second_pod_downloads_no_weights(node: Node, trained: Path, digest: str) -> None:
+def test_second_pod_does_not_download_the_weights(node: Node, trained: Path, digest: str) -> None:
     first, second = node.pod(), node.pod()
     assert node.requests == ["manifest.json", WEIGHTS, "manifest.json"]
     assert weights(first) == weights(second) == weights(trained)
@@ -95,7 +95,7 @@ def flip(path: Path) -> None:
 
 
 def link(path: Path) -> None:
-    """Replace the copy by a link to an intact one."""
+    """Replace the copy with a link to an intact file."""
     path.symlink_to(path.rename(path.with_name("moved")))
 
 
@@ -114,7 +114,7 @@ def shorten(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [flip, lengthen, shorten, link, fifo])
-def test_a_replaced_copy_is_downloaded_again(
+def test_damaged_or_replaced_copy_is_downloaded_again(
     node: Node, trained: Path, digest: str, spoil: Spoil
 ) -> None:
     node.pod()
@@ -128,7 +128,7 @@ def test_a_replaced_copy_is_downloaded_again(
     assert not copied.is_symlink()
 
 
-def test_a_copy_that_grows_while_it_is_copied_cannot_fill_the_disk(tmp_path: Path) -> None:
+def test_file_that_grows_while_it_is_copied_cannot_fill_the_disk(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(bytes(100))
     with source.open("rb") as growing, (tmp_path / "target").open("wb") as target:
@@ -146,7 +146,7 @@ def test_files_are_copied_between_file_systems(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_bytes() == b"weights" * 1000
 
 
-def test_pods_that_start_together_download_once(node: Node, trained: Path) -> None:
+def test_pods_that_start_together_download_the_weights_once(node: Node, trained: Path) -> None:
     node.gate.clear()
     with ThreadPoolExecutor(3) as pool:
         pods = [pool.submit(node.pod) for _ in range(3)]
@@ -158,7 +158,7 @@ def test_pods_that_start_together_download_once(node: Node, trained: Path) -> No
     assert node.requests.count(WEIGHTS) == 1
 
 
-def test_a_stalled_download_is_not_waited_for(
+def test_pod_does_not_wait_for_a_stalled_download(
     node: Node,
     trained: Path,
     digest: str,
@@ -171,7 +171,7 @@ def test_a_stalled_download_is_not_waited_for(
     assert "another download is stalled" in capsys.readouterr().out
 
 
-def test_progress_of_another_download_is_waited_for(
+def test_pod_waits_for_another_download_that_makes_progress(
     node: Node, digest: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cache_module, "_STALLED_SECONDS", 2)
@@ -216,12 +216,12 @@ def test_a_cache_that_cannot_be_written_is_reported_and_not_used(
     assert not node.cache.folder.exists() or node.copies() == set()
 
 
-def test_a_directory_instead_of_a_copy_is_not_used(node: Node, trained: Path, digest: str) -> None:
+def test_directory_in_place_of_a_copy_is_not_used(node: Node, trained: Path, digest: str) -> None:
     (node.cache.folder / digest).mkdir()
     assert weights(node.pod()) == weights(trained)
 
 
-def kept(cache: Cache, number: int, used: float) -> str:
+def keep_copy(cache: Cache, number: int, used: float) -> str:
     content = bytes([number]) * 100
     name = hashlib.sha256(content).hexdigest()
     cache.keep(name, content)
@@ -233,36 +233,40 @@ def test_the_least_recently_used_copies_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "notes").write_bytes(bytes(1000))
     now, cache = time.time(), Cache(tmp_path, 300)
-    old, older, new = kept(cache, 1, now - 20), kept(cache, 2, now - 30), kept(cache, 3, now - 10)
+    old, older, new = (
+        keep_copy(cache, 1, now - 20),
+        keep_copy(cache, 2, now - 30),
+        keep_copy(cache, 3, now - 10),
+    )
     assert cache.read(older, 100) == b"\2" * 100
-    latest = kept(cache, 4, now)
+    latest = keep_copy(cache, 4, now)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {older, new, latest, "lost+found", "notes"}
     assert old not in left
 
 
 @pytest.mark.parametrize("name", [".snapshot", "0" * 64])
-def test_directories_in_the_cache_are_left_alone(tmp_path: Path, name: str) -> None:
+def test_directories_in_the_cache_are_not_deleted(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     os.utime(tmp_path / name, (0, 0))
     cache = Cache(tmp_path, 100)
-    kept(cache, 1, 1)
-    latest = kept(cache, 2, 2)
+    keep_copy(cache, 1, 1)
+    latest = keep_copy(cache, 2, 2)
     assert {path.name for path in tmp_path.iterdir()} == {name, latest}
 
 
-def test_unfinished_copies_count_until_they_are_abandoned(tmp_path: Path) -> None:
+def test_unfinished_copies_count_towards_the_size_until_they_are_abandoned(tmp_path: Path) -> None:
     now, cache = time.time(), Cache(tmp_path, 300)
     unfinished = tmp_path / f".{'0' * 64}.1234.tmp"
     unfinished.write_bytes(bytes(200))
-    first, second = kept(cache, 1, now - 10), kept(cache, 2, now)
+    first, second = keep_copy(cache, 1, now - 10), keep_copy(cache, 2, now)
     assert {path.name for path in tmp_path.iterdir()} == {unfinished.name, second}
     os.utime(unfinished, (0, 0))
-    first = kept(cache, 1, now)
+    first = keep_copy(cache, 1, now)
     assert {path.name for path in tmp_path.iterdir()} == {first, second}
 
 
-def test_the_command_has_options_for_the_cache(
+def test_command_line_options_configure_the_cache(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [f"--cache={node.cache.folder}", "--cache-bytes=1000000"]

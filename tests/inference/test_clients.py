@@ -27,7 +27,7 @@ def answers(python: Path, server: Server, tmp_path_factory: pytest.TempPathFacto
     images = tmp_path_factory.mktemp("clients") / "images.npy"
     np.save(images, digits(4))
     received: dict[str, Any] = {}
-    # Separately: the clients define protobuf messages with equal names.
+    # The clients run in separate processes, because they define protobuf messages with equal names.
     for program in ("triton_client.py", "kserve_client.py"):
         asking = ROOT / "tests/inference/clients" / program
         ports = [str(server.port), str(server.admin.base_url.port)]
@@ -41,7 +41,7 @@ CLIENTS = ("triton http", "triton http json", "kserve rest", "kserve rest json")
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_third_party_clients_get_the_models_predictions(
+def test_third_party_clients_receive_the_predictions_of_the_model(
     client: str, answers: Any, trained: Path
 ) -> None:
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_third_party_clients_get_the_models_predictions(
         assert (received["live"], received["other"]) == (True, False)
 
 
-def test_every_announced_call_works(answers: Any) -> None:
+def test_every_supported_call_of_tritonclient_works(answers: Any) -> None:
     accepted = answers["triton accepted"]
     assert accepted["server"] == ["binary_tensor_data"]
     assert accepted["index"] == ["READY"]
@@ -71,12 +71,12 @@ def test_every_announced_call_works(answers: Any) -> None:
     assert answers["kserve rest"]["live"] is answers["kserve rest"]["server ready"] is True
 
 
-def test_every_other_call_is_refused_with_a_reason(answers: Any) -> None:
+def test_every_unsupported_call_is_refused_with_a_reason(answers: Any) -> None:
     refused = answers["triton refused"]
     assert {name for name, found in refused.items() if not found} == set()
     for name, (status, message) in refused.items():
         assert 400 <= int(status) < 500 or status == "501", (name, status, message)
-        # Not a text of the client about an answer that it could not read.
+        # The message is the server's, not the client's complaint about an unreadable answer.
         assert message.startswith(
             ("no such path", "model ", "version ", "Content-Encoding", "parameters", "inputs[0]",
              "outputs[0]", "this path supports", "the body of a load request")

@@ -20,14 +20,14 @@ def test_the_configuration_round_trips_through_the_environment() -> None:
     assert read_config(config.to_environment()) == config
 
 
-def test_an_address_may_use_its_share_of_the_buffer() -> None:
+def test_max_share_per_peer_limits_the_memory_of_an_address() -> None:
     config = InferenceConfig(
         model_name="digits", model_path="/models", max_buffered_bytes=2**26, max_share_per_peer=0.3
     )
     assert config.max_bytes_per_peer == 20_132_659
 
 
-def test_service_variables_of_kubernetes_are_ignored() -> None:
+def test_service_variables_set_by_kubernetes_are_ignored() -> None:
     assert read_config(REQUIRED | {"INFERENCE_SERVICE_HOST": "10.0.0.1"}).port == 8080
 
 
@@ -46,7 +46,7 @@ def test_service_variables_of_kubernetes_are_ignored() -> None:
         ),
     ],
 )
-def test_an_error_names_its_variable(change: dict[str, str], message: str) -> None:
+def test_error_names_the_invalid_variable(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read_config(REQUIRED | change)
 

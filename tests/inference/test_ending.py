@@ -16,11 +16,11 @@ import pytest
 
 from tests.inference.engine.exports import write_probe
 from tests.inference.engine.probes import SLEEP
-from tests.inference.serving import INFER, Server, digits, request_of, serving
+from tests.inference.serving import INFER, Server, digits, request_body, serving
 from tests.training.programs import free_port, start, until
 
 
-def test_a_server_waits_for_its_export_and_reloads_it(trained: Path, tmp_path: Path) -> None:
+def test_server_waits_for_its_export_and_then_serves_it(trained: Path, tmp_path: Path) -> None:
     export = tmp_path / "export"
     with serving(tmp_path, export) as server:
         assert server.ready.status_code == 503
@@ -37,16 +37,16 @@ def test_a_server_waits_for_its_export_and_reloads_it(trained: Path, tmp_path: P
         (export / "model.safetensors").write_bytes(good)
         server.wait_until_ready()
         server.program.await_output('"event": "loaded"')
-        check_a_bad_version_keeps_the_old_one(server, export)
+        check_invalid_version_is_not_served(server, export)
         server.program.signal(signal.SIGTERM)
         assert server.program.exit_code() == 0
 
 
-def check_a_bad_version_keeps_the_old_one(server: Server, export: Path) -> None:
-    """Reload through the repository path and by SIGHUP."""
-    before = server.client.get("/v2/models/digits").json()["versions"]
+def check_invalid_version_is_not_served(server: Server, export: Path) -> None:
+    """Check reloads that are requested over HTTP and by SIGHUP."""
+    served = server.client.get("/v2/models/digits").json()["versions"]
     same = server.admin.post("/v2/repository/models/digits/load")
-    assert (same.status_code, same.json()["version"]) == (200, before[0])
+    assert (same.status_code, same.json()["version"]) == (200, served[0])
     manifest = export / "manifest.json"
     document = json.loads(manifest.read_text())
     document["weights"]["sha256"] = "0" * 64
@@ -56,14 +56,14 @@ def check_a_bad_version_keeps_the_old_one(server: Server, export: Path) -> None:
     assert "not those that were exported" in refused.json()["error"]
     server.program.signal(signal.SIGHUP)
     until(lambda: "inference_reload_failures_total 2.0" in server.metrics, seconds=240)
-    assert server.client.get("/v2/models/digits").json()["versions"] == before
-    assert server.client.post(INFER, json=request_of(digits(1))).status_code == 200
+    assert server.client.get("/v2/models/digits").json()["versions"] == served
+    assert server.client.post(INFER, json=request_body(digits(1))).status_code == 200
 
 
 def test_sigterm_makes_the_server_unready_and_finishes_requests_in_flight(
     trained: Path, tmp_path: Path
 ) -> None:
-    body = json.dumps(request_of(digits(50))).encode()
+    body = json.dumps(request_body(digits(50))).encode()
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with serving(tmp_path, trained, notice_seconds=3) as server:
         server.wait_until_ready()
@@ -73,9 +73,9 @@ def test_sigterm_makes_the_server_unready_and_finishes_requests_in_flight(
             server.program.signal(signal.SIGTERM)
             until(lambda: server.ready.status_code == 503)
             assert server.ready.json()["reason"] == "the server is shutting down"
-            late = server.client.post(INFER, json=request_of(digits(1)))
+            late = server.client.post(INFER, json=request_body(digits(1)))
             assert late.status_code == 200
-            # The client's next request then reaches another server.
+            # The client then opens a new connection, which reaches another server.
             assert late.headers["connection"] == "close"
             until(lambda: not listens(server))
             slow.sendall(body[1000:])
@@ -86,7 +86,7 @@ def test_sigterm_makes_the_server_unready_and_finishes_requests_in_flight(
         server.program.await_output('"event": "stopped"')
 
 
-def test_requests_that_take_too_long_do_not_delay_the_exit_twice(tmp_path: Path) -> None:
+def test_requests_that_exceed_the_drain_time_delay_the_exit_only_once(tmp_path: Path) -> None:
     write_probe(tmp_path / "export")
     handler = "tests.inference.engine.probes:Probe"
     settings = {"handler": handler, "notice_seconds": 0, "drain_seconds": 15}
@@ -105,9 +105,9 @@ def test_requests_that_take_too_long_do_not_delay_the_exit_twice(tmp_path: Path)
         server.program.await_output('"event": "cut"')
 
 
-def test_a_second_signal_exits_at_once(trained: Path, tmp_path: Path) -> None:
+def test_second_signal_ends_the_server_immediately(trained: Path, tmp_path: Path) -> None:
     with serving(tmp_path, trained, notice_seconds=300) as server:
-        # If it exited while starting a worker, CPython's fork server, which tests share, would end.
+        # An exit during a worker's start would end CPython's fork server, which tests share.
         server.wait_until_ready()
         server.program.signal(signal.SIGTERM)
         until(lambda: server.ready.status_code == 503)
@@ -115,11 +115,11 @@ def test_a_second_signal_exits_at_once(trained: Path, tmp_path: Path) -> None:
         assert server.program.exit_code() == 128 + signal.SIGTERM
 
 
-def test_sigterm_also_stops_the_server_as_process_1(tmp_path: Path) -> None:
+def test_sigterm_stops_a_server_that_runs_as_process_1(tmp_path: Path) -> None:
     port = free_port()
     settings = {"MODEL_NAME": "digits", "MODEL_PATH": "/none", "HOST": "127.0.0.1", "PORT": port}
     environment = {f"INFERENCE_{name}": str(setting) for name, setting in settings.items()}
-    # Signals without a handler are not delivered to PID 1.
+    # The kernel does not deliver signals without a handler to PID 1.
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     with (tmp_path / "output").open("wb") as output:
         outside = subprocess.Popen(
@@ -129,8 +129,8 @@ def test_sigterm_also_stops_the_server_as_process_1(tmp_path: Path) -> None:
         )
     try:
         until(lambda: '"event": "listening"' in (tmp_path / "output").read_text())
-        [first] = psutil.Process(outside.pid).children()
-        first.send_signal(signal.SIGTERM)
+        [init] = psutil.Process(outside.pid).children()
+        init.send_signal(signal.SIGTERM)
         assert outside.wait(60) == 0
     finally:
         outside.kill()
@@ -160,7 +160,7 @@ def listens(server: Server) -> bool:
         ),
     ],
 )
-def test_a_configuration_error_exits_with_64(
+def test_server_exits_with_64_after_a_configuration_error(
     tmp_path: Path, settings: dict[str, str], message: str
 ) -> None:
     environment = {f"INFERENCE_{name}": text for name, text in settings.items()}
@@ -171,7 +171,7 @@ def test_a_configuration_error_exits_with_64(
     assert message in json.loads(program.text)["message"]
 
 
-def test_a_port_in_use_exits_with_64(server: Server, tmp_path: Path) -> None:
+def test_server_exits_with_64_if_its_port_is_in_use(server: Server, tmp_path: Path) -> None:
     environment = {
         "INFERENCE_MODEL_NAME": "digits",
         "INFERENCE_MODEL_PATH": "/none",
@@ -184,11 +184,11 @@ def test_a_port_in_use_exits_with_64(server: Server, tmp_path: Path) -> None:
     assert "cannot listen on 127.0.0.1" in program.text
 
 
-def test_a_disconnected_client_is_counted_and_leaks_nothing(server: Server) -> None:
-    body = json.dumps(request_of(digits(1))).encode()
+def test_disconnected_client_is_counted_and_leaves_no_request_in_flight(server: Server) -> None:
+    body = json.dumps(request_body(digits(1))).encode()
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", server.port), 30) as gone:
-        gone.sendall(head + body[:10])
+    with socket.create_connection(("127.0.0.1", server.port), 30) as client:
+        client.sendall(head + body[:10])
         until(lambda: server.in_flight == 1)
     until(lambda: server.in_flight == 0)
     assert 'inference_requests_total{code="499",protocol="rest"}' in server.metrics

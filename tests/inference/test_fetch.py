@@ -1,4 +1,4 @@
-"""Fetching of exports from a real web server and a real S3 server."""
+"""Downloads of exports from a real web server and a real S3 server."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from workload.manifest import ExportError, read_manifest
 
 @pytest.fixture
 def shelf(trained: Path, tmp_path: Path) -> Path:
-    """A copy of an export, to be served and damaged."""
+    """A directory with a copy of an export, which a test may serve and damage."""
     return Path(shutil.copytree(trained, tmp_path / "shelf" / "export")).parent
 
 
@@ -30,7 +30,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 class Redirects(Quiet):
-    """Redirects files of /export to `target`, and serves the others."""
+    """A handler that redirects requests below /export to `target`, and serves other files."""
 
     target = ""
 
@@ -57,7 +57,7 @@ def listening(handler: type[Quiet], folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def url(shelf: Path) -> Iterator[str]:
-    """A plain web server for the copy."""
+    """URL of the copy on a web server without TLS."""
     with listening(Quiet, shelf) as address:
         yield address
 
@@ -68,7 +68,7 @@ def test_an_export_is_fetched_from_a_web_server(url: str, trained: Path, tmp_pat
     assert weights(tmp_path / "models" / "export") == weights(trained)
 
 
-def test_the_path_on_a_web_server_may_contain_any_letters(
+def test_path_on_a_web_server_may_contain_any_characters(
     url: str, shelf: Path, trained: Path, tmp_path: Path
 ) -> None:
     (shelf / "export").rename(shelf / "zählen-数")
@@ -100,7 +100,7 @@ def test_an_export_is_fetched_from_s3_with_keys_from_the_environment(
         server.stop()
 
 
-def test_other_urls_than_object_stores_and_web_servers_are_refused(tmp_path: Path) -> None:
+def test_url_with_an_unsupported_scheme_is_refused(tmp_path: Path) -> None:
     for url in (f"file://{tmp_path}", "memory:///", str(tmp_path)):
         with pytest.raises(FetchError, match="one of the schemes oci, s3, gs, az, https, http"):
             fetch(url, tmp_path / "export")
@@ -155,7 +155,7 @@ def test_damaged_weights_leave_no_files(url: str, shelf: Path, tmp_path: Path) -
     assert list((tmp_path / "export").iterdir()) == []
 
 
-def test_a_file_larger_than_its_manifest_states_is_refused(
+def test_file_larger_than_the_manifest_states_is_refused(
     url: str, shelf: Path, tmp_path: Path
 ) -> None:
     with (shelf / "export" / "model.safetensors").open("ab") as served:
@@ -176,7 +176,7 @@ def test_a_missing_artifact_is_reported(url: str, tmp_path: Path) -> None:
         fetch(url, tmp_path / "export", kinds=["int8"])
 
 
-def test_existing_files_that_match_are_not_fetched_again(
+def test_existing_files_that_match_the_manifest_are_not_fetched_again(
     url: str, shelf: Path, tmp_path: Path
 ) -> None:
     fetch(url, tmp_path / "export")
@@ -184,14 +184,14 @@ def test_existing_files_that_match_are_not_fetched_again(
     fetch(url, tmp_path / "export")
 
 
-def test_a_damaged_manifest_names_the_field(url: str, shelf: Path, tmp_path: Path) -> None:
+def test_error_names_the_invalid_field_of_a_manifest(url: str, shelf: Path, tmp_path: Path) -> None:
     file = shelf / "export" / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"weights": {"size": 1}}))
     with pytest.raises(ExportError, match=r"is damaged: weights\.sha256"):
         fetch(url, tmp_path / "export")
 
 
-def test_exit_codes_separate_bad_input_from_failed_downloads(
+def test_exit_codes_distinguish_invalid_input_from_failed_downloads(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([url, str(tmp_path / "export")]) == exit_codes.DONE

@@ -1,4 +1,4 @@
-"""Fuzzing with damaged requests, and conformance to the OpenAPI description."""
+"""Fuzzing with damaged requests, and conformance with the OpenAPI description."""
 
 import http.client
 import json
@@ -16,111 +16,111 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.inference.serving import INFER, Server, own_bytes, request_of, value
+from tests.inference.serving import INFER, Server, private_bytes, request_body, value
 
 COUNT = int(os.environ.get("FUZZ_REQUESTS", "2500"))
 """Number of requests; four of five are V2 inference requests."""
 ALLOWED = {200, 400, 404, 408, 413, 415, 429}
-LATE = 504
-"""Also allowed if the request names a deadline."""
+DEADLINE_PASSED = 504
+"""Status code that is also allowed if the request sets a deadline."""
 
-ODD: tuple[Any, ...] = (
+ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63 - 1, 2**63, -(2**63), 2**64, 1.5, -0.0, 1e38, 1e308,
     "", "images", "FP32", "INT64", "BYTES", "\x00", "é" * 50, "9" * 400, [], {}, [[]], [[[[]]]],
     [None], [True], ["1"], [{}], [1, [2]], {"name": "images"}, {"binary_data_size": 256},
 )  # fmt: skip
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the paths of all values in a document, only the first few of long lists."""
+def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of all values in a document, except those after the third in each list."""
     found = [path]
     if isinstance(value, dict):
         for key, inner in value.items():
-            found += places(inner, (*path, key))
+            found += paths_of(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value[:3]):
-            found += places(inner, (*path, index))
+            found += paths_of(inner, (*path, index))
     return found
 
 
-def change(document: Any, chance: random.Random) -> Any:
+def change(document: Any, rng: random.Random) -> Any:
     """Replace, remove, duplicate, wrap or rename one value."""
-    *way, last = chance.choice(places(document)[1:])
+    *parents, last = rng.choice(paths_of(document)[1:])
     owner = document
-    for key in way:
+    for key in parents:
         owner = owner[key]
-    what = chance.randrange(5)
-    if what == 0:
-        owner[last] = deepcopy(chance.choice(ODD))
-    elif what == 1:
+    action = rng.randrange(5)
+    if action == 0:
+        owner[last] = deepcopy(rng.choice(ODD_VALUES))
+    elif action == 1:
         del owner[last]
-    elif what == 2:
+    elif action == 2:
         owner[last] = [owner[last]]
-    elif what == 3 and isinstance(owner, dict):
-        owner[chance.choice(["", "data", "shape", "x", "parameters"])] = owner.pop(last)
+    elif action == 3 and isinstance(owner, dict):
+        owner[rng.choice(["", "data", "shape", "x", "parameters"])] = owner.pop(last)
     elif isinstance(owner, list):
-        owner.insert(0, deepcopy(chance.choice(ODD)))
+        owner.insert(0, deepcopy(rng.choice(ODD_VALUES)))
     else:
         owner[last] = [owner[last], owner[last]]
     return document
 
 
-def damage(body: bytes, chance: random.Random) -> bytes:
-    """Flip, insert, remove or truncate bytes."""
+def damage(body: bytes, rng: random.Random) -> bytes:
+    """Flip, insert or remove bytes, or truncate the body."""
     content = bytearray(body)
-    for _ in range(chance.randrange(1, 6)):
-        at = chance.randrange(len(content) + 1)
-        what = chance.randrange(4)
-        if what == 0 and at < len(content):
-            content[at] ^= 1 << chance.randrange(8)
-        elif what == 1:
-            content[at:at] = chance.randbytes(chance.randrange(1, 9))
-        elif what == 2:
-            del content[at : at + chance.randrange(1, 20)]
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(len(content) + 1)
+        action = rng.randrange(4)
+        if action == 0 and at < len(content):
+            content[at] ^= 1 << rng.randrange(8)
+        elif action == 1:
+            content[at:at] = rng.randbytes(rng.randrange(1, 9))
+        elif action == 2:
+            del content[at : at + rng.randrange(1, 20)]
         else:
             content = content[: max(at, 1)]
     return bytes(content)
 
 
-Asked = tuple[str, bytes, dict[str, str]]
+FuzzedRequest = tuple[str, bytes, dict[str, str]]
 
 
-def as_json(chance: random.Random) -> Asked:
+def as_json(rng: random.Random) -> FuzzedRequest:
     document: Any = json.loads(VALID)
-    for _ in range(chance.randrange(1, 4)):
-        if len(places(document)) > 1:
-            document = change(document, chance)
+    for _ in range(rng.randrange(1, 4)):
+        if len(paths_of(document)) > 1:
+            document = change(document, rng)
     return INFER, json.dumps(document).encode(), {}
 
 
-def as_bytes(chance: random.Random) -> Asked:
-    return INFER, damage(VALID, chance), {}
+def as_bytes(rng: random.Random) -> FuzzedRequest:
+    return INFER, damage(VALID, rng), {}
 
 
-def as_binary(chance: random.Random) -> Asked:
+def as_binary(rng: random.Random) -> FuzzedRequest:
     document = json.loads(BINARY)
-    if chance.random() < 0.6:
-        document = change(document, chance)
+    if rng.random() < 0.6:
+        document = change(document, rng)
     head, blob = json.dumps(document).encode(), struct.pack("<64f", *[0.5] * 64)
-    length = str(len(head) + chance.choice([0, 0, 0, 1, -1, 5000]))
-    if chance.random() < 0.2:
-        length = chance.choice(["", "x", "-1", "0", "1e3", "9" * 30, " 7", str(len(head))])
-    if chance.random() < 0.5:
-        blob = damage(blob, chance)
+    length = str(len(head) + rng.choice([0, 0, 0, 1, -1, 5000]))
+    if rng.random() < 0.2:
+        length = rng.choice(["", "x", "-1", "0", "1e3", "9" * 30, " 7", str(len(head))])
+    if rng.random() < 0.5:
+        blob = damage(blob, rng)
     return INFER, head + blob, {"Inference-Header-Content-Length": length}
 
 
-def elsewhere(chance: random.Random) -> Asked:
-    path, kind, body = chance.choice(OTHERS)
+def as_other_request(rng: random.Random) -> FuzzedRequest:
+    path, kind, body = rng.choice(OTHER_REQUESTS)
     headers = {"Content-Type": kind} if kind else {}
-    if chance.random() < 0.3:
-        headers["X-Request-Timeout"] = chance.choice(["0", "-1", "nan", "inf", "1e-9", "x", "5"])
-    return path, damage(body, chance), headers
+    if rng.random() < 0.3:
+        headers["X-Request-Timeout"] = rng.choice(["0", "-1", "nan", "inf", "1e-9", "x", "5"])
+    return path, damage(body, rng), headers
 
 
 IMAGE = np.full((1, 1, 8, 8), 0.5, np.float32)
 VALID = json.dumps(
-    request_of(IMAGE, id="a", parameters={"x": 1}, outputs=[{"name": "label"}])
+    request_body(IMAGE, id="a", parameters={"x": 1}, outputs=[{"name": "label"}])
 ).encode()
 BINARY = json.dumps(
     {
@@ -135,31 +135,31 @@ BINARY = json.dumps(
         "outputs": [{"name": "label", "parameters": {"binary_data": True}}],
     }
 )
-OTHERS = (
+OTHER_REQUESTS = (
     ("/v2/models/digits/versions/1/infer", "", VALID),
     ("/v2/models/other/infer", "", VALID),
     (INFER, "application/x-protobuf", VALID),
 )
-KINDS: tuple[Callable[[random.Random], Asked], ...] = (
+KINDS: tuple[Callable[[random.Random], FuzzedRequest], ...] = (
     as_json,
     as_json,
     as_bytes,
     as_binary,
-    elsewhere,
+    as_other_request,
 )
 
 
 @pytest.mark.timeout(400)
-def test_no_damaged_request_causes_a_500_or_a_leak(server: Server) -> None:
-    chance = random.Random(20261121)  # noqa: S311
+def test_damaged_requests_cause_no_server_errors_or_leaks(server: Server) -> None:
+    rng = random.Random(20261121)  # noqa: S311
     codes: Counter[int] = Counter()
     deaths = value(server.metrics, "inference_worker_deaths_total")
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     memory = []
     for number in range(COUNT):
         if number % (COUNT // 5) == 0:
-            memory.append(own_bytes(server))
-        path, body, headers = chance.choice(KINDS)(chance)
+            memory.append(private_bytes(server))
+        path, body, headers = rng.choice(KINDS)(rng)
         connection.request("POST", path, body, headers)
         response = connection.getresponse()
         content = response.read()
@@ -167,7 +167,7 @@ def test_no_damaged_request_causes_a_500_or_a_leak(server: Server) -> None:
         message = (
             f"{path} {headers} {body[:2000]!r} was answered {response.status}: {content[:500]!r}"
         )
-        late = {LATE} if "X-Request-Timeout" in headers else set()
+        late = {DEADLINE_PASSED} if "X-Request-Timeout" in headers else set()
         assert response.status in ALLOWED | late, message
         if response.status != 200:
             assert list(json.loads(content)) == ["error"], message
@@ -176,8 +176,8 @@ def test_no_damaged_request_causes_a_500_or_a_leak(server: Server) -> None:
     assert codes[200] > 0
     assert server.ready.status_code == 200
     assert value(server.metrics, "inference_worker_deaths_total") == deaths
-    # The first part fills caches.
-    assert own_bytes(server) - memory[1] < 32 * 2**20, memory
+    # Caches fill during the first fifth of the requests, so it is left out.
+    assert private_bytes(server) - memory[1] < 32 * 2**20, memory
 
 
 CHECKS = (
@@ -194,7 +194,7 @@ CONFIG = """
 [checks.not_a_server_error]
 expected-statuses = ["2xx", "3xx", "4xx", "504"]
 """
-"""504 is the answer if the generated deadline has passed."""
+"""The server answers 504 if a generated deadline has passed."""
 
 
 @pytest.mark.timeout(400)
@@ -205,7 +205,7 @@ def test_the_server_conforms_to_its_openapi_description(
     client = server.client if port == "clients" else server.admin
     program = Path(sys.prefix) / "bin/schemathesis"
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
-    ended = subprocess.run(
+    result = subprocess.run(
         [
             *(str(program), "run", f"{client.base_url}/openapi.json"),
             *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"),
@@ -219,4 +219,4 @@ def test_the_server_conforms_to_its_openapi_description(
         timeout=380,
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-1000:]
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-1000:]

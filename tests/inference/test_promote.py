@@ -1,4 +1,4 @@
-"""The promotion gate: which runs may replace the served one."""
+"""The promotion gate, which decides whether a run may replace the served one."""
 
 import json
 import shutil
@@ -13,16 +13,16 @@ from workload.manifest import MANIFEST_FILE
 
 @pytest.fixture
 def exports(trained: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """A candidate and an incumbent with an accuracy of 0.97."""
+    """The exports of a candidate and of an incumbent, whose accuracy is 0.97."""
     folders = tmp_path / "candidate", tmp_path / "incumbent"
     for folder in folders:
         folder.mkdir()
         shutil.copy(trained / MANIFEST_FILE, folder)
-        with_metrics(folder, accuracy=0.97, loss=0.1)
+        set_metrics(folder, accuracy=0.97, loss=0.1)
     return folders
 
 
-def with_metrics(folder: Path, **metrics: float) -> None:
+def set_metrics(folder: Path, **metrics: float) -> None:
     manifest = json.loads((folder / MANIFEST_FILE).read_text())
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest | {"metrics": metrics}))
 
@@ -39,28 +39,28 @@ def with_metrics(folder: Path, **metrics: float) -> None:
         (0.96, ">= 0.95", True),
     ],
 )
-def test_a_candidate_is_compared_with_the_incumbent(
+def test_candidate_is_promoted_only_if_it_meets_the_condition(
     exports: tuple[Path, Path], accuracy: float, condition: str, promoted: bool
 ) -> None:
     candidate, incumbent = exports
-    with_metrics(candidate, accuracy=accuracy, loss=0.1)
+    set_metrics(candidate, accuracy=accuracy, loss=0.1)
     code = main([str(candidate), str(incumbent), f"accuracy {condition}"])
     assert code == (exit_codes.DONE if promoted else exit_codes.FAILED)
 
 
-def test_the_message_names_metric_value_and_bound(
+def test_message_names_the_metric_its_value_and_the_bound(
     exports: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     candidate, incumbent = exports
-    with_metrics(candidate, accuracy=0.5)
-    asked = ["accuracy >= incumbent - 0.002", "loss <= incumbent"]
-    assert main([str(candidate), str(incumbent), *asked]) == exit_codes.FAILED
+    set_metrics(candidate, accuracy=0.5)
+    conditions = ["accuracy >= incumbent - 0.002", "loss <= incumbent"]
+    assert main([str(candidate), str(incumbent), *conditions]) == exit_codes.FAILED
     output = capsys.readouterr().out
     assert "accuracy is 0.5, but must be >= 0.968 (>= incumbent - 0.002)" in output
     assert "the candidate's manifest has no metric 'loss'" in output
 
 
-def test_nothing_is_promoted_without_a_manifest(
+def test_candidate_without_a_manifest_is_not_promoted(
     exports: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     candidate, incumbent = exports

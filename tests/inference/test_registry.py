@@ -1,4 +1,4 @@
-"""Authorization of downloads from an OCI registry that is replaced by a function."""
+"""Authorization of downloads from an OCI registry."""
 
 import hashlib
 import io
@@ -43,13 +43,13 @@ MANIFEST = json.dumps(
 
 
 class Body(io.BytesIO):
-    """A complete response."""
+    """The body of a complete response."""
 
     length = 0
 
 
 class Server:
-    """A registry that accepts only the latest token."""
+    """A registry that accepts only the latest token. It replaces `urllib`'s opener."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -65,8 +65,8 @@ class Server:
         return self.accepted
 
     def open(self, request: urllib.request.Request, timeout: float) -> Body:
-        given = request.get_header("Authorization")
-        if self.refuse_all or given is None or given != self.accepted:
+        authorization = request.get_header("Authorization")
+        if self.refuse_all or authorization is None or authorization != self.accepted:
             headers = Message()
             headers["WWW-Authenticate"] = 'Bearer realm="https://tokens.example.com/"'
             url = request.full_url.replace(REGISTRY, self.refused_by)
@@ -92,7 +92,7 @@ def test_one_token_is_used_for_all_files(server: Server) -> None:
     assert server.tokens == 1
 
 
-def test_an_expired_token_is_replaced(server: Server) -> None:
+def test_expired_token_is_replaced_with_a_new_one(server: Server) -> None:
     found = files()
     server.accepted = None
     assert b"".join(found.read(FILES[0])) == WEIGHTS
@@ -101,7 +101,7 @@ def test_an_expired_token_is_replaced(server: Server) -> None:
     assert server.tokens == 3
 
 
-def test_a_refused_token_is_replaced_once(server: Server) -> None:
+def test_refused_token_is_replaced_only_once(server: Server) -> None:
     found = files()
     server.refuse_all = True
     with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -109,7 +109,7 @@ def test_a_refused_token_is_replaced_once(server: Server) -> None:
     assert server.tokens == 2
 
 
-def test_a_blob_store_gets_no_token(server: Server) -> None:
+def test_token_is_not_sent_to_a_blob_store(server: Server) -> None:
     found = files()
     server.refuse_all, server.refused_by = True, BLOB_STORE
     with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -118,7 +118,7 @@ def test_a_blob_store_gets_no_token(server: Server) -> None:
 
 
 class Interrupted(BaseHTTPRequestHandler):
-    """A registry whose responses with weights end too early."""
+    """A registry that closes the connection before the weights are complete."""
 
     def do_GET(self) -> None:
         content = MANIFEST if "/manifests/" in self.path else WEIGHTS
@@ -131,7 +131,7 @@ class Interrupted(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def test_an_interrupted_download_is_not_reported_as_different_content(
+def test_interrupted_download_is_not_reported_as_a_digest_mismatch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(registry.PLAIN_HTTP, "true")
@@ -147,7 +147,7 @@ def test_an_interrupted_download_is_not_reported_as_different_content(
 
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
-    """A token server with TLS, whose handler a test replaces."""
+    """A token server with TLS. Tests replace its request handler."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
@@ -168,8 +168,8 @@ def challenge(server: ThreadingHTTPServer) -> str:
     return f'Bearer realm="https://127.0.0.1:{server.server_port}/token",service="registry"'
 
 
-class Other(Interrupted):
-    """A server without TLS that records the credentials that it gets."""
+class PlainServer(Interrupted):
+    """A server without TLS that records the credentials that it receives."""
 
     received: ClassVar[list[str | None]] = []
 
@@ -180,10 +180,10 @@ class Other(Interrupted):
         self.wfile.write(b'{"token": "stolen"}')
 
 
-def test_a_redirect_by_the_token_server_sends_no_credentials_to_another_server(
+def test_token_servers_redirect_to_plain_http_is_refused(
     tokens: ThreadingHTTPServer,
 ) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+    with ThreadingHTTPServer(("127.0.0.1", 0), PlainServer) as other:
 
         class Redirecting(Interrupted):
             def do_GET(self) -> None:
@@ -198,10 +198,10 @@ def test_a_redirect_by_the_token_server_sends_no_credentials_to_another_server(
             registry._authorization_header(challenge(tokens))
         other.shutdown()
         thread.join()
-    assert Other.received == []
+    assert PlainServer.received == []
 
 
-def test_a_redirect_to_another_server_with_https_sends_no_credentials_there(
+def test_credentials_are_not_sent_to_the_target_of_a_token_servers_redirect(
     tokens: ThreadingHTTPServer,
 ) -> None:
     received: dict[str, str | None] = {}
@@ -222,13 +222,15 @@ def test_a_redirect_to_another_server_with_https_sends_no_credentials_there(
 
 
 @pytest.mark.parametrize("answer", ["{}", "[]", '{"token": ""}'])
-def test_an_answer_without_a_token_is_an_error(tokens: ThreadingHTTPServer, answer: str) -> None:
-    class Silent(Interrupted):
+def test_token_servers_answer_without_a_token_is_an_error(
+    tokens: ThreadingHTTPServer, answer: str
+) -> None:
+    class WithoutToken(Interrupted):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(answer.encode())
 
-    tokens.RequestHandlerClass = Silent
+    tokens.RequestHandlerClass = WithoutToken
     with pytest.raises(ValueError, match="token"):
         registry._authorization_header(challenge(tokens))

@@ -1,4 +1,4 @@
-"""A server with TLS, API keys, tracing and a log of every request."""
+"""A server with TLS, API keys, tracing and a request log."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ import trustme
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from inference.access import Access
-from tests.inference.serving import INFER, Server, digits, request_of, serving
+from tests.inference.serving import INFER, Server, digits, request_body, serving
 from tests.training.programs import until
 
 KEY, OTHER, ADMIN, SLOW = "plain-key", "hashed-key", "admin-key", "slow-key"
@@ -28,7 +28,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @dataclass
 class Collector:
-    """Receives spans like an OpenTelemetry collector."""
+    """An HTTP server that receives spans like an OpenTelemetry collector."""
 
     spans: list[Any] = field(default_factory=list)
 
@@ -58,11 +58,11 @@ class Collector:
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[tuple[Collector, int]]:
-    taken = Collector()
-    with ThreadingHTTPServer(("127.0.0.1", 0), taken.handler) as listening:
+    received = Collector()
+    with ThreadingHTTPServer(("127.0.0.1", 0), received.handler) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
-        yield taken, listening.server_port
+        yield received, listening.server_port
         listening.shutdown()
         thread.join()
 
@@ -77,7 +77,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("keys") / "keys"
     digest = hashlib.sha256(OTHER.encode()).hexdigest()
     file.write_text(
-        f"# of tests\n{KEY}\nhashed infer sha256:{digest}\n"
+        f"# keys of the tests\n{KEY}\nhashed infer sha256:{digest}\n"
         f"operator admin {ADMIN}\nslow infer:2 {SLOW}\n"
     )
     return file
@@ -109,13 +109,13 @@ def secured(
     with serving(folder, trained, verify=trusted, **settings) as running:
         running.wait_until_ready()
         yield running
-        # The client keeps a connection that is idle, and does not answer TLS's closing message.
+        # The client keeps an idle connection, and does not answer the server's TLS close message.
         running.program.signal(signal.SIGTERM)
         assert running.program.exit_code() == 0
         assert '"event": "cut"' not in running.program.text
 
 
-def test_probes_and_metrics_need_no_key(secured: Server) -> None:
+def test_health_probes_and_metrics_need_no_key(secured: Server) -> None:
     assert secured.client.get("/v2/models/digits/ready").status_code == 200
     for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
         assert secured.admin.get(path).status_code == 200
@@ -134,7 +134,7 @@ def test_probes_and_metrics_need_no_key(secured: Server) -> None:
     ],
 )
 def test_requests_need_a_valid_key(headers: dict[str, str], code: int, secured: Server) -> None:
-    response = secured.client.post(INFER, json=request_of(digits(1)), headers=headers)
+    response = secured.client.post(INFER, json=request_body(digits(1)), headers=headers)
     assert response.status_code == code
     assert ("www-authenticate" in response.headers) == (code == 401)
     assert secured.client.get("/v2", headers=headers).status_code == code
@@ -142,7 +142,7 @@ def test_requests_need_a_valid_key(headers: dict[str, str], code: int, secured: 
     assert OTHER not in secured.program.text
 
 
-def test_callers_without_a_key_do_not_learn_the_models_name(secured: Server) -> None:
+def test_refusals_without_a_key_do_not_reveal_the_models_name(secured: Server) -> None:
     path = "/v2/models/other/infer"
     response = secured.client.post(path, json={})
     assert response.status_code == 401
@@ -150,7 +150,7 @@ def test_callers_without_a_key_do_not_learn_the_models_name(secured: Server) -> 
     assert secured.client.post(path, json={}, headers={"X-API-Key": KEY}).status_code == 404
 
 
-def test_refusals_of_keys_are_described(secured: Server) -> None:
+def test_openapi_description_includes_refusals_of_keys(secured: Server) -> None:
     for port in (secured.client, secured.admin):
         paths = port.get("/openapi.json", headers={"X-API-Key": ADMIN}).json()["paths"]
         answers = [set(each["responses"]) for path in paths.values() for each in path.values()]
@@ -168,10 +168,10 @@ def test_a_key_permits_only_its_scopes(secured: Server) -> None:
     assert secured.client.get("/v2", headers={"X-API-Key": ADMIN}).status_code == 403
 
 
-def test_a_key_has_a_quota_and_its_name_in_metrics(secured: Server) -> None:
+def test_quota_of_a_key_is_enforced_and_metrics_name_the_key(secured: Server) -> None:
     headers = {"X-API-Key": SLOW}
     answers = [
-        secured.client.post(INFER, json=request_of(digits(1)), headers=headers) for _ in range(8)
+        secured.client.post(INFER, json=request_body(digits(1)), headers=headers) for _ in range(8)
     ]
     codes = [answer.status_code for answer in answers]
     assert codes[:2] == [200, 200]
@@ -206,19 +206,19 @@ def test_tls_below_the_minimum_version_is_refused(secured: Server, authority: tr
         httpx.get(f"https://127.0.0.1:{secured.port}/v2/health/live", verify=old)
 
 
-def test_a_request_is_logged_once_and_traced(
+def test_request_is_logged_once_and_traced(
     secured: Server, collector: tuple[Collector, int]
 ) -> None:
     headers = {"X-API-Key": KEY, "X-Request-Id": "traced", "traceparent": PARENT}
-    secured.client.post(INFER, json=request_of(digits(1)), headers=headers)
+    secured.client.post(INFER, json=request_body(digits(1)), headers=headers)
 
-    def of_the_request() -> list[dict[str, object]]:
+    def log_lines_of_the_request() -> list[dict[str, object]]:
         lines = [json.loads(line) for line in secured.program.text.splitlines()]
         return [line for line in lines if line.get("id") == "traced"]
 
-    # The line is written after the answer was sent, and a thread reads it.
-    until(lambda: len(of_the_request()) > 0)
-    [line] = of_the_request()
+    # The line is written by a thread after the answer is sent.
+    until(lambda: len(log_lines_of_the_request()) > 0)
+    [line] = log_lines_of_the_request()
     assert line["event"] == "request"
     assert (line["method"], line["path"], line["code"]) == ("POST", INFER, 200)
     spans = collector[0].spans
@@ -231,7 +231,7 @@ def test_a_request_is_logged_once_and_traced(
     assert set(ours) == {"queue", "compute"}
 
 
-def test_a_body_that_does_not_arrive_is_answered_408(
+def test_body_that_does_not_arrive_is_answered_with_408(
     secured: Server, authority: trustme.CA
 ) -> None:
     trusted = ssl.create_default_context()
@@ -246,7 +246,7 @@ def test_a_body_that_does_not_arrive_is_answered_408(
     assert answer.startswith(b"HTTP/1.1 408")
 
 
-def test_keys_are_read_again_when_their_file_has_changed(secured: Server, keys: Path) -> None:
+def test_keys_file_is_read_again_when_it_changes(secured: Server, keys: Path) -> None:
     new = keys.with_name("new")
     new.write_text(f"{KEY}\nadded-later\n")
     new.replace(keys)
@@ -256,7 +256,7 @@ def test_keys_are_read_again_when_their_file_has_changed(secured: Server, keys: 
     assert "added-later" not in secured.program.text
 
 
-def test_an_invalid_keys_file_keeps_the_current_keys(
+def test_current_keys_are_kept_if_the_keys_file_becomes_invalid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "keys"
@@ -271,10 +271,10 @@ def test_an_invalid_keys_file_keeps_the_current_keys(
     assert "short" not in logged
 
 
-def test_clients_that_never_begin_a_handshake_lose_their_connection_to_new_ones(
+def test_oldest_connections_without_a_tls_handshake_are_closed_for_new_ones(
     secured: Server,
 ) -> None:
-    """One eighth of 4096 connections may be in a handshake."""
+    """At most one eighth of the 4096 connections may be waiting for a handshake."""
     address = (secured.client.base_url.host, secured.client.base_url.port)
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.create_connection(address)) for _ in range(520)]

@@ -1,4 +1,4 @@
-"""The life cycle of the model server."""
+"""Reloads of the model server at signals."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from inference.server import _reload_at_signals
 
 
 class Engine:
-    """An engine that takes a while to load the current version."""
+    """An engine that loads the current version slowly."""
 
     def __init__(self) -> None:
         self.current = self.served = 0
@@ -20,12 +20,12 @@ class Engine:
     async def reload(self) -> None:
         async with self._reloading:
             self.loads += 1
-            found = self.current
+            loading = self.current
             await asyncio.sleep(0.05)
-            self.served = found
+            self.served = loading
 
 
-def test_a_signal_during_a_reload_loads_the_version_that_was_written_in_the_meantime() -> None:
+def test_signal_during_a_reload_triggers_another_reload() -> None:
     async def serve() -> Engine:
         engine = Engine()
         _reload_at_signals(cast(ModelEngine, engine))

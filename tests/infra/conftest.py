@@ -22,7 +22,7 @@ PROGRAM = Path(__file__).parent.parent.parent / "__main__.py"
 
 
 class Engine(Mocks):
-    """Mocked engine that returns the inputs of a resource; a pushed image gets a digest."""
+    """Mocked engine that returns a resource's inputs, and a digest for pushed images."""
 
     uid = "0a1b2c3d"
     """UID of the cluster."""
@@ -48,14 +48,14 @@ class Engine(Mocks):
 
 
 class Monitor(MockMonitor):
-    """Mocked monitor that records the requests, which contain more than the resources."""
+    """Mocked monitor that records the complete registration requests."""
 
     def __init__(self) -> None:
         super().__init__(Engine())
         self.requests: list[resource_pb2.RegisterResourceRequest] = []
 
     def RegisterResource(self, request: resource_pb2.RegisterResourceRequest) -> Any:  # noqa: N802
-        # The SDK registers the stack in the background, maybe only while the program runs.
+        # The SDK registers the stack in the background, possibly while the program runs.
         if request.type != "pulumi:pulumi:Stack":
             self.requests.append(request)
         return super().RegisterResource(request)
@@ -75,11 +75,11 @@ class Plan:
         return _open(rpc.deserialize_properties(self.resources[name].object))
 
     def names(self, kind: str) -> list[str]:
-        """Names of the resources of a type."""
+        """Return the names of the resources of a type."""
         return [name for name, request in self.resources.items() if request.type == kind]
 
     def dependencies(self, name: str) -> set[str]:
-        """Return the names of the resources on which one depends."""
+        """Return the names of the resources that a resource depends on."""
         return {urn.rpartition("::")[2] for urn in self.resources[name].dependencies}
 
 
@@ -95,18 +95,18 @@ def _open(value: Any) -> Any:
 
 Provision = Callable[..., Plan]
 _PLANS: dict[tuple[str, tuple[str, ...]], Plan] = {}
-"""The plans of this process by configuration; no test changes one."""
+"""Plans cached by configuration; tests must not modify them."""
 
 
 @pytest.fixture
 def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
     """Run the program with a configuration and return what it registered.
 
-    A configuration that was provisioned before is not provisioned again, except on request.
+    A repeated configuration returns the cached plan, unless `again` is true.
     """
-    # Other tests leave the thread without a loop.
+    # Other tests may leave the thread without an event loop.
     asyncio.set_event_loop(LOOP)
-    # Saves a fifth of the time: the SDK records every frame below a resource, and pytest has many.
+    # The SDK records the whole call stack for each resource; skipping it saves 20% of the time.
     monkeypatch.setattr("pulumi.runtime.resource._get_stack_trace", StackTrace, raising=False)
 
     def run(values: dict[str, Any], secrets: tuple[str, ...] = (), *, again: bool = False) -> Plan:
@@ -114,12 +114,12 @@ def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
             f"gpu-platform:{key}": value if isinstance(value, str) else json.dumps(value)
             for key, value in values.items()
         }
-        written = json.dumps(texts)
-        monkeypatch.setenv("PULUMI_CONFIG", written)
+        encoded = json.dumps(texts)
+        monkeypatch.setenv("PULUMI_CONFIG", encoded)
         pulumi.runtime.set_all_config(texts, [f"gpu-platform:{key}" for key in secrets])
-        known = _PLANS.get((written, secrets))
-        if known is not None and not again:
-            return known
+        cached = _PLANS.get((encoded, secrets))
+        if cached is not None and not again:
+            return cached
         monitor = Monitor()
         set_mocks(Engine(), project="gpu-platform", stack="test", monitor=monitor)
 
@@ -129,7 +129,7 @@ def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
 
         program()
         plan = Plan({request.name: request for request in monitor.requests})
-        _PLANS[written, secrets] = plan
+        _PLANS[encoded, secrets] = plan
         return plan
 
     return run

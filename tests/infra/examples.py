@@ -1,4 +1,4 @@
-"""A small valid configuration, which tests change."""
+"""A small valid configuration that tests modify."""
 
 import copy
 from typing import Any
@@ -62,10 +62,10 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     """Return the valid configuration with one value changed, at a dotted path."""
     values = good()
     *parents, last = path.split(".")
-    place = values
+    node = values
     for part in parents:
-        place = place.setdefault(part, {})
-    place[last] = value
+        node = node.setdefault(part, {})
+    node[last] = value
     return values
 
 
@@ -73,10 +73,10 @@ def without(path: str) -> dict[str, Any]:
     """Return the valid configuration without one value."""
     values = good()
     *parents, last = path.split(".")
-    place = values
+    node = values
     for part in parents:
-        place = place[part]
-    del place[last]
+        node = node[part]
+    del node[last]
     return values
 
 
@@ -98,6 +98,6 @@ def assert_reported(mistake: Mistake) -> None:
     """Assert that a mistake is reported with its key and remedy, in one sentence."""
     path, value, key, advice = mistake
     found = problems(changed(path, value))
-    named = [sentence for sentence in found if sentence.startswith(f"gpu-platform:{key}")]
-    assert any(advice in sentence for sentence in named), found
+    matching = [sentence for sentence in found if sentence.startswith(f"gpu-platform:{key}")]
+    assert any(advice in sentence for sentence in matching), found
     assert all(sentence.endswith(".") and "\n" not in sentence for sentence in found)

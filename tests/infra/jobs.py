@@ -1,4 +1,4 @@
-"""A small job of every kind, its objects, and their violations in a complete stack."""
+"""Small jobs of every kind, their objects, and policy violations in a complete stack."""
 
 import copy
 import json
@@ -31,13 +31,13 @@ _NOTEBOOK: Final = {
         },
     },
 }
-_OWN: Final = {"command": ["python3", "program.py"], "hyperparameters": None}
+_COMMAND: Final = {"command": ["python3", "program.py"], "hyperparameters": None}
 NODES: Final = GpuNodes(
     resource="nvidia.com/gpu",
     node_selector={"nvidia.com/gpu.present": "true"},
     tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
 )
-# Users configure what the pack allows. Here, everything that the settings allow is allowed.
+# Policies are configurable. Here, they allow everything that the settings allow.
 PACK: Final[dict[str, Any]] = {
     "training-retries-bounded": {"maxRetries": 100},
     "training-gang-whole": {
@@ -56,7 +56,7 @@ PACK: Final[dict[str, Any]] = {
 
 
 def job(kind: str, **changes: Any) -> dict[str, Any]:
-    """Return a job of a kind as in the configuration."""
+    """Return the configuration of a job of a kind."""
     described = {
         "kind": kind,
         "queue": "research",
@@ -69,14 +69,16 @@ def job(kind: str, **changes: Any) -> dict[str, Any]:
         **_program(kind),
         **changes,
     }
-    # A copy, which the test may change.
+    # Tests may modify the copy.
     return copy.deepcopy({key: value for key, value in described.items() if value is not None})
 
 
 def _program(kind: str) -> dict[str, Any]:
     if kind == "notebook":
         return _NOTEBOOK
-    return {"hyperparameters": _PROGRAM} if kind in kinds_that_support("hyperparameters") else _OWN
+    return (
+        {"hyperparameters": _PROGRAM} if kind in kinds_that_support("hyperparameters") else _COMMAND
+    )
 
 
 def configuration(described: dict[str, Any]) -> dict[str, Any]:
@@ -92,8 +94,8 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     devices = {} if other == "nvidia.com/gpu" else {other: 10**6}
     values["tenancy"]["quota"] = {"gpus": 10**6, "devices": devices}
     values["inference"] = {}
-    of_kinds = ["titan", "recorder", *(name for name, kind in KINDS.items() if kind.image_needs)]
-    values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in of_kinds}
+    image_names = ["titan", "recorder", *(name for name, kind in KINDS.items() if kind.image_needs)]
+    values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in image_names}
     values["training"]["jobs"] = {"job": described}
     return values
 
@@ -114,14 +116,14 @@ def kind_of(described: dict[str, Any], kind: str) -> Manifest:
     return found
 
 
-def refused(
+def mandatory_violations(
     described: dict[str, Any], edit: Callable[[Manifest], object] = lambda _: None
 ) -> list[str]:
-    """Return the mandatory violations of a complete stack with the job and edited objects."""
-    made = _objects(validate(configuration(described)), "job-0123abcd")
-    for manifest in made:
+    """Return the mandatory violations in a complete stack, with `edit` applied to the objects."""
+    built = _objects(validate(configuration(described)), "job-0123abcd")
+    for manifest in built:
         edit(manifest)
-    stack = [*surroundings(configuration(described)), *made]
+    stack = [*surroundings(configuration(described)), *built]
     texts = [json.dumps(manifest, ensure_ascii=False) for manifest in stack]
     documents = [document for text in texts for document in read("", text)]
     return [

@@ -1,4 +1,4 @@
-"""A stack with a sweep, which tests change."""
+"""A stack with a sweep that tests modify."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ SPACE: dict[str, Any] = {
 
 
 def length(**changes: int) -> dict[str, Any]:
-    """Return the hyperparameters of the job with a length."""
+    """Return the job's hyperparameters with a training length."""
     return {"model": "digits-net", "dataset": "digits", **changes}
 
 
 def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """Return the valid configuration with a sweep of its job, whose settings are `changes`."""
+    """Return the valid configuration with a sweep over its job; `changes` are sweep settings."""
     found = good()
     changed = {"retries": 5, "hyperparameters": length(epochs=9), **(job or {})}
     searched = {**found["training"]["jobs"].pop("digits"), **changed}
@@ -43,7 +43,7 @@ def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, An
 
 
 def described(**changes: Any) -> StackSettings:
-    """Return the settings of the stack."""
+    """Return the validated settings of the stack."""
     return validate(values(**changes))
 
 

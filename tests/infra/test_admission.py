@@ -33,7 +33,7 @@ def test_admission_is_off_by_default(provision: Provision) -> None:
     assert plan.names(POLICY) == []
 
 
-def test_every_binding_depends_on_its_policy(provision: Provision) -> None:
+def test_every_policy_binding_depends_on_its_policy(provision: Provision) -> None:
     plan = provision(changed("tenancy.admission", "deny"))
     names = plan.names(POLICY)
     assert "tenancy-admission-pods" in names
@@ -42,7 +42,7 @@ def test_every_binding_depends_on_its_policy(provision: Provision) -> None:
         assert any(urn.endswith(f"::{name}") for urn in plan[f"{name}-binding"].dependencies)
 
 
-def test_namespaces_of_the_stacks_privileged_pods_are_excluded(provision: Provision) -> None:
+def test_namespaces_with_the_stacks_privileged_pods_are_excluded(provision: Provision) -> None:
     plan = provision(changed("tenancy.admission", "audit"))
     binding = plan.inputs("tenancy-admission-pods-binding")
     (expression,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
@@ -55,12 +55,12 @@ def test_more_namespaces_can_be_excluded() -> None:
     assert found == {"gpu-operator", "gpu-system", "kube-system"}
 
 
-def test_yaml_reads_off_as_a_boolean_and_the_settings_accept_it() -> None:
+def test_unquoted_off_is_accepted_although_yaml_reads_a_boolean() -> None:
     assert tenancy(admission=False).admission == "off"
     assert problems(changed("tenancy.admission", "on"))
 
 
-def test_settings_of_the_packs_file_are_in_the_policies(tmp_path: Path) -> None:
+def test_policies_follow_the_policy_pack_configuration(tmp_path: Path) -> None:
     file = tmp_path / "policies.json"
     file.write_text(json.dumps({"run-as-non-root": "disabled"}))
     built = manifests(AdmissionArgs(tenancy=tenancy(admission="deny", admission_config=str(file))))
@@ -77,14 +77,16 @@ EXPIRED = {
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "expected"),
     [
         (None, "No such file"),
         ('{"no-such-rule": "disabled"}', "no-such-rule"),
         (json.dumps({"exemptions": {"workloads": [EXPIRED]}}), "2020-01-31"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_key(text: str | None, named: str, tmp_path: Path) -> None:
+def test_error_for_an_invalid_policy_file_names_the_setting(
+    text: str | None, expected: str, tmp_path: Path
+) -> None:
     file = tmp_path / "policies.json"
     if text is not None:
         file.write_text(text)
@@ -92,10 +94,10 @@ def test_a_wrong_file_is_refused_with_its_key(text: str | None, named: str, tmp_
     with pytest.raises(SettingsError) as error:
         manifests(AdmissionArgs(tenancy=settings))
     assert "gpu-platform:tenancy.admission_config" in str(error.value)
-    assert named in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_the_parameter_object_precedes_the_policy_that_reads_it(
+def test_parameter_object_is_created_before_the_policy_that_reads_it(
     provision: Provision, tmp_path: Path
 ) -> None:
     file = tmp_path / "policies.json"
@@ -112,10 +114,10 @@ def test_the_parameter_object_precedes_the_policy_that_reads_it(
     assert plan.inputs(object_name)["metadata"]["namespace"] == "gpu-platform-models"
     assert "data" not in plan.inputs(object_name)
     assert plan.inputs(role)["rules"][0]["resourceNames"] == ["promoted-models"]
-    for name, earlier in (
+    for name, dependency in (
         (object_name, "tenancy-admission-models-namespace"),
         ("tenancy-admission-model-pods", object_name),
     ):
-        assert any(urn.endswith(f"::{earlier}") for urn in plan[name].dependencies)
+        assert any(urn.endswith(f"::{dependency}") for urn in plan[name].dependencies)
     binding = plan.inputs("tenancy-admission-model-pods-binding")
     assert binding["spec"]["paramRef"]["name"] == "promoted-models"

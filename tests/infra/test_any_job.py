@@ -1,4 +1,4 @@
-"""Any valid job becomes objects that the pack passes; any invalid one is refused with its key."""
+"""Valid jobs pass the policy pack, and invalid jobs are rejected with their key."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from infra.settings.training.job import TrainingJobSettings
 from kube.kinds import KINDS, JobKind
 from policies.pod_search import find_pods
 from policies.resources import Resource
-from tests.infra.jobs import job, objects, problems_of, refused
+from tests.infra.jobs import job, mandatory_violations, objects, problems_of
 from tests.unicode import ALPHABET
 
 RDMA = {"resource": "rdma/hca", "count": 1, "interface": "ib0", "hca": "mlx5"}
@@ -88,30 +88,32 @@ DEFAULT_GRACE = TrainingJobSettings.model_fields["grace_seconds"].default
 
 
 @cache
-def successes(kind: JobKind) -> list[str]:
-    """When a job of the kind may have succeeded; of the other settings, a kind takes any value."""
+def success_values(kind: JobKind) -> list[str]:
+    """Return the values of `success` that the kind supports."""
     return [end for end in ("all", "first") if not problems_of(job(kind, success=end))]
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
-    """A valid job of any kind."""
+    """Generate a valid job of any kind."""
     kind = draw(st.sampled_from(list(KINDS)))
-    able = KINDS[kind].capabilities
-    nodes = 1 if "notebook" in able else draw(st.integers(1, 64))
-    capable = {key.partition(":")[0]: option for key, option in CAPABLE.items() if key in able}
-    chosen = draw(st.fixed_dictionaries({}, optional={**OPTIONS, **capable}))
+    capabilities = KINDS[kind].capabilities
+    nodes = 1 if "notebook" in capabilities else draw(st.integers(1, 64))
+    supported = {
+        key.partition(":")[0]: option for key, option in CAPABLE.items() if key in capabilities
+    }
+    chosen = draw(st.fixed_dictionaries({}, optional={**OPTIONS, **supported}))
     if nodes > 1:
         chosen |= draw(NCCL)
-        if "min_nodes" in able:
+        if "min_nodes" in capabilities:
             chosen |= draw(st.sampled_from([{}, {"min_nodes": draw(st.integers(1, nodes))}]))
-    if "hyperparameters" in able and draw(st.booleans()):
+    if "hyperparameters" in capabilities and draw(st.booleans()):
         chosen |= {"command": ["python3", "own.py"], "hyperparameters": None}
-    if "notebook" in able:
+    if "notebook" in capabilities:
         chosen.pop("priority_class", None)
         chosen.pop("on_change", None)
-    if ends := successes(kind):
-        chosen |= draw(st.sampled_from([{}, *({"success": value} for value in ends)]))
+    if supported_success := success_values(kind):
+        chosen |= draw(st.sampled_from([{}, *({"success": value} for value in supported_success)]))
     if deadline := chosen.get("attempt_deadline_seconds"):
         grace = chosen.get("grace_seconds", DEFAULT_GRACE)
         chosen["attempt_deadline_seconds"] = max(deadline, grace)
@@ -124,21 +126,21 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     return job(kind, nodes=nodes, **chosen)
 
 
-PATIENT = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+HYPOTHESIS_SETTINGS = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(described=jobs())
-def test_any_valid_job_becomes_objects_that_the_pack_passes(described: dict[str, Any]) -> None:
-    assert refused(described) == []
+def test_objects_of_any_valid_job_pass_the_policy_pack(described: dict[str, Any]) -> None:
+    assert mandatory_violations(described) == []
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(described=jobs())
-def test_the_pack_sees_the_requested_pods(
+def test_policy_pack_counts_the_requested_gpus(
     described: dict[str, Any],
 ) -> None:
-    """A gang's pods with GPUs are `nodes`; a step has its own."""
+    """The gang requests `nodes` times `gpus_per_node` GPUs; steps request additional ones."""
     resource = described.get("gpu_resource", "nvidia.com/gpu")
     found = 0
     for manifest in objects(described):
@@ -151,7 +153,7 @@ def test_the_pack_sees_the_requested_pods(
     assert found == described["nodes"] * described["gpus_per_node"] + steps
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(described=jobs())
 def test_objects_are_reproducible_and_named_after_the_run(
     described: dict[str, Any],
@@ -184,9 +186,9 @@ BAD: st.SearchStrategy[tuple[str, Any]] = st.one_of(
 )
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(described=jobs(), bad=BAD)
-def test_any_invalid_job_is_refused_with_the_key(
+def test_any_invalid_job_is_rejected_with_its_key(
     described: dict[str, Any], bad: tuple[str, Any]
 ) -> None:
     key, value = bad
@@ -196,13 +198,13 @@ def test_any_invalid_job_is_refused_with_the_key(
     )
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(described=jobs(), kind=st.sampled_from(list(KINDS)))
-def test_a_job_changes_kind_by_one_line_or_the_error_names_what_is_unsupported(
+def test_changing_only_the_kind_works_or_reports_unsupported_settings(
     described: dict[str, Any], kind: Any
 ) -> None:
     changed = {**described, "kind": kind}
     if found := problems_of(changed):
         assert all("kind" in sentence or "TensorFlow" in sentence for sentence in found)
     else:
-        assert refused(changed) == []
+        assert mandatory_violations(changed) == []

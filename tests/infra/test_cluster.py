@@ -17,34 +17,34 @@ from tests.infra.examples import changed, good
 RECORDED = {"cluster": {"uid": "u1", "identifier": "i1"}, "namespace": "ml"}
 
 
-def test_a_new_stack_is_identified_by_the_uid_of_its_cluster() -> None:
+def test_new_stack_is_identified_by_the_uid_of_its_cluster() -> None:
     assert identity("u1", {}, "prod", allow_move=False) == {"uid": "u1", "identifier": "u1"}
 
 
-def test_a_renamed_context_changes_no_identity() -> None:
+def test_renamed_context_does_not_change_the_identity() -> None:
     found = identity("u1", RECORDED, "renamed", allow_move=False)
     assert found == {"uid": "u1", "identifier": "i1"}
 
 
-def test_a_stack_of_an_earlier_release_keeps_its_identifier() -> None:
-    # The provider was identified by the context's name. Another identifier replaces everything.
+def test_stack_from_an_earlier_release_keeps_its_identifier() -> None:
+    # Earlier releases used the context's name; another identifier would replace everything.
     found = identity("u1", {"namespace": "ml"}, "prod", allow_move=False)
     assert found == {"uid": "u1", "identifier": "prod"}
 
 
-def test_another_cluster_is_refused() -> None:
+def test_move_to_another_cluster_is_rejected() -> None:
     with pytest.raises(pulumi.RunError, match=r"would move to another cluster.*u1.*u2.*allow_move"):
         identity("u2", RECORDED, "prod", allow_move=False)
 
 
-def test_a_move_that_is_allowed_gets_a_new_identity() -> None:
+def test_allowed_move_changes_the_identity() -> None:
     found = identity("u2", RECORDED, "prod", allow_move=True)
     assert found == {"uid": "u2", "identifier": "u2"}
 
 
-def test_recorded_runs_are_those_of_the_same_cluster_and_namespace() -> None:
+def test_recorded_runs_apply_only_to_the_same_cluster_and_namespace() -> None:
     same: ClusterOutput = {"uid": "u1", "identifier": "i1"}
-    # A failed update writes the output `runs`, but not the runs that it has started.
+    # A failed update writes the output `runs`, but not `startedRuns`.
     unfinished = {**RECORDED, "runs": {"digits": {"name": "digits-0a1b2c3d"}}}
     assert recorded_runs(unfinished, same, "ml") == []
     recorded = {**unfinished, "startedRuns": ["digits-0a1b2c3d"]}
@@ -56,7 +56,7 @@ def test_recorded_runs_are_those_of_the_same_cluster_and_namespace() -> None:
 
 
 @pytest.mark.parametrize(("namespace", "runs"), [("ml", ["digits-0a1b2c3d"]), ("ml2", [])])
-def test_the_program_compares_the_namespace_of_the_recorded_runs(
+def test_target_reads_recorded_runs_only_for_the_same_namespace(
     monkeypatch: pytest.MonkeyPatch, namespace: str, runs: list[str]
 ) -> None:
     asyncio.set_event_loop(LOOP)
@@ -86,7 +86,7 @@ def test_the_provider_is_identified_by_the_cluster(provision: Provision) -> None
 @pytest.mark.parametrize(
     ("host", "server"), [("10.96.0.1", "10.96.0.1:443"), ("fd00::1", "[fd00::1]:443")]
 )
-def test_the_pods_own_cluster_is_reached_with_its_account(
+def test_in_cluster_kubeconfig_uses_the_service_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, server: str
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
@@ -100,13 +100,13 @@ def test_the_pods_own_cluster_is_reached_with_its_account(
     assert "secret" not in text
 
 
-def test_the_pods_own_cluster_needs_a_pod(tmp_path: Path) -> None:
+def test_in_cluster_kubeconfig_requires_a_pod(tmp_path: Path) -> None:
     with pytest.raises(
         pulumi.RunError, match=r"cluster\.context is 'in-cluster', but this process is not"
     ):
         in_cluster_kubeconfig(tmp_path)
 
 
-def test_a_context_named_in_cluster_is_the_pods_own(provision: Provision) -> None:
+def test_context_in_cluster_requires_a_service_account(provision: Provision) -> None:
     with pytest.raises(pulumi.RunError, match="not in a pod with a service account"):
         provision(changed("cluster.context", "in-cluster"))

@@ -1,4 +1,4 @@
-"""Every configuration key is part of a stack whose manifests are tested."""
+"""Every configuration key is used by a stack whose manifests are tested."""
 
 from collections.abc import Iterator
 from typing import Any, get_args

@@ -1,4 +1,4 @@
-"""The failure recorder: the rights, network access and volumes of its pod."""
+"""The failure recorder: its pod's rights, network access and volumes."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ NODES = GpuNodes(
 
 
 def built(*, isolated: bool = True, **settings: Any) -> dict[str, Manifest]:
-    """The objects by kind."""
-    given = FailureRecorderArgs(
+    """Return the objects by kind."""
+    recorder_args = FailureRecorderArgs(
         recorder=RecorderSettings.model_validate(settings),
         namespace="ml",
         image="registry/recorder@sha256:1",
@@ -32,19 +32,19 @@ def built(*, isolated: bool = True, **settings: Any) -> dict[str, Manifest]:
         gpu_nodes=NODES,
         isolated=isolated,
     )
-    return {each["kind"]: each for each in manifests(given)}
+    return {each["kind"]: each for each in manifests(recorder_args)}
 
 
-def test_unknown_claims_are_refused_without_a_traceback() -> None:
+def test_unknown_claims_are_reported_without_a_traceback() -> None:
     recorder = RecorderSettings(claims=["models"])
-    given = FailureRecorderArgs(
+    recorder_args = FailureRecorderArgs(
         recorder=recorder, namespace="ml", image="", claims={"checkpoints": ""}, gpu_nodes=NODES
     )
     with pytest.raises(pulumi.RunError, match=r"'models', which is not a key .*checkpoints"):
-        FailureRecorder("recorder", given)
+        FailureRecorder("recorder", recorder_args)
 
 
-def test_it_may_read_pods_logs_and_events_and_nothing_else() -> None:
+def test_recorder_can_only_read_pods_logs_and_events() -> None:
     rules = built()["Role"]["rules"]
     granted = {
         (kind, verb) for rule in rules for kind in rule["resources"] for verb in rule["verbs"]
@@ -60,7 +60,7 @@ def test_it_may_read_pods_logs_and_events_and_nothing_else() -> None:
     ]
 
 
-def test_its_pod_has_no_gpu_no_root_and_no_writable_root() -> None:
+def test_recorder_pod_has_no_gpu_no_root_user_and_no_writable_root() -> None:
     spec = built()["Deployment"]["spec"]["template"]["spec"]
     [container] = spec["containers"]
     assert set(container["resources"]["limits"]) == {"memory"}
@@ -69,7 +69,7 @@ def test_its_pod_has_no_gpu_no_root_and_no_writable_root() -> None:
     assert "runtimeClassName" not in spec
 
 
-def test_it_prefers_nodes_without_gpus_and_blocks_no_job_on_whole_nodes() -> None:
+def test_recorder_prefers_nodes_without_gpus_and_blocks_no_whole_node_job() -> None:
     template = built()["Deployment"]["spec"]["template"]
     assert WORKLOAD_LABEL not in template["metadata"]["labels"]
     affinity = template["spec"]["affinity"]["nodeAffinity"]
@@ -79,7 +79,7 @@ def test_it_prefers_nodes_without_gpus_and_blocks_no_job_on_whole_nodes() -> Non
     ]
 
 
-def test_only_it_carries_a_token_and_one_that_expires() -> None:
+def test_only_the_recorder_pod_has_a_token_which_expires() -> None:
     objects = built()
     spec = objects["Deployment"]["spec"]["template"]["spec"]
     assert objects["ServiceAccount"]["automountServiceAccountToken"] is False
@@ -89,13 +89,13 @@ def test_only_it_carries_a_token_and_one_that_expires() -> None:
     assert first["serviceAccountToken"]["expirationSeconds"] == 3607
 
 
-def test_a_claim_is_seen_below_its_name_in_the_cluster() -> None:
+def test_claim_is_mounted_below_its_name_in_the_cluster() -> None:
     spec = built()["Deployment"]["spec"]["template"]["spec"]
     mounts = {mount["name"]: mount for mount in spec["containers"][0]["volumeMounts"]}
     assert mounts["claim-0"] == {"name": "claim-0", "mountPath": "/claims/team-checkpoints"}
 
 
-def test_an_isolated_network_lets_it_reach_the_api_servers_ports_alone() -> None:
+def test_isolated_recorder_can_reach_only_the_api_servers_ports() -> None:
     policy = built(api_ports=[6443])["NetworkPolicy"]["spec"]
     labels = built()["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
@@ -108,7 +108,7 @@ def test_limits_are_passed_to_the_program() -> None:
     assert {"--lines=7", "--kib=64", "--failures=10", "--pods=2"} < set(container["command"])
 
 
-def test_the_program_knows_runs_and_their_claim_as_the_jobs_name_them() -> None:
+def test_recorder_and_jobs_use_the_same_label_and_volume_name() -> None:
     task = run_objects(args(), "digits-1", "image")[-1]["spec"]["tasks"][0]["template"]
     assert task["metadata"]["labels"][RUN_LABEL] == "digits-1"
     volumes = task["spec"]["volumes"]
@@ -127,12 +127,12 @@ def test_a_recorder_with_its_image_and_claim_is_accepted() -> None:
     assert problems(configured()) == []
 
 
-def test_an_image_that_is_not_declared_is_named() -> None:
+def test_undeclared_image_is_reported() -> None:
     [problem] = problems(configured(image="nowhere"))
     assert "gpu-platform:logs.recorder.image is 'nowhere'" in problem
 
 
-def test_claims_must_exist_and_be_read_write_many() -> None:
+def test_claims_must_exist_and_allow_read_write_many() -> None:
     values = configured(claims=["nothing"])
     [problem] = problems(values)
     assert "gpu-platform:logs.recorder.claims[0] is 'nothing'" in problem

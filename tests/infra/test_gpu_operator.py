@@ -1,4 +1,4 @@
-"""The values for NVIDIA's chart gpu-operator, and the settings that produce them."""
+"""Values for NVIDIA's gpu-operator chart, and the settings that produce them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,9 +13,9 @@ from tests.infra.conftest import Provision
 from tests.infra.examples import good, problems
 from tests.infra.test_gpu_stack import objects
 
-# Of deployments/gpu-operator/values.yaml at the tag v26.7.0; the chart has no schema of its values.
+# From deployments/gpu-operator/values.yaml at tag v26.7.0; the chart has no schema for its values.
 VERSION = "v26.7.0"
-WRITTEN = """
+KEY_LIST = """
 cdi.enabled cdi.nriPluginEnabled
 daemonsets.annotations daemonsets.labels daemonsets.priorityClassName daemonsets.tolerations
 daemonsets.updateStrategy
@@ -30,7 +30,7 @@ nfd.enabled nfd.nodefeaturerules
 node-feature-discovery.worker.config node-feature-discovery.worker.tolerations
 toolkit.enabled toolkit.env toolkit.installDir toolkit.version
 """
-KEYS = frozenset(WRITTEN.split())
+KEYS = frozenset(KEY_LIST.split())
 
 
 def gpu(operator: Mapping[str, Any] | None = None, **values: Any) -> GpuSettings:
@@ -43,7 +43,7 @@ def values(settings: GpuSettings) -> dict[str, Any]:
 
 
 def paths(written: Mapping[str, Any], *before: str) -> Iterator[str]:
-    """The dotted paths of values, down to the keys of which the chart copies the whole value."""
+    """Yield the dotted paths of values, down to keys whose whole value the chart copies."""
     for key, value in written.items():
         path = ".".join((*before, key))
         if isinstance(value, dict) and path not in KEYS:
@@ -59,30 +59,30 @@ def paths(written: Mapping[str, Any], *before: str) -> Iterator[str]:
         gpu({"driver_version": "595.91.07"}, time_slicing={"replicas": 4}, mig_strategy="mixed"),
     ],
 )
-def test_every_key_is_one_of_the_chart(settings: GpuSettings) -> None:
+def test_every_generated_key_exists_in_the_chart(settings: GpuSettings) -> None:
     assert settings.operator.version == VERSION
     assert set(paths(values(settings))) <= KEYS
 
 
-def test_a_key_that_the_chart_does_not_have_would_be_found() -> None:
+def test_key_that_the_chart_lacks_is_detected() -> None:
     assert "driver.enable" not in KEYS
     assert set(paths({"driver": {"enable": True}})) - KEYS == {"driver.enable"}
 
 
-def test_what_the_nodes_have_is_not_installed() -> None:
-    made = values(gpu({"driver": False, "toolkit": False, "node_feature_discovery": False}))
-    assert (made["driver"], made["toolkit"]) == ({"enabled": False}, {"enabled": False})
-    assert made["nfd"] == {"enabled": False}
+def test_components_that_nodes_already_have_are_disabled() -> None:
+    chart = values(gpu({"driver": False, "toolkit": False, "node_feature_discovery": False}))
+    assert (chart["driver"], chart["toolkit"]) == ({"enabled": False}, {"enabled": False})
+    assert chart["nfd"] == {"enabled": False}
 
 
-def test_taints_of_the_nodes_are_tolerated() -> None:
-    made = values(gpu(tolerations=[{"key": "sku", "operator": "Equal", "value": "gpu"}]))
+def test_operator_pods_tolerate_the_taints_of_gpu_nodes() -> None:
+    chart = values(gpu(tolerations=[{"key": "sku", "operator": "Equal", "value": "gpu"}]))
     taint = {"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}
-    assert made["daemonsets"]["tolerations"] == [taint]
-    assert taint in made["node-feature-discovery"]["worker"]["tolerations"]
+    assert chart["daemonsets"]["tolerations"] == [taint]
+    assert taint in chart["node-feature-discovery"]["worker"]["tolerations"]
 
 
-def test_time_slicing_is_written_as_a_configuration_of_the_plugin() -> None:
+def test_time_slicing_becomes_a_device_plugin_configuration() -> None:
     config = values(gpu(time_slicing={"replicas": 4}))["devicePlugin"]["config"]
     read = yaml.safe_load(config["data"][config["default"]])
     assert read["sharing"]["timeSlicing"]["resources"] == [
@@ -92,16 +92,16 @@ def test_time_slicing_is_written_as_a_configuration_of_the_plugin() -> None:
 
 
 def test_custom_values_override_single_keys() -> None:
-    made = values(gpu({"values": {"driver": {"version": "580.1"}, "psa": {"enabled": True}}}))
-    assert made["driver"] == {"enabled": True, "version": "580.1"}
-    assert made["psa"] == {"enabled": True}
+    chart = values(gpu({"values": {"driver": {"version": "580.1"}, "psa": {"enabled": True}}}))
+    assert chart["driver"] == {"enabled": True, "version": "580.1"}
+    assert chart["psa"] == {"enabled": True}
 
 
-def test_the_stack_creates_no_device_plugin_next_to_the_operator() -> None:
+def test_stack_creates_no_device_plugin_with_the_operator() -> None:
     assert objects(gpu()) == {}
 
 
-def test_the_release_is_in_a_namespace_that_admits_its_critical_pods(provision: Provision) -> None:
+def test_release_namespace_admits_critical_privileged_pods(provision: Provision) -> None:
     plan = provision(good() | {"gpu": {"provider": "gpu-operator"}})
     release = plan.inputs("gpu-operator-release")
     assert (release["chart"], release["version"]) == ("gpu-operator", VERSION)
@@ -133,14 +133,14 @@ def test_the_release_is_in_a_namespace_that_admits_its_critical_pods(provision: 
         ),
     ],
 )
-def test_settings_that_do_not_fit_the_provider_are_refused(
+def test_settings_that_do_not_fit_the_provider_are_rejected(
     settings: dict[str, Any], part: str
 ) -> None:
     [problem] = problems(good() | {"gpu": settings})
     assert part in problem
 
 
-def test_one_exporter_is_enough() -> None:
+def test_second_dcgm_exporter_is_rejected() -> None:
     values = good() | {"gpu": {"provider": "gpu-operator"}}
     values["monitoring"] = {"prometheus": "plain"}
     [problem] = problems(values)

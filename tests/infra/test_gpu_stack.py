@@ -16,11 +16,11 @@ def objects(settings: GpuSettings) -> dict[str, Manifest]:
     return {manifest["kind"]: manifest for manifest in manifests(GpuStackArgs(gpu=settings))}
 
 
-def test_the_plugin_comes_with_namespace_and_configuration() -> None:
+def test_device_plugin_has_namespace_quota_and_configuration() -> None:
     assert list(objects(gpu())) == ["Namespace", "ResourceQuota", "ConfigMap", "DaemonSet"]
 
 
-def test_gke_admits_the_critical_pods_of_the_plugin() -> None:
+def test_quota_lets_gke_admit_the_plugins_critical_pods() -> None:
     found = objects(gpu())
     (scope,) = found["ResourceQuota"]["spec"]["scopeSelector"]["matchExpressions"]
     pod = found["DaemonSet"]["spec"]["template"]["spec"]
@@ -29,23 +29,23 @@ def test_gke_admits_the_critical_pods_of_the_plugin() -> None:
     assert found["ResourceQuota"]["metadata"]["namespace"] == "gpu-system"
 
 
-def test_a_cluster_that_has_everything_gets_nothing() -> None:
+def test_existing_provider_creates_no_objects() -> None:
     assert objects(gpu(provider="existing")) == {}
 
 
 def test_the_runtime_class_can_be_created_or_only_used() -> None:
-    made = gpu(provider="existing", runtime_class={})
-    used = gpu(provider="existing", runtime_class={"create": False})
-    assert objects(made)["RuntimeClass"]["handler"] == "nvidia"
-    assert objects(used) == {}
-    assert gpu_nodes(used).runtime_class == "nvidia"
+    creating = gpu(provider="existing", runtime_class={})
+    using = gpu(provider="existing", runtime_class={"create": False})
+    assert objects(creating)["RuntimeClass"]["handler"] == "nvidia"
+    assert objects(using) == {}
+    assert gpu_nodes(using).runtime_class == "nvidia"
 
 
 def test_whole_gpus_are_the_default() -> None:
     assert plugin_config(gpu()) == {"version": "v1", "flags": {"migStrategy": "none"}}
 
 
-def test_time_slicing_and_mig_are_written_as_the_plugin_reads_them() -> None:
+def test_time_slicing_and_mig_are_in_the_plugin_configuration() -> None:
     settings = gpu(mig_strategy="mixed", time_slicing={"replicas": 4})
     assert plugin_config(settings) == {
         "version": "v1",
@@ -69,13 +69,13 @@ def test_time_slicing_and_mig_are_written_as_the_plugin_reads_them() -> None:
     ],
     ids=str,
 )
-def test_workloads_get_the_name_that_the_nodes_offer(
+def test_workloads_request_the_resource_name_that_nodes_offer(
     settings: dict[str, Any], offered: str
 ) -> None:
     assert gpu_nodes(gpu(**settings)).resource == offered
 
 
-def test_the_plugin_reads_the_configuration_that_is_mounted() -> None:
+def test_plugin_reads_its_mounted_configuration() -> None:
     settings = gpu(time_slicing={"replicas": 2})
     found = objects(settings)
     spec = found["DaemonSet"]["spec"]["template"]["spec"]
@@ -88,7 +88,7 @@ def test_the_plugin_reads_the_configuration_that_is_mounted() -> None:
     assert yaml.safe_load(found["ConfigMap"]["data"]["config.yaml"]) == plugin_config(settings)
 
 
-def test_the_plugin_reaches_the_kubelets_sockets() -> None:
+def test_plugin_mounts_the_kubelets_socket_directory() -> None:
     spec = objects(gpu())["DaemonSet"]["spec"]["template"]["spec"]
     assert spec["volumes"][0]["hostPath"]["path"] == "/var/lib/kubelet/device-plugins"
     assert spec["containers"][0]["volumeMounts"][0]["mountPath"] == (
@@ -121,12 +121,12 @@ def test_only_mig_and_device_files_need_privileges() -> None:
     }
 
 
-def test_the_namespace_admits_what_the_plugin_mounts() -> None:
+def test_plugin_namespace_is_privileged() -> None:
     labels = objects(gpu(namespace="gpus"))["Namespace"]["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
-def test_the_plugin_runs_on_the_nodes_that_workloads_use() -> None:
+def test_plugin_runs_on_the_nodes_used_by_workloads() -> None:
     settings = gpu(node_selector={"pool": "a100"}, tolerations=[{"key": "only-gpu"}])
     spec = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]
     nodes = gpu_nodes(settings)
@@ -135,7 +135,7 @@ def test_the_plugin_runs_on_the_nodes_that_workloads_use() -> None:
     assert nodes.tolerations == [{"key": "only-gpu", "operator": "Exists", "effect": "NoSchedule"}]
 
 
-def test_no_connection_reaches_or_leaves_an_isolated_plugin() -> None:
+def test_isolated_plugin_has_no_network_access() -> None:
     built = manifests(GpuStackArgs(gpu=gpu(), isolated=True))
     (policy,) = (each for each in built if each["kind"] == "NetworkPolicy")
     (daemon_set,) = (each for each in built if each["kind"] == "DaemonSet")
@@ -144,7 +144,7 @@ def test_no_connection_reaches_or_leaves_an_isolated_plugin() -> None:
     assert policy["spec"] == {"policyTypes": ["Ingress", "Egress"]}
 
 
-def test_the_plugin_describes_the_driver_for_container_runtimes_with_cdi() -> None:
+def test_plugin_mounts_the_driver_and_cdi_directories_for_cdi() -> None:
     settings = gpu(device_lists=["cdi-cri", "envvar"], pass_device_specs=True)
     spec = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]
     paths = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"][2:]}
@@ -154,12 +154,12 @@ def test_the_plugin_describes_the_driver_for_container_runtimes_with_cdi() -> No
         "passDeviceSpecs": True,
     }
     assert paths == {"driver": "/", "cdi": "/var/run/cdi"}
-    # The plugin's default of containerDriverRoot.
+    # The plugin's default for containerDriverRoot.
     assert mounts["driver"] == {"name": "driver", "mountPath": "/driver-root", "readOnly": True}
     assert mounts["cdi"] == {"name": "cdi", "mountPath": "/var/run/cdi"}
 
 
-def test_the_plugin_finds_a_driver_that_is_not_at_the_root() -> None:
+def test_plugin_can_use_a_driver_outside_the_root() -> None:
     settings = gpu(driver_root="/run/nvidia/driver")
     (driver,) = objects(settings)["DaemonSet"]["spec"]["template"]["spec"]["volumes"][2:]
     assert driver == {"name": "driver", "hostPath": {"path": "/run/nvidia/driver"}}

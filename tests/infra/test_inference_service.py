@@ -1,4 +1,4 @@
-"""Order of a service's rollout, and its entry in the stack's outputs."""
+"""The rollout order of a service, and its entry in the stack's outputs."""
 
 from typing import Any
 
@@ -27,23 +27,23 @@ def test_the_route_changes_only_after_the_canary_is_ready(provision: Provision) 
     assert "pulumi.com/skipAwait" not in str(plan.inputs("inference-digits-canary-deployment"))
 
 
-def test_the_stable_version_waits_for_no_canary(provision: Provision) -> None:
+def test_stable_version_does_not_wait_for_a_canary(provision: Provision) -> None:
     plan = provision(with_canary())
     for kind in ("deployment", "service", "poddisruptionbudget"):
-        waited_for = plan.dependencies(f"inference-digits-{kind}")
-        assert not any("canary" in name for name in waited_for)
+        dependencies = plan.dependencies(f"inference-digits-{kind}")
+        assert not any("canary" in name for name in dependencies)
 
 
-def test_a_removed_canary_restores_the_service(provision: Provision) -> None:
+def test_canary_weight_zero_changes_only_the_route(provision: Provision) -> None:
     before, after = provision(with_canary()), provision(with_canary(weight=0))
     assert before.resources.keys() == after.resources.keys()
-    different = {
+    changed_names = {
         name for name in before.resources if before.inputs(name) != after.inputs(name)
-    } - before_and_after_components(before)
-    assert different == {"inference-digits-httproute"}
+    } - component_names(before)
+    assert changed_names == {"inference-digits-httproute"}
 
 
-def test_promotion_changes_the_pods_of_the_service_and_ends_the_canary(
+def test_promotion_updates_the_service_and_removes_the_canary(
     provision: Provision,
 ) -> None:
     service = {name: value for name, value in SERVICE.items() if name != "job"}
@@ -52,13 +52,13 @@ def test_promotion_changes_the_pods_of_the_service_and_ends_the_canary(
         provision(with_canary()),
         provision(changed("inference.services.digits", promoted)),
     )
-    gone = before.resources.keys() - after.resources.keys()
-    assert gone == {"inference-digits-canary-deployment", "inference-digits-canary-service"}
+    removed = before.resources.keys() - after.resources.keys()
+    assert removed == {"inference-digits-canary-deployment", "inference-digits-canary-service"}
     env = after.inputs("inference-digits-deployment")["spec"]["template"]["spec"]["containers"][0]
     assert {"name": "RUN_NAME", "value": CANARY["run"]} in env["env"]
 
 
-def test_a_digest_that_is_unknown_until_the_training_ends_is_omitted() -> None:
+def test_output_omits_a_digest_that_is_not_known_yet() -> None:
     assert summary(serving()) == {
         "url": "http://digits.ml.svc.cluster.local:8080",
         "service": "digits",
@@ -69,7 +69,7 @@ def test_a_digest_that_is_unknown_until_the_training_ends_is_omitted() -> None:
     }
 
 
-def test_the_output_has_a_pinned_digest_an_address_and_a_canary() -> None:
+def test_output_contains_pinned_digest_url_and_canary() -> None:
     url = "s3://models/digits/export"
     described = summary(serving(job=None, url=url, digest=DIGEST, route=GATEWAY, canary=CANARY))
     assert (described["export"], described["digest"]) == (url, DIGEST)
@@ -77,6 +77,6 @@ def test_the_output_has_a_pinned_digest_an_address_and_a_canary() -> None:
     assert described["canary"] == {"service": "digits-canary", "weight": 20, "run": CANARY["run"]}
 
 
-def before_and_after_components(plan: Any) -> set[str]:
-    """Components have no inputs of their own that a cluster would see."""
+def component_names(plan: Any) -> set[str]:
+    """Return the names of components, whose inputs do not reach the cluster."""
     return {name for name, request in plan.resources.items() if not request.custom}

@@ -1,4 +1,4 @@
-"""The jobs on docs/jobs.md and docs/pipelines.md are valid."""
+"""The example jobs in docs/jobs.md and docs/pipelines.md are valid."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ import yaml
 
 from devcluster.paths import CHECKOUT
 from kube.kinds import KINDS
-from tests.infra.jobs import PACK, objects, problems_of, refused
+from tests.infra.jobs import PACK, mandatory_violations, objects, problems_of
 
 PAGE = CHECKOUT / "docs" / "jobs.md"
 PAGES = (PAGE, CHECKOUT / "docs" / "pipelines.md")
@@ -25,13 +25,13 @@ def test_every_kind_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_valid_and_passes_the_pack(name: str) -> None:
+def test_example_is_valid_and_passes_the_policy_pack(name: str) -> None:
     assert problems_of(EXAMPLES[name]) == []
-    assert refused(EXAMPLES[name]) == []
+    assert mandatory_violations(EXAMPLES[name]) == []
     assert objects(EXAMPLES[name])
 
 
-def test_the_page_names_the_rules_that_need_to_know_a_job() -> None:
+def test_page_names_the_rules_that_require_exemptions() -> None:
     page = PAGE.read_text()
     named = {rule for rule in PACK if f'"{rule}"' in page or f"`{rule}`" in page}
     assert named >= {"training-gang-whole", "training-pod-group-whole", "no-host-namespaces"}

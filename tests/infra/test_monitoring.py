@@ -1,4 +1,4 @@
-"""Configuration of Prometheus, with its operator and without."""
+"""Configuration of Prometheus with and without its operator."""
 
 import subprocess
 from pathlib import Path
@@ -22,7 +22,7 @@ NODES = GpuNodes(
 
 
 def built(**settings: Any) -> dict[str, Manifest]:
-    """The objects by kind and name."""
+    """Return the objects by kind and name."""
     found = manifests(args(**settings))
     return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
 
@@ -42,7 +42,7 @@ def test_nothing_is_created_by_default() -> None:
     assert built() == {}
 
 
-def test_the_operator_gets_monitors_and_rules_that_it_finds() -> None:
+def test_operator_objects_have_the_labels_that_it_selects() -> None:
     found = built(prometheus="operator", labels={"release": "mine"})
     assert list(found) == [
         "Namespace/gpu-metrics",
@@ -62,7 +62,7 @@ def test_the_operator_gets_monitors_and_rules_that_it_finds() -> None:
             assert each["metadata"]["labels"]["release"] == "mine"
 
 
-def test_series_of_a_run_carry_its_name_and_queue() -> None:
+def test_training_series_are_labeled_with_run_and_queue() -> None:
     (endpoint,) = built(prometheus="operator")["PodMonitor/training"]["spec"]["podMetricsEndpoints"]
     named = [(each["targetLabel"], *each["sourceLabels"]) for each in endpoint["relabelings"]]
     assert named == [
@@ -72,22 +72,22 @@ def test_series_of_a_run_carry_its_name_and_queue() -> None:
     ]
 
 
-def test_model_servers_with_tls_are_scraped_over_tls(files: Path) -> None:
+def test_model_servers_with_tls_are_scraped_over_https(files: Path) -> None:
     label = "__meta_kubernetes_pod_annotation_prometheus_io_scheme"
     (endpoint,) = built(prometheus="operator")["PodMonitor/inference"]["spec"][
         "podMetricsEndpoints"
     ]
     assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
-    asked = {"sourceLabels": [label], "targetLabel": "__scheme__", "regex": "(https)"}
-    assert asked in endpoint["relabelings"]
+    expected = {"sourceLabels": [label], "targetLabel": "__scheme__", "regex": "(https)"}
+    assert expected in endpoint["relabelings"]
     jobs = yaml.safe_load((files / "scrape.yaml").read_text())["scrape_configs"]
     (job,) = (job for job in jobs if job["job_name"] == "gpu-platform-inference")
     assert job["tls_config"] == {"insecure_skip_verify": True}
-    asked = {"source_labels": [label], "target_label": "__scheme__", "regex": "(https)"}
-    assert asked in job["relabel_configs"]
+    expected = {"source_labels": [label], "target_label": "__scheme__", "regex": "(https)"}
+    assert expected in job["relabel_configs"]
 
 
-def test_series_of_gpus_are_about_the_pods_that_have_them_or_about_none() -> None:
+def test_gpu_series_are_never_labeled_with_the_exporter_pod() -> None:
     (endpoint,) = built(prometheus="operator")["PodMonitor/gpus"]["spec"]["podMetricsEndpoints"]
     assert endpoint["honorLabels"] is True
     dropped = {"regex": "namespace|pod|container", "action": "labeldrop"}
@@ -99,11 +99,11 @@ def test_series_of_gpus_are_about_the_pods_that_have_them_or_about_none() -> Non
 
 
 def _named(job: dict[str, Any]) -> set[str]:
-    """Return the labels of a job's targets."""
+    """Return the labels that a scrape job sets on its targets."""
     return {each["target_label"] for each in job["relabel_configs"] if "target_label" in each}
 
 
-def test_the_exporter_runs_where_the_gpus_are() -> None:
+def test_exporter_runs_on_gpu_nodes() -> None:
     pod = built(prometheus="operator")["DaemonSet/dcgm-exporter"]["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == NODES.node_selector
     assert pod["tolerations"] == list(NODES.tolerations)
@@ -114,11 +114,11 @@ def test_the_exporter_runs_where_the_gpus_are() -> None:
 
 
 def test_the_exporter_finds_driver_and_pods_on_gke() -> None:
-    """Compare with Google's manifest, examples/nvidia-dcgm/exporter.yaml of prometheus-engine."""
+    """Compare with examples/nvidia-dcgm/exporter.yaml in Google's prometheus-engine."""
 
     def found(**exporter: bool) -> tuple[Manifest, dict[str, Any], dict[str, Any], dict[str, Any]]:
-        made = built(prometheus="operator", dcgm_exporter=exporter)["DaemonSet/dcgm-exporter"]
-        pod = made["spec"]["template"]["spec"]
+        daemon_set = built(prometheus="operator", dcgm_exporter=exporter)["DaemonSet/dcgm-exporter"]
+        pod = daemon_set["spec"]["template"]["spec"]
         (container,) = pod["containers"]
         env = {each["name"]: each.get("value") for each in container["env"]}
         volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
@@ -126,7 +126,7 @@ def test_the_exporter_finds_driver_and_pods_on_gke() -> None:
         return container["securityContext"], env, volumes, mounts
 
     security, env, volumes, mounts = found(gke=True)
-    # GKE has no container runtime that gives GPUs to containers that ask for none.
+    # GKE has no container runtime that exposes GPUs to containers without GPU requests.
     assert security == {"runAsNonRoot": False, "runAsUser": 0, "privileged": True}
     assert volumes["driver"] == "/home/kubernetes/bin/nvidia"
     assert env["LD_LIBRARY_PATH"] == f"{mounts['driver']['mountPath']}/lib64"
@@ -140,7 +140,7 @@ def test_the_exporter_finds_driver_and_pods_on_gke() -> None:
     assert all(each.keys() == {"pod-resources"} for each in directories)
 
 
-def test_an_existing_exporter_is_left_alone() -> None:
+def test_exporter_is_not_created_with_install_false() -> None:
     found = built(prometheus="operator", dcgm_exporter={"install": False})
     assert not any("gpus" in name or "dcgm" in name for name in found)
 
@@ -149,15 +149,15 @@ def test_an_isolated_network_admits_prometheus() -> None:
     policy = built(prometheus="plain", scraped_from=["watching"])["NetworkPolicy/allow-prometheus"]
     (rule,) = policy["spec"]["ingress"]
     assert [port["port"] for port in rule["ports"]] == [8080, 9090]
-    (where,) = rule["from"][0]["namespaceSelector"]["matchExpressions"]
-    assert where["values"] == ["watching"]
+    (selector_expression,) = rule["from"][0]["namespaceSelector"]["matchExpressions"]
+    assert selector_expression["values"] == ["watching"]
     assert manifests(args(isolated=False, prometheus="plain"))[-1]["kind"] == "ConfigMap"
     assert len(manifests(args(isolated=False, prometheus="plain"))) == 4
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The files of a Prometheus without its operator."""
+    """Return a directory with the files for a Prometheus without its operator."""
     for name, text in built(prometheus="plain")["ConfigMap/gpu-platform-prometheus"][
         "data"
     ].items():
@@ -171,20 +171,20 @@ def test_promtool_accepts_the_files_of_a_plain_prometheus(files: Path) -> None:
         (discovery,) = job.pop("kubernetes_sd_configs")  # Debian's promtool does not support it
         assert discovery["namespaces"]["names"]
         job["static_configs"] = [{"targets": ["127.0.0.1:9"]}]
-    # Prometheus reads `scrape_config_files` since 2.43; an older promtool gets them in one file.
+    # promtool before 2.43 cannot read `scrape_config_files`, so everything is in one file.
     (files / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], **scraped}))
     command = [str(promtool()), "check", "config", "prometheus.yml"]
     done = subprocess.run(command, cwd=files, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_target_is_scraped_in_both_ways(files: Path) -> None:
+def test_operator_and_scrape_file_have_the_same_targets(files: Path) -> None:
     jobs = yaml.safe_load((files / "scrape.yaml").read_text())["scrape_configs"]
     names = {job["job_name"].removeprefix("gpu-platform-") for job in jobs}
     assert names == {target.name for target in targets(args(prometheus="operator"))}
 
 
-def test_the_exporter_of_the_gpu_operator_is_scraped_with_its_own_labels() -> None:
+def test_exporter_of_the_gpu_operator_is_selected_by_its_labels() -> None:
     found = built(prometheus="operator", dcgm_exporter={"install": False, "existing": {}})
     spec = found["PodMonitor/gpus"]["spec"]
     assert spec["namespaceSelector"] == {"matchNames": ["gpu-operator"]}
@@ -194,7 +194,7 @@ def test_the_exporter_of_the_gpu_operator_is_scraped_with_its_own_labels() -> No
 
 
 @pytest.mark.parametrize(("exporter", "expected"), [({}, True), ({"install": False}, False)])
-def test_gpu_series_are_expected_where_something_exports_them(
+def test_alert_expects_gpu_series_only_with_an_exporter(
     exporter: dict[str, Any], expected: bool
 ) -> None:
     rules = built(prometheus="operator", dcgm_exporter=exporter)["PrometheusRule/gpu-platform"]
@@ -204,7 +204,7 @@ def test_gpu_series_are_expected_where_something_exports_them(
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ()])
-def test_only_prometheus_may_connect_to_an_isolated_exporter(names: tuple[str, ...]) -> None:
+def test_only_prometheus_can_connect_to_an_isolated_exporter(names: tuple[str, ...]) -> None:
     found = built(prometheus="plain", scraped_from=names)
     spec = found["NetworkPolicy/dcgm-exporter"]["spec"]
     labels = found["DaemonSet/dcgm-exporter"]["spec"]["template"]["metadata"]["labels"]
@@ -214,8 +214,8 @@ def test_only_prometheus_may_connect_to_an_isolated_exporter(names: tuple[str, .
         (rule,) = spec["ingress"]
         assert rule["ports"] == [{"port": 9400, "protocol": "TCP"}]
         (selector,) = rule["from"]
-        (where,) = selector["namespaceSelector"]["matchExpressions"]
-        assert where["values"] == ["a", "b"]
+        (selector_expression,) = selector["namespaceSelector"]["matchExpressions"]
+        assert selector_expression["values"] == ["a", "b"]
     else:
         assert "ingress" not in spec
         assert "NetworkPolicy/allow-prometheus" not in found

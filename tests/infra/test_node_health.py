@@ -1,4 +1,4 @@
-"""The controller of unhealthy nodes: its rights, its pod and its settings."""
+"""The node health controller: its rights, pod and settings."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def rights(role: Manifest) -> set[tuple[str, str]]:
     return {(kind, verb) for r in role["rules"] for kind in r["resources"] for verb in r["verbs"]}
 
 
-def test_it_may_change_nodes_evict_pods_of_the_namespace_and_write_events() -> None:
+def test_controller_can_change_nodes_evict_pods_and_write_events() -> None:
     objects = built()
     nodes, pods, events = (objects[f"{name}-role"] for name in ("nodes", "pods", "events"))
     assert nodes["kind"] == "ClusterRole"
@@ -51,7 +51,7 @@ def test_it_may_change_nodes_evict_pods_of_the_namespace_and_write_events() -> N
         assert subject["namespace"] == "gpu-node-health"
 
 
-def test_its_namespace_is_restricted_and_not_that_of_a_team() -> None:
+def test_controller_has_a_separate_restricted_namespace() -> None:
     labels = built()["namespace"]["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     assert built()["deployment"]["metadata"]["namespace"] == "gpu-node-health"
@@ -62,9 +62,9 @@ def test_only_one_controller_runs_at_a_time() -> None:
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_the_program_understands_its_options() -> None:
-    given = {"slow_reports": 3, "prometheus": "http://prometheus:9090", "xids": [48, 79]}
-    [container] = built(max_nodes=4, **given)["deployment"]["spec"]["template"]["spec"][
+def test_program_accepts_the_options_of_its_command() -> None:
+    settings = {"slow_reports": 3, "prometheus": "http://prometheus:9090", "xids": [48, 79]}
+    [container] = built(max_nodes=4, **settings)["deployment"]["spec"]["template"]["spec"][
         "containers"
     ]
     python, flag, module, *options = container["command"]
@@ -74,7 +74,7 @@ def test_the_program_understands_its_options() -> None:
     assert (read.namespace, read.resource) == ("ml", "nvidia.com/gpu")
 
 
-def test_an_isolated_network_lets_it_reach_the_api_server_and_prometheus_alone() -> None:
+def test_isolated_controller_can_reach_only_the_api_server_and_prometheus() -> None:
     def ports(**settings: Any) -> set[tuple[int, str]]:
         spec = built(api_ports=[6443], **settings)["network"]["spec"]
         assert (spec["policyTypes"], "ingress" in spec) == (["Ingress", "Egress"], False)
@@ -92,11 +92,11 @@ def test_an_isolated_network_lets_it_reach_the_api_server_and_prometheus_alone()
 
 
 @pytest.mark.parametrize("environment", ["dev", "staging", "prod"])
-def test_the_policies_admit_it_in_its_namespace_alone(environment: str) -> None:
+def test_policies_accept_the_controller_only_in_its_namespace(environment: str) -> None:
     settings = json.loads((CONFIGURATIONS / f"{environment}.json").read_text())
     [registry, *_] = settings["image-registry-allowed"]["allowedRegistries"]
 
-    def refused(**changed: Any) -> set[str]:
+    def violated_rules(**changed: Any) -> set[str]:
         objects = built(**changed)
         pod = objects["deployment"]["spec"]["template"]["spec"]
         pod["containers"][0]["image"] = f"{registry}/recorder@sha256:{'3' * 64}"
@@ -106,8 +106,8 @@ def test_the_policies_admit_it_in_its_namespace_alone(environment: str) -> None:
             for found in evaluate(documents, configure(settings, RULES), whole_stack=False)
         }
 
-    assert refused() == set()
-    assert "no-hidden-token" in refused(namespace="elsewhere")
+    assert violated_rules() == set()
+    assert "no-hidden-token" in violated_rules(namespace="elsewhere")
 
 
 def configured(**node_health: Any) -> dict[str, Any]:
@@ -121,16 +121,16 @@ def test_a_controller_with_its_image_is_accepted() -> None:
     assert problems(configured()) == []
 
 
-def test_an_image_that_is_not_declared_is_named() -> None:
+def test_undeclared_image_is_reported() -> None:
     [problem] = problems(configured(image="nowhere"))
     assert "gpu-platform:gpu.node_health.image is 'nowhere'" in problem
 
 
-def test_its_namespace_must_be_unique() -> None:
+def test_controller_namespace_must_be_unique() -> None:
     [problem] = problems(configured(namespace="ml"))
     assert "gpu-platform:gpu.node_health.namespace" in problem
 
 
-def test_xids_without_prometheus_are_refused() -> None:
+def test_xids_without_prometheus_are_rejected() -> None:
     [problem] = problems(configured(xids=[79]))
     assert "xids requires prometheus, the server from which they are read" in problem

@@ -1,4 +1,4 @@
-"""The examples on docs/notebooks.md are valid and complete."""
+"""The examples in docs/notebooks.md are valid and complete."""
 
 import json
 import re
@@ -44,11 +44,11 @@ DEV = merged(yaml.safe_load((CHECKOUT / "Pulumi.dev.yaml").read_text())["config"
 
 
 def example() -> dict[str, Any]:
-    """The stack of the tests with the example's settings."""
+    """Return the base configuration with the example's settings."""
     return merged(good(), without_prefix(EXAMPLE))
 
 
-def test_the_example_is_valid_and_passes_the_pack() -> None:
+def test_example_is_valid_and_passes_the_policy_pack() -> None:
     values = example()
     settings = validate(values)
     objects = surroundings(values)
@@ -63,12 +63,12 @@ def test_the_example_is_valid_and_passes_the_pack() -> None:
             claims={claim: claim for claim in settings.storage.claims},
         )
         objects += manifests(args, f"{key}-0123abcd", TRAINING_IMAGE)
-    documents = [each for made in objects for each in read("", json.dumps(made).encode())]
+    documents = [each for manifest in objects for each in read("", json.dumps(manifest).encode())]
     found = evaluate(documents, configure(PACK, RULES))
     assert [finding.message for finding in found if finding.mandatory] == []
 
 
-def test_the_embedded_example_is_valid_and_make_up_provides_its_images(tmp_path: Path) -> None:
+def test_embedded_example_is_valid_and_its_images_are_provided(tmp_path: Path) -> None:
     assert "anna" in validate(without_prefix(DEV)).training.jobs
     file = tmp_path / "Pulumi.dev.yaml"
     file.write_text(yaml.safe_dump({"config": DEV}))
@@ -77,7 +77,7 @@ def test_the_embedded_example_is_valid_and_make_up_provides_its_images(tmp_path:
 
 
 @pytest.mark.parametrize("page", [EXAMPLE, EMBEDDED], ids=["example", "embedded"])
-def test_the_sources_of_the_image_are_what_its_dockerfile_copies(page: dict[str, Any]) -> None:
+def test_image_sources_match_the_files_copied_by_the_dockerfile(page: dict[str, Any]) -> None:
     build = page["gpu-platform:images"]["workloads"]["notebook"]["build"]
     sources = set(build["sources"])
     text = (CHECKOUT / "notebooks/Dockerfile").read_text()

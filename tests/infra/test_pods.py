@@ -39,7 +39,7 @@ POD = Pod(
 )
 
 
-def test_a_pod_is_built_whole() -> None:
+def test_pod_template_contains_all_configured_fields() -> None:
     assert pod_template(POD) == {
         "metadata": {"labels": {"app": "training"}},
         "spec": {
@@ -103,7 +103,7 @@ def test_a_pod_is_built_whole() -> None:
     }
 
 
-def test_a_pod_without_gpus_may_run_on_any_node() -> None:
+def test_pod_without_gpus_can_run_on_any_node() -> None:
     spec = pod_template(replace(POD, gpus=0))["spec"]
     assert "nodeSelector" not in spec
     assert "runtimeClassName" not in spec
@@ -116,13 +116,13 @@ def test_any_gpu_resource_can_be_requested() -> None:
     assert limits == {"memory": "16Gi", "amd.com/gpu": "2"}
 
 
-def test_disk_is_requested_and_limited() -> None:
+def test_ephemeral_storage_is_requested_and_limited() -> None:
     resources = pod_template(replace(POD, disk="20Gi"))["spec"]["containers"][0]["resources"]
     assert resources["requests"]["ephemeral-storage"] == "20Gi"
     assert resources["limits"]["ephemeral-storage"] == "20Gi"
 
 
-def test_rdma_adds_its_device_and_path_but_no_capability() -> None:
+def test_rdma_adds_device_and_variables_but_no_capability() -> None:
     pod = replace(POD, rdma=Rdma(resource="rdma/hca", count=1, interface="eth0", hca="mlx5_0"))
     container = pod_template(pod)["spec"]["containers"][0]
     assert container["resources"]["requests"]["rdma/hca"] == "1"
@@ -137,9 +137,9 @@ def test_variables_of_the_workload_override_the_defaults() -> None:
     assert container["env"][0] == {"name": "HOME", "value": "/home"}
 
 
-def test_a_spread_is_preferred_over_suitable_nodes() -> None:
+def test_even_spread_is_preferred_by_default_and_can_be_strict() -> None:
     (spread,) = even_spread({"run": "a"})
-    # A strict constraint would leave a gang pending next to a free node.
+    # A strict constraint could keep a gang pending although a node is free.
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
     (strict,) = even_spread({"run": "a"}, strict=True)
     assert strict["whenUnsatisfiable"] == "DoNotSchedule"
@@ -148,21 +148,21 @@ def test_a_spread_is_preferred_over_suitable_nodes() -> None:
     assert spread["labelSelector"] == {"matchLabels": {"run": "a"}}
 
 
-def test_a_pod_without_gpus_gets_none_and_stays_off_gpu_nodes() -> None:
+def test_pod_without_gpus_sees_none_and_stays_off_gpu_nodes() -> None:
     spec = pod_template(replace(POD, gpus=0))["spec"]
     (container,) = spec["containers"]
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
     assert "tolerations" not in spec
 
 
-def test_an_init_container_gets_no_gpus() -> None:
+def test_init_container_sees_no_gpus() -> None:
     spec = pod_template(replace(POD, init=[InitContainer(name="fetch", command=["true"])]))["spec"]
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in spec["initContainers"][0]["env"]
     names = {variable["name"] for variable in spec["containers"][0]["env"]}
     assert "NVIDIA_VISIBLE_DEVICES" not in names
 
 
-def test_an_init_container_requests_what_its_pod_requests() -> None:
+def test_init_container_has_the_cpu_and_memory_requests_of_its_pod() -> None:
     spec = pod_template(replace(POD, init=[InitContainer(name="fetch", command=["true"])]))["spec"]
     sizes = spec["containers"][0]["resources"]
     (init,) = spec["initContainers"]
@@ -170,7 +170,7 @@ def test_an_init_container_requests_what_its_pod_requests() -> None:
         assert init["resources"][kind] == {name: sizes[kind][name] for name in names}
 
 
-def test_tolerations_of_the_workload_are_added_to_those_of_gpu_nodes() -> None:
+def test_workload_tolerations_are_added_to_those_for_gpu_nodes() -> None:
     spot = {"key": "spot", "operator": "Exists"}
     assert pod_template(replace(POD, tolerations=[spot]))["spec"]["tolerations"] == [
         *NODES.tolerations,
@@ -179,12 +179,12 @@ def test_tolerations_of_the_workload_are_added_to_those_of_gpu_nodes() -> None:
     assert pod_template(replace(POD, gpus=0, tolerations=[spot]))["spec"]["tolerations"] == [spot]
 
 
-def test_a_pod_on_the_nodes_network_still_resolves_the_clusters_names() -> None:
+def test_pod_with_host_network_can_resolve_cluster_names() -> None:
     spec = pod_template(replace(POD, host_network=True))["spec"]
     assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
 
 
-def test_additional_volumes_follow_those_that_every_pod_has() -> None:
+def test_additional_volumes_follow_the_default_volumes() -> None:
     token = Volume(
         name="token", source={"secret": {"secretName": "hub"}}, path="/token", read_only=True
     )
@@ -198,7 +198,7 @@ def test_additional_volumes_follow_those_that_every_pod_has() -> None:
 
 
 def test_mounts_of_one_claim_share_a_volume() -> None:
-    # A kubelet never starts a pod in which two volumes have the same claim.
+    # The kubelet never starts a pod in which two volumes refer to the same claim.
     pod = replace(
         POD,
         mounts=[
@@ -231,13 +231,13 @@ def test_mounts_of_one_claim_share_a_volume() -> None:
     assert {"name": "checkpoints", "mountPath": "/in"} in spec["initContainers"][0]["volumeMounts"]
 
 
-def test_a_value_by_reference_is_no_text() -> None:
+def test_value_from_a_reference_stays_a_reference() -> None:
     reference = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     container = pod_template(replace(POD, env={"TOKEN": reference}))["spec"]["containers"][0]
     assert container["env"][-1] == {"name": "TOKEN", **reference}
 
 
-def test_without_a_command_the_images_own_is_run() -> None:
+def test_pod_without_a_command_runs_the_images_command() -> None:
     assert "command" not in pod_template(replace(POD, command=[]))["spec"]["containers"][0]
 
 
@@ -252,7 +252,7 @@ def test_packing_is_preferred_or_required() -> None:
     assert preference == {"weight": 100, "podAffinityTerm": term}
 
 
-def test_alone_on_its_node_means_no_other_workload_of_any_namespace() -> None:
+def test_exclusive_node_affinity_excludes_workloads_in_all_namespaces() -> None:
     (term,) = exclusive_node_affinity("workload", {"role": "leader"})["podAntiAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]

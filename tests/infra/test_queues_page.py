@@ -15,18 +15,18 @@ EXAMPLES: list[dict[str, Any]] = [yaml.safe_load(block) for block in BLOCKS]
 
 
 def configuration(example: dict[str, Any]) -> dict[str, Any]:
-    """A whole stack with the example's queues, classes, scheduler and jobs."""
+    """Return a complete stack with the example's queues, classes, scheduler and jobs."""
     values = good()
-    for section, written in example["volcano"].items():
-        values["volcano"][section] = values["volcano"].get(section, {}) | written
+    for section, changes in example["volcano"].items():
+        values["volcano"][section] = values["volcano"].get(section, {}) | changes
     (job,) = values["training"]["jobs"].values()
-    jobs = {key: job | written for key, written in example.get("jobs", {}).items()}
+    jobs = {key: job | changes for key, changes in example.get("jobs", {}).items()}
     values["training"]["jobs"] |= jobs
     return values
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: ",".join(example["volcano"]))
-def test_an_example_is_valid_and_makes_a_configuration(example: dict[str, Any]) -> None:
+def test_example_is_valid_and_yields_a_scheduler_configuration(example: dict[str, Any]) -> None:
     values = configuration(example)
     assert problems(values) == []
     volcano = validate(values).volcano
@@ -34,6 +34,6 @@ def test_an_example_is_valid_and_makes_a_configuration(example: dict[str, Any]) 
     assert {"actions", "tiers"} == yaml.safe_load(text).keys()
 
 
-def test_what_the_page_calls_an_error_is_one() -> None:
+def test_invalid_combinations_on_the_page_are_rejected() -> None:
     for scheduler in ({"preempt": "gangs", "enqueue": True}, {"reclaim": "gangs", "enqueue": True}):
         assert len(problems(configuration({"volcano": {"scheduler": scheduler}}))) == 1

@@ -1,4 +1,4 @@
-"""What changes the names of runs: an edit of the job's author, and nothing else."""
+"""Names of runs change only if a user edits the job."""
 
 from dataclasses import replace
 from types import FunctionType, ModuleType
@@ -17,7 +17,7 @@ from infra.training_run import TrainingJobArgs, run_name
 from tests.infra.conftest import Plan, Provision
 from tests.infra.every_key import stacks
 from tests.infra.jobs import NODES, configuration, job, problems_of
-from tests.infra.test_any_job import CAPABLE, OPTIONS, PATIENT, jobs
+from tests.infra.test_any_job import CAPABLE, HYPOTHESIS_SETTINGS, OPTIONS, jobs
 from tests.infra.test_every_key import SECRET
 
 
@@ -47,12 +47,12 @@ SHARED: dict[str, st.SearchStrategy[Any]] = {
         runtime_class=st.none() | st.just("nvidia"),
     ),
 }
-"""What the stack gives to every job."""
+"""Settings that all jobs of a stack share."""
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(described=jobs(), shared=st.fixed_dictionaries({}, optional=SHARED))
-def test_nothing_that_jobs_share_changes_a_name(
+def test_shared_settings_do_not_change_run_names(
     described: dict[str, Any], shared: dict[str, Any]
 ) -> None:
     before = args(described)
@@ -60,7 +60,9 @@ def test_nothing_that_jobs_share_changes_a_name(
 
 
 @pytest.mark.parametrize("module", [training_run, kinds, pods])
-def test_no_template_changes_a_name(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_templates_do_not_change_run_names(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Names are computed without the functions that build objects."""
     described = args(job("volcano"))
     name = run_name(described)
@@ -74,9 +76,9 @@ def test_no_template_changes_a_name(module: ModuleType, monkeypatch: pytest.Monk
     assert run_name(described) == name
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(described=jobs(), key=st.sampled_from(sorted(TrainingJobSettings.model_fields)))
-def test_a_new_default_changes_no_name(described: dict[str, Any], key: str) -> None:
+def test_new_default_does_not_change_run_names(described: dict[str, Any], key: str) -> None:
     before = args(described)
     changed = before.job.model_copy()
     if key not in before.job.model_fields_set and key != "run":
@@ -92,33 +94,35 @@ EDITS = {
     "labels": st.just({"team": "vision"}),
     "ephemeral_storage": st.just("10Gi"),
 }
-KEEPING = {"state", "on_change", "schedule"}
+UNNAMED_SETTINGS = {"state", "on_change", "schedule"}
 
 
-@settings(PATIENT, max_examples=15)
+@settings(HYPOTHESIS_SETTINGS, max_examples=15)
 @given(described=jobs(), edits=st.fixed_dictionaries(EDITS))
-def test_every_edit_of_the_author_changes_the_name(
+def test_every_edit_by_a_user_changes_the_run_name(
     described: dict[str, Any], edits: dict[str, Any]
 ) -> None:
     before = args(described)
     for key, value in edits.items():
         edited = {**described, key: value}
         if described.get(key) != value and not problems_of(edited):
-            assert (run_name(args(edited)) == run_name(before)) is (key in KEEPING), key
+            assert (run_name(args(edited)) == run_name(before)) is (key in UNNAMED_SETTINGS), key
 
 
-def test_edits_of_all_settings_are_generated() -> None:
-    of_jobs = {"kind", "queue", "nodes", "min_nodes", "after", "inputs"}
-    with_others = {"notebook", "rdma", "nccl", "success", "strict_spread", "checkpoints"}
-    of_names = {"image", "run", "recreate"}
+def test_edits_are_generated_for_all_settings() -> None:
+    job_settings = {"kind", "queue", "nodes", "min_nodes", "after", "inputs"}
+    dependent_settings = {"notebook", "rdma", "nccl", "success", "strict_spread", "checkpoints"}
+    naming_settings = {"image", "run", "recreate"}
     programs = set(PROGRAMS)
-    known = EDITS.keys() | of_jobs | programs | with_others | of_names
+    known = EDITS.keys() | job_settings | programs | dependent_settings | naming_settings
     assert TrainingJobSettings.model_fields.keys() <= known
 
 
 def runs(plan: Plan) -> set[str]:
-    """Names of the objects of all runs, which begin with the names of the runs."""
-    return {name for name, made in plan.resources.items() if made.parent.endswith("::training")}
+    """Return the names of all runs' objects, which begin with the names of the runs."""
+    return {
+        name for name, request in plan.resources.items() if request.parent.endswith("::training")
+    }
 
 
 SHARED_SETTINGS: dict[str, dict[str, Any]] = {
@@ -133,7 +137,7 @@ SHARED_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_shared_settings_of_a_stack_start_no_run(provision: Provision) -> None:
+def test_changed_shared_settings_start_no_runs(provision: Provision) -> None:
     values = stacks()[0]
     secrets = tuple(SECRET & values.keys())
     edited = {

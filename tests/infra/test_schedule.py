@@ -1,4 +1,4 @@
-"""Schedules of jobs: settings, objects, and what the pack and the price of a preview see."""
+"""Schedules of jobs: settings, objects, policy checks and prices in previews."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from policies.views import View
 from tests.gitops import plans
 from tests.infra.conftest import Provision
 from tests.infra.examples import good, problems
-from tests.infra.jobs import configuration, job, kind_of, objects, problems_of, refused
+from tests.infra.jobs import configuration, job, kind_of, mandatory_violations, objects, problems_of
 
 NIGHTLY = {"cron": "0 3 * * *", "time_zone": "Europe/Berlin"}
 
@@ -32,14 +32,14 @@ def by_kind(described: dict[str, Any]) -> dict[str, Manifest]:
     ("cron", "now", "start"),
     [
         ("0 3 * * *", "2026-11-25T12:00Z", "2026-11-26T03:00+01:00"),
-        # In summer, and over the weekend.
+        # Daylight saving time, and across a weekend.
         ("30 6 * * 1-5", "2026-07-03T10:00Z", "2026-07-06T06:30+02:00"),
         ("*/15 * * JAN,feb *", "2026-11-25T12:00Z", "2027-01-01T00:00+01:00"),
-        # Either of the days, as in Kubernetes.
+        # Day of month or day of week, as in Kubernetes.
         ("0 0 13 * 5", "2026-11-25T12:00Z", "2026-11-27T00:00+01:00"),
     ],
 )
-def test_the_next_start_is_known(cron: str, now: str, start: str) -> None:
+def test_next_start_is_computed_in_the_time_zone(cron: str, now: str, start: str) -> None:
     schedule = ScheduleSettings(cron=cron, time_zone="Europe/Berlin")
     assert schedule.next_start(datetime.fromisoformat(now)) == datetime.fromisoformat(start)
 
@@ -61,9 +61,7 @@ def test_the_next_start_is_known(cron: str, now: str, start: str) -> None:
         ({"image": "other"}, "schedule.image is 'other', which is not declared"),
     ],
 )
-def test_a_schedule_that_kubernetes_would_refuse_is_refused(
-    changes: dict[str, Any], text: str
-) -> None:
+def test_invalid_schedule_is_rejected(changes: dict[str, Any], text: str) -> None:
     (problem,) = problems_of(nightly(**changes))
     assert text in problem
 
@@ -77,7 +75,9 @@ def test_a_schedule_that_kubernetes_would_refuse_is_refused(
         ({"kind": "indexed"}, "kind 'indexed' does not support"),
     ],
 )
-def test_a_schedule_excludes_settings_of_a_single_run(changes: dict[str, Any], text: str) -> None:
+def test_schedule_cannot_be_combined_with_settings_for_a_single_run(
+    changes: dict[str, Any], text: str
+) -> None:
     found = problems_of({**nightly(), **changes})
     assert any(text in problem for problem in found), found
 
@@ -98,7 +98,7 @@ def test_a_cron_job_starts_one_run_at_a_time() -> None:
     }
 
 
-def test_its_program_may_only_copy_the_templates_of_the_run() -> None:
+def test_schedule_program_can_only_copy_the_runs_templates() -> None:
     steps = {"check": {"command": ["./check"], "after": ["train"]}}
     rules = kind_of({**nightly(), "steps": steps}, "Role")["rules"]
     assert rules == [
@@ -113,7 +113,7 @@ def test_its_program_may_only_copy_the_templates_of_the_run() -> None:
     ]
 
 
-def test_the_stack_creates_templates_but_no_run() -> None:
+def test_schedule_creates_templates_but_no_run() -> None:
     kinds = [manifest["kind"] for manifest in objects(nightly())]
     assert TEMPLATE.kind in kinds
     assert not {FLOW.kind, "Job"} & set(kinds)
@@ -121,7 +121,7 @@ def test_the_stack_creates_templates_but_no_run() -> None:
     assert by_kind(nightly())[TEMPLATE.kind]["spec"] == alone["spec"]
 
 
-def test_in_an_isolated_namespace_the_program_reaches_only_the_api_server() -> None:
+def test_isolated_schedule_program_can_reach_only_the_api_server() -> None:
     policy = by_kind(nightly(api_ports=[6443]))["NetworkPolicy"]
     assert policy["spec"]["egress"] == [{"ports": [{"port": 6443, "protocol": "TCP"}]}]
     assert policy["spec"]["podSelector"] == {
@@ -161,19 +161,19 @@ def without_limit(template: Manifest) -> None:
         (without_limit, "gpu-limit-present"),
     ],
 )
-def test_the_pack_applies_to_the_pods_that_a_run_will_have(
+def test_policies_apply_to_pods_in_the_template(
     edit: Callable[[Manifest], None], rule: str
 ) -> None:
-    def of_template(manifest: Manifest) -> None:
+    def edit_template(manifest: Manifest) -> None:
         if manifest["kind"] == TEMPLATE.kind:
             edit(manifest)
 
-    assert refused(nightly()) == []
-    found = refused(nightly(), of_template)
+    assert mandatory_violations(nightly()) == []
+    found = mandatory_violations(nightly(), edit_template)
     assert any(each.startswith(f"{rule}: JobTemplate") for each in found), found
 
 
-def test_the_price_counts_one_run() -> None:
+def test_price_of_a_schedule_counts_one_run() -> None:
     documents = objects({**nightly(), "nodes": 3, "gpus_per_node": 2})
     views = [View(Resource(plans.kind(manifest), manifest)) for manifest in documents]
     gpus = [
@@ -192,7 +192,7 @@ def scheduled(provision: Provision, **schedule: Any) -> set[str]:
     return {name for name in provision(values).resources if "schedule" in name}
 
 
-def test_a_changed_specification_updates_the_cron_job_in_place(provision: Provision) -> None:
+def test_changed_schedule_updates_the_cron_job_in_place(provision: Provision) -> None:
     before = scheduled(provision)
     assert any(name.endswith("-cronjob-digits-schedule") for name in before), before
     assert scheduled(provision, suspend=True) == before
@@ -200,12 +200,12 @@ def test_a_changed_specification_updates_the_cron_job_in_place(provision: Provis
     assert any("networkpolicy" in name for name in before), before
 
 
-def test_a_service_cannot_serve_a_schedule() -> None:
+def test_job_with_a_schedule_cannot_be_served() -> None:
     values = configuration(nightly())
     values["inference"] = {"services": {"s": {"job": "job", "cpu": 1, "memory": "1Gi"}}}
     assert any("services.s.job is 'job'" in problem for problem in problems(values))
 
 
-def test_the_next_start_has_the_zone_of_the_schedule() -> None:
+def test_next_start_has_the_time_zone_of_the_schedule() -> None:
     start = ScheduleSettings(**NIGHTLY).next_start(datetime(2026, 11, 25, tzinfo=UTC))
     assert f"{start:%Y-%m-%d %H:%M %Z}" == "2026-11-25 03:00 CET"

@@ -1,4 +1,4 @@
-"""Manifests against the schemas of every supported release of Kubernetes, and of operators."""
+"""Manifests match the schemas of all supported Kubernetes releases and of operators."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,12 +28,12 @@ PROGRAM = Path(__file__).parent / "schemas" / "validate.py"
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """A virtual environment with the schemas."""
+    """Return the Python of a virtual environment with the schemas."""
     return environment("schemas")
 
 
-def of_kubernetes(manifest: dict[str, Any]) -> bool:
-    """Return whether the API belongs to Kubernetes itself, whose groups are not those of others."""
+def is_builtin(manifest: dict[str, Any]) -> bool:
+    """Return whether the API group belongs to Kubernetes itself."""
     group = str(manifest["apiVersion"]).rpartition("/")[0]
     return "." not in group or (
         group.endswith(".k8s.io") and not group.endswith((".x-k8s.io", "gateway.networking.k8s.io"))
@@ -41,7 +41,7 @@ def of_kubernetes(manifest: dict[str, Any]) -> bool:
 
 
 def violations(python: Path, folder: Path, manifests: dict[str, Any]) -> list[str]:
-    """Return what the schemas of all releases refuse."""
+    """Return the violations of the schemas of all releases."""
     file = folder / "manifests.json"
     file.write_text(json.dumps(manifests))
     found: list[str] = json.loads(run([str(python), str(PROGRAM), str(file), *RELEASES]))
@@ -58,7 +58,7 @@ STACKS = {
 
 
 @pytest.mark.timeout(300)
-def test_manifests_meet_the_strict_schemas_of_every_release(
+def test_manifests_match_the_strict_schemas_of_every_release(
     provision: Provision, python: Path, tmp_path: Path
 ) -> None:
     found = {}
@@ -66,68 +66,70 @@ def test_manifests_meet_the_strict_schemas_of_every_release(
         plan = provision(values, tuple(secrets))
         manifests = {
             f"{stack}: {name}": plan.inputs(name)
-            for name, made in plan.resources.items()
-            if made.type.startswith("kubernetes:") and "helm.sh" not in made.type
+            for name, request in plan.resources.items()
+            if request.type.startswith("kubernetes:") and "helm.sh" not in request.type
         }
-        known = {name: manifest for name, manifest in manifests.items() if of_kubernetes(manifest)}
-        assert len(known) > 5, stack
-        found |= known
+        builtin = {name: manifest for name, manifest in manifests.items() if is_builtin(manifest)}
+        assert len(builtin) > 5, stack
+        found |= builtin
     assert violations(python, tmp_path, found) == []
 
 
-def test_a_misspelt_field_violates_every_release(python: Path, tmp_path: Path) -> None:
+def test_misspelled_field_violates_the_schema_of_every_release(
+    python: Path, tmp_path: Path
+) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "spec": {"selectors": {"app": "a"}}}
-    found = violations(python, tmp_path, {"misspelt": service})
+    found = violations(python, tmp_path, {"misspelled": service})
     assert len(found) == len(RELEASES)
     assert all("selectors" in text for text in found)
 
 
 _FLOWS = "installer/helm/chart/volcano/charts/jobflow/crd/bases/*.yaml"
-OF_MODULES = {
+DEFINITION_FILES = {
     VOLCANO: ("installer/helm/chart/volcano/crd/bases/*.yaml", _FLOWS),
     **{GoModule(name, pinned): files for name, (pinned, files) in DEFINITIONS.items()},
-    # Also the routes that no job has.
+    # Routes are created only for services and notebooks.
     GATEWAY_API: ("config/crd/standard/gateway.networking.k8s.io_*.yaml",),
 }
-"""Files with the definitions of custom resources, by the modules of their operators."""
+"""Go modules of operators, and their files with custom resource definitions."""
 
 WITHOUT_SCHEMA = {"keda.sh", "monitoring.coreos.com"}
 """Groups whose objects only an API server validates, in tests/operators."""
 
 
-def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a definition without unknown fields, as strict validation reads it."""
+def strict(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema with unknown fields forbidden, as in strict validation."""
     found = dict(schema)
     if properties := schema.get("properties"):
-        found["properties"] = {name: closed(each) for name, each in properties.items()}
+        found["properties"] = {name: strict(each) for name, each in properties.items()}
         if not schema.get("x-kubernetes-preserve-unknown-fields"):
             found["additionalProperties"] = False
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
-            found[key] = closed(schema[key])
+            found[key] = strict(schema[key])
     return {"anyOf": [found, {"type": "null"}]} if schema.get("nullable") else found
 
 
 def served(file: Path) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    """Yield (apiVersion, kind) and the strict schema of each version of the definitions."""
+    """Yield (apiVersion, kind) and the strict schema for each version in a file."""
     for definition in yaml.load_all(file.read_text(), yaml.CSafeLoader):
         if definition is None or definition["kind"] != "CustomResourceDefinition":
             continue
         spec = definition["spec"]
         for version in spec["versions"]:
             name = (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
-            yield name, closed(version["schema"]["openAPIV3Schema"])
+            yield name, strict(version["schema"]["openAPIV3Schema"])
 
 
 @pytest.fixture(scope="module")
 def definitions(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
     """Strict schemas of custom resources, by apiVersion and kind."""
-    anywhere = tmp_path_factory.mktemp("modules")
+    folder = tmp_path_factory.mktemp("modules")
     return {
         name: schema
-        for module, patterns in OF_MODULES.items()
+        for module, patterns in DEFINITION_FILES.items()
         for pattern in patterns
-        for file in module_folder(module, anywhere).glob(pattern)
+        for file in module_folder(module, folder).glob(pattern)
         for name, schema in served(file)
     }
 
@@ -135,7 +137,7 @@ def definitions(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str
 def custom_violations(
     definitions: Mapping[tuple[str, str], dict[str, Any]], manifest: dict[str, Any]
 ) -> list[str]:
-    """Return what the definition of a custom resource refuses."""
+    """Return a custom resource's violations of its definition."""
     schema = definitions[manifest["apiVersion"], manifest["kind"]]
     found = jsonschema.Draft202012Validator(schema).iter_errors(manifest)
     return [f"{error.json_path}: {error.message[:200]}" for error in found]
@@ -143,19 +145,19 @@ def custom_violations(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("stack", STACKS)
-def test_custom_resources_of_stacks_meet_their_definitions(
+def test_custom_resources_of_stacks_match_their_definitions(
     stack: str, provision: Provision, definitions: dict[tuple[str, str], dict[str, Any]]
 ) -> None:
     values, secrets = STACKS[stack]
     plan = provision(values, tuple(secrets))
-    made = [
+    stack_objects = [
         plan.inputs(name) for name, r in plan.resources.items() if r.type.startswith("kubernetes:")
     ]
     custom = [
         each
-        for each in made
+        for each in stack_objects
         if "apiVersion" in each
-        and not of_kubernetes(each)
+        and not is_builtin(each)
         and each["apiVersion"].partition("/")[0] not in WITHOUT_SCHEMA
     ]
     assert {text for each in custom for text in custom_violations(definitions, each)} == set()
@@ -163,15 +165,15 @@ def test_custom_resources_of_stacks_meet_their_definitions(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_jobs_of_every_kind_meet_their_definitions(
+def test_jobs_of_every_kind_match_their_definitions(
     kind: str, definitions: dict[tuple[str, str], dict[str, Any]]
 ) -> None:
-    custom = [each for each in objects(job(kind)) if not of_kubernetes(each)]
+    custom = [each for each in objects(job(kind)) if not is_builtin(each)]
     assert custom
     assert {text for each in custom for text in custom_violations(definitions, each)} == set()
 
 
-def test_a_misspelt_field_of_a_custom_resource_is_refused(
+def test_misspelled_field_in_a_custom_resource_is_rejected(
     definitions: dict[tuple[str, str], dict[str, Any]],
 ) -> None:
     queue = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "spec": {"wieght": 1}}

@@ -1,4 +1,4 @@
-"""The whole program: dependencies, and resources that are kept."""
+"""The complete program: dependencies, retained resources and images."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ def image_of(pod: dict[str, Any]) -> object:
 
 def test_the_stack_has_a_component_for_each_concern(provision: Provision) -> None:
     plan = provision(good())
-    # The stack itself is registered once in a process, by whichever test is the first.
+    # The stack itself is registered only once per process, by the first test.
     components = {
         name
         for name, request in plan.resources.items()
@@ -43,7 +43,7 @@ def test_the_stack_has_a_component_for_each_concern(provision: Provision) -> Non
     }
 
 
-def test_every_object_goes_to_the_one_configured_cluster(provision: Provision) -> None:
+def test_every_object_is_created_in_the_configured_cluster(provision: Provision) -> None:
     plan = provision(good())
     assert plan.inputs("cluster")["context"] == "staging"
     for name, request in plan.resources.items():
@@ -51,14 +51,14 @@ def test_every_object_goes_to_the_one_configured_cluster(provision: Provision) -
             assert "pulumi:providers:kubernetes::cluster" in request.provider, name
 
 
-def test_a_run_is_never_changed_or_deleted_by_an_edit(provision: Provision) -> None:
+def test_run_is_retained_and_ignores_changes_by_default(provision: Provision) -> None:
     plan = provision(good())
     (name,) = plan.names(VOLCANO_JOB)
     assert plan[name].retainOnDelete
     assert list(plan[name].ignoreChanges) == ["spec"]
 
 
-def test_a_run_is_replaced_if_configured(provision: Provision) -> None:
+def test_run_is_not_retained_with_on_change_replace(provision: Provision) -> None:
     plan = provision(changed("training.jobs.digits.on_change", "replace"))
     (name,) = plan.names(VOLCANO_JOB)
     assert not plan[name].retainOnDelete
@@ -74,13 +74,13 @@ def test_all_jobs_of_a_stack_are_children_of_one_component(provision: Provision)
     assert parent.endswith("gpu-platform:index:TrainingJobs::training")
 
 
-def test_an_edited_job_is_another_resource(provision: Provision) -> None:
+def test_edited_job_becomes_a_new_resource(provision: Provision) -> None:
     before = provision(good()).names(VOLCANO_JOB)
     after = provision(changed("training.jobs.digits.hyperparameters.epochs", 4)).names(VOLCANO_JOB)
     assert before != after
 
 
-def test_a_run_starts_when_its_claims_queue_and_gpus_are_there(provision: Provision) -> None:
+def test_run_depends_on_its_claims_queue_and_gpu_plugin(provision: Provision) -> None:
     plan = provision(good())
     (name,) = plan.names(VOLCANO_JOB)
     assert {
@@ -91,19 +91,19 @@ def test_a_run_starts_when_its_claims_queue_and_gpus_are_there(provision: Provis
     } <= plan.dependencies(name)
 
 
-def test_a_service_is_deleted_before_what_it_mounts(provision: Provision) -> None:
+def test_service_depends_on_the_claims_that_it_mounts(provision: Provision) -> None:
     plan = provision(good())
     assert "storage-claim-checkpoints" in plan.dependencies("inference-digits-deployment")
     assert "tenancy-namespace" in plan.dependencies("storage-claim-checkpoints")
 
 
-def test_queues_and_priorities_wait_for_the_release(provision: Provision) -> None:
+def test_queues_and_priority_classes_depend_on_the_release(provision: Provision) -> None:
     plan = provision(good())
     assert plan.dependencies("volcano-queue-research") == {"volcano-release"}
     assert plan.dependencies("volcano-priority-training") == {"volcano-release"}
 
 
-def test_the_release_gets_version_repository_and_values(provision: Provision) -> None:
+def test_release_has_version_repository_and_values(provision: Provision) -> None:
     values = changed("volcano.values", {"custom": {"scheduler_replicas": 2}})
     found = provision(values).inputs("volcano-release")
     assert found["version"] == "1.15.1"
@@ -114,14 +114,14 @@ def test_the_release_gets_version_repository_and_values(provision: Provision) ->
     assert found["namespace"] == "volcano-system"
 
 
-def test_a_chart_of_an_oci_registry_is_named_by_its_address(provision: Provision) -> None:
+def test_chart_in_an_oci_registry_is_referenced_by_its_url(provision: Provision) -> None:
     values = changed("volcano.repository", "oci://registry.example.com/charts/")
     found = provision(values).inputs("volcano-release")
     assert found["chart"] == "oci://registry.example.com/charts/volcano"
     assert "repositoryOpts" not in found
 
 
-def test_a_cluster_with_volcano_gets_queues_and_priorities_only(provision: Provision) -> None:
+def test_existing_volcano_gets_only_queues_and_priority_classes(provision: Provision) -> None:
     plan = provision(changed("volcano.install", False))
     assert plan.names(RELEASE) == []
     assert "volcano-namespace" not in plan.resources
@@ -130,7 +130,7 @@ def test_a_cluster_with_volcano_gets_queues_and_priorities_only(provision: Provi
 
 
 @pytest.mark.parametrize("labels", [{}, {"grafana_dashboard": "1", "team": "ml"}])
-def test_a_grafana_of_the_cluster_may_select_by_any_labels(
+def test_dashboards_can_have_any_labels_for_an_existing_grafana(
     provision: Provision, labels: dict[str, str]
 ) -> None:
     grafana = {"dashboards": True, "labels": labels}
@@ -145,7 +145,7 @@ def test_manifests_are_rendered_without_the_release(provision: Provision) -> Non
     assert "context" not in plan.inputs("cluster")
 
 
-def test_a_pinned_image_passes_through(provision: Provision) -> None:
+def test_pinned_image_is_used_without_a_build(provision: Provision) -> None:
     plan = provision(good())
     (name,) = plan.names(VOLCANO_JOB)
     assert plan.names(IMAGE) == []
@@ -173,7 +173,7 @@ def test_a_built_image_is_pushed_and_used_by_digest(provision: Provision) -> Non
     assert repository == "registry.example.com/gpu-platform/training"
     assert len(tag) == 16
     assert found["build"]["target"] == "mpi"
-    # An absolute path would make every other checkout a change.
+    # An absolute path would differ between checkouts and cause a change.
     assert found["build"]["context"] == "."
     assert found["build"]["dockerfile"] == "tests/infra/conftest.py"
     assert found["build"]["args"] == {
@@ -185,7 +185,7 @@ def test_a_built_image_is_pushed_and_used_by_digest(provision: Provision) -> Non
     assert image_of(task["template"]) == f"{repository}@sha256:{'5' * 64}"
 
 
-def test_the_password_is_a_secret_for_push_and_pull(provision: Provision) -> None:
+def test_registry_password_is_a_secret_for_push_and_pull(provision: Provision) -> None:
     plan = provision(built_images(), ("registry_password",))
     login = {"server": "registry.example.com", "username": "robot", "password": "hunter2"}
     assert plan.inputs("image-training-build")["registry"] == login
@@ -197,7 +197,7 @@ def test_the_password_is_a_secret_for_push_and_pull(provision: Provision) -> Non
 
 
 @pytest.mark.parametrize("mirrored", [True, False])
-def test_system_pods_pull_from_the_registry_with_its_login(
+def test_system_pods_use_the_login_only_for_mirrored_images(
     provision: Provision, mirrored: bool
 ) -> None:
     host = "registry.example.com" if mirrored else "elsewhere.example.com"
@@ -223,15 +223,15 @@ def test_system_pods_pull_from_the_registry_with_its_login(
     assert basic.get("image_pull_secret") == ("registry" if mirrored else None)
 
 
-def test_every_pod_pulls_images_of_the_registry_with_its_login(provision: Provision) -> None:
+def test_every_pod_uses_the_login_for_images_in_the_registry(provision: Provision) -> None:
     host = "registry.example.com"
     values = json.loads(json.dumps(stacks()[0]).replace("nvcr.io", host))
     values["images"]["username"] = "robot"
     plan = provision({**values, "registry_password": "hunter2"}, ("registry_password",))
-    made = [plan.inputs(name) for name in plan.resources if is_object(plan, name)]
+    objects = [plan.inputs(name) for name in plan.resources if is_object(plan, name)]
     found = {
         (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each
-        for each in made
+        for each in objects
     }
     pulling = 0
     for (kind, space, name), each in found.items():
@@ -247,23 +247,23 @@ def test_every_pod_pulls_images_of_the_registry_with_its_login(provision: Provis
 
 
 def pods(value: Any) -> list[dict[str, Any]]:
-    """Return the specifications of pods in an object."""
+    """Return the pod specifications in an object."""
     if isinstance(value, list):
         return [found for item in value for found in pods(item)]
     if not isinstance(value, dict):
         return []
-    own = [value] if "containers" in value else []
-    return own + [found for item in value.values() for found in pods(item)]
+    current = [value] if "containers" in value else []
+    return current + [found for item in value.values() for found in pods(item)]
 
 
 def images_of(pod: dict[str, Any]) -> list[str]:
-    """Return the images of a pod: of its containers and of volumes."""
+    """Return the images of a pod's containers and volumes."""
     containers = [*pod["containers"], *pod.get("initContainers", ())]
     volumes = [each["image"]["reference"] for each in pod.get("volumes", ()) if "image" in each]
     return [*(each["image"] for each in containers), *volumes]
 
 
-def test_the_gpu_operator_pulls_mirrored_images_with_the_login(provision: Provision) -> None:
+def test_gpu_operator_uses_the_login_for_mirrored_images(provision: Provision) -> None:
     host = "registry.example.com"
     values = built_images()
     values["gpu"] = {
@@ -285,14 +285,14 @@ def test_the_gpu_operator_pulls_mirrored_images_with_the_login(provision: Provis
     assert chart["driver"]["enabled"] is True
     assert chart["gfd"]["imagePullSecrets"] == ["other"]
     assert "imagePullSecrets" not in chart["toolkit"]
-    # The chart of Node Feature Discovery is not NVIDIA's.
+    # The Node Feature Discovery chart expects objects instead of strings.
     assert chart["node-feature-discovery"]["imagePullSecrets"] == [{"name": "registry"}]
     values["gpu"]["operator"]["values"] = {}
     plain = provision(values, ("registry_password",))
     assert "gpu-operator-registry" not in plain.resources
 
 
-def test_a_site_adds_labels_and_annotations_to_every_object_and_pod(provision: Provision) -> None:
+def test_cluster_labels_and_annotations_are_on_every_object_and_pod(provision: Provision) -> None:
     cluster = {"context": "staging", "labels": {"cost-center": "ml"}, "annotations": {"owner": "a"}}
     values = changed("cluster", cluster)
     values["tenancy"]["admission"] = "audit"
@@ -324,8 +324,8 @@ def pod_metadata(value: Any) -> list[dict[str, Any]]:
         return [found for item in value for found in pod_metadata(item)]
     if not isinstance(value, dict):
         return []
-    own = [value.get("metadata", {})] if "containers" in (value.get("spec") or ()) else []
-    return own + [found for item in value.values() for found in pod_metadata(item)]
+    current = [value.get("metadata", {})] if "containers" in (value.get("spec") or ()) else []
+    return current + [found for item in value.values() for found in pod_metadata(item)]
 
 
 def secrets_only(properties: Any, secret: str) -> bool:
@@ -347,7 +347,7 @@ def secrets_only(properties: Any, secret: str) -> bool:
     return not any(leaks(value) for value in properties.fields.values())
 
 
-def test_claims_stay_and_can_be_protected(provision: Provision) -> None:
+def test_claims_are_retained_and_can_be_protected(provision: Provision) -> None:
     plan = provision(changed("storage.claims.checkpoints.protect", True))
     assert plan["storage-claim-checkpoints"].retainOnDelete
     assert plan["storage-claim-checkpoints"].protect
@@ -355,7 +355,7 @@ def test_claims_stay_and_can_be_protected(provision: Provision) -> None:
 
 
 @pytest.mark.parametrize("retain", [True, False])
-def test_a_namespace_stays_with_what_stays_in_it(provision: Provision, retain: bool) -> None:
+def test_namespace_is_retained_with_the_objects_in_it(provision: Provision, retain: bool) -> None:
     values = changed("training.jobs.digits.on_change", "keep" if retain else "replace")
     for claim in values["storage"]["claims"].values():
         claim["retain"] = retain
@@ -390,45 +390,45 @@ def test_a_service_serves_the_current_run_of_its_job(provision: Provision) -> No
     assert env["INFERENCE_MODEL_PATH"] == f"/models/{run}/export"
 
 
-def test_a_service_can_stay_with_an_earlier_run(provision: Provision) -> None:
+def test_service_can_be_pinned_to_an_earlier_run(provision: Provision) -> None:
     service = {"run": "digits-0123abcd", "cpu": 1, "memory": "1Gi"}
     plan = provision(changed("inference.services.digits", service))
     spec = plan.inputs("inference-digits-deployment")["spec"]["template"]["spec"]
     assert {"name": "RUN_NAME", "value": "digits-0123abcd"} in spec["containers"][0]["env"]
 
 
-def test_nothing_is_registered_when_the_configuration_is_wrong(provision: Provision) -> None:
+def test_invalid_configuration_stops_the_program(provision: Provision) -> None:
     with pytest.raises(pulumi.RunError, match="nodes is 0"):
         provision(changed("training.jobs.digits.nodes", 0))
 
 
-def test_a_key_that_pulumi_would_ignore_is_found(
+def test_misspelled_configuration_key_is_rejected(
     provision: Provision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provision(good())
-    written = json.loads(os.environ["PULUMI_CONFIG"])
-    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, "gpu-platform:traning": "{}"}))
-    pulumi.runtime.set_all_config({**written, "gpu-platform:traning": "{}"}, [])
+    config = json.loads(os.environ["PULUMI_CONFIG"])
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**config, "gpu-platform:traning": "{}"}))
+    pulumi.runtime.set_all_config({**config, "gpu-platform:traning": "{}"}, [])
     with pytest.raises(pulumi.RunError, match="did you mean 'training'"):
         load_settings()
 
 
 @pytest.mark.parametrize("key", ["gpu-platfrom:training", "gpu_platform:policies"])
-def test_a_misspelt_project_is_refused(
+def test_misspelled_project_in_a_key_is_rejected(
     key: str, provision: Provision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provision(good())
-    written = json.loads(os.environ["PULUMI_CONFIG"])
-    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, key: "{}"}))
+    config = json.loads(os.environ["PULUMI_CONFIG"])
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**config, key: "{}"}))
     message = f"{key} belongs to an unknown project: write gpu-platform:"
     with pytest.raises(pulumi.RunError, match=message):
         load_settings()
 
 
-def test_keys_of_other_projects_are_left_alone(
+def test_keys_of_other_projects_are_ignored(
     provision: Provision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provision(good())
-    written = json.loads(os.environ["PULUMI_CONFIG"])
-    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, "aws:region": "eu-west-1"}))
+    config = json.loads(os.environ["PULUMI_CONFIG"])
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**config, "aws:region": "eu-west-1"}))
     assert load_settings().cluster.context == "staging"

@@ -28,19 +28,21 @@ CLAIM_REF = {"kind": "PersistentVolumeClaim", "namespace": "ml", "name": "checkp
         ({"kind": "other", "provisioner": "ebs.csi.aws.com"}, "ebs.csi.aws.com"),
     ],
 )
-def test_a_class_names_its_provisioner(values: dict[str, Any], provisioner: str) -> None:
+def test_storage_class_has_the_provisioner_of_its_kind(
+    values: dict[str, Any], provisioner: str
+) -> None:
     built = storage_class("fast", StorageClassSettings.model_validate(values))
     assert built["provisioner"] == provisioner
     assert built.get("parameters") == values.get("parameters")
 
 
-def test_a_class_keeps_data_and_binds_at_once_by_default() -> None:
+def test_storage_class_retains_data_and_binds_immediately_by_default() -> None:
     built = storage_class("fast", StorageClassSettings(kind="local"))
     assert built["reclaimPolicy"] == "Retain"
     assert built["volumeBindingMode"] == "Immediate"
 
 
-def test_a_directory_shared_by_several_nodes_is_a_local_volume_with_affinity() -> None:
+def test_directory_on_several_nodes_is_a_local_volume_with_affinity() -> None:
     settings = VolumeSettings.model_validate(
         {
             "capacity": "5Gi",
@@ -83,7 +85,7 @@ def test_a_directory_shared_by_several_nodes_is_a_local_volume_with_affinity() -
         ),
     ],
 )
-def test_a_volume_that_exists_elsewhere_is_named(
+def test_existing_nfs_and_csi_volumes_are_referenced(
     source: dict[str, Any], spec: dict[str, Any]
 ) -> None:
     settings = VolumeSettings.model_validate(
@@ -94,7 +96,7 @@ def test_a_volume_that_exists_elsewhere_is_named(
     assert "claimRef" not in built
 
 
-def test_a_claim_asks_for_a_class_or_for_its_volume() -> None:
+def test_claim_requests_either_a_class_or_a_volume() -> None:
     by_class = claim("a", "ml", ClaimSettings(size="1Gi", storage_class="fast"))["spec"]
     by_volume = claim("a", "ml", ClaimSettings(size="1Gi", volume="shared"))["spec"]
     assert by_class["storageClassName"] == "fast"

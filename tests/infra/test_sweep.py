@@ -1,4 +1,4 @@
-"""Objects of sweeps: trials are the runs of jobs, and the controller has few rights."""
+"""Objects of sweeps: trials are runs of jobs, and the controller has minimum rights."""
 
 import json
 from dataclasses import replace
@@ -24,35 +24,35 @@ from tests.infra.conftest import Provision
 from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.sweeps import described, sweep, values
 
-CHOSEN = {"learning_rate": 0.0123456789, "batch_size": 32, "optimizer": "sgd"}
+HYPERPARAMETERS = {"learning_rate": 0.0123456789, "batch_size": 32, "optimizer": "sgd"}
 
 
-def test_a_trial_is_the_run_of_a_job_with_its_hyperparameters() -> None:
+def test_trial_equals_the_run_of_a_job_with_its_hyperparameters() -> None:
     searched = sweep()
-    written = values()["training"]["sweeps"]["digits"]["job"]
-    written["hyperparameters"] |= CHOSEN
-    copied = values()
-    copied["training"] = {"jobs": {"digits": written}}
-    copied["images"]["workloads"].pop("sweeps")
-    args = replace(searched.args, job=validate(copied).training.jobs["digits"])
-    assert searched.run(CHOSEN) == run_name(args)
+    configured = values()["training"]["sweeps"]["digits"]["job"]
+    configured["hyperparameters"] |= HYPERPARAMETERS
+    equivalent = values()
+    equivalent["training"] = {"jobs": {"digits": configured}}
+    equivalent["images"]["workloads"].pop("sweeps")
+    args = replace(searched.args, job=validate(equivalent).training.jobs["digits"])
+    assert searched.run(HYPERPARAMETERS) == run_name(args)
     (job,) = manifests(args, run_name(args), args.image)
-    assert searched.manifest(CHOSEN) == with_metadata(job, {"team": "vision"}, {})
+    assert searched.manifest(HYPERPARAMETERS) == with_metadata(job, {"team": "vision"}, {})
 
 
 @pytest.mark.parametrize("price", [None, 2.4])
-def test_the_plan_describes_the_same_trials(price: float | None) -> None:
+def test_serialized_plan_describes_the_same_trials(price: float | None) -> None:
     searched = sweep(price=price)
-    (again,) = parse_plan(json.dumps(plan({"digits": searched}), sort_keys=True)).values()
-    assert again.price == searched.price
-    assert again.run(CHOSEN) == searched.run(CHOSEN)
-    assert again.manifest(CHOSEN) == searched.manifest(CHOSEN)
-    assert again.settings == searched.settings
+    (parsed,) = parse_plan(json.dumps(plan({"digits": searched}), sort_keys=True)).values()
+    assert parsed.price == searched.price
+    assert parsed.run(HYPERPARAMETERS) == searched.run(HYPERPARAMETERS)
+    assert parsed.manifest(HYPERPARAMETERS) == searched.manifest(HYPERPARAMETERS)
+    assert parsed.settings == searched.settings
 
 
-def test_the_bounds_of_a_sweep_name_no_other_trials() -> None:
+def test_changed_bounds_of_a_sweep_do_not_rename_its_trials() -> None:
     other = sweep(described(parallel=1, trials=100, budget={"gpu_hours": 20}))
-    assert other.run(CHOSEN) == sweep().run(CHOSEN)
+    assert other.run(HYPERPARAMETERS) == sweep().run(HYPERPARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -65,22 +65,22 @@ def test_the_bounds_of_a_sweep_name_no_other_trials() -> None:
         ({"gpu_hours": 10, "money": 12}, 0, 10),
     ],
 )
-def test_money_bounds_the_gpu_hours_that_it_buys(
+def test_money_budget_limits_the_gpu_hours(
     budget: dict[str, float], price: float | None, hours: float
 ) -> None:
     searched = sweep(described(budget=budget), price)
     assert searched.gpu_hours == hours
-    stated = template(searched)["metadata"]["annotations"]
-    assert stated["gpu-platform.dev/sweep-gpu-hours"] == str(hours)
-    assert stated.get("gpu-platform.dev/sweep-money") == ("12" if "money" in budget else None)
+    annotations = template(searched)["metadata"]["annotations"]
+    assert annotations["gpu-platform.dev/sweep-gpu-hours"] == str(hours)
+    assert annotations.get("gpu-platform.dev/sweep-money") == ("12" if "money" in budget else None)
 
 
-def test_the_program_refuses_a_budget_of_money_without_a_price(provision: Provision) -> None:
+def test_program_rejects_a_money_budget_without_a_price(provision: Provision) -> None:
     with pytest.raises(pulumi.RunError, match=r"budget\.money is 100, but the price table"):
         provision(values(budget={"money": 100}))
 
 
-def test_the_template_is_a_trial_with_the_bounds_as_annotations() -> None:
+def test_template_is_a_trial_annotated_with_the_sweeps_bounds() -> None:
     built = template(sweep())
     trial = sweep().manifest({"learning_rate": 1e-4, "batch_size": 16, "optimizer": "adamw"})
     command = built["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["command"]
@@ -96,7 +96,7 @@ def test_the_template_is_a_trial_with_the_bounds_as_annotations() -> None:
     )
 
 
-def test_the_server_waits_for_the_link_to_the_winner(provision: Provision) -> None:
+def test_server_reads_the_model_through_the_winners_link(provision: Provision) -> None:
     found = provision(values(winner="serve"))
     spec = found.inputs("inference-digits-deployment")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -118,12 +118,12 @@ def test_the_server_waits_for_the_link_to_the_winner(provision: Provision) -> No
     ],
     ids=str,
 )
-def test_a_change_of_a_sweep_leaves_the_link_of_the_earlier_winner(changes: dict[str, Any]) -> None:
+def test_changed_sweep_gets_a_new_link_to_its_winner(changes: dict[str, Any]) -> None:
     assert winner_path(sweep(described(**changes))) != winner_path(sweep())
     assert winner_path(sweep(described(parallel=1))) == winner_path(sweep())
 
 
-def test_the_controller_may_only_run_jobs_of_its_namespace() -> None:
+def test_controller_can_only_run_jobs_in_its_namespace() -> None:
     settings = described()
     objects = controller_manifests(
         SweepControllerArgs(
@@ -161,20 +161,20 @@ def test_the_controller_may_only_run_jobs_of_its_namespace() -> None:
     assert {"/claims/checkpoints", "/plan"} <= mounts
 
 
-def test_the_quota_must_suffice_for_the_controller() -> None:
-    written = values()
-    written["tenancy"]["quota"] = {"memory": "256Mi"}
+def test_quota_must_cover_the_sweep_controller() -> None:
+    configured = values()
+    configured["tenancy"]["quota"] = {"memory": "256Mi"}
     with pytest.raises(SettingsError, match="stack's own programs may use 512Mi memory in total"):
-        validate(written)
+        validate(configured)
 
 
-def test_a_stack_without_sweeps_has_no_controller(provision: Provision) -> None:
-    without = values()
-    without["training"] = {}
-    assert not [name for name in provision(without).resources if CONTROLLER in str(name)]
+def test_stack_without_sweeps_has_no_controller(provision: Provision) -> None:
+    configured = values()
+    configured["training"] = {}
+    assert not [name for name in provision(configured).resources if CONTROLLER in str(name)]
 
 
-def test_a_stack_creates_the_template_and_the_controller(provision: Provision) -> None:
+def test_stack_with_sweeps_creates_template_and_controller(provision: Provision) -> None:
     found = provision(values())
     kinds = {request.type for request in found.resources.values() if "sweeps" in request.name}
     assert {

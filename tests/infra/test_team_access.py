@@ -1,4 +1,4 @@
-"""Roles of a team in its namespace."""
+"""Roles for a team in its namespace."""
 
 import pytest
 from pydantic import ValidationError
@@ -20,11 +20,11 @@ def built(**groups: list[str]) -> dict[tuple[str, str], Manifest]:
     return {(item["kind"], item["metadata"]["name"]): item for item in team_access(tenancy)}
 
 
-def test_without_groups_there_are_no_roles() -> None:
+def test_no_roles_are_created_without_groups() -> None:
     assert built() == {}
 
 
-def test_each_group_is_bound_to_the_role_of_the_namespace() -> None:
+def test_each_group_is_bound_to_its_role_in_the_namespace() -> None:
     found = built(members=["vision", "leads"], viewers=["guests"])
     assert set(found) == {
         (kind, name) for kind in ("Role", "RoleBinding") for name in (MEMBERS, VIEWERS)
@@ -43,18 +43,18 @@ def created(name: str) -> set[tuple[str, str]]:
     return {(rule["apiGroups"][0], each) for rule in rules for each in rule["resources"]}
 
 
-def test_viewers_may_submit_no_runs() -> None:
+def test_viewers_cannot_submit_runs() -> None:
     assert created(VIEWERS) == set()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_members_may_submit_runs_of_every_kind_without_opening_the_network(kind: str) -> None:
+def test_members_can_submit_all_kinds_but_not_create_network_objects(kind: str) -> None:
     manifests = objects(job(kind, **({} if kind == "notebook" else {"nodes": 1})))
     needed = {
         (manifest["apiVersion"].rpartition("/")[0], plural(manifest["kind"]))
         for manifest in manifests
     }
-    opens = {
+    network_kinds = {
         "notebook": {
             ("", "services"),
             ("networking.k8s.io", "networkpolicies"),
@@ -62,10 +62,10 @@ def test_members_may_submit_runs_of_every_kind_without_opening_the_network(kind:
         },
         "ray": {("networking.k8s.io", "networkpolicies")},
     }
-    assert needed - created(MEMBERS) == opens.get(kind, set())
+    assert needed - created(MEMBERS) == network_kinds.get(kind, set())
 
 
-def test_the_policy_pack_accepts_the_roles() -> None:
+def test_policy_pack_accepts_the_roles() -> None:
     documents = [
         Document("roles.yaml", manifest, None)
         for manifest in built(members=["vision"], viewers=["guests"]).values()
@@ -74,6 +74,6 @@ def test_the_policy_pack_accepts_the_roles() -> None:
 
 
 @pytest.mark.parametrize("name", ["system:authenticated", "system:masters", ""])
-def test_groups_of_the_api_server_are_refused(name: str) -> None:
+def test_system_groups_are_rejected(name: str) -> None:
     with pytest.raises(ValidationError, match=r"has the prefix system:|at least 1 character"):
         TenancySettings.model_validate({"namespace": "vision", "groups": {"members": [name]}})

@@ -37,7 +37,7 @@ def policies(settings: TenancySettings, ports: tuple[int, ...] = (8080,)) -> dic
     return {policy["metadata"]["name"]: policy["spec"] for policy in built}
 
 
-def test_the_namespace_enforces_the_restricted_standard_by_default() -> None:
+def test_namespace_enforces_the_restricted_standard_by_default() -> None:
     def enforced(settings: TenancySettings) -> object:
         return namespace(settings)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
 
@@ -57,13 +57,13 @@ def test_the_namespace_enforces_the_restricted_standard_by_default() -> None:
         ("fe80::%eth0/64", False),
     ],
 )
-def test_address_ranges_have_the_notation_of_kubernetes(given: str, valid: bool) -> None:
+def test_address_ranges_must_be_valid_kubernetes_cidrs(given: str, valid: bool) -> None:
     values: dict[str, Any] = {"namespace": "ml", "network": {"egress_cidrs": [given]}}
     with nullcontext() if valid else pytest.raises(ValidationError, match="an address range"):
         TenancySettings.model_validate(values)
 
 
-def test_the_quota_counts_gpus_by_the_name_of_the_stack() -> None:
+def test_quota_uses_the_stacks_gpu_resource_name() -> None:
     settings = tenancy(quota={"gpus": 8, "cpu": 4, "memory_limits": "16Gi"})
     (quota,) = quotas(settings, "amd.com/gpu")
     assert quota["spec"]["hard"] == {
@@ -73,12 +73,12 @@ def test_the_quota_counts_gpus_by_the_name_of_the_stack() -> None:
     }
 
 
-def test_a_quota_of_zero_gpus_is_a_quota() -> None:
+def test_quota_of_zero_gpus_is_created() -> None:
     (quota,) = quotas(tenancy(quota={"gpus": 0}), "nvidia.com/gpu")
     assert quota["spec"]["hard"] == {"requests.nvidia.com/gpu": "0"}
 
 
-def test_no_limits_make_no_quota() -> None:
+def test_no_quota_is_created_without_limits() -> None:
     assert quotas(tenancy(), "nvidia.com/gpu") == []
 
 
@@ -89,19 +89,19 @@ def test_containers_get_memory_limits_but_never_cpu_limits() -> None:
     assert limits["max"] == {"memory": "8Gi"}
 
 
-def test_workloads_have_accounts_without_tokens() -> None:
+def test_workload_service_accounts_have_no_tokens() -> None:
     accounts = service_accounts(tenancy(), with_secret=False)
     assert [account["metadata"]["name"] for account in accounts] == ["training", "inference"]
     assert all(account["automountServiceAccountToken"] is False for account in accounts)
     assert all("imagePullSecrets" not in account for account in accounts)
 
 
-def test_accounts_pull_with_the_login_of_the_registry() -> None:
+def test_service_accounts_use_the_registry_login() -> None:
     accounts = service_accounts(tenancy(), with_secret=True)
     assert all(account["imagePullSecrets"] == [{"name": "registry"}] for account in accounts)
 
 
-def test_everything_is_denied_but_what_is_needed() -> None:
+def test_network_is_denied_except_for_required_traffic() -> None:
     found = policies(tenancy())
     assert set(found) == {
         "default-deny",
@@ -118,7 +118,7 @@ def test_dns_is_allowed() -> None:
     assert {port["port"] for port in rule["ports"]} == {53, 5353}
 
 
-def test_training_pods_reach_each_other_and_nobody_else() -> None:
+def test_training_pods_can_reach_only_each_other() -> None:
     spec = policies(tenancy())["allow-training-gangs"]
     training = {"podSelector": {"matchLabels": {"gpu-platform.dev/workload": "training"}}}
     assert spec["podSelector"] == training["podSelector"]
@@ -126,7 +126,7 @@ def test_training_pods_reach_each_other_and_nobody_else() -> None:
     assert spec["egress"] == [{"to": [training]}]
 
 
-def test_inference_answers_the_whole_cluster_or_chosen_namespaces() -> None:
+def test_inference_admits_the_whole_cluster_or_chosen_namespaces() -> None:
     def callers(**network: Any) -> list[Manifest]:
         found: list[Manifest] = policies(tenancy(network=network))["allow-inference"]["ingress"]
         return found
@@ -137,11 +137,11 @@ def test_inference_answers_the_whole_cluster_or_chosen_namespaces() -> None:
     assert callers(inference_from=["web"]) == [{"from": [chosen], "ports": ports}]
 
 
-def test_without_services_nothing_is_open_for_them() -> None:
+def test_inference_policy_is_omitted_without_services() -> None:
     assert "allow-inference" not in policies(tenancy(), ports=())
 
 
-def test_services_of_other_stacks_are_admitted_on_the_chosen_ports() -> None:
+def test_services_of_other_stacks_are_admitted_on_configured_ports() -> None:
     found = policies(tenancy(network={"inference_ports": [8000, 9000]}), ports=(8080, 8000))
     (rule,) = found["allow-inference"]["ingress"]
     assert [port["port"] for port in rule["ports"]] == [8000, 8080, 9000]
@@ -149,7 +149,7 @@ def test_services_of_other_stacks_are_admitted_on_the_chosen_ports() -> None:
     assert alone.keys() == found.keys() >= {"allow-inference", "allow-inference-groups"}
 
 
-def test_a_namespace_of_another_stack_admits_requests_to_its_services() -> None:
+def test_separate_namespace_component_admits_requests_to_services() -> None:
     service = InferenceServiceSettings(cpu="1", memory="2Gi", run="digits-0123abcd")
     built = manifests(TenancyArgs(tenancy=tenancy(), gpu_resource="nvidia.com/gpu"))
     found = {each["metadata"]["name"]: each.get("spec", {}) for each in built}
@@ -158,7 +158,7 @@ def test_a_namespace_of_another_stack_admits_requests_to_its_services() -> None:
     assert "allow-inference-groups" in found
 
 
-def test_the_namespace_of_a_program_survives_its_destruction_by_default() -> None:
+def test_namespace_component_is_retained_by_default() -> None:
     monitor = Monitor()
     asyncio.set_event_loop(LOOP)
     set_mocks(Engine(), project="team", stack="test", monitor=monitor)
@@ -173,19 +173,19 @@ def test_the_namespace_of_a_program_survives_its_destruction_by_default() -> Non
     assert (kept["kept-namespace"], kept["lost-namespace"]) == (True, False)
 
 
-def test_chosen_addresses_can_be_reached() -> None:
+def test_configured_egress_addresses_are_reachable() -> None:
     spec = policies(tenancy(network={"egress_cidrs": ["10.1.0.0/16"]}))["allow-egress"]
     assert spec["egress"] == [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}]
 
 
-def test_addresses_outside_the_pod_network_may_call_inference() -> None:
+def test_configured_external_addresses_can_call_inference() -> None:
     network = {"inference_from": ["web"], "inference_cidrs": ["10.2.0.0/16"]}
     (rule,) = policies(tenancy(network=network))["allow-inference"]["ingress"]
     assert {"ipBlock": {"cidr": "10.2.0.0/16"}} in rule["from"]
     assert len(rule["from"]) == 2
 
 
-def test_accounts_have_their_cloud_identities() -> None:
+def test_service_accounts_have_their_cloud_identities() -> None:
     role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/train"}
     settings = tenancy(identities={"training": {"annotations": role, "labels": {"team": "a"}}})
     training, inference = service_accounts(settings, with_secret=False)
@@ -194,7 +194,7 @@ def test_accounts_have_their_cloud_identities() -> None:
     assert "annotations" not in inference["metadata"]
 
 
-def test_the_quota_counts_slices_and_shares_of_gpus() -> None:
+def test_quota_can_include_gpu_slices() -> None:
     settings = tenancy(quota={"gpus": 8, "devices": {"nvidia.com/mig-1g.10gb": 7}})
     (quota,) = quotas(settings, "nvidia.com/gpu")
     assert quota["spec"]["hard"] == {
@@ -210,7 +210,7 @@ def test_the_quota_counts_slices_and_shares_of_gpus() -> None:
         ("monitoring", {}, ("monitoring", "volcano-system")),
     ],
 )
-def test_a_namespace_of_the_stack_may_be_the_default_of_a_chart_that_is_not_installed(
+def test_default_namespace_of_an_uninstalled_chart_can_be_used(
     section: str, changes: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
     values = good()

@@ -36,15 +36,15 @@ def pod(job: TrainingJobArgs) -> Manifest:
     return spec
 
 
-def test_a_run_is_named_by_its_key_and_a_hash() -> None:
+def test_run_name_consists_of_key_and_hash() -> None:
     assert re.fullmatch(r"digits-[0-9a-f]{8}", run_name(args()))
 
 
-def test_the_same_specification_has_the_same_name() -> None:
+def test_same_specification_yields_the_same_run_name() -> None:
     assert run_name(args()) == run_name(args())
 
 
-def test_the_name_does_not_depend_on_the_digest_of_a_build() -> None:
+def test_run_name_does_not_depend_on_the_digest_of_a_build() -> None:
     assert run_name(replace(args(), image="a@sha256:1")) == run_name(replace(args(), image="b"))
 
 
@@ -59,20 +59,20 @@ def test_the_name_does_not_depend_on_the_digest_of_a_build() -> None:
         (f"{JOB}.attempt", 2),
     ],
 )
-def test_a_changed_specification_is_another_run(path: str, value: object) -> None:
+def test_changed_specification_is_a_new_run(path: str, value: object) -> None:
     assert run_name(args(path, value)) != run_name(args())
 
 
-def test_changed_training_code_is_another_run() -> None:
+def test_changed_training_code_is_a_new_run() -> None:
     assert run_name(replace(args(), image_identity="sources:2")) != run_name(args())
 
 
-def test_shared_settings_and_templates_do_not_change_its_name() -> None:
+def test_shared_settings_do_not_change_the_run_name() -> None:
     shared = GpuNodes(resource="nvidia.com/gpu", tolerations=[{"key": "spot"}], runtime_class="x")
     assert run_name(replace(args(), gpu_nodes=shared, namespace="other")) == run_name(args())
 
 
-def test_a_new_default_does_not_change_its_name() -> None:
+def test_new_default_does_not_change_the_run_name() -> None:
     job = args().job
     changed = job.model_copy()
     object.__setattr__(changed, "retries", 7)
@@ -80,7 +80,7 @@ def test_a_new_default_does_not_change_its_name() -> None:
     assert run_name(replace(args(), job=changed)) == run_name(args())
 
 
-def test_a_pinned_name_outlives_edits() -> None:
+def test_pinned_run_name_is_kept_after_edits() -> None:
     job = args(f"{JOB}.memory", "65Gi").job.model_copy(update={"run": "digits-0a1b2c3d"})
     assert run_name(replace(args(), job=job)) == "digits-0a1b2c3d"
 
@@ -94,11 +94,11 @@ def test_a_pinned_name_outlives_edits() -> None:
         ("inference.services.digits.cpu", "2"),
     ],
 )
-def test_settings_outside_the_run_do_not_change_its_name(path: str, value: object) -> None:
+def test_settings_outside_the_run_do_not_change_the_run_name(path: str, value: object) -> None:
     assert run_name(args(path, value)) == run_name(args())
 
 
-def test_the_program_writes_to_a_directory_of_the_run() -> None:
+def test_program_writes_to_the_run_directory() -> None:
     command = pod(args())["containers"][0]["command"]
     assert command[-5:] == [
         "training",
@@ -109,7 +109,7 @@ def test_the_program_writes_to_a_directory_of_the_run() -> None:
     ]
 
 
-def test_the_program_knows_its_node_and_other_programs_get_no_new_variable() -> None:
+def test_only_the_training_program_gets_the_node_name() -> None:
     def names(job: TrainingJobArgs) -> dict[str, Manifest]:
         return {each["name"]: each for each in pod(job)["containers"][0]["env"]}
 
@@ -119,8 +119,8 @@ def test_the_program_knows_its_node_and_other_programs_get_no_new_variable() -> 
     assert "NODE_NAME" not in names(replace(args(), job=other))
 
 
-def test_torchrun_in_a_command_waits_as_long_as_the_pod() -> None:
-    """Compare with its default of 30 seconds, after which it kills processes that save."""
+def test_torchrun_in_a_custom_command_waits_for_the_grace_period() -> None:
+    """By default, torchrun kills processes after 30 seconds, even while they save."""
     command = {"hyperparameters": None, "command": ["torchrun", "train.py"], "grace_seconds": 300}
     steps = {"evaluate": StepSettings(command=["torchrun", "evaluate.py"], after=["train"])}
     job = args().job.model_copy(update={**command, "steps": steps})
@@ -133,7 +133,7 @@ def test_torchrun_in_a_command_waits_as_long_as_the_pod() -> None:
     for container in containers:
         env = {variable["name"]: variable["value"] for variable in container["env"]}
         assert env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "300"
-    # The program's own launcher waits until the pod's end.
+    # The platform's launcher waits until the end of the pod.
     assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" not in str(pod(args()))
 
 
@@ -147,12 +147,12 @@ def test_a_program_with_metrics_declares_its_port() -> None:
     [port] = found["spec"]["containers"][0]["ports"]
     assert (port["name"], port["containerPort"]) == ("metrics", 9400)
     assert found["metadata"]["annotations"]["prometheus.io/port"] == "9400"
-    silent = template(args())
-    assert "ports" not in silent["spec"]["containers"][0]
-    assert "prometheus.io/port" not in silent["metadata"].get("annotations", {})
+    without_metrics = template(args())
+    assert "ports" not in without_metrics["spec"]["containers"][0]
+    assert "prometheus.io/port" not in without_metrics["metadata"].get("annotations", {})
 
 
-def test_claims_are_mounted_at_the_programs_paths() -> None:
+def test_claims_are_mounted_at_the_expected_paths() -> None:
     spec = pod(args())
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
@@ -164,23 +164,23 @@ def test_claims_are_mounted_at_the_programs_paths() -> None:
     assert (paths["checkpoints"], paths["datasets"]) == ("/checkpoints", "/data")
 
 
-def test_a_job_needs_no_datasets_claim() -> None:
+def test_datasets_claim_is_optional() -> None:
     names = [volume["name"] for volume in pod(args(f"{JOB}.datasets"))["volumes"]]
     assert names == ["shm", "tmp", "checkpoints"]
 
 
-def test_the_pods_of_a_gang_spread_over_the_nodes_by_default() -> None:
+def test_pods_of_a_gang_are_spread_over_nodes_by_default() -> None:
     assert "topologySpreadConstraints" in pod(args())
     assert "topologySpreadConstraints" not in pod(args(f"{JOB}.spread", False))
 
 
-def test_a_job_may_request_another_gpu_resource() -> None:
+def test_job_can_request_another_gpu_resource() -> None:
     limits = pod(args(f"{JOB}.gpu_resource", "amd.com/gpu"))["containers"][0]["resources"]["limits"]
     assert limits["amd.com/gpu"] == "4"
     assert "nvidia.com/gpu" not in limits
 
 
-def test_an_attempt_may_have_a_deadline() -> None:
+def test_attempt_can_have_a_deadline() -> None:
     assert pod(args(f"{JOB}.attempt_deadline_seconds", 60))["activeDeadlineSeconds"] == 60
 
 
@@ -188,19 +188,19 @@ def test_an_attempt_may_have_a_deadline() -> None:
     ("kind", "name"), [("volcano", "digits-28fa258c"), ("indexed", "digits-91ea4b7d")]
 )
 def test_new_settings_do_not_rename_existing_runs(kind: str, name: str) -> None:
-    # A change of these names starts all runs of all users again.
+    # A change to these names would restart all runs of all users.
     assert run_name(args(f"{JOB}.kind", kind)) == name
 
 
 @pytest.mark.parametrize("kind", ["indexed", "pytorch", "trainjob"])
-def test_a_suspended_run_keeps_its_name(kind: str) -> None:
+def test_suspended_run_keeps_its_name(kind: str) -> None:
     running = args(f"{JOB}.kind", kind)
     suspended = replace(running, job=running.job.model_copy(update={"state": "suspended"}))
     assert run_name(suspended) == run_name(running)
     assert manifests(suspended, "r", "image") != manifests(running, "r", "image")
 
 
-def test_values_by_reference_and_network_settings_reach_the_container() -> None:
+def test_references_and_network_settings_become_container_variables() -> None:
     job = args().job.model_copy(
         update={
             "env": {"MODE": "fast"},
@@ -215,7 +215,7 @@ def test_values_by_reference_and_network_settings_reach_the_container() -> None:
     assert env["NCCL_SOCKET_IFNAME"]["value"] == env["GLOO_SOCKET_IFNAME"]["value"] == "eth1"
 
 
-def test_nodes_are_chosen_by_product_and_count() -> None:
+def test_nodes_are_selected_by_gpu_product_and_count() -> None:
     job = args().job.model_copy(
         update={"gpu_product": "NVIDIA-L4", "node_gpus": 8, "node_selector": {"pool": "a"}}
     )
@@ -245,8 +245,8 @@ def test_additional_volumes_are_mounted_from_their_sources() -> None:
     assert {name for name in volumes if "readOnly" not in mounts[name]} == {"cache"}
 
 
-def test_a_fixed_run_of_another_kind_is_another_object() -> None:
-    """A hook rejects the second object, which would train in the directory of the first."""
+def test_fixed_run_name_with_another_kind_is_another_object() -> None:
+    """A hook rejects the second object, which would use the run directory of the first."""
     job = args().job.model_copy(update={"run": "digits-final"})
     found = [
         manifests(replace(args(), job=job.model_copy(update=changes)), "digits-final", "image")[-1]
@@ -272,7 +272,7 @@ async def test_a_recorded_run_is_not_created_again() -> None:
         await reject(created("digits-0a1b2c3d"))
 
 
-def test_an_update_changes_only_the_suspension_of_an_existing_run() -> None:
+def test_update_can_change_only_the_suspension_of_an_existing_run() -> None:
     spec = {"runPolicy": {"suspend": True, "backoffLimit": 3}, "suspend": True, "template": {}}
     ignored = ignored_paths({"spec": spec}, suspendable=True)
     assert ignored == [
@@ -284,14 +284,14 @@ def test_an_update_changes_only_the_suspension_of_an_existing_run() -> None:
     assert ignored_paths({"spec": spec}, suspendable=False) == ["spec"]
 
 
-def test_autoscalers_leave_the_nodes_of_a_gang_alone() -> None:
+def test_autoscalers_do_not_remove_the_nodes_of_a_gang() -> None:
     template = manifests(args(), "digits-1", "image")[-1]["spec"]["tasks"][0]["template"]
     annotations = template["metadata"]["annotations"]
     assert annotations["karpenter.sh/do-not-disrupt"] == "true"
     assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
 
 
-def test_the_pods_have_the_labels_of_the_job() -> None:
+def test_pods_have_the_labels_of_the_job() -> None:
     job = args(f"{JOB}.labels", {"azure.workload.identity/use": "true"})
     labels = manifests(job, "digits-1", "image")[-1]["spec"]["tasks"][0]["template"]["metadata"]
     assert labels["labels"]["azure.workload.identity/use"] == "true"

@@ -1,4 +1,4 @@
-"""Names of the resources of all environments, which an upgrade must not change."""
+"""Resource names in all environments, which an upgrade must not change."""
 
 import re
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from gitops.stack_file import document
 from tests.infra.conftest import Plan, Provision
 
 GOLDEN = Path(__file__).parent / "urns.txt"
-REMEDY = (
+HOW_TO_FIX = (
     "an update deletes a resource under its old name: pass aliases to the renamed one, describe it "
     "in docs/upgrading.md, and then write the new lines to tests/infra/urns.txt"
 )
 
 
 def urns(stack: str, plan: Plan) -> Iterator[str]:
-    """Yield the URNs of a stack without their constant part, and without the hashes of runs."""
+    """Yield a stack's URNs without their constant prefix and without run hashes."""
     for request in plan.resources.values():
         if request.type == "pulumi:pulumi:Stack":
             continue
@@ -33,8 +33,8 @@ def urns(stack: str, plan: Plan) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("stack", known_stacks(CHECKOUT))
-def test_resources_of_an_environment_keep_their_names(stack: str, provision: Provision) -> None:
+def test_resource_names_of_each_environment_are_unchanged(stack: str, provision: Provision) -> None:
     values, secrets = values_of(document(CHECKOUT / f"Pulumi.{stack}.yaml")["config"])
     found = set(urns(stack, provision(values, tuple(secrets))))
     lines = GOLDEN.read_text().splitlines()
-    assert found == {line for line in lines if line.startswith(f"{stack} ")}, REMEDY
+    assert found == {line for line in lines if line.startswith(f"{stack} ")}, HOW_TO_FIX

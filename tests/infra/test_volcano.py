@@ -27,11 +27,11 @@ from infra.volcano import (
 from tests.infra.conftest import LOOP, Engine
 
 
-def test_a_queue_reports_only_what_is_configured() -> None:
+def test_queue_specification_contains_only_configured_fields() -> None:
     assert queue("research", QueueSettings())["spec"] == {"weight": 1, "reclaimable": True}
 
 
-def test_connections_to_isolated_schedulers_are_those_of_webhooks_and_prometheus() -> None:
+def test_isolated_volcano_admits_only_webhooks_and_prometheus() -> None:
     settings = VolcanoSettings(namespace="scheduling")
     args = VolcanoArgs(volcano=settings, isolated=True, scraped_from=["monitoring"])
     policy = network_policy(args)
@@ -40,7 +40,7 @@ def test_connections_to_isolated_schedulers_are_those_of_webhooks_and_prometheus
     assert {f"volcano-{name}" for name in ("admission", "controller", "scheduler")} == {
         *expression["values"]
     }
-    # The egress of controllers goes to the API server, whose address is unknown.
+    # Egress is not limited: controllers need the API server, whose address is unknown.
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     webhooks, prometheus = policy["spec"]["ingress"]
     assert webhooks == {"ports": [{"port": 8443, "protocol": "TCP"}]}
@@ -52,8 +52,8 @@ def test_connections_to_isolated_schedulers_are_those_of_webhooks_and_prometheus
     assert unscraped["spec"]["ingress"] == [webhooks]
 
 
-def test_jobs_wait_until_their_queue_has_a_state() -> None:
-    # Volcano's webhook refuses a job whose queue is not open yet, which it is after creation.
+def test_pulumi_waits_until_a_queue_has_a_state() -> None:
+    # Volcano's webhook rejects jobs until their queue is open, shortly after its creation.
     annotations = queue("research", QueueSettings())["metadata"]["annotations"]
     assert annotations == {
         "pulumi.com/waitFor": "jsonpath={.status.state}",
@@ -61,9 +61,9 @@ def test_jobs_wait_until_their_queue_has_a_state() -> None:
     }
 
 
-REFUSED = 'failed to create: Internal error occurred: failed calling webhook "validatequeue"'
+WEBHOOK_FAILED = 'failed to create: Internal error occurred: failed calling webhook "validatequeue"'
 
-CHILDREN = "denied the request: queue team can not be deleted because it has 1 child queues: a"
+HAS_CHILDREN = "denied the request: queue team can not be deleted because it has 1 child queues: a"
 
 
 def failed(*errors: str) -> pulumi.ErrorHookArgs:
@@ -73,17 +73,17 @@ def failed(*errors: str) -> pulumi.ErrorHookArgs:
 @pytest.mark.parametrize(
     ("errors", "retried"),
     [
-        ([f"{REFUSED}: connection refused"], True),
-        ([REFUSED] * 7, True),
-        ([REFUSED] * 8, False),
-        ([CHILDREN] * 3, True),
-        ([CHILDREN] * 4, False),
+        ([f"{WEBHOOK_FAILED}: connection refused"], True),
+        ([WEBHOOK_FAILED] * 7, True),
+        ([WEBHOOK_FAILED] * 8, False),
+        ([HAS_CHILDREN] * 3, True),
+        ([HAS_CHILDREN] * 4, False),
         (['denied the request: failed to get parent queue of queue a: "team" not found'], True),
-        (['admission webhook "validatequeue" denied the request: weight', REFUSED], False),
+        (['admission webhook "validatequeue" denied the request: weight', WEBHOOK_FAILED], False),
         (["the server could not find the requested resource"], False),
     ],
 )
-async def test_queues_are_retried_while_the_webhook_is_not_ready_or_outdated(
+async def test_queue_is_retried_while_the_webhook_is_unavailable_or_outdated(
     errors: list[str], retried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -96,7 +96,7 @@ async def test_queues_are_retried_while_the_webhook_is_not_ready_or_outdated(
     assert bool(pauses) is retried
 
 
-async def test_a_queue_that_is_not_opened_names_the_controllers(
+async def test_warning_for_a_queue_without_a_state_names_the_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     warnings: list[str] = []
@@ -107,7 +107,7 @@ async def test_a_queue_that_is_not_opened_names_the_controllers(
     assert "volcano-controller" in warnings[0]
 
 
-def test_a_queue_has_shares_and_limits() -> None:
+def test_queue_specification_contains_shares_and_limits() -> None:
     settings = QueueSettings.model_validate(
         {
             "weight": 3,
@@ -130,13 +130,13 @@ def test_a_queue_has_shares_and_limits() -> None:
     }
 
 
-def test_a_queue_deserves_what_is_guaranteed() -> None:
+def test_queue_deserves_at_least_its_guarantee() -> None:
     guaranteed = QueueSettings.model_validate({"guarantee": {"nvidia.com/gpu": 8}})
-    # The webhook of Volcano 1.14 refuses a queue that deserves less than its guarantee.
+    # Volcano 1.14's webhook rejects a queue that deserves less than its guarantee.
     assert queue("team", guaranteed)["spec"]["deserved"] == {"nvidia.com/gpu": "8"}
 
 
-def test_releases_without_network_topology_get_no_plugin_for_it() -> None:
+def test_network_topology_plugin_is_omitted_for_older_releases() -> None:
     text = scheduler_configuration(SchedulerSettings(), hierarchical=False, topology=False)
     assert "network-topology-aware" not in text
 
@@ -151,7 +151,7 @@ def test_queues_are_created_after_their_parents() -> None:
     assert parents_first(queues) == ["top", "middle", "leaf", "other"]
 
 
-def test_jobs_may_use_only_queues_without_child_queues() -> None:
+def test_component_offers_only_queues_without_child_queues() -> None:
     queues = {
         "vision": QueueSettings(parent="research"),
         "other": QueueSettings(parent="root"),
@@ -170,12 +170,12 @@ def test_jobs_may_use_only_queues_without_child_queues() -> None:
     assert found == ["other", "vision"]
 
 
-def test_a_cycle_of_queues_ends() -> None:
+def test_sorting_queues_terminates_for_a_cycle() -> None:
     queues = {"a": QueueSettings(parent="b"), "b": QueueSettings(parent="a")}
     assert sorted(parents_first(queues)) == ["a", "b"]
 
 
-def test_a_priority_class_is_built() -> None:
+def test_priority_class_contains_all_configured_fields() -> None:
     settings = PriorityClassSettings(value=100, preemption="Never", description="Training")
     assert priority_class("training", settings) == {
         "apiVersion": "scheduling.k8s.io/v1",
@@ -187,7 +187,7 @@ def test_a_priority_class_is_built() -> None:
     }
 
 
-def test_the_chart_gets_the_schedulers_configuration_in_addition_to_its_values() -> None:
+def test_scheduler_configuration_is_added_to_the_chart_values() -> None:
     settings = VolcanoSettings.model_validate(
         {
             "values": {
@@ -205,7 +205,7 @@ def test_the_chart_gets_the_schedulers_configuration_in_addition_to_its_values()
     assert {"name": "capacity", "enableHierarchy": True} in tier["plugins"]
 
 
-def test_a_custom_text_is_left_as_it_is() -> None:
+def test_custom_scheduler_configuration_is_not_changed() -> None:
     text = "actions: allocate\ntiers: []\n"
     values = {"custom": {"scheduler_config_override": text}}
     assert (
@@ -213,7 +213,7 @@ def test_a_custom_text_is_left_as_it_is() -> None:
     )
 
 
-def test_the_controllers_have_the_configured_rate_limits() -> None:
+def test_controllers_have_the_configured_rate_limits() -> None:
     settings = VolcanoSettings.model_validate(
         {
             "controllers": {"requests_per_second": 200, "burst": 400},
@@ -227,21 +227,21 @@ def test_the_controllers_have_the_configured_rate_limits() -> None:
     assert custom["controller_worker_threads_for_podgroup"] == 10
 
 
-def test_the_logs_are_as_detailed_as_is_configured() -> None:
+def test_log_level_is_configurable() -> None:
     custom = chart_values(VolcanoSettings(log_level=4))["custom"]
     assert custom["scheduler_log_level"] == custom["controller_log_level"] == 4
-    of_ones_own = VolcanoSettings(values={"custom": {"scheduler_log_level": 5}})
-    assert chart_values(of_ones_own)["custom"]["scheduler_log_level"] == 5
+    custom_level = VolcanoSettings(values={"custom": {"scheduler_log_level": 5}})
+    assert chart_values(custom_level)["custom"]["scheduler_log_level"] == 5
 
 
-def test_the_webhooks_are_on_in_production() -> None:
+def test_webhooks_are_enabled_in_production() -> None:
     config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
     settings = VolcanoSettings.model_validate(config["gpu-platform:volcano"])
     assert chart_values(settings)["custom"]["admission_enable"] is True
 
 
-def test_no_team_ends_a_gang_of_production_that_exceeds_the_share_of_its_queue() -> None:
-    """Such a gang would end and then wait, with idle nodes, until the other team's job is over."""
+def test_production_queues_with_gangs_above_their_share_are_not_reclaimable() -> None:
+    """Such a gang would be evicted and then wait until the other team's job is over."""
     config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
     volcano = VolcanoSettings.model_validate(config["gpu-platform:volcano"])
     assert volcano.scheduler.reclaim == "gangs"
@@ -261,19 +261,19 @@ def test_no_team_ends_a_gang_of_production_that_exceeds_the_share_of_its_queue()
 
 
 def configuration(**settings: Any) -> dict[str, Any]:
-    """Return the configuration as Volcano reads it."""
+    """Return the parsed scheduler configuration."""
     hierarchical = settings.pop("hierarchical", False)
-    made = SchedulerSettings.model_validate(settings)
-    return dict(yaml.safe_load(scheduler_configuration(made, hierarchical=hierarchical)))
+    parsed = SchedulerSettings.model_validate(settings)
+    return dict(yaml.safe_load(scheduler_configuration(parsed, hierarchical=hierarchical)))
 
 
 def plugins(**settings: Any) -> dict[str, dict[str, Any]]:
-    """Options of the plugins of the last tier, by name."""
+    """Return the options of the last tier's plugins by name."""
     *_, tier = configuration(**settings)["tiers"]
     return {plugin.pop("name"): plugin for plugin in tier["plugins"]}
 
 
-def test_without_settings_jobs_wait_by_weight_and_nobody_is_preempted() -> None:
+def test_default_scheduler_shares_by_weight_without_preemption() -> None:
     assert configuration()["actions"] == "enqueue, allocate, backfill"
     assert list(plugins()) == [
         *("priority", "gang", "conformance", "overcommit", "drf", "predicates"),
@@ -281,13 +281,13 @@ def test_without_settings_jobs_wait_by_weight_and_nobody_is_preempted() -> None:
     ]
 
 
-def test_all_that_checks_victims_is_in_one_tier() -> None:
+def test_all_plugins_that_select_victims_are_in_one_tier() -> None:
     (tier,) = configuration(preempt="gangs", reclaim="gangs")["tiers"]
     names = {plugin["name"] for plugin in tier["plugins"]}
     assert {"priority", "gang", "conformance", "proportion"} <= names
 
 
-def test_where_jobs_are_preempted_none_is_queued() -> None:
+def test_enqueue_is_disabled_with_preemption() -> None:
     for settings in ({"preempt": "gangs"}, {"reclaim": "surplus"}):
         assert "enqueue" not in configuration(**settings)["actions"]
         assert "overcommit" not in plugins(**settings)
@@ -296,15 +296,13 @@ def test_where_jobs_are_preempted_none_is_queued() -> None:
 @pytest.mark.parametrize(
     ("action", "option"), [("preempt", "enablePreemptable"), ("reclaim", "enableReclaimable")]
 )
-def test_the_gang_plugin_protects_gangs_only_where_they_are_to_stay_whole(
-    action: str, option: str
-) -> None:
+def test_gang_plugin_protects_gangs_only_with_surplus(action: str, option: str) -> None:
     assert plugins(**{action: "surplus"})["gang"][option] is True
     assert plugins(**{action: "gangs"})["gang"][option] is False
     assert action in configuration(**{action: "gangs"})["actions"]
 
 
-def test_drf_orders_jobs_and_never_names_victims() -> None:
+def test_drf_plugin_orders_jobs_but_never_selects_victims() -> None:
     assert plugins()["drf"] == {"enablePreemptable": False}
     assert "drf" not in plugins(drf=False)
 
@@ -319,7 +317,7 @@ def test_packing_counts_gpus_and_spreading_does_not_pack() -> None:
     assert spread["nodeorder"]["arguments"]["leastrequested.weight"] > 0
 
 
-def test_packing_by_two_devices_and_nothing_else() -> None:
+def test_packing_can_use_only_the_configured_devices() -> None:
     arguments = plugins(pack_by={"a.example.com/x": 2, "b.example.com/y": 3})["binpack"][
         "arguments"
     ]
@@ -328,7 +326,7 @@ def test_packing_by_two_devices_and_nothing_else() -> None:
     assert (arguments["binpack.cpu"], arguments["binpack.memory"]) == (0, 0)
 
 
-def test_a_job_that_has_waited_too_long_is_admitted_first() -> None:
+def test_job_that_exceeds_the_wait_limit_is_admitted_first() -> None:
     first, second = configuration(sla={"longest_wait_seconds": 7200})["tiers"]
     assert first["plugins"] == [
         {
@@ -341,6 +339,6 @@ def test_a_job_that_has_waited_too_long_is_admitted_first() -> None:
     assert "overcommit" in {plugin["name"] for plugin in second["plugins"]}
 
 
-def test_parent_queues_are_configured_in_the_capacity_plugin() -> None:
+def test_parent_queues_enable_hierarchy_in_the_capacity_plugin() -> None:
     assert plugins(share="capacity", hierarchical=True)["capacity"] == {"enableHierarchy": True}
     assert plugins(share="capacity")["capacity"] == {}

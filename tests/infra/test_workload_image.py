@@ -1,4 +1,4 @@
-"""Images that a team's program builds from its own directory."""
+"""Images that a team's program builds from its directory."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ BUILT = ImageSettings(
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a program, whose sources have the name of a directory of this project."""
+    """Return a program's directory with sources named like a directory in this project."""
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "Dockerfile").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\n")
     (tmp_path / "training" / "train.py").write_text("print(1)\n")
@@ -36,7 +36,7 @@ def image(key: str) -> WorkloadImage:
     )
 
 
-def test_an_image_is_built_from_the_directory_of_the_program(directory: Path) -> None:
+def test_image_is_built_from_the_programs_directory(directory: Path) -> None:
     found: list[str | None] = []
 
     async def program() -> None:
@@ -46,7 +46,7 @@ def test_an_image_is_built_from_the_directory_of_the_program(directory: Path) ->
     assert found == [f"registry.example.com/team/vision@sha256:{'5' * 64}"]
 
 
-def test_changed_sources_of_a_team_change_the_identity(directory: Path) -> None:
+def test_changed_sources_of_a_team_change_the_image_identity(directory: Path) -> None:
     found: list[str] = []
 
     async def program() -> None:
@@ -60,7 +60,7 @@ def test_changed_sources_of_a_team_change_the_identity(directory: Path) -> None:
     assert before != after
 
 
-def test_without_the_sdk_of_docker_the_extra_is_named(
+def test_error_for_a_missing_docker_sdk_names_the_extra(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pulumi_docker", None)

@@ -1,4 +1,4 @@
-"""The records of the job kinds, and how they read the status of an object."""
+"""Job kind records: object states, restart counts and queue ancestors."""
 
 from typing import Any
 
@@ -32,20 +32,20 @@ def conditions(**statuses: str) -> dict[str, Any]:
         (jobset.JOB, conditions(StartupPolicyCompleted="True"), None),
     ],
 )
-def test_a_status_is_read_as_a_state(
+def test_object_status_is_mapped_to_a_job_state(
     resource: Resource, status: dict[str, Any], state: State | None
 ) -> None:
     assert resource.state(status) is state
 
 
-def test_past_restarts_are_counted_by_kinds_that_report_them() -> None:
+def test_restart_count_is_zero_for_kinds_that_do_not_report_restarts() -> None:
     assert volcano.JOB.restart_count({"retryCount": 2}) == 2
     assert volcano.JOB.restart_count({}) == 0
     assert jobset.JOB.restart_count({"restarts": 1}) == 1
     assert indexed.JOB.restart_count({"failed": 3}) == 0
 
 
-def test_a_resource_has_one_name_with_both_endings() -> None:
+def test_resource_names_are_unique_and_every_kind_has_both_final_states() -> None:
     names = [resource.name for resource in RESOURCES]
     assert len(set(names)) == len(names)
     for kind in KINDS.values():
@@ -66,7 +66,7 @@ PARENTS = {"vision": "science", "science": "root", "lab": None, "odd": "even", "
 
 
 @pytest.mark.parametrize(
-    ("queue", "found"),
+    ("queue", "expected"),
     [
         ("vision", ["vision", "science", "root"]),
         ("lab", ["lab"]),
@@ -74,5 +74,7 @@ PARENTS = {"vision": "science", "science": "root", "lab": None, "odd": "even", "
         ("odd", ["odd", "even"]),
     ],
 )
-def test_a_queue_is_followed_by_its_ancestors(queue: str, found: list[str]) -> None:
-    assert with_ancestors(queue, PARENTS) == found
+def test_ancestors_of_a_queue_are_listed_from_child_to_root(
+    queue: str, expected: list[str]
+) -> None:
+    assert with_ancestors(queue, PARENTS) == expected

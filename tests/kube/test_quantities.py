@@ -9,7 +9,7 @@ from tests.unicode import ALPHABET
 
 
 @pytest.mark.parametrize(
-    ("written", "amount"),
+    ("value", "amount"),
     [
         ("1", "1"),
         (1, "1"),
@@ -31,12 +31,12 @@ from tests.unicode import ALPHABET
         ("12E-1", "1.2"),
     ],
 )
-def test_quantities_are_parsed_exactly(written: object, amount: str) -> None:
-    assert parse_quantity(written) == Decimal(amount)
+def test_quantities_are_parsed_exactly(value: object, amount: str) -> None:
+    assert parse_quantity(value) == Decimal(amount)
 
 
 @pytest.mark.parametrize(
-    "written",
+    "value",
     [
         *(
             "",
@@ -60,20 +60,20 @@ def test_quantities_are_parsed_exactly(written: object, amount: str) -> None:
         *(None, True, [1], {"a": 1}, float("inf"), float("nan")),
     ],
 )
-def test_quantities_that_kubernetes_refuses_are_refused(written: object) -> None:
+def test_quantities_that_kubernetes_rejects_are_rejected(value: object) -> None:
     with pytest.raises(QuantityError):
-        parse_quantity(written)
-    assert quantity_or_none(written) is None
+        parse_quantity(value)
+    assert quantity_or_none(value) is None
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["Ki", "Mi", "Gi"]))
-def test_binary_suffixes_multiply(number: int, suffix: str) -> None:
+def test_binary_suffixes_are_powers_of_1024(number: int, suffix: str) -> None:
     power = {"Ki": 1, "Mi": 2, "Gi": 3}[suffix]
     assert parse_quantity(f"{number}{suffix}") == number * 1024**power
 
 
 @given(st.text(ALPHABET, max_size=20))
-def test_any_text_is_parsed_or_refused(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_rejected(text: str) -> None:
     amount = quantity_or_none(text)
     assert amount is None or amount.is_finite()
 
@@ -99,7 +99,7 @@ def test_bytes_are_formatted_as_in_manifests(amount: int, text: str) -> None:
         "9" * 50 + "Ei",
     ],
 )
-def test_too_large_quantities_are_refused(text: str) -> None:
+def test_quantities_above_the_kubernetes_maximum_are_rejected(text: str) -> None:
     with pytest.raises(QuantityError, match="larger than Kubernetes"):
         parse_quantity(text)
 
@@ -111,5 +111,5 @@ def test_too_large_quantities_are_refused(text: str) -> None:
         *(("0e1000", 0), ("1e4294967296", 1), ("1e4294967299", 1000)),
     ],
 )
-def test_a_manifests_quantity_is_capped_as_the_api_does(text: str, amount: int) -> None:
+def test_quantities_in_manifests_are_capped_as_in_the_api_server(text: str, amount: int) -> None:
     assert quantity_or_none(text) == amount

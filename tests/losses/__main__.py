@@ -40,11 +40,11 @@ class Servers:
         self._folder = folder
         self._running: dict[int, contextlib.ExitStack] = {}
         self._found: dict[int, Attacked] = {}
-        """Servers that clients find."""
+        """Servers that are visible to clients."""
         self._seed = 0
 
     async def start(self, number: int) -> None:
-        """Start a server and let clients find it."""
+        """Start a server and make it visible to clients."""
         folder = self._folder / str(number)
         folder.mkdir(exist_ok=True)
         stack = self._running[number] = contextlib.ExitStack()

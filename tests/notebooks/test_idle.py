@@ -16,7 +16,7 @@ from notebooks.idle import Idle
         (30, 60, True, False),
     ],
 )
-def test_the_warning_comes_ten_minutes_or_half_of_the_limit_before_the_end(
+def test_warning_appears_ten_minutes_or_half_the_limit_before_the_end(
     seconds: float, limit: float, warned: bool, over: bool
 ) -> None:
     idle = Idle(seconds, limit)

@@ -1,4 +1,4 @@
-"""JupyterLab in Debian's Chromium."""
+"""Control of JupyterLab in Debian's Chromium."""
 
 import shutil
 import time

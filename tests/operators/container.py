@@ -37,7 +37,7 @@ class Container:
         }
         rights = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
         user = [f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", "--no-new-privs"]
-        # The host's shells would set additional variables.
+        # A shell on the host would set additional variables.
         command = ["setpriv", *user, *rights, "env", "-i"]
         command += [f"{name}={value}" for name, value in {**self.variables, **environment}.items()]
         script = "\n".join(["set -e", *self._mounts(main), f"cd {self.root}"])
@@ -70,7 +70,7 @@ class Container:
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what is left of a container."""
+    """Kill the remaining processes of a container."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

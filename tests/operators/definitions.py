@@ -29,7 +29,7 @@ GATEWAY_API = GoModule(
 def module_folder(module: GoModule, folder: Path) -> Path:
     """Return the read-only directory of the module; `folder` must be outside of other modules."""
     if shutil.which("go") is None:
-        unavailable(f"{module.name} comes from a Go module, and there is no Go")
+        unavailable(f"{module.name} is built from a Go module, but Go is not installed")
     done = subprocess.run(
         ["go", "mod", "download", "-json", module.name],
         cwd=folder,

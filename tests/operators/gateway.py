@@ -1,4 +1,4 @@
-"""A real gateway in front of the cluster: Traefik, which reads objects of the Gateway API."""
+"""A real gateway in front of the cluster: Traefik, configured with Gateway API objects."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ def objects(port: int) -> str:
 
 @contextlib.contextmanager
 def running(platform: Platform, folder: Path, metrics: str = "") -> Iterator[str]:
-    """Run a gateway and yield its address. `metrics` is an address for Prometheus."""
+    """Run a gateway and yield its address. `metrics` is the address that Prometheus scrapes."""
     tools = ensure("real", cache_root(), sys.stderr.write, ["traefik"])
     port = free_port()
     (gateway_api,) = tools.manifests["traefik"]

@@ -1,4 +1,4 @@
-"""NVIDIA's device plugin and GPU feature discovery with a stand-in for the driver's library."""
+"""NVIDIA's device plugin and GPU feature discovery, with a simulated NVML."""
 
 import re
 import shutil
@@ -39,7 +39,7 @@ XIDS = "simulated-xids"
 def build_library(folder: Path) -> Path:
     """Compile the library."""
     if shutil.which("gcc") is None:
-        unavailable("the library needs a C compiler")
+        unavailable("building the simulated NVML requires a C compiler")
     header = module_folder(GO_NVML, folder) / "pkg" / "nvml"
     source, library = Path(__file__).with_name("nvml.c"), folder / LIBRARY
     options = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{header}"]

@@ -35,7 +35,7 @@ OPERATOR = GoModule(
     "github.com/prometheus-operator/prometheus-operator@v0.93.1",
     "h1:4Juk8v93RdG1DSGD/mGp+SeQKPmnlLIj2iq3blLZgFY=",
 )
-"""The version in the chart that infra/settings/monitoring.py names."""
+"""The operator's version in the chart that infra/settings/monitoring.py uses."""
 
 WATCHED_RESOURCES = "pods,nodes,resourcequotas,horizontalpodautoscalers"
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
@@ -55,15 +55,15 @@ def push_images(
     return tools
 
 
-def of_page(start: str) -> str:
-    """Return the block of the page that begins with this text."""
+def page_block(start: str) -> str:
+    """Return the code block of docs/monitoring.md that begins with this text."""
     blocks = re.findall(r"```\w*\n(.*?)```", PAGE, re.DOTALL)
     return next(str(block) for block in blocks if block.startswith(start))
 
 
 def configuration(interval_seconds: int, targets: Sequence[str] = ()) -> str:
     """Return the page's prometheus.yml with short intervals and additional targets."""
-    document = yaml.safe_load(of_page("global:"))
+    document = yaml.safe_load(page_block("global:"))
     every = f"{interval_seconds}s"
     document["global"] = {f"{what}_interval": every for what in ("scrape", "evaluation")}
     document["global"]["scrape_timeout"] = every
@@ -75,10 +75,10 @@ def configuration(interval_seconds: int, targets: Sequence[str] = ()) -> str:
 def objects(interval_seconds: int, targets: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return all objects except the namespace and the stack's own ConfigMap."""
     account = {"name": "prometheus", "namespace": NAMESPACE}
-    flags = of_page("--metric").split()
+    flags = page_block("--metric").split()
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
-        {**yaml.safe_load(of_page("apiVersion: rbac")), "metadata": {"name": "prometheus"}},
+        {**yaml.safe_load(page_block("apiVersion: rbac")), "metadata": {"name": "prometheus"}},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
@@ -181,13 +181,13 @@ class Prometheus:
         assert answer.is_success, answer.text
         return answer.json()["data"]
 
-    def ask(self, query: str) -> list[dict[str, Any]]:
+    def query_series(self, query: str) -> list[dict[str, Any]]:
         """Return the current series of a query."""
         return list(self.get("query", query=query)["result"])
 
     def numbers(self, query: str) -> list[float]:
         """Return the current values of a query, without NaN."""
-        found = (float(each["value"][1]) for each in self.ask(query))
+        found = (float(each["value"][1]) for each in self.query_series(query))
         return [number for number in found if not math.isnan(number)]
 
     def firing(self) -> Iterator[dict[str, str]]:
@@ -198,7 +198,7 @@ class Prometheus:
 
     def fired(self) -> Iterator[dict[str, str]]:
         """Yield the labels of the alerts that are firing or have fired."""
-        for series in self.ask('last_over_time(ALERTS{alertstate="firing"}[1h])'):
+        for series in self.query_series('last_over_time(ALERTS{alertstate="firing"}[1h])'):
             yield series["metric"]
 
 
@@ -210,7 +210,7 @@ def start(platform: Platform, interval_seconds: int, targets: Sequence[str] = ()
     )
     (pod,) = platform.kubectl("get", "pods", "-n", NAMESPACE, "-l", "app=prometheus")["items"]
     found = Prometheus(f"http://{pod['status']['podIP']}:9090")
-    await_(lambda: bool(found.ask("up")), "the first scrape of Prometheus")
+    await_(lambda: bool(found.query_series("up")), "the first scrape of Prometheus")
     return found
 
 

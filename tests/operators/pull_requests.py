@@ -1,4 +1,4 @@
-"""A team's repository: each change of its stack is a pull request.
+"""A team's repository, in which each change of the stack is a pull request.
 
 The settings that a pull request writes are those of docs/data-to-production.md.
 """
@@ -25,7 +25,7 @@ PACK = f"--policy-pack policies --policy-pack-config {POLICIES}"
 
 @dataclass(frozen=True)
 class Change:
-    """The settings below a heading of the page, and the rules of the policies that change."""
+    """The settings below a heading of the page, and the policy rules that change."""
 
     settings: dict[str, Any]
     rules: dict[str, Any]

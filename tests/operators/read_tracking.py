@@ -33,7 +33,7 @@ def records(path: Path) -> Iterator[Any]:
 
 
 def values(items: Iterable[Any]) -> dict[str, Any]:
-    """Return the values of items by their names."""
+    """Return the items' values by name."""
     return {"/".join(each.nested_key) or each.key: json.loads(each.value_json) for each in items}
 
 

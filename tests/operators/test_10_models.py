@@ -24,12 +24,12 @@ MODEL = f"{SPEC.control_plane.address}:{SPEC.network.registry_port}/models/digit
 
 
 CACHE = "/var/lib/model-cache"
-"""A directory of each node. Both nodes have one at this path."""
+"""Path of the cache directory, which exists on both nodes."""
 NODE = SPEC.real_nodes[1].name
 
 
-def share_copies(config: dict[str, Any]) -> None:
-    """Add the claim with a directory of each node."""
+def add_model_cache(config: dict[str, Any]) -> None:
+    """Add the claim for the cache, which is a directory on each node."""
     storage = config["gpu-platform:storage"]
     storage["volumes"]["shared-models"] = {
         "capacity": "1Gi",
@@ -63,7 +63,7 @@ def serve(digest: str) -> Callable[[dict[str, Any]], None]:
 
 @dataclass
 class Models:
-    """The commands for models, with a key, and the runs of the embedded cluster."""
+    """The `models` commands with a key pair, and the runs in the embedded cluster."""
 
     platform: Platform
     checkpoints: Path
@@ -80,7 +80,7 @@ class Models:
         return [pod for pod in found if pod["status"]["phase"] == "Running"]
 
     def copies(self, node: str) -> Path:
-        """Return the node's directory with copies."""
+        """Return the node's cache directory."""
         process = Units(self.platform.state / "real").node(node)
         return Path(f"/proc/{process.pid}/root{CACHE}")
 
@@ -133,7 +133,7 @@ def models(real: Platform, checkpoints: Path, tmp_path_factory: pytest.TempPathF
         "images": ["127.0.0.1:5000/*"],
     }
     (real.checkout / CONFIGURATION).write_text(json.dumps(configuration))
-    real.edit(share_copies)
+    real.edit(add_model_cache)
     assert "(correct)" in real.make("up")
     keys = tmp_path_factory.mktemp("keys")
     real.shell(f"openssl ecparam -name prime256v1 -genkey -noout -out {keys}/model.key")
@@ -150,7 +150,7 @@ def good(models: Models) -> str:
     return models.publish()
 
 
-def test_a_version_is_served_after_its_promotion_and_not_before(models: Models, good: str) -> None:
+def test_model_version_is_served_only_after_its_promotion(models: Models, good: str) -> None:
     platform = models.platform
     platform.edit(admit_only_promoted)
     platform.shell(UPDATE)
@@ -169,7 +169,7 @@ def test_a_version_is_served_after_its_promotion_and_not_before(models: Models, 
     assert f"oci://{MODEL}@{good}" in pod["spec"]["initContainers"][0]["command"]
 
 
-def test_later_pods_of_a_node_download_nothing_and_replace_damaged_copies(
+def test_later_pods_on_a_node_use_the_cache_and_replace_damaged_copies(
     models: Models, good: str
 ) -> None:
     folder, other = (models.copies(node.name) for node in reversed(SPEC.real_nodes))
@@ -194,7 +194,7 @@ def test_later_pods_of_a_node_download_nothing_and_replace_damaged_copies(
     assert models.requests() == before + 3
 
 
-def test_a_worse_version_is_neither_promoted_nor_served(models: Models, good: str) -> None:
+def test_worse_model_version_is_neither_promoted_nor_served(models: Models, good: str) -> None:
     platform = models.platform
     (served,) = models.pods()
     platform.hyperparameters(epochs=1)

@@ -18,7 +18,7 @@ import pytest
 
 from infra.sweep import template_name
 from kube.names import ROLLED_BACK_ANNOTATION, SWEEP_SUMMARY_ANNOTATION
-from tests.cluster.load import Load, question
+from tests.cluster.load import Load, inference_request
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.operators import gateway, prometheus
 from tests.operators.pull_requests import POLICIES, UPDATE, Change, Repository, changes, remove_jobs
@@ -81,11 +81,11 @@ class Team:
         return str(self.manifest(key).weights.sha256)[:12]
 
     def accuracy(self) -> float:
-        """Return the share of the held-out digits that the service classifies correctly."""
+        """Return the fraction of the held-out digits that the service classifies correctly."""
         images, labels = held_out_digits(SHAPE)
         found: list[int] = []
         for start in range(0, len(images), BATCH):
-            document = question(SHAPE, slice(start, start + BATCH))
+            document = inference_request(SHAPE, slice(start, start + BATCH))
             answer = httpx.post(self.infer, json=document, timeout=60, trust_env=False)
             assert answer.is_success, answer.text
             found += answer.json()["outputs"][0]["data"]
@@ -100,7 +100,7 @@ class Team:
 def team(
     real: Platform, checkpoints: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Team]:
-    """The dev stack without a job and a service, with a gateway and a Prometheus."""
+    """The dev stack without jobs and services, with a gateway and Prometheus."""
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     before = real.stack_file.read_text()
     rules = (real.checkout / POLICIES).read_text()
@@ -126,7 +126,7 @@ def team(
 
 
 def without_prometheus(config: dict[str, Any]) -> None:
-    """Name the base images, which `make up` builds. The namespace of Prometheus does not exist."""
+    """Set the base images that `make up` builds. The namespace of Prometheus does not exist yet."""
     remove_jobs(config)
     changes()[STACK].apply(config)
     del config["gpu-platform:monitoring"]["prometheus"]
@@ -134,9 +134,9 @@ def without_prometheus(config: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def traffic(team: Team) -> Iterator[Traffic]:
-    """Callers of the service, which start before its first canary."""
+    """Clients of the service, which start before its first canary."""
     with (
-        Load(team.infer, question(SHAPE, slice(1)), CLIENTS, PAUSE) as load,
+        Load(team.infer, inference_request(SHAPE, slice(1)), CLIENTS, PAUSE) as load,
         Traffic(team.platform, load) as found,
     ):
         yield found
@@ -148,7 +148,7 @@ def traffic(team: Team) -> Iterator[Traffic]:
 SERVED = ("baseline", "final", "grey")
 
 
-def test_data_are_prepared_and_validated_before_a_first_model_is_trained(team: Team) -> None:
+def test_data_is_prepared_and_validated_before_the_first_training(team: Team) -> None:
     comment, _ = team.merge(DATA)
     assert "baseline" in comment
     trained = team.wait_for_export("baseline")
@@ -164,7 +164,7 @@ def test_data_are_prepared_and_validated_before_a_first_model_is_trained(team: T
 
 
 def answers(team: Team) -> bool:
-    document = question(SHAPE, slice(1))
+    document = inference_request(SHAPE, slice(1))
     return httpx.post(team.infer, json=document, trust_env=False).is_success
 
 
@@ -196,7 +196,7 @@ def test_a_sweep_of_24_trials_finds_a_better_model(team: Team) -> None:
     assert len(plots) == 3
 
 
-def test_the_winner_is_the_run_of_a_job_and_the_start_of_another(team: Team) -> None:
+def test_winner_of_the_sweep_becomes_a_run_that_another_job_starts_from(team: Team) -> None:
     winner = summary(team)["trials"][0]
     before = team.job(winner["run"])["metadata"]["uid"]
     change = team.change(WINNER)
@@ -210,7 +210,7 @@ def test_the_winner_is_the_run_of_a_job_and_the_start_of_another(team: Team) -> 
     assert trained.metrics["accuracy"] >= winner["value"] - 0.01
 
 
-def test_the_gate_admits_a_better_model_to_a_fifth_of_the_requests(
+def test_gate_admits_a_better_model_as_a_canary_for_a_fifth_of_the_requests(
     team: Team, traffic: Traffic
 ) -> None:
     traffic.mark("canary")
@@ -240,7 +240,7 @@ def canary_pod(team: Team) -> dict[str, Any]:
     return dict(pod)
 
 
-def test_the_promoted_model_answers_and_no_request_is_lost(team: Team, traffic: Traffic) -> None:
+def test_promoted_model_serves_all_requests_and_none_is_lost(team: Team, traffic: Traffic) -> None:
     traffic.mark("promotion")
     seen = traffic.load.during(lambda: team.merge(PROMOTION), at_least=50)
     final = team.version("final")
@@ -250,7 +250,7 @@ def test_the_promoted_model_answers_and_no_request_is_lost(team: Team, traffic: 
     assert team.accuracy() == pytest.approx(team.manifest("final").metrics["accuracy"], abs=0.01)
 
 
-def test_a_worse_model_is_refused_by_the_gate(team: Team, traffic: Traffic) -> None:
+def test_worse_model_is_rejected_by_the_gate(team: Team, traffic: Traffic) -> None:
     team.merge(CANDIDATES)
     worse = team.wait_for_export("hasty")
     incumbent = team.manifest("final")
@@ -270,7 +270,7 @@ def test_a_worse_model_is_refused_by_the_gate(team: Team, traffic: Traffic) -> N
 
 
 def refusal(pod: dict[str, Any]) -> str:
-    """Return the message of the gate, whose container has ended or waits for a restart."""
+    """Return the message of the gate, whose container has exited or is waiting for a restart."""
     (status,) = pod["status"]["initContainerStatuses"]
     ended = status["state"].get("terminated") or status["lastState"]["terminated"]
     return str(ended["message"])
@@ -290,7 +290,7 @@ def test_a_model_that_fails_under_load_is_rolled_back(team: Team, traffic: Traff
     assert "share of failed requests" in reason
     await_(lambda: shown(traffic).failed == {}, "the end of the failures")
     failed = traffic.load.since(before).failed
-    # The model with another input answers 400; the served one has not failed.
+    # The model with another input shape responds with 400; the served model has not failed.
     assert set(failed) == {"400"}
     quiet = traffic.load.during(lambda: None, at_least=SAMPLE)
     assert quiet.failed == {}

@@ -1,4 +1,4 @@
-"""Objects of jobs of every kind, validated by an API server that has all their definitions."""
+"""Objects of every job kind, validated by an API server with all custom resource definitions."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ from tests.infra.test_any_job import jobs
 from tests.operators.definitions import GATEWAY_API
 from tests.tiers import unavailable
 
-# Their definitions come from the Go modules of their operators.
+# The definitions come from the Go modules of the operators.
 DEFINITIONS = {
     "github.com/kubeflow/training-operator@v1.9.3": (
         "h1:aaSHqskOtCY8Dn8sVd+l9p5XAczW6O0nYMPjVLAw/lc=",
@@ -59,9 +59,9 @@ class Cluster:
 
 
 def definitions(folder: Path) -> list[Path]:
-    """Files of definitions, from modules whose hash is the pinned one."""
+    """Return the definition files from Go modules with pinned hashes."""
     if shutil.which("go") is None:
-        unavailable("definitions of other kinds come from Go modules, and there is no Go")
+        unavailable("the definitions of other kinds are in Go modules, but Go is not installed")
     files: list[Path] = []
     for module, (pinned, names) in DEFINITIONS.items():
         done = subprocess.run(
@@ -114,10 +114,10 @@ def pods_of(value: Any) -> Iterator[dict[str, Any]]:
 @example(described=job("notebook"))
 @example(described=job("volcano", state="stopped"))
 @example(described=job("ray", retries=7, deadline_seconds=60, state="suspended"))
-def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
+def test_api_server_accepts_the_objects_and_pods_of_any_valid_job(
     cluster: Cluster, described: dict[str, Any]
 ) -> None:
-    # This field requires a later version of Volcano; the tests of the builders cover it.
+    # This field requires a later version of Volcano, so only the tests of the builders cover it.
     described.pop("network_topology", None)
     built = objects(described)
     pods = [
@@ -136,7 +136,7 @@ def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
     cluster.apply([*built, *pods], "--dry-run=server")
 
 
-def test_a_field_that_a_kind_does_not_have_is_not_accepted(cluster: Cluster) -> None:
+def test_unknown_field_of_a_kind_is_rejected(cluster: Cluster) -> None:
     group, bad = objects(job("pytorch"))
     bad["spec"]["runPolicy"]["minAvailable"] = 2
     with pytest.raises(AssertionError, match="minAvailable"):

@@ -14,7 +14,7 @@ from tests.platforms import require_real_nodes
 
 KINDS = ("mpi", "tensorflow", "pytorch", "trainjob", "jobset")
 BASE = "127.0.0.1:5000/"
-OF_KIND: dict[str, dict[str, Any]] = {
+SETTINGS_BY_KIND: dict[str, dict[str, Any]] = {
     "mpi": {"image": "mpi", "hyperparameters": TRAINED},
     "tensorflow": {
         "image": "tensorflow",
@@ -27,7 +27,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
 
 
 def configure(config: dict[str, Any]) -> None:
-    """A job of every kind instead of the dev stack's, and the images for them."""
+    """Replace the dev stack's job with jobs of every kind, and add their images."""
     images = config["gpu-platform:images"]["workloads"]
     images.pop("inference")
     config["gpu-platform:inference"]["services"] = {}
@@ -44,13 +44,13 @@ def configure(config: dict[str, Any]) -> None:
     jobs = config["gpu-platform:training"]["jobs"]
     common = {**jobs.pop("digits"), "hyperparameters": None, "cpu": "100m"}
     for kind in KINDS:
-        described = {**common, "kind": kind, **OF_KIND[kind]}
+        described = {**common, "kind": kind, **SETTINGS_BY_KIND[kind]}
         jobs[kind] = {key: value for key, value in described.items() if value is not None}
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledPods]:
-    """A stack with a job of each kind, of which a pod is killed during the training."""
+    """A stack with a job of each kind; one pod of each job is killed during training."""
     require_real_nodes()
     folder = tmp_path_factory.mktemp("kinds")
     platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "real")
@@ -73,7 +73,7 @@ def test_two_processes_in_pods_on_two_nodes_train_together(killed: KilledPods, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_resumes_from_its_checkpoint_after_a_killed_pod(
+def test_run_resumes_from_its_checkpoint_after_a_pod_is_killed(
     killed: KilledPods, kind: str
 ) -> None:
     killed.check_resumed(kind)
@@ -86,29 +86,31 @@ def test_volcano_restarted_the_gang(killed: KilledPods, kind: str) -> None:
     assert status["retryCount"] >= 1
 
 
-def test_the_training_operator_replaced_the_pod_and_its_peer_started_again(
+def test_training_operator_replaced_the_pod_and_its_peer_restarted(
     killed: KilledPods,
 ) -> None:
     conditions = killed.status("pytorchjobs.kubeflow.org", "pytorch")["conditions"]
     assert {c["type"] for c in conditions if c["status"] == "True"} >= {"Succeeded"}
-    # A worker that was still ending when the master had succeeded is removed.
+    # If a worker is still terminating when the master has succeeded, it is deleted.
     master, *workers = killed.pods()["pytorch"]
     assert master["status"]["containerStatuses"][0]["restartCount"] >= 1
     killed = killed.placed["pytorch"][-1]["metadata"]["uid"]
     assert killed not in {pod["metadata"]["uid"] for pod in workers}
 
 
-def test_job_set_restarted_all_of_the_trainjob(killed: KilledPods) -> None:
+def test_jobset_restarted_all_pods_of_the_trainjob(killed: KilledPods) -> None:
     conditions = killed.status("trainjobs.trainer.kubeflow.org", "trainjob")["conditions"]
     assert {c["type"] for c in conditions if c["status"] == "True"} >= {"Complete"}
     assert killed.status("jobsets.jobset.x-k8s.io", "trainjob").get("restarts", 0) >= 1
 
 
-def test_job_set_restarted_all_pods_of_its_own_kind(killed: KilledPods) -> None:
+def test_jobset_restarted_all_pods_of_a_jobset_job(killed: KilledPods) -> None:
     status = killed.status("jobsets.jobset.x-k8s.io", "jobset")
     assert (status["terminalState"], status.get("restarts", 0) >= 1) == ("Completed", True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_make_up_waits_for_every_kind_and_reports_its_result(killed: KilledPods, kind: str) -> None:
+def test_make_up_waits_for_every_job_kind_and_reports_its_result(
+    killed: KilledPods, kind: str
+) -> None:
     killed.check_reported(kind, kind)

@@ -6,7 +6,7 @@ from typing import Any
 from tests.cluster.platform import Platform
 
 
-def test_a_custom_fine_tune_is_started_by_accelerate(real: Platform, checkpoints: Path) -> None:
+def test_custom_fine_tune_runs_under_accelerate(real: Platform, checkpoints: Path) -> None:
     real.make("up")
     base = real.outputs()["images"]["training"]
 

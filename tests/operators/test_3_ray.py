@@ -85,7 +85,7 @@ class RayRun:
 
 @pytest.fixture(scope="module")
 def run(real: Platform, checkpoints: Path) -> RayRun:
-    """The run, which lost a worker during the training."""
+    """The run, of which a worker was killed during training."""
     real.edit(add)
     made = RayRun(real, checkpoints)
     with real.started("up") as process:
@@ -106,17 +106,17 @@ def test_ray_trains_on_two_nodes(run: RayRun) -> None:
     assert manifest["metrics"]["accuracy"] > 0.9
 
 
-def test_the_run_resumes_from_its_checkpoint_after_a_killed_worker(run: RayRun) -> None:
+def test_ray_run_resumes_from_its_checkpoint_after_a_worker_is_killed(run: RayRun) -> None:
     status = run.job()["status"]
     assert status["jobDeploymentStatus"] == "Complete"
     assert (status["succeeded"], status["failed"]) == (1, 1)
-    # No epoch was repeated, except the one during which the worker was killed.
+    # Only the epoch during which the worker was killed was repeated.
     assert run.epochs() == [*range(1, 11)]
     assert run.lost_at < 10
 
 
 def test_the_ray_cluster_of_a_finished_job_is_removed(run: RayRun) -> None:
-    await_(lambda: not run.pods(), "an end of the Ray cluster")
+    await_(lambda: not run.pods(), "the removal of the Ray cluster")
 
 
 def test_make_up_waits_for_the_ray_job(run: RayRun) -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from infra.inference_service import build, build_canary, routes
-from tests.cluster.load import Load, question
+from tests.cluster.load import Load, inference_request
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.infra.serving.examples import CANARY, DIGEST, serving
 from tests.operators import gateway
@@ -29,7 +29,7 @@ SHARE, TOLERANCE, SAMPLE = 0.20, 0.06, 800
 
 @dataclass
 class Rollout:
-    """A service with two trained versions, and its address for callers."""
+    """A service with two trained model versions, and its address for clients."""
 
     platform: Platform
     url: str
@@ -79,7 +79,7 @@ class Rollout:
 
 @pytest.fixture(scope="module")
 def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
-    """Two versions are trained, and the first is served through the gateway.
+    """A rollout with two trained versions, the first of which is served through the gateway.
 
     The cluster stays up for the faults (tests/faults), and is taken down after them.
     """
@@ -105,24 +105,28 @@ def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def answers(infer: str) -> bool:
-    return httpx.post(infer, json=question(), trust_env=False).status_code == httpx.codes.OK
+    return (
+        httpx.post(infer, json=inference_request(), trust_env=False).status_code == httpx.codes.OK
+    )
 
 
 @pytest.fixture(scope="module")
 def load(rollout: Rollout) -> Iterator[Load]:
     """Load without pauses, so that the service is busy during all tests."""
     url = f"{rollout.url}/v2/models/digits/infer"
-    with Load(url, question(), CLIENTS, PAUSE) as made:
+    with Load(url, inference_request(), CLIENTS, PAUSE) as made:
         yield made
 
 
-def test_the_first_version_answers_all_requests(rollout: Rollout, load: Load) -> None:
+def test_first_version_serves_all_requests(rollout: Rollout, load: Load) -> None:
     seen = load.during(lambda: None, at_least=50)
     assert seen.failed == {}
     assert set(seen.versions) == {rollout.version(rollout.first)}
 
 
-def test_a_version_that_never_becomes_ready_gets_no_request(rollout: Rollout, load: Load) -> None:
+def test_version_that_never_becomes_ready_receives_no_requests(
+    rollout: Rollout, load: Load
+) -> None:
     canary = {"weight": 20, "run": rollout.second, "digest": DIGEST}
     outputs: list[str] = []
 
@@ -135,7 +139,9 @@ def test_a_version_that_never_becomes_ready_gets_no_request(rollout: Rollout, lo
     assert set(seen.versions) == {rollout.version(rollout.first)}
 
 
-def test_a_canary_gets_its_share_once_it_is_ready(rollout: Rollout, load: Load) -> None:
+def test_canary_receives_its_share_of_requests_once_it_is_ready(
+    rollout: Rollout, load: Load
+) -> None:
     canary = {"weight": 20, "run": rollout.second}
     coming = load.during(lambda: rollout.update(canary=canary), at_least=50)
     assert coming.failed == {}
@@ -153,7 +159,7 @@ def test_weight_zero_sends_all_requests_to_the_stable_version(rollout: Rollout, 
     await_(lambda: only(load, rollout.version(rollout.first)), "the first version alone")
 
 
-def test_promotion_is_a_rolling_update_without_a_lost_request(rollout: Rollout, load: Load) -> None:
+def test_promotion_is_a_rolling_update_without_lost_requests(rollout: Rollout, load: Load) -> None:
     def promote() -> None:
         rollout.update(run=rollout.second)
         rollout.settled()
@@ -164,7 +170,7 @@ def test_promotion_is_a_rolling_update_without_a_lost_request(rollout: Rollout, 
     await_(lambda: only(load, rollout.version(rollout.second)), "the second version alone")
 
 
-def test_a_pod_that_is_deleted_under_load_loses_nothing(rollout: Rollout, load: Load) -> None:
+def test_no_request_is_lost_when_a_pod_is_deleted_under_load(rollout: Rollout, load: Load) -> None:
     pod = rollout.pods()[0]
 
     def delete() -> None:
@@ -175,11 +181,13 @@ def test_a_pod_that_is_deleted_under_load_loses_nothing(rollout: Rollout, load: 
     assert seen.failed == {}
 
 
-def test_a_killed_worker_loses_only_what_it_was_computing(rollout: Rollout, load: Load) -> None:
+def test_only_in_flight_requests_are_lost_when_a_worker_is_killed(
+    rollout: Rollout, load: Load
+) -> None:
     pod = rollout.pods()[0]
-    before = deaths(rollout, pod)
+    before = lost_workers(rollout, pod)
     seen = load.during(lambda: kill_worker(rollout, pod), at_least=200)
-    await_(lambda: deaths(rollout, pod) == before + 1, "the worker's successor")
+    await_(lambda: lost_workers(rollout, pod) == before + 1, "the worker's successor")
     assert set(seen.failed) <= {"503"}
     assert sum(seen.failed.values()) <= CLIENTS
     calm = load.during(lambda: None, at_least=100)
@@ -213,13 +221,13 @@ def keda(rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> None:
     ],
     ids=["path", "ingress", "requests", "keda", "fetched", "secrets"],
 )
-def test_the_api_server_accepts_the_objects_of_other_settings(
+def test_api_server_accepts_the_objects_of_other_rollout_settings(
     rollout: Rollout, keda: None, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     described = serving(**settings)
     made = [*build(described), *build_canary(described), *routes(described)]
     for manifest in made:
-        # In a namespace without an object of this name, with which it would be merged.
+        # The namespace has no object with this name, with which the object would be merged.
         manifest["metadata"]["namespace"] = "default"
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(made))
@@ -242,8 +250,8 @@ def only(load: Load, version: str) -> bool:
     return set(load.during(lambda: None, at_least=40).versions) == {version}
 
 
-def deaths(rollout: Rollout, pod: str) -> int:
-    """Number of workers that a pod's server lost, as Prometheus scrapes it."""
+def lost_workers(rollout: Rollout, pod: str) -> int:
+    """Return the number of workers that a pod's server has lost, from its metrics."""
     address = rollout.platform.kubectl("get", "pod", "-n", "ml-dev", pod)["status"]["podIP"]
     text = httpx.get(f"http://{address}:8081/metrics", trust_env=False).text
     (line,) = (
@@ -253,6 +261,6 @@ def deaths(rollout: Rollout, pod: str) -> int:
 
 
 def kill_worker(rollout: Rollout, pod: str) -> None:
-    """SIGKILL to the process that computes, a child of the fork server below PID 1."""
+    """Send SIGKILL to the worker process, a child of the fork server below PID 1."""
     command = ["kubectl", "exec", "-n", "ml-dev", pod, "--", "python3", "-c", KILL]
     rollout.platform.shell(shlex.join(command))

@@ -22,7 +22,7 @@ from infra.monitoring import manifests
 from infra.observability.alerts import alerts
 from infra.observability.dashboards import pages
 from infra.settings.monitoring import MonitoringSettings
-from tests.cluster.load import Load, question
+from tests.cluster.load import Load, inference_request
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.infra.test_monitoring import args
 from tests.operators import prometheus
@@ -69,10 +69,10 @@ def watched(real: Platform) -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def load(watched: Watched) -> Iterator[Load]:
-    """Callers of the served model, until the last test."""
+    """Clients of the served model, which run until the last test."""
     await_(lambda: answers(watched), "the server")
     patience = {"parameters": {"timeout": MICROSECONDS}}
-    with Load(infer(watched), question() | patience, 2, 0.2) as made:
+    with Load(infer(watched), inference_request() | patience, 2, 0.2) as made:
         yield made
 
 
@@ -82,7 +82,7 @@ def infer(watched: Watched) -> str:
 
 def answers(watched: Watched) -> bool:
     try:
-        return httpx.post(infer(watched), json=question(), trust_env=False).is_success
+        return httpx.post(infer(watched), json=inference_request(), trust_env=False).is_success
     except (httpx.TransportError, KeyError, IndexError):
         return False
 
@@ -92,12 +92,12 @@ def test_prometheus_finds_all_targets(watched: Watched, load: Load) -> None:
     wanted |= {"kube-state-metrics", "kubelet", "cadvisor"}
 
     def jobs() -> set[str]:
-        return {each["metric"]["job"] for each in watched.prometheus.ask("up == 1")}
+        return {each["metric"]["job"] for each in watched.prometheus.query_series("up == 1")}
 
-    await_(lambda: jobs() >= wanted, f"an answer of each of {sorted(wanted)}")
+    await_(lambda: jobs() >= wanted, f"samples of every job in {sorted(wanted)}")
 
 
-def test_faults_present_at_the_start_are_alerted(watched: Watched, load: Load) -> None:
+def test_alerts_fire_for_faults_present_at_the_start(watched: Watched, load: Load) -> None:
     runs = watched.runs
     watched.await_firing(
         QuotaExhausted={"namespace": "ml-dev"},
@@ -112,29 +112,29 @@ def test_faults_present_at_the_start_are_alerted(watched: Watched, load: Load) -
     )
 
 
-def test_gpu_series_name_the_node_and_the_pod(watched: Watched) -> None:
-    found = [each["metric"] for each in watched.prometheus.ask("DCGM_FI_DEV_GPU_UTIL")]
+def test_gpu_series_have_labels_for_node_and_pod(watched: Watched) -> None:
+    found = [each["metric"] for each in watched.prometheus.query_series("DCGM_FI_DEV_GPU_UTIL")]
     assert Counter(gpu["Hostname"] for gpu in found) == {"gpu-node-0": 4, "gpu-node-1": 4}
     assert len({gpu["UUID"] for gpu in found}) == 8
-    asked = 'kube_pod_container_resource_requests{resource="nvidia_com_gpu"}'
-    running = f'{asked} and on (namespace, pod) kube_pod_status_phase{{phase="Running"}} == 1'
+    requested = 'kube_pod_container_resource_requests{resource="nvidia_com_gpu"}'
+    running = f'{requested} and on (namespace, pod) kube_pod_status_phase{{phase="Running"}} == 1'
 
     def owners() -> bool:
         """Return whether the kubelet and the API server agree."""
         by = "namespace, pod, container"
-        has = watched.prometheus.ask(f'count by ({by}) (DCGM_FI_DEV_GPU_UTIL{{pod!=""}})')
-        wants = watched.prometheus.ask(f"sum by ({by}) ({running})")
+        has = watched.prometheus.query_series(f'count by ({by}) (DCGM_FI_DEV_GPU_UTIL{{pod!=""}})')
+        wants = watched.prometheus.query_series(f"sum by ({by}) ({running})")
         return {_labels(each) for each in has} == {_labels(each) for each in wants} != set()
 
-    await_(owners, "the same owners of GPUs by kubelet and by the API server")
+    await_(owners, "agreement of kubelet and API server about the owners of GPUs")
 
 
 def _labels(series: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Labels and value."""
+    """Return the labels and the value."""
     return (*sorted(series["metric"].items()), ("value", series["value"][1]))
 
 
-def test_an_alert_fires_until_its_fault_is_gone(watched: Watched, load: Load) -> None:
+def test_alert_fires_until_its_fault_is_fixed(watched: Watched, load: Load) -> None:
     learning = watched.runs["learning"]
     first, second = f"{learning}-master-0", f"{learning}-worker-0"
     server = watched.server()["metadata"]["name"]
@@ -151,18 +151,18 @@ def test_an_alert_fires_until_its_fault_is_gone(watched: Watched, load: Load) ->
     serving = {"InferenceErrors": {"service": "digits"}, "InferenceSlow": {"service": "digits"}}
     watched.await_firing(**training, **serving)
     idle = {"AllocatedGpuIdle": {"pod": second}}
-    await_(lambda: bool(watched.firing(**idle)), "an idle GPU of the process that is stopped")
+    await_(lambda: bool(watched.firing(**idle)), "an idle GPU of the stopped process")
     watched.python(server, SIGNAL.format(CONTINUE))
     watched.python(second, SIGNAL.format(CONTINUE))
     watched.python(first, f"import os; os.unlink('{SHARED_MEMORY}')")
     ended = {"LossNotFinite": {"run": watched.runs["diverging"]}, "QuotaExhausted": {}}
     watched.await_silence(**training, **ended)
-    await_(lambda: answers(watched), "an answer of the server that was stopped")
+    await_(lambda: answers(watched), "a response from the stopped server")
 
 
-def test_a_gpu_error_names_the_pod(watched: Watched, load: Load) -> None:
+def test_alert_for_a_gpu_error_names_the_pod(watched: Watched, load: Load) -> None:
     pod = f"{watched.runs['learning']}-master-0"
-    (series,) = watched.prometheus.ask(f'DCGM_FI_DEV_XID_ERRORS{{pod="{pod}"}}')
+    (series,) = watched.prometheus.query_series(f'DCGM_FI_DEV_XID_ERRORS{{pod="{pod}"}}')
     gpu = series["metric"]
     faults = Layout(Path(), watched.platform.state / "real").gpu_faults(gpu["Hostname"])
     faults.write_text(json.dumps({gpu["gpu"]: {"DCGM_FI_DEV_XID_ERRORS": 79}}))
@@ -176,7 +176,7 @@ def test_a_gpu_error_names_the_pod(watched: Watched, load: Load) -> None:
 
 
 def queries() -> Iterator[tuple[str, str, str]]:
-    """Page, panel and query of each."""
+    """Return page, panel and query of every dashboard query."""
     settings = MonitoringSettings.model_validate(MONITORING)
     for name, page in pages(settings).items():
         for panels in page.rows.values():
@@ -210,7 +210,7 @@ def test_every_query_of_the_dashboards_has_data(watched: Watched, load: Load) ->
 
 
 def test_runs_of_every_kind_are_counted_by_queue(watched: Watched) -> None:
-    found = watched.prometheus.ask("max_over_time(gpu_platform:run_gpus[10m])")
+    found = watched.prometheus.query_series("max_over_time(gpu_platform:run_gpus[10m])")
     queues = {each["metric"]["run"]: each["metric"].get("queue") for each in found}
     kinds = ("learning", "diverging", "crashing")
     assert {kind: queues[watched.runs[kind]] for kind in kinds} == dict.fromkeys(kinds, "research")
@@ -225,7 +225,7 @@ def test_prometheus_computes_all_rules(watched: Watched) -> None:
     assert known <= {rule["name"] for rule in rules}
 
 
-def test_the_api_server_accepts_the_objects_for_the_operator(
+def test_api_server_accepts_the_objects_for_the_prometheus_operator(
     watched: Watched, tmp_path: Path
 ) -> None:
     platform = watched.platform
@@ -257,7 +257,7 @@ def with_node_health(config: dict[str, Any]) -> None:
 
 
 def test_a_gpu_error_cordons_its_node_until_the_gpu_is_healthy(watched: Watched) -> None:
-    """The last test: the run's pods on the node are evicted."""
+    """This test must be the last one, because the run's pods on the node are evicted."""
     platform, node = watched.platform, "gpu-node-1"
     platform.edit(with_node_health)
     platform.shell(UPDATE)

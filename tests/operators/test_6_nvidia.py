@@ -1,4 +1,4 @@
-"""NVIDIA's device plugin and GPU feature discovery on real nodes, with a stand-in for the driver.
+"""NVIDIA's device plugin and GPU feature discovery on real nodes, with a simulated driver.
 
 The stack installs the plugin from an image that contains it. The kubelets, Node Feature Discovery,
 Volcano and the controller of node health read what NVIDIA's programs report.
@@ -69,13 +69,13 @@ def labels_of(platform: Platform, node: str) -> dict[str, str]:
 
 
 def gpus(platform: Platform, node: str, resource: str = GPU) -> tuple[int, int]:
-    """Return how many GPUs a node has and offers, as its kubelet reports."""
+    """Return a node's GPU capacity and allocatable GPUs, as reported by its kubelet."""
     status = platform.kubectl("get", "node", node)["status"]
     return int(status["capacity"].get(resource, 0)), int(status["allocatable"].get(resource, 0))
 
 
 def health(platform: Platform, node: str) -> tuple[bool, str, str]:
-    """Return whether a node is cordoned, and reason and message of its condition."""
+    """Return whether a node is cordoned, with the reason and message of its condition."""
     found = platform.kubectl("get", "node", node)
     conditions = {each["type"]: each for each in found["status"]["conditions"]}
     condition = conditions.get("GpuUnhealthy", {})
@@ -120,7 +120,7 @@ def gpu_of(platform: Platform, pod: str) -> str:
     return platform.shell(command).strip()
 
 
-def test_the_kubelets_offer_the_gpus_of_nvidias_plugin(platform: Platform) -> None:
+def test_kubelets_advertise_the_gpus_of_nvidias_plugin(platform: Platform) -> None:
     for node in NODES:
         log = platform.shell(f"kubectl logs -n {NAMESPACE} {plugin_pod(platform, node)}")
         assert f'"Starting NVIDIA Device Plugin" version="{nvidia.VERSION}"' in log
@@ -138,13 +138,15 @@ def test_gpu_feature_discovery_labels_the_nodes(platform: Platform) -> None:
     }
     wanted = {f"{GPU}.{key}": value for key, value in found.items()}
 
-    def labelled(node: str) -> bool:
+    def labeled(node: str) -> bool:
         return labels_of(platform, node).items() >= wanted.items()
 
-    await_(lambda: all(map(labelled, NODES)), f"{wanted} of each node")
+    await_(lambda: all(map(labeled, NODES)), f"{wanted} of each node")
 
 
-def test_an_xid_error_moves_a_gang_until_the_plugin_has_been_restarted(platform: Platform) -> None:
+def test_gang_leaves_a_node_with_an_xid_error_until_the_plugin_is_restarted(
+    platform: Platform,
+) -> None:
     platform.shell(f"kubectl cordon {GOOD}")
     try:
         run = submitted(platform)
@@ -158,7 +160,7 @@ def test_an_xid_error_moves_a_gang_until_the_plugin_has_been_restarted(platform:
     cordoned = (True, "DevicesUnhealthy", "the device plugin offers 3 of 4 GPUs")
     await_(lambda: health(platform, FAULTY) == cordoned, f"{FAULTY} is cordoned")
     await_(lambda: trains_on(platform, run, GOOD), f"the gang on {GOOD}")
-    # The plugin does not find out that a GPU is healthy again.
+    # The plugin does not detect that a GPU is healthy again.
     assert gpus(platform, FAULTY) == (4, 3)
     assert health(platform, FAULTY) == cordoned
     platform.shell(f"kubectl delete pod -n {NAMESPACE} {plugin_pod(platform, FAULTY)}")
@@ -168,8 +170,8 @@ def test_an_xid_error_moves_a_gang_until_the_plugin_has_been_restarted(platform:
     platform.shell(f"kubectl delete jobs.batch.volcano.sh -n {platform.namespace} {run}")
 
 
-def test_runs_and_models_share_gpus_by_time_slicing(platform: Platform) -> None:
-    """The last test: for minutes the kubelet reports whole GPUs that are not offered."""
+def test_runs_and_models_share_gpus_through_time_slicing(platform: Platform) -> None:
+    """This test must be the last one: for minutes the kubelet reports GPUs that no longer exist."""
     shares = f"{GPU}.shared"
 
     def change(config: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""KEDA adds and removes pods of a service under load, from none to the maximum and back.
+"""Autoscaling of a service by KEDA under load, from zero pods to the maximum and back.
 
 Gateway, Prometheus, KEDA, the control plane's autoscaler and the model servers are real.
 """
@@ -12,7 +12,7 @@ import pytest
 
 from devcluster.images.catalog import ToolImage
 from devcluster.spec import Kind, cluster_spec
-from tests.cluster.load import Load, question
+from tests.cluster.load import Load, inference_request
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.operators import gateway, prometheus
 from tests.training.programs import free_port
@@ -54,7 +54,7 @@ class Scaled:
         return f"{self.url}/v2/models/digits/infer"
 
     def pods(self) -> int:
-        """Return the number of pods that the Deployment has or still starts."""
+        """Return the number of pods that the Deployment has or is still starting."""
         return self._status("replicas")
 
     def ready(self) -> int:
@@ -135,11 +135,11 @@ def scaled(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         real.shell(f"kubectl delete --ignore-not-found --wait=false --kustomize {keda}")
 
 
-def test_pods_follow_the_load_from_none_to_the_maximum_and_back(scaled: Scaled) -> None:
+def test_pods_scale_with_the_load_from_zero_to_the_maximum_and_back(scaled: Scaled) -> None:
     await_(lambda: scaled.pods() == 0, "no pod without requests")
     assert scaled.conditions() | {"Ready": "True", "Active": "False"} == scaled.conditions()
 
-    with Load(scaled.infer, question(), clients=1, pause=0.5) as few:
+    with Load(scaled.infer, inference_request(), clients=1, pause=0.5) as few:
         await_(lambda: scaled.ready() == 1, "a pod for the first requests")
         await_(lambda: few.seen().answered > 0, "an answer")
         assert few.seen().failed.keys() <= {"503", "404"}
@@ -147,7 +147,7 @@ def test_pods_follow_the_load_from_none_to_the_maximum_and_back(scaled: Scaled) 
         few.during(lambda: None, at_least=20)
         assert scaled.pods() == 1
 
-        with Load(scaled.infer, question(), clients=4 * TARGET, pause=0.0) as many:
+        with Load(scaled.infer, inference_request(), clients=4 * TARGET, pause=0.0) as many:
             await_(lambda: scaled.ready() == MAXIMUM, "the maximum of pods for many requests")
             served = many.during(lambda: None, at_least=100)
             assert served.failed == {}

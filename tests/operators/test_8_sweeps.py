@@ -62,7 +62,7 @@ def add(config: dict[str, Any]) -> None:
 
 @dataclass
 class Swept:
-    """A sweep that is over. Its controller was killed while the first trials ran."""
+    """A completed sweep, whose controller was killed during the first trials."""
 
     platform: Platform
     checkpoints: Path
@@ -103,7 +103,7 @@ def swept(real: Platform, checkpoints: Path) -> Swept:
     return made
 
 
-def test_every_trial_is_one_job_and_some_were_paused(swept: Swept) -> None:
+def test_every_trial_is_a_single_job_and_some_were_paused(swept: Swept) -> None:
     summary = swept.summary()
     assert summary["state"] == "complete"
     runs = {trial["run"] for trial in summary["trials"]}
@@ -128,7 +128,7 @@ def test_a_promoted_trial_resumed_from_its_checkpoint(swept: Swept) -> None:
     assert [json.loads(line)["epoch"] for line in lines] == [*range(1, EPOCHS + 1)]
 
 
-def test_the_winner_is_served(swept: Swept) -> None:
+def test_winner_of_the_sweep_is_served(swept: Swept) -> None:
     winner = swept.summary()["winner"]
     accuracy = read_manifest(swept.checkpoints / winner / "export").metrics["accuracy"]
     others = [

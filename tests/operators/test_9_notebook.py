@@ -76,7 +76,7 @@ def forwarded(real: Platform) -> Iterator[str]:
     )
     try:
         url = f"http://127.0.0.1:{port}{PATH}"
-        await_(lambda: answers(f"{url}/api"), "an answer of JupyterLab")
+        await_(lambda: answers(f"{url}/api"), "a response from JupyterLab")
         yield url
     finally:
         os.kill(process.pid, signal.SIGTERM)
@@ -110,7 +110,7 @@ def test_a_notebook_is_used_suspended_and_resumed(
     real = notebook.platform
     run = real.run_name("anna")
     file = checkpoints / "anna" / "Untitled.ipynb"
-    await_(lambda: answers(f"{notebook.url}/api"), "an answer of JupyterLab")
+    await_(lambda: answers(f"{notebook.url}/api"), "a response from JupyterLab")
     for path in ("kernels", "contents", "terminals"):
         refused = httpx.get(f"{notebook.url}/api/{path}", trust_env=False)
         assert refused.status_code == httpx.codes.FORBIDDEN

@@ -1,4 +1,4 @@
-"""Containers get GPUs by the CDI description of NVIDIA's device plugin, as the stack configures it.
+"""Containers get GPUs through CDI, with NVIDIA's device plugin as the stack configures it.
 
 Kubelet, containerd and plugin are real. nvml.c and device files replace the driver, and a program
 that does nothing replaces the container toolkit's hooks.
@@ -61,12 +61,12 @@ def plugin(root: Path, image: str) -> dict[str, Any]:
     return pod
 
 
-def test_a_container_gets_the_files_of_the_gpu_that_it_requests(tmp_path: Path) -> None:
+def test_container_contains_the_device_files_of_its_requested_gpu(tmp_path: Path) -> None:
     with standalone.node(tmp_path / "node") as node:
         install_driver(node.root, nvidia.build_library(tmp_path))
         node.push(nvidia.image(tmp_path / "images", tmp_path), "plugin:1")
         node.start(plugin(node.root, f"{REGISTRY}/plugin:1"))
-        await_(lambda: offered(node) == set(UUIDS), "GPUs of the kubelet")
+        await_(lambda: offered(node) == set(UUIDS), "GPUs registered with the kubelet")
         limits = {"nvidia.com/gpu": "1"}
         container = {
             "name": "main",

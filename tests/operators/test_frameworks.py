@@ -13,7 +13,7 @@ from tests.engine.processes.test_frameworks import (  # noqa: F401 - a fixture
 
 
 @pytest.mark.parametrize("example", ENVIRONMENTS)
-def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(
+def test_stopped_and_killed_run_ends_with_the_weights_of_an_undisturbed_run(
     example: str,
     tmp_path: Path,
     started: Started,  # noqa: F811 - the fixture

@@ -1,4 +1,4 @@
-"""A service whose replica is two pods, run by the real LeaderWorkerSet controller on real nodes.
+"""A service with two pods per replica, run by the LeaderWorkerSet controller on real nodes.
 
 A program stands in for vLLM, which needs GPUs: it is started with the same arguments.
 """
@@ -71,7 +71,7 @@ SELECTOR = "gpu-platform.dev/service=chat"
 
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """The dev stack with an additional service whose replica is two pods."""
+    """The dev stack with an additional service that has two pods per replica."""
     require_real_nodes()
     directory = tmp_path_factory.mktemp("groups")
     platform = Platform(copy_checkout(directory / "checkout"), directory / "state", "real")
@@ -105,7 +105,7 @@ def add(config: dict[str, Any]) -> None:
 
 
 def pods(platform: Platform) -> dict[str, str]:
-    """Return the names of the service's pods by their roles, with their UIDs."""
+    """Return the UIDs of the service's pods by name and role."""
     found = platform.kubectl("get", "pods", "-n", platform.namespace, "-l", SELECTOR)
     return {
         item["metadata"]["labels"]["gpu-platform.dev/role"]: item["metadata"]["uid"]
@@ -126,7 +126,7 @@ def answer(platform: Platform) -> dict[str, Any]:
     return found
 
 
-def test_the_pods_of_a_replica_find_each_other_and_the_leader_answers(grouped: Platform) -> None:
+def test_pods_of_a_replica_connect_and_the_leader_responds(grouped: Platform) -> None:
     available(grouped)
     assert pods(grouped).keys() == {"serving-leader", "worker"}
     found = answer(grouped)
@@ -139,7 +139,7 @@ def test_the_pods_of_a_replica_find_each_other_and_the_leader_answers(grouped: P
     assert address not in endpoint["addresses"]
 
 
-def test_all_pods_of_a_replica_are_replaced_when_one_fails(grouped: Platform) -> None:
+def test_all_pods_of_a_replica_are_replaced_if_one_fails(grouped: Platform) -> None:
     available(grouped)
     before = pods(grouped)
     grouped.shell(f"kubectl delete pod chat-0-1 -n {grouped.namespace} --grace-period=1")

@@ -1,6 +1,6 @@
 """A kubelet mounts a model as an image volume, and the server of a rendered pod serves it.
 
-The model is an image: containerd mounts those, but not the files of an artifact.
+The model is an OCI image, because containerd does not mount the files of an artifact.
 """
 
 import json
@@ -17,7 +17,7 @@ from devcluster.images import base_image
 from devcluster.images.base_image import PYTORCH
 from devcluster.images.oci import ImageConfig, Layout
 from devcluster.paths import CHECKOUT, cache_root
-from tests.cluster.load import question
+from tests.cluster.load import inference_request
 from tests.cluster.platform import await_
 from tests.gpu_platform.models.conftest import Shelf, registry, shelf, trained  # noqa: F401 - fixtures
 from tests.infra.serving.examples import objects, serving
@@ -76,7 +76,7 @@ def pod(image: str, model: str) -> dict[str, Any]:
     return made
 
 
-def test_a_server_serves_a_model_that_the_kubelet_mounted(
+def test_server_serves_a_model_mounted_by_the_kubelet(
     node: Node,
     shelf: Shelf,  # noqa: F811
     tmp_path: Path,
@@ -89,7 +89,7 @@ def test_a_server_serves_a_model_that_the_kubelet_mounted(
     node.start(pod(f"{REGISTRY}/server:1", f"{REGISTRY}/images/digits@{digest}"))
     await_(lambda: node.answers(PORT, "/v2/health/ready"), "the model")
     file = tmp_path / "question.json"
-    file.write_text(json.dumps(question()))
+    file.write_text(json.dumps(inference_request()))
     url = f"http://127.0.0.1:{PORT}/v2/models/digits/infer"
     answer = json.loads(node.run("curl", "--silent", "--fail", "--data", f"@{file}", url))
     (classes,) = answer["outputs"]
@@ -98,7 +98,7 @@ def test_a_server_serves_a_model_that_the_kubelet_mounted(
     assert weights["sha256"].startswith(answer["model_version"])
 
 
-def test_containerd_mounts_no_artifact_of_a_published_model(
+def test_containerd_cannot_mount_the_artifact_of_a_published_model(
     node: Node,
     shelf: Shelf,  # noqa: F811
 ) -> None:

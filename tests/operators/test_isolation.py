@@ -48,7 +48,7 @@ UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack
 
 
 def waiting(namespace: str, image: str) -> list[dict[str, Any]]:
-    """Return a namespace with a pod that only waits."""
+    """Return a namespace with an idle pod."""
     container = {
         "name": "main",
         "image": image,
@@ -67,7 +67,7 @@ def waiting(namespace: str, image: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Isolated:
-    """A stack whose gang trains and whose model is served, and pods of two other namespaces."""
+    """A stack with a training gang and a served model, and pods in two other namespaces."""
 
     platform: Platform
 
@@ -178,7 +178,7 @@ def isolated(real: Platform) -> Iterator[Isolated]:
     served = real.run_name()
 
     def train_on(config: dict[str, Any]) -> None:
-        """Serve the finished run, and start one that does not end."""
+        """Serve the finished run, and start an endless run."""
         config["gpu-platform:inference"]["services"]["digits"].pop("job")
         config["gpu-platform:inference"]["services"]["digits"]["run"] = served
         job = config["gpu-platform:training"]["jobs"]["digits"]
@@ -211,7 +211,9 @@ ALLOWED = {
 TO_ADDRESS = {"worker to the API server", "server to the API server", "recorder to the registry"}
 
 
-def test_isolation(isolated: Isolated, tmp_path: Path) -> None:
+def test_only_allowed_connections_are_possible_with_network_policies(
+    isolated: Isolated, tmp_path: Path
+) -> None:
     platform = isolated.platform
     possible = isolated.connections()
     assert all(possible.values()), possible
@@ -221,7 +223,7 @@ def test_isolation(isolated: Isolated, tmp_path: Path) -> None:
         possible = isolated.connections()
         assert {name for name, connects in possible.items() if connects} == ALLOWED
 
-        # New connections of a gang, of its DNS names, and of the API server to webhooks.
+        # The gang must reconnect, resolve its DNS names, and the API server must reach webhooks.
         platform.shell(f"kubectl delete pod -n {NAMESPACE} {isolated.run}-worker-0")
         await_(lambda: resumed(platform, isolated.run), "the gang trains again")
         assert WEBHOOK in platform.refusal(MALFORMED_QUEUE)
@@ -235,7 +237,7 @@ def test_isolation(isolated: Isolated, tmp_path: Path) -> None:
 
 
 def restrict(config: dict[str, Any]) -> None:
-    """Let only one namespace call the model, and all pods reach the control plane's node."""
+    """Allow only one namespace to call the model, and all pods to reach the control plane."""
     config["gpu-platform:tenancy"]["network"] = {
         "inference_from": [CALLERS],
         "egress_cidrs": [f"{SPEC.control_plane.address}/32"],
@@ -243,6 +245,6 @@ def restrict(config: dict[str, Any]) -> None:
 
 
 def resumed(platform: Platform, run: str) -> bool:
-    """Return True if rank 0 has resumed from a checkpoint and trained on."""
+    """Return True if rank 0 has resumed from a checkpoint and completed another epoch."""
     events = [line.get("event") for line in platform.logs(run)]
     return "resume" in events and "epoch" in events[events.index("resume") :]

@@ -1,4 +1,4 @@
-"""kube-score on the objects of all stacks: it reports only what docs/clouds.md explains."""
+"""kube-score on the objects of all stacks; docs/clouds.md explains every failed check."""
 
 import json
 import re
@@ -32,7 +32,7 @@ EXPLAINED = set(
 
 
 def integers(value: Any) -> Any:
-    """Return the inputs of a resource with integers, which the engine's protocol lacks."""
+    """Convert integral floats in a resource's inputs to integers, which Pulumi's protocol lacks."""
     if isinstance(value, dict):
         return {key: integers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -64,7 +64,7 @@ def failed(kube_score: Path, file: Path, objects: list[dict[str, Any]]) -> set[s
 
 
 @pytest.mark.timeout(900)
-def test_the_page_explains_every_failed_check(
+def test_every_failed_kube_score_check_is_explained_in_the_docs(
     provision: Provision,  # noqa: F811
     kube_score: Path,
     tmp_path: Path,

@@ -29,7 +29,7 @@ URL = "http://127.0.0.1:8888/anna"
 
 
 def pod() -> dict[str, Any]:
-    """The pod of a notebook behind a route with a prefix."""
+    """Return the pod of a notebook behind a route with a path prefix."""
     described = job("notebook", gpus_per_node=1)
     described["notebook"] = {**described["notebook"], "idle_minutes": 1}
     (task,) = objects(described)[-1]["spec"]["tasks"]
@@ -38,7 +38,7 @@ def pod() -> dict[str, Any]:
 
 
 def program(folder: Path) -> Path:
-    """/app of the image: what its Dockerfile copies."""
+    """Create the image's /app, with the files that its Dockerfile copies."""
     copied = re.findall(
         r"^COPY (?!--|requirements)(.+) (\S+)$",
         (CHECKOUT / "notebooks/Dockerfile").read_text(),
@@ -57,7 +57,7 @@ def program(folder: Path) -> Path:
 
 @dataclass
 class Server:
-    """The pod of a notebook, which may start several times with the same claims."""
+    """The pod of a notebook, which can be started several times with the same claims."""
 
     container: Container
     folder: Path
@@ -72,7 +72,7 @@ class Server:
 
     @contextmanager
     def running(self) -> Iterator["subprocess.Popen[bytes]"]:
-        # The cookie secret is in an emptyDir, so a new pod demands the token again.
+        # The cookie secret is in an emptyDir, so a new pod requires the token again.
         for name in ("shm", "tmp"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             _directory(self.folder / name)
@@ -93,7 +93,7 @@ def _directory(path: Path) -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
     if os.geteuid() != 0 or not shutil.which("setpriv"):
-        unavailable("the container of the pod needs root and setpriv")
+        unavailable("starting the pod's container requires root and setpriv")
     folder = tmp_path_factory.mktemp("notebook")
     spec = pod()
     volumes = {volume["name"]: folder / volume["name"] for volume in spec["volumes"]}
@@ -116,7 +116,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
 
 
 def submitted(server: Server) -> str:
-    """A job and a platform in the home directory, as arguments of `python -m gpu_platform run`."""
+    """Write a job and a platform description; return arguments for `python -m gpu_platform run`."""
     training = {**job("volcano", nodes=1), "priority_class": None}
     (server.home / "job.yaml").write_text(json.dumps({"digits": training}))
     outputs = {
@@ -162,7 +162,7 @@ def test_a_notebook_is_used_suspended_and_resumed(server: Server, tmp_path: Path
         )
         warning = "idle and will be suspended in 1 min"
         wait(lambda: browser.has(warning, ".Toastify"), "the warning", log)
-        # Longer than the limit: a busy kernel is activity.
+        # The cell runs longer than the idle limit, because a busy kernel counts as activity.
         browser.run("import time; time.sleep(70); print('wo' + 'ken')")
         wait(lambda: not browser.has(warning, ".Toastify"), "the end of the warning", log)
         wait(

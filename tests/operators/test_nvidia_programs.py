@@ -80,9 +80,9 @@ class Node:
 
     @contextlib.contextmanager
     def plugin(self, **variables: str) -> Iterator["Plugin"]:
-        """Yield the running device plugin, with environment variables."""
+        """Run the device plugin with additional environment variables."""
         if os.geteuid() != 0:
-            unavailable("a mount namespace needs root")
+            unavailable("creating a mount namespace requires root")
         program = [self.programs / "nvidia-device-plugin", "--kubelet-socket="]
         with (self.folder / "plugin.log").open("wb") as log:
             process = subprocess.Popen(
@@ -101,7 +101,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Plugin:
-    """The process. The kubelet's protocol is small enough to be read and written as bytes."""
+    """The process of the plugin. The kubelet's protocol is simple enough to handle as raw bytes."""
 
     process: psutil.Process
 
@@ -119,7 +119,7 @@ class Plugin:
 
     @contextlib.contextmanager
     def devices(self, resource: str) -> Iterator[Iterator[dict[str, str]]]:
-        """Yield the devices with their health: at first, and after each change."""
+        """Yield the devices with their health, initially and after each change."""
         with self.connected(resource) as channel:
             method = "/v1beta1.DevicePlugin/ListAndWatch"
             answers = channel.unary_stream(method, None, None)(b"", wait_for_ready=True, timeout=30)
@@ -132,8 +132,8 @@ class Plugin:
             )
 
     def allocate(self, resource: str, *devices: str) -> bytes:
-        asked = b"".join(b"\n" + bytes([len(name)]) + name.encode() for name in devices)
-        request = b"\n" + bytes([len(asked)]) + asked
+        device_ids = b"".join(b"\n" + bytes([len(name)]) + name.encode() for name in devices)
+        request = b"\n" + bytes([len(device_ids)]) + device_ids
         with self.connected(resource) as channel:
             method = channel.unary_unary("/v1beta1.DevicePlugin/Allocate", None, None)
             return bytes(method(request, wait_for_ready=True, timeout=30))
@@ -210,7 +210,7 @@ def node(library: Path, tmp_path: Path) -> Node:
         ),
     ],
 )
-def test_gpu_feature_discovery_labels_what_the_stack_configures(
+def test_gpu_feature_discovery_sets_the_labels_of_the_configured_sharing(
     node: Node, mig_devices: int, settings: dict[str, Any], expected: dict[str, str]
 ) -> None:
     node.configure(mig_devices, **settings)
@@ -246,7 +246,7 @@ def test_gpu_feature_discovery_labels_what_the_stack_configures(
         ),
     ],
 )
-def test_the_device_plugin_offers_what_the_stack_configures(
+def test_device_plugin_advertises_the_configured_resources(
     node: Node, mig_devices: int, settings: dict[str, Any], resource: str, devices: set[str]
 ) -> None:
     node.configure(mig_devices, **settings)
@@ -254,13 +254,13 @@ def test_the_device_plugin_offers_what_the_stack_configures(
         assert next(lists) == dict.fromkeys(devices, "Healthy")
 
 
-def test_a_container_gets_the_uuids_of_its_gpus(node: Node) -> None:
+def test_container_environment_contains_the_uuids_of_its_gpus(node: Node) -> None:
     node.configure(0)
     with node.plugin() as plugin:
         assert f"{UUIDS[0]},{UUIDS[1]}".encode() in plugin.allocate("gpu", *UUIDS)
 
 
-def test_cdi_describes_gpus_and_driver_at_their_paths_on_the_node(node: Node) -> None:
+def test_cdi_specification_contains_gpus_and_driver_at_their_node_paths(node: Node) -> None:
     node.configure(0, device_lists=["cdi-cri"], driver_root="/run/nvidia/driver")
     libraries = node.folder / "usr" / "lib" / "x86_64-linux-gnu"
     libraries.mkdir(parents=True)
@@ -287,7 +287,7 @@ def test_cdi_describes_gpus_and_driver_at_their_paths_on_the_node(node: Node) ->
     assert mounts[f"/run/nvidia/driver{library}"] == library
 
 
-def test_several_shares_of_gpus_are_refused(node: Node) -> None:
+def test_request_for_several_gpu_shares_is_rejected(node: Node) -> None:
     node.configure(0, **SHARED)
     with node.plugin() as plugin:
         assert UUIDS[1].encode() in plugin.allocate("gpu.shared", f"{UUIDS[1]}::3")
@@ -295,13 +295,14 @@ def test_several_shares_of_gpus_are_refused(node: Node) -> None:
             plugin.allocate("gpu.shared", f"{UUIDS[0]}::0", f"{UUIDS[1]}::0")
 
 
-def test_an_xid_error_of_the_hardware_makes_its_gpu_unhealthy(node: Node) -> None:
+def test_hardware_xid_error_makes_its_gpu_unhealthy(node: Node) -> None:
     node.configure(0)
-    node.xid(0, 79)  # before the plugin starts, so it is ignored, as after a reset of the GPU
+    # Errors from before the start of the plugin are ignored, as after a reset of the GPU.
+    node.xid(0, 79)
     with node.plugin() as plugin, plugin.devices("gpu") as lists:
         assert next(lists) == dict.fromkeys(UUIDS, "Healthy")
         await_(lambda: "Ignoring the following XIDs" in log(node), "health checks")
-        node.xid(0, 31)  # an error of the application
+        node.xid(0, 31)  # An application error.
         node.xid(1, 79)
         assert next(lists) == {UUIDS[0]: "Healthy", UUIDS[1]: "Unhealthy"}
 
@@ -313,7 +314,7 @@ def test_an_xid_error_of_the_hardware_makes_its_gpu_unhealthy(node: Node) -> Non
         pytest.param(2, MIXED, "mig-1g.10gb", id="MIG devices"),
     ],
 )
-def test_an_xid_error_makes_only_one_of_the_parts_of_a_gpu_unhealthy(
+def test_xid_error_makes_only_one_share_or_mig_device_of_the_gpu_unhealthy(
     node: Node, mig_devices: int, settings: dict[str, Any], resource: str
 ) -> None:
     """The plugin looks up one device per GPU, as docs/node-health.md states."""

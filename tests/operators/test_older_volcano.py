@@ -30,7 +30,7 @@ from simulation.configuration import pki
 from simulation.volcano import Webhooks, apply_definitions
 from tests.cluster.gangs import MALFORMED_QUEUE, VOLCANO, WEBHOOK, placed
 from tests.cluster.platform import Platform, await_, copy_checkout
-from tests.cluster.scheduling import Scheduling, stack, surroundings
+from tests.cluster.scheduling import Scheduling, stack, supporting_objects
 from tests.gitops.forecast.states import GANGS, TAKEN, state
 
 OLD = "1.10"
@@ -98,7 +98,7 @@ class Upgrade:
         apply_definitions(kubeconfig, new.bin, new.volcano.definitions)
         old = VolcanoFiles.of(pins.load().module("tools"), self.cache)
         names = {kind_and_name(each) for each in json.loads(old.webhooks.read_text())}
-        served = self._serve_at_the_port_of_the_old_ones(new.volcano.webhooks)
+        served = self._use_the_port_of_the_old_webhooks(new.volcano.webhooks)
         names -= {kind_and_name(each) for each in served.configurations}
         served.apply(kubeconfig, new.bin)
         for kind, name in sorted(names):
@@ -117,14 +117,14 @@ class Upgrade:
             replacement.write_text(f"#!/bin/sh\nexec {' '.join(command)}\n")
             replacement.chmod(0o755)
             replacement.replace(binaries / program)
-            running.kill()  # the cluster starts it again
+            running.kill()  # The cluster restarts it.
             pid = self.state / "logs" / f"{program}.pid"
             was = str(running.pid)
             while pid.read_text() == was:
                 time.sleep(0.1)
         self.cluster.configure(SchedulerSettings())
 
-    def _serve_at_the_port_of_the_old_ones(self, file: Path) -> Webhooks:
+    def _use_the_port_of_the_old_webhooks(self, file: Path) -> Webhooks:
         command = self.cluster.platform.process("vc-webhook-manager").cmdline()
         (port,) = (int(word.partition("=")[2]) for word in command if word.startswith("--port="))
         made = Webhooks.of(file, pki(self.state / "control-plane"))
@@ -149,7 +149,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgrade]:
         cluster = Scheduling(platform, nodes=3)
         patch.undo()
         try:
-            cluster.apply(*surroundings(stack({}, version="1.10.0", **VOLCANO)))
+            cluster.apply(*supporting_objects(stack({}, version="1.10.0", **VOLCANO)))
             cluster.configure(SchedulerSettings(), topology=False)
             yield Upgrade(cluster, cache)
         finally:
@@ -158,15 +158,15 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgrade]:
             cluster.devcluster("down", "--purge")
 
 
-def attempt(cluster: Scheduling) -> str:
-    """Return why a malformed queue is rejected; empty if it is accepted."""
+def malformed_queue_error(cluster: Scheduling) -> str:
+    """Return the reason for which a malformed queue is rejected; empty if it is accepted."""
     arguments = ["create", "--dry-run=server", "--filename=-"]
     done = cluster.attempt(*arguments, text=json.dumps(MALFORMED_QUEUE))
     return done.stderr
 
 
 def uids(cluster: Scheduling) -> set[str]:
-    """Return the identities of the running gangs' pods, none of which has restarted."""
+    """Return the UIDs of the running gangs' pods. Fail if one of them has restarted."""
     pods = [pod for job in RUNNING for pod in cluster.pods(job)]
     assert not any(
         each["restartCount"] for pod in pods for each in pod["status"]["containerStatuses"]
@@ -174,21 +174,21 @@ def uids(cluster: Scheduling) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods}
 
 
-def test_gangs_survive_an_upgrade_and_waiting_ones_start_after_it(upgraded: Upgrade) -> None:
+def test_gangs_survive_an_upgrade_and_waiting_gangs_start_afterwards(upgraded: Upgrade) -> None:
     cluster = upgraded.cluster
     assert upgraded.versions() == {"v1.10.0"}
     jobs = stack(JOBS, version="1.10.0", **VOLCANO)
     cluster.submit(jobs, *RUNNING)
     placed(cluster, single=1, gang=2)
     cluster.submit(jobs, "waits", "indexed")
-    await_(lambda: cluster.phase("waits") == "Pending", "the gang that waits")
+    await_(lambda: cluster.phase("waits") == "Pending", "the waiting gang")
     placed(cluster, single=1, gang=2)
     before = uids(cluster)
 
     upgraded.upgrade()
     await_(lambda: upgraded.versions() == {"v1.14.1"}, "the programs of the new release")
-    # The old release accepts it.
-    await_(lambda: WEBHOOK in attempt(cluster), "the webhooks of the new release")
+    # The old release accepts the malformed queue.
+    await_(lambda: WEBHOOK in malformed_queue_error(cluster), "the webhooks of the new release")
     cluster.submit(stack(JOBS, **VOLCANO), "late")
     await_(lambda: cluster.phase("late") == "Pending", "a job of the new release")
     placed(cluster, single=1, gang=2)
@@ -208,7 +208,7 @@ def test_gangs_survive_an_upgrade_and_waiting_ones_start_after_it(upgraded: Upgr
     placed(cluster, late=2, indexed=1)
 
 
-def test_a_simulation_uses_the_scheduler_of_the_targets_release() -> None:
+def test_simulation_uses_the_scheduler_release_of_the_target_cluster() -> None:
     configuration = scheduler_configuration(GANGS, hierarchical=False, topology=False)
     target = {"volcano": "v1.10.2", "scheduler_configuration": configuration}
     answer = simulate(state().model_copy(update=target), TAKEN, repeat=1)

@@ -1,4 +1,4 @@
-"""Runs whose data set and checkpoints are in a real object store, as programs."""
+"""Training programs with a data set and checkpoints in a real object store."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ SAVING = ["--checkpoint-steps=6", "--keep-checkpoints=2"]
 
 @pytest.fixture
 def environment(bucket: Path) -> dict[str, str]:
-    """Credentials and the address, as a pod has them."""
+    """Credentials and address of the store, as set in a pod."""
     return {**ACCESS, "AWS_ENDPOINT_URL": f"http://{address(bucket)}"}
 
 
@@ -55,13 +55,13 @@ def complete(bucket: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of the weights of the same run without an object store and interruptions."""
+    """Digest of the weights of the same run without an object store and without interruptions."""
     folder = tmp_path_factory.mktemp("whole")
     assert codes(start_gang(arguments(folder / "run", *SAVING), 2, folder)) == [0, 0]
     return digest(folder / "run")
 
 
-def test_a_run_killed_during_an_upload_resumes_from_the_complete_copy_on_an_empty_disk(
+def test_run_killed_during_an_upload_resumes_from_the_last_complete_copy(
     bucket: Path, environment: dict[str, str], whole: str, tmp_path: Path
 ) -> None:
     hanging, released = threading.Event(), threading.Event()
@@ -114,7 +114,7 @@ def fetch_with(environment: Mapping[str, str], url: str, folder: Path) -> str:
         return fetch(url, folder).weights.sha256
 
 
-def test_an_interrupted_run_moves_to_another_disk(
+def test_interrupted_run_resumes_on_another_disk(
     bucket: Path, environment: dict[str, str], whole: str, tmp_path: Path
 ) -> None:
     first = gang(bucket, environment, tmp_path / "run", tmp_path / "a", SLOWLY)
@@ -129,7 +129,7 @@ def test_an_interrupted_run_moves_to_another_disk(
     assert digest(tmp_path / "run") == whole
 
 
-def test_training_continues_while_the_store_fails_and_uploads_catch_up(
+def test_training_continues_during_store_failures_and_uploads_catch_up(
     bucket: Path, environment: dict[str, str], whole: str, tmp_path: Path
 ) -> None:
     failed: list[str] = []
@@ -150,7 +150,7 @@ def test_training_continues_while_the_store_fails_and_uploads_catch_up(
     assert "the newest checkpoint could not be copied" in programs[0].text
 
 
-def test_wrong_keys_end_the_run_at_once_and_appear_nowhere(
+def test_run_fails_immediately_with_wrong_keys_and_does_not_log_them(
     bucket: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     wrong = environment | {"AWS_SECRET_ACCESS_KEY": "battery-staple"}
@@ -177,7 +177,7 @@ GPT = ["--model=gpt", '--model-options={"layers": 1, "width": 32, "heads": 2, "c
 GPT += ["--dataset=tokens", "--train-steps=3", "--batch-size=4"]
 
 
-def test_a_data_set_is_downloaded_verified_and_kept(
+def test_data_set_is_downloaded_verified_and_cached(
     books: str, bucket: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     def train(name: str) -> Program:

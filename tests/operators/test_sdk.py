@@ -1,4 +1,4 @@
-"""The newest SDK of pulumi-kubernetes. Its provider is not run: it no longer adopts objects."""
+"""The newest SDK of pulumi-kubernetes, without its provider, which no longer adopts objects."""
 
 import subprocess
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 from tools.environments import ROOT, environment, run
 
 PROGRAMS = ("test_cluster", "test_every_key", "test_stack", "test_training_run", "test_urns")
-"""Unit tests that run the stack's program with the engine mocked, and tests of its objects."""
+"""Unit tests of the stack's program with a mocked engine, and of its objects."""
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """The environment of the tests with this one package replaced."""
+    """The test environment with only this package replaced."""
     return environment("newest-sdk", inherits=True)
 
 

@@ -1,4 +1,4 @@
-"""Third-party servers: third-party clients call what the command of each runtime starts."""
+"""Third-party servers, started with each runtime's command and called by third-party clients."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from infra.settings.inference import InferenceServiceSettings
 from tests.infra.serving.examples import container, serving
-from tests.operators.servers.expected import continued, trained
+from tests.operators.servers.expected import completion, trained
 from tests.training.programs import free_port
 from tools.environments import environment, run
 from training.config import TrainingConfig
@@ -73,7 +73,7 @@ def started(folder: Path, bin_directory: Path, **service: Any) -> Iterator[Mappi
         process.send_signal(signal.SIGTERM)
         process.wait(_seconds_to_stop(described.service))
     finally:
-        # When a container's first process ends, the others end with it.
+        # When a container's first process exits, the kernel kills the others.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -110,20 +110,25 @@ def mlserver(tmp_path: Path) -> Iterator[Mapping[str, int]]:
         yield ports
 
 
-def test_mlserver_answers_tritonclient_and_kserve_over_http_and_grpc(
+def test_mlserver_responds_to_tritonclient_and_kserve_over_http_and_grpc(
     mlserver: Mapping[str, int],
 ) -> None:
     python = environment("clients")
     expected = np.array([[1.5, -2.0], [0.0, 8.0]], np.float32) * 2
     for program in ("triton_doubled.py", "kserve_doubled.py"):
-        asked = [str(python), str(SERVERS / program), str(mlserver["http"]), str(mlserver["grpc"])]
-        answers = json.loads(run(asked).splitlines()[-1])
+        client_command = [
+            str(python),
+            str(SERVERS / program),
+            str(mlserver["http"]),
+            str(mlserver["grpc"]),
+        ]
+        answers = json.loads(run(client_command).splitlines()[-1])
         assert answers.keys() == {"http", "grpc"}
         for way, doubled in answers.items():
             assert np.allclose(doubled, expected), (program, way)
 
 
-def test_metrics_of_mlserver_have_the_series_that_are_recorded(
+def test_mlserver_metrics_include_the_recorded_series(
     mlserver: Mapping[str, int],
 ) -> None:
     url = f"http://127.0.0.1:{mlserver['http']}/v2/models/digits"
@@ -139,13 +144,13 @@ def test_metrics_of_mlserver_have_the_series_that_are_recorded(
 
 
 @pytest.mark.timeout(400)
-def test_an_openai_client_reads_a_stream_of_the_exported_gpt(tmp_path: Path) -> None:
+def test_openai_client_streams_from_the_exported_gpt(tmp_path: Path) -> None:
     python = environment("hugging-face", inherits=True)
     data, model = trained(tmp_path)
     values = {"model": "gpt", "dataset": "text", "model_options": {"context": model.context}}
     folder = tmp_path / "models" / "gpt-0123abcd" / "export"
     write_export(folder, model, TrainingConfig.model_validate(values), data, {})
-    expected = continued(model, "The quick", 12)
+    expected = completion(model, "The quick", 12)
     with started(
         tmp_path,
         python.parent,
@@ -164,16 +169,16 @@ def test_an_openai_client_reads_a_stream_of_the_exported_gpt(tmp_path: Path) -> 
             "metrics": None,
         },
     ) as ports:
-        asked = [str(python), str(SERVERS / "openai_stream.py"), str(ports["http"])]
+        client_command = [str(python), str(SERVERS / "openai_stream.py"), str(ports["http"])]
         answer = json.loads(
-            run([*asked, str(folder / "huggingface"), "The quick"]).splitlines()[-1]
+            run([*client_command, str(folder / "huggingface"), "The quick"]).splitlines()[-1]
         )
     assert answer["text"] == expected
     assert "".join(answer["parts"]) == expected
     assert len(answer["parts"]) > 2
 
 
-def test_a_custom_litserve_server_gets_its_model_and_port(tmp_path: Path) -> None:
+def test_custom_litserve_server_receives_its_model_and_port(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "factor.txt").write_text("7")
     with started(

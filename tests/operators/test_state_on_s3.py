@@ -23,7 +23,7 @@ def backend(bucket: Path) -> str:
     return f"s3://{bucket.name}?{options}"
 
 
-def test_the_workflows_keep_their_state_in_a_bucket(
+def test_workflows_store_their_state_in_a_bucket(
     tmp_path: Path, tools: Toolchain, origin: str, bucket: Path
 ) -> None:
     a_merge_is_planned_and_applied(tmp_path, tools, origin, backend(bucket), ACCESS)
@@ -48,7 +48,7 @@ def runner(tmp_path: Path, tools: Toolchain, bucket: Path) -> Runner:
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack lab"
 
 
-def test_the_lock_of_another_machine_holds_until_it_is_cancelled(
+def test_lock_of_another_machine_persists_until_it_is_canceled(
     runner: Runner, bucket: Path
 ) -> None:
     lock = bucket / ".pulumi" / "locks" / "organization" / "small" / "lab" / "other.json"
@@ -64,7 +64,7 @@ def test_the_lock_of_another_machine_holds_until_it_is_cancelled(
     assert done.status == 0, done.text
 
 
-def test_a_wrong_key_is_named_without_its_value(runner: Runner) -> None:
+def test_error_for_a_wrong_key_does_not_contain_its_value(runner: Runner) -> None:
     refused = runner.bash(UPDATE, AWS_SECRET_ACCESS_KEY="battery-staple")
     assert refused.status != 0
     assert "SignatureDoesNotMatch" in refused.text

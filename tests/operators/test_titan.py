@@ -1,4 +1,4 @@
-"""torchtitan in its own environment: options, mistakes, stopped, killed, resumed, resharded."""
+"""torchtitan in a separate environment: options, errors, interruption, resuming, resharding."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ SMALL = {
     "debug": {"seed": 7},
 }
 TENSOR = {"tensor_parallel_degree": 2}
-"""Two ranks share a layer, and two hold a half of the parameters each (FSDP2)."""
+"""Tensor parallelism over two ranks, with the parameters sharded in halves (FSDP2)."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def python() -> str:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data and a tokenizer, as on a claim."""
+    """Data and a tokenizer, laid out as on a claim."""
     folder = tmp_path_factory.mktemp("inputs")
     words = ["train", "model", "gang", "queue", "node", "step", "loss", "save", "load"]
     texts = [" ".join(words[i * j % len(words)] for j in range(1, 200)) for i in range(1, 200)]
@@ -105,7 +105,7 @@ def runs(python: str, inputs: Path, tmp_path: Path) -> Iterator[Runs]:
         gang.end()
 
 
-def test_the_options_are_those_of_the_pinned_version() -> None:
+def test_schema_of_options_matches_the_pinned_version() -> None:
     pins = hashlib.sha256(titan_schema.PINS.read_bytes()).hexdigest()
     assert titan_schema.printed(pins) == titan_schema.FILE.read_text()
 
@@ -151,13 +151,13 @@ def test_torchtitan_accepts_every_option_that_the_settings_accept(python: str) -
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
 
 
-def test_a_mistake_is_not_retried(runs: Runs) -> None:
+def test_invalid_setting_exits_with_a_code_that_is_not_retried(runs: Runs) -> None:
     gang = runs.start("mistake", TENSOR, training={"seq_len": 63, "steps": 2})
     assert gang.exit_code() == exit_codes.BAD_INPUT
     assert "must be divisible by 2" in gang.text
 
 
-def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(runs: Runs) -> None:
+def test_stopped_and_killed_run_ends_with_the_weights_of_an_undisturbed_run(runs: Runs) -> None:
     undisturbed = runs.start("undisturbed", TENSOR)
     assert undisturbed.exit_code() == exit_codes.DONE, undisturbed.text
     gang = runs.start("disturbed", TENSOR)
@@ -188,7 +188,7 @@ def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(runs: Ru
     manifest = json.loads((runs.folder / "disturbed/export/manifest.json").read_text())
     assert manifest["torchtitan"] == {"module": "llama3", "flavor": "debugmodel"}
     assert manifest["metrics"]["loss"] < 6.5
-    # A finished run ends at once, and without training.
+    # A finished run exits immediately without training.
     again = runs.start("disturbed", TENSOR)
     assert again.exit_code() == exit_codes.DONE
     assert '"already": true' in again.text

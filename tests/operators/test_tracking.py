@@ -1,4 +1,4 @@
-"""Runs in a real MLflow server and in W&B's offline directories."""
+"""Tracking of runs with a real MLflow server and W&B's offline directories."""
 
 import json
 import os
@@ -103,7 +103,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_an_interrupted_run_is_one_run_in_both_services(tracked: Tracked) -> None:
+def test_interrupted_run_is_recorded_as_a_single_run_in_both_services(tracked: Tracked) -> None:
     flags = ["--track=mlflow,wandb", "--log-every=1", "--checkpoint-steps=2"]
     lines = []
     with tracked.train("digits", *flags, "--step-delay=0.3") as first:
@@ -152,7 +152,7 @@ def test_an_interrupted_run_is_one_run_in_both_services(tracked: Tracked) -> Non
     assert after["summary"]["sha256"] == manifest.weights.sha256
 
 
-def test_a_server_that_is_down_changes_nothing_but_a_warning(tracked: Tracked) -> None:
+def test_unreachable_tracking_server_only_causes_a_warning(tracked: Tracked) -> None:
     alone = tracked.train("alone")
     lost = tracked.train("lost", "--track=mlflow", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
     results = [program.communicate(timeout=280)[0] for program in (alone, lost)]
@@ -167,7 +167,7 @@ def test_a_server_that_is_down_changes_nothing_but_a_warning(tracked: Tracked) -
     assert "127.0.0.1" in warning["message"]
 
 
-def test_a_program_with_the_library_is_tracked(tracked: Tracked) -> None:
+def test_custom_program_with_the_run_library_is_tracked(tracked: Tracked) -> None:
     command = [
         "-m",
         "training.launch",
@@ -190,7 +190,7 @@ def test_a_program_with_the_library_is_tracked(tracked: Tracked) -> None:
     ]
 
 
-def test_a_failed_run_has_the_message(tracked: Tracked) -> None:
+def test_failed_run_is_recorded_with_its_error_message(tracked: Tracked) -> None:
     program = tracked.train("failed", "--track=mlflow", "--model=simple-cnn", "--dataset=shards")
     output, _ = program.communicate(timeout=280)
     assert program.returncode == exit_codes.BAD_INPUT
@@ -199,7 +199,7 @@ def test_a_failed_run_has_the_message(tracked: Tracked) -> None:
     assert run["tags"]["message"] == events(output)[-1]["message"]
 
 
-def test_versions_and_stages_are_in_the_model_registry(
+def test_model_versions_and_stages_are_in_the_model_registry(
     tracked: Tracked,
     shelf: Shelf,  # noqa: F811 - the fixture
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Requests over time: the weight of a canary, and the answers of each version."""
+"""Traffic over time: the weight of a canary, and the responses of each version."""
 
 import contextlib
 import json
@@ -15,13 +15,13 @@ from tests.cluster.load import Load
 from tests.cluster.platform import Platform
 
 SECONDS = 2.0
-COLOURS = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b")
+COLORS = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b")
 FAILED = "#d62728"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The weight of the canary, and all answers so far."""
+    """The weight of the canary, and the number of responses so far."""
 
     seconds: float
     weight: int
@@ -43,12 +43,12 @@ class Traffic(Background):
         self._begun = time.monotonic()
 
     def mark(self, text: str) -> None:
-        """Label the current moment."""
+        """Add a label at the current time."""
         self.marks.append((time.monotonic() - self._begun, text))
 
     def _work(self) -> None:
         while not self._ending.wait(SECONDS):
-            # The API server may not answer for a moment.
+            # The API server may be briefly unavailable.
             with contextlib.suppress(AssertionError):
                 weight = weights(self.platform).get("digits-canary", 0)
                 seen = self.load.seen()
@@ -79,9 +79,9 @@ def draw(traffic: Traffic, names: dict[str, str], path: Path) -> None:
     weight.set_ylabel("weight of the canary, %", fontsize="small")
     weight.set_ylim(0, 50)
     answered = [version for version in names if samples[-1].versions.get(version)]
-    for version, colour in zip(answered, COLOURS, strict=False):
+    for version, color in zip(answered, COLORS, strict=False):
         counts = [each.versions.get(version, 0) for each in samples]
-        answers.plot(at[1:], _rates(at, counts), color=colour, lw=1.2, label=names[version])
+        answers.plot(at[1:], _rates(at, counts), color=color, lw=1.2, label=names[version])
     failed = _rates(at, [each.failed for each in samples])
     answers.plot(at[1:], failed, color=FAILED, lw=1.2, label="failed")
     answers.set_ylabel("answers a second", fontsize="small")

@@ -41,7 +41,7 @@ DIVERGES = {
     "step_delay": 0.3,
     "metrics_port": 9400,
 }
-# More than both nodes have, even with overcommitment, so Volcano does not admit the gang.
+# More cores than both nodes have, even with overcommitment, so Volcano does not admit the gang.
 CORES = 4 * (os.cpu_count() or 1)
 
 
@@ -51,7 +51,7 @@ def configure(config: dict[str, Any], served: str) -> None:
     # The running jobs and services use all GPUs.
     config["gpu-platform:tenancy"]["quota"] |= {"gpus": 6, "cpu": 2 * CORES}
     jobs = config["gpu-platform:training"]["jobs"]
-    # Replaced runs end with the stack's next update, so that only the new ones run.
+    # Replaced runs are deleted by the stack's next update, so that only the new ones run.
     common = {**jobs.pop("digits"), "on_change": "replace"}
     program = common["hyperparameters"]
     jobs["learning"] = {**common, "hyperparameters": {**program, **LEARNS}}

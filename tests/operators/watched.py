@@ -19,14 +19,14 @@ class Watched:
 
     def firing(self, **wanted: dict[str, str]) -> set[str]:
         """Return the names of the alerts that are firing with the given label prefixes."""
-        return _named(self.prometheus.firing(), wanted)
+        return _matching(self.prometheus.firing(), wanted)
 
     def await_firing(self, **wanted: dict[str, str]) -> None:
         """Wait until each of the alerts has fired, not necessarily at the same time."""
         missing = set(wanted)
 
         def all_have() -> bool:
-            missing.difference_update(_named(self.prometheus.fired(), wanted))
+            missing.difference_update(_matching(self.prometheus.fired(), wanted))
             return not missing
 
         try:
@@ -36,7 +36,7 @@ class Watched:
 
     def await_silence(self, **wanted: dict[str, str]) -> None:
         """Wait until none of the alerts is firing."""
-        await_(lambda: not self.firing(**wanted), f"an end of {wanted}")
+        await_(lambda: not self.firing(**wanted), f"{wanted} no longer fire")
 
     def server(self) -> dict[str, Any]:
         """Return the pod that answers requests."""
@@ -51,7 +51,7 @@ class Watched:
         )
 
 
-def _named(found: Iterator[dict[str, str]], wanted: dict[str, dict[str, str]]) -> set[str]:
+def _matching(found: Iterator[dict[str, str]], wanted: dict[str, dict[str, str]]) -> set[str]:
     """Return the wanted alerts whose labels begin with the given values."""
     return {
         labels["alertname"]

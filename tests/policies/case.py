@@ -1,4 +1,4 @@
-"""A violation of a rule: a change to a complete good stack, and the expected message."""
+"""A rule violation: a change to a complete, compliant stack, and the expected message."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ Build = Callable[[], Manifest]
 
 @dataclass(frozen=True)
 class Case:
-    """A violation of a rule by a changed or missing manifest of the stack."""
+    """A rule violation caused by a changed or missing manifest in the stack."""
 
     rule: str
     build: Build
     edits: tuple[tuple[str, Any], ...] = ()
-    says: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
     config: dict[str, Any] | None = None
     removed: bool = False
     others: tuple[Build, ...] = field(default=())
@@ -35,12 +35,12 @@ class Case:
         return RULES_BY_NAME[self.rule].scope == "stack"
 
     def stack(self) -> list[Manifest]:
-        """Return the complete stack with the broken manifest in place of the good one."""
+        """Return the complete stack with the invalid manifest in place of the compliant one."""
         good = self.build()
-        rest = [item for item in manifests.whole_stack() if item != good]
+        other_manifests = [item for item in manifests.whole_stack() if item != good]
         broken = [] if self.removed else [changed(good, *self.edits)]
-        return [*rest, *broken, *(build() for build in self.others)]
+        return [*other_manifests, *broken, *(build() for build in self.others)]
 
 
-def job(rule: str, *edits: tuple[str, Any], says: tuple[str, ...], **more: Any) -> Case:
-    return Case(rule, manifests.volcano_job, edits, says, **more)
+def job(rule: str, *edits: tuple[str, Any], reports: tuple[str, ...], **kwargs: Any) -> Case:
+    return Case(rule, manifests.volcano_job, edits, reports, **kwargs)

@@ -1,4 +1,4 @@
-"""Violations of each rule."""
+"""Test cases that violate each rule."""
 
 from tests.policies import manifests
 from tests.policies.case import LIMITS, MAIN, POD, REQUESTS, SERVER, Case, job
@@ -13,7 +13,7 @@ def promoted_service() -> Manifest:
     model = f"registry.example.com/models/digits@sha256:{DIGEST}"
     return changed(
         manifests.deployment(),
-        # Other servers of the stack serve models that are not promoted.
+        # Other servers in the stack serve models that have not been promoted.
         ("spec/template/metadata/labels/example.com~role", "inference"),
         (f"{SERVER}/image", f"registry.example.com/ml/inference@sha256:{DIGEST}"),
         (f"{SERVER}/command", ["python3", "-m", "inference"]),
@@ -38,7 +38,7 @@ def claim_template() -> Manifest:
 
 
 def sweep_template() -> Manifest:
-    """Return the template of a sweep's trials."""
+    """Return the job template for the trials of a sweep."""
     job = manifests.volcano_job()
     bounds = {"parallel": "2", "trials": "24", "gpu-hours": "12"}
     annotations = {f"gpu-platform.dev/sweep-{name}": value for name, value in bounds.items()}
@@ -47,110 +47,114 @@ def sweep_template() -> Manifest:
 
 
 CASES = [
-    job("manifest-readable", (f"{MAIN}/volumeMounts", "none"), says=("volumeMounts", '"none"')),
-    job("manifest-readable", (f"{POD}/containers", [None]), says=("containers[0]", "an object")),
+    job("manifest-readable", (f"{MAIN}/volumeMounts", "none"), reports=("volumeMounts", '"none"')),
+    job("manifest-readable", (f"{POD}/containers", [None]), reports=("containers[0]", "an object")),
     job(
         "kind-known",
         ("kind", "Trainer"),
-        says=("an unknown kind", '"kinds": {"Trainer.batch.volcano.sh"'),
+        reports=("an unknown kind", '"kinds": {"Trainer.batch.volcano.sh"'),
     ),
     job(
         "gpu-limit-present",
         (f"{LIMITS}/nvidia.com~gpu", REMOVED),
         (f"{REQUESTS}/nvidia.com~gpu", REMOVED),
-        says=("resources.limits", "no GPU limit", "nvidia.com/gpu"),
+        reports=("resources.limits", "no GPU limit", "nvidia.com/gpu"),
     ),
     job(
         "gpu-requests-equal-limits",
         (f"{LIMITS}/nvidia.com~gpu", REMOVED),
-        says=('limits["nvidia.com/gpu"]: found nothing', 'write "1"', "is only in requests"),
+        reports=('limits["nvidia.com/gpu"]: found nothing', 'write "1"', "is only in requests"),
     ),
     job(
         "gpu-requests-equal-limits",
         (f"{REQUESTS}/nvidia.com~gpu", 2),
-        says=('requests["nvidia.com/gpu"]: found 2', 'write "1"'),
+        reports=('requests["nvidia.com/gpu"]: found 2', 'write "1"'),
     ),
     job(
         "gpu-counts-whole",
         (f"{LIMITS}/nvidia.com~gpu", 0),
-        says=("found 0", "an integer such as 1"),
+        reports=("found 0", "an integer such as 1"),
     ),
-    job("gpu-counts-whole", (f"{LIMITS}/nvidia.com~gpu", 1.5), says=("found 1.5",)),
-    job("gpu-memory-guaranteed", (f"{LIMITS}/memory", REMOVED), says=("limits.memory", "16Gi")),
+    job("gpu-counts-whole", (f"{LIMITS}/nvidia.com~gpu", 1.5), reports=("found 1.5",)),
+    job("gpu-memory-guaranteed", (f"{LIMITS}/memory", REMOVED), reports=("limits.memory", "16Gi")),
     job(
         "gpu-memory-guaranteed",
         (f"{REQUESTS}/memory", "2Gi"),
-        says=('requests.memory: found "2Gi"', '"4Gi"'),
+        reports=('requests.memory: found "2Gi"', '"4Gi"'),
     ),
-    job("gpu-cpu-requested", (f"{REQUESTS}/cpu", REMOVED), says=("requests.cpu: found nothing",)),
-    job("gpu-cpu-requested", (f"{REQUESTS}/cpu", "0"), says=('found "0"',)),
-    job("gpu-toleration", (f"{POD}/tolerations", []), says=("tolerations: found []", "Exists")),
+    job(
+        "gpu-cpu-requested", (f"{REQUESTS}/cpu", REMOVED), reports=("requests.cpu: found nothing",)
+    ),
+    job("gpu-cpu-requested", (f"{REQUESTS}/cpu", "0"), reports=('found "0"',)),
+    job("gpu-toleration", (f"{POD}/tolerations", []), reports=("tolerations: found []", "Exists")),
     job(
         "gpu-toleration",
         (f"{POD}/tolerations/0/key", "other"),
-        says=("tolerations", "nvidia.com/gpu"),
+        reports=("tolerations", "nvidia.com/gpu"),
     ),
     job(
         "gpu-whole-nodes",
         config={"gpusPerNode": 8},
-        says=('limits["nvidia.com/gpu"]: found "1"', "write 8 of nvidia.com/gpu, a whole node"),
+        reports=('limits["nvidia.com/gpu"]: found "1"', "write 8 of nvidia.com/gpu, a whole node"),
     ),
     job(
         "gpu-not-shared",
         (f"{LIMITS}/nvidia.com~gpu.shared", 2),
-        says=('limits["nvidia.com/gpu.shared"]: found 2', "write 1, or whole GPUs"),
+        reports=('limits["nvidia.com/gpu.shared"]: found 2', "write 1, or whole GPUs"),
     ),
     job(
         "shm-per-gpu",
         (f"{POD}/volumes/0/emptyDir/sizeLimit", "512Mi"),
-        says=('sizeLimit: found "512Mi"', "at least 1Gi for 1 GPUs"),
+        reports=('sizeLimit: found "512Mi"', "at least 1Gi for 1 GPUs"),
     ),
     job(
         "training-ends",
         (f"{POD}/activeDeadlineSeconds", REMOVED),
-        says=("activeDeadlineSeconds: found nothing", "in seconds"),
+        reports=("activeDeadlineSeconds: found nothing", "in seconds"),
     ),
     Case(
         "priority-class-known",
         manifests.priority_class,
-        says=('priorityClassName: found "training"', "a priority class of this stack"),
+        reports=('priorityClassName: found "training"', "a priority class of this stack"),
         removed=True,
     ),
     job(
         "shm-mounted",
         (f"{MAIN}/volumeMounts/0", REMOVED),
-        says=("volumeMounts", '["/checkpoints"]', "/dev/shm", "sizeLimit"),
+        reports=("volumeMounts", '["/checkpoints"]', "/dev/shm", "sizeLimit"),
     ),
     job(
         "shm-bounded-memory",
         (f"{POD}/volumes/0/emptyDir/medium", REMOVED),
-        says=("volumes[0].emptyDir.medium: found nothing", '"Memory"'),
+        reports=("volumes[0].emptyDir.medium: found nothing", '"Memory"'),
     ),
     job(
         "shm-bounded-memory",
         (f"{POD}/volumes/0/emptyDir/sizeLimit", REMOVED),
-        says=("volumes[0].emptyDir.sizeLimit", "1Gi"),
+        reports=("volumes[0].emptyDir.sizeLimit", "1Gi"),
     ),
     job(
         "shm-fits-memory",
         (f"{POD}/volumes/0/emptyDir/sizeLimit", "8Gi"),
-        says=("8Gi", "at most 3276Mi", '"4Gi"'),
+        reports=("8Gi", "at most 3276Mi", '"4Gi"'),
     ),
     job(
         "shm-not-from-host",
         (f"{POD}/volumes/0", {"name": "shm", "hostPath": {"path": "/dev/shm"}}),
-        says=("volumes[0].hostPath", "emptyDir"),
+        reports=("volumes[0].hostPath", "emptyDir"),
     ),
-    job("training-scheduler", ("spec/schedulerName", REMOVED), says=('"volcano"',)),
+    job("training-scheduler", ("spec/schedulerName", REMOVED), reports=('"volcano"',)),
     job(
         "training-scheduler",
         (f"{POD}/schedulerName", "default-scheduler"),
-        says=('found "default-scheduler"',),
+        reports=('found "default-scheduler"',),
     ),
-    job("training-queue-named", ("spec/queue", REMOVED), says=("spec.queue: found nothing",)),
-    job("training-queue-declared", ("spec/queue", "typo"), says=('found "typo"', "research")),
-    job("training-gang-whole", ("spec/minAvailable", 1), says=("found 1", "write 2")),
-    job("training-gang-whole", ("spec/minAvailable", REMOVED), says=("found nothing", "write 2")),
+    job("training-queue-named", ("spec/queue", REMOVED), reports=("spec.queue: found nothing",)),
+    job("training-queue-declared", ("spec/queue", "typo"), reports=('found "typo"', "research")),
+    job("training-gang-whole", ("spec/minAvailable", 1), reports=("found 1", "write 2")),
+    job(
+        "training-gang-whole", ("spec/minAvailable", REMOVED), reports=("found nothing", "write 2")
+    ),
     Case(
         "training-pod-group-whole",
         manifests.pod_group,
@@ -160,22 +164,26 @@ CASES = [
     Case(
         "training-pod-group-whole",
         manifests.pod_group,
-        says=("group-name", "a PodGroup of this stack"),
+        reports=("group-name", "a PodGroup of this stack"),
         removed=True,
     ),
     job(
         "training-retries-bounded",
         (f"{POD}/restartPolicy", "Always"),
-        says=("restartPolicy", '"Never"'),
+        reports=("restartPolicy", '"Never"'),
     ),
-    job("training-retries-bounded", ("spec/maxRetry", 100), says=("spec.maxRetry", "from 1 to 10")),
+    job(
+        "training-retries-bounded",
+        ("spec/maxRetry", 100),
+        reports=("spec.maxRetry", "from 1 to 10"),
+    ),
     Case(
         "gpu-job-not-awaited",
         manifests.batch_job,
         (("metadata/annotations/pulumi.com~skipAwait", REMOVED),),
         ('annotations["pulumi.com/skipAwait"]: found nothing', '"true"'),
     ),
-    job("host-network-dns", (f"{POD}/hostNetwork", True), says=("dnsPolicy", "WithHostNet")),
+    job("host-network-dns", (f"{POD}/hostNetwork", True), reports=("dnsPolicy", "WithHostNet")),
     *SECURITY_CASES,
     Case(
         "checkpoints-shared",
@@ -204,19 +212,19 @@ CASES = [
     Case(
         "inference-disruption-budget",
         manifests.disruption_budget,
-        says=("a PodDisruptionBudget that selects these labels",),
+        reports=("a PodDisruptionBudget that selects these pods",),
         removed=True,
     ),
     Case(
         "autoscaled-without-replicas",
         manifests.deployment,
-        says=("spec.replicas: found 2", 'HorizontalPodAutoscaler "server"'),
+        reports=("spec.replicas: found 2", 'HorizontalPodAutoscaler "server"'),
         others=(manifests.autoscaler,),
     ),
     Case(
         "autoscaled-without-replicas",
         manifests.deployment,
-        says=("spec.replicas: found 2", 'ScaledObject "server"'),
+        reports=("spec.replicas: found 2", 'ScaledObject "server"'),
         others=(manifests.scaled_object,),
     ),
     Case(
@@ -262,7 +270,7 @@ CASES = [
     Case(
         "helm-release-judged",
         manifests.helm_release,
-        says=(
+        reports=(
             'spec.chart.spec.chart: found "volcano", a chart whose objects no rule has checked',
             "helm template volcano volcano --repo https://charts.example.com --version 1.15.1",
             "| python -m policies.check -",
@@ -271,41 +279,45 @@ CASES = [
     job(
         "gpu-budget",
         config={"maxGpus": 6},
-        says=("found 10 GPUs (9 without", "in the whole stack", "at most 6"),
+        reports=(
+            "found 10 GPUs (9 without autoscaling and update surge",
+            "in the whole stack",
+            "at most 6",
+        ),
     ),
     job(
         "gpu-budget",
         config={"maxGpusPerQueue": {"research": 2}},
-        says=("7 GPUs in queue research", "at most 2"),
+        reports=("7 GPUs in queue research", "at most 2"),
     ),
     job(
         "gpu-cost",
         config={"hourlyPrices": {"nvidia.com/gpu": 2.5}, "maxHourlyCost": 10},
-        says=("found GPUs that cost 25 an hour", "at most 10"),
+        reports=("found GPUs that cost 25 an hour", "at most 10"),
     ),
     Case(
         "claim-devices-counted",
         claim_template,
         (("spec/spec/devices/requests/0/exactly/allocationMode", "All"),),
-        says=("allocationMode", '"ExactCount"'),
+        reports=("allocationMode", '"ExactCount"'),
     ),
     job(
         "claim-declared",
         (f"{POD}/resourceClaims", [{"name": "gpu", "resourceClaimTemplateName": "absent"}]),
-        says=("resourceClaimTemplateName", "the name of a ResourceClaimTemplate of this stack"),
+        reports=("resourceClaimTemplateName", "the name of a ResourceClaimTemplate of this stack"),
     ),
-    job("node-not-chosen", (f"{POD}/nodeName", "gpu-1"), says=("nodeName", "the scheduler")),
+    job("node-not-chosen", (f"{POD}/nodeName", "gpu-1"), reports=("nodeName", "the scheduler")),
     Case(
         "queue-quota-bounded",
         manifests.queue,
         (("spec/capability", {"nvidia.com/gpu": 1_000_000}),),
-        says=("capability", "at most"),
+        reports=("capability", "at most"),
     ),
     Case(
         "model-signed",
         promoted_service,
         ((f"{SERVER}/image", "registry.example.com/own:1.0.0"),),
-        says=("image", "registry.example.com/own:1.0.0"),
+        reports=("image", "registry.example.com/own:1.0.0"),
         config={
             "repositories": ["registry.example.com/models/*"],
             "images": ["registry.example.com/ml/inference@sha256:*"],
@@ -316,34 +328,34 @@ CASES = [
         "model-lineage-complete",
         promoted_models,
         (("data", {DIGEST: f"registry.example.com/models/digits@sha256:{DIGEST}"}),),
-        says=("data", "`models promote`"),
+        reports=("data", "`models promote`"),
     ),
     Case(
         "sweep-bounded",
         sweep_template,
         (("metadata/annotations/gpu-platform.dev~sweep-trials", "many"),),
-        says=("sweep-trials", "a number"),
+        reports=("sweep-trials", "a number"),
     ),
     Case(
         "sweep-preemptible",
         sweep_template,
         ((f"{POD}/priorityClassName", REMOVED),),
-        says=("priorityClassName", "a priority class of this stack"),
+        reports=("priorityClassName", "a priority class of this stack"),
     ),
     job(
         "notebook-token",
         (f"{MAIN}/command", ["jupyter", "lab"]),
-        says=("env", "JUPYTER_TOKEN as valueFrom.secretKeyRef"),
+        reports=("env", "JUPYTER_TOKEN as valueFrom.secretKeyRef"),
     ),
     job(
         "notebook-token",
         (f"{MAIN}/command", ["jupyter", "lab", "--ServerApp.token=''"]),
-        says=("command", "no argument that disables the token"),
+        reports=("command", "no argument that disables the token"),
     ),
     job(
         "notebook-preemptible",
         (f"{MAIN}/command", ["jupyter", "lab"]),
         (f"{POD}/priorityClassName", REMOVED),
-        says=("priorityClassName", "a priority class of this stack"),
+        reports=("priorityClassName", "a priority class of this stack"),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Every object of every fixture that admission evaluates, as the API server receives it."""
+"""All objects from all fixtures that admission evaluates, as the API server receives them."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ _KINDS = {
 
 
 def manifests() -> Iterator[tuple[str, Manifest]]:
-    """Yield every manifest with the name of its fixture."""
+    """Yield every manifest together with the name of its fixture."""
     for path in sorted(_FILES.glob("*/*.yaml")):
         yield from (
             (path.stem, document.manifest) for document in read(path.name, path.read_bytes())
@@ -40,7 +40,7 @@ def manifests() -> Iterator[tuple[str, Manifest]]:
     for way in (*WAYS.values(), *HARMLESS.values()):
         edited: Any = changed(documents(way.base), *way.edits)
         for manifest in edited:
-            yield way.what, {key: value for key, value in manifest.items() if key != TOKEN}
+            yield way.description, {key: value for key, value in manifest.items() if key != TOKEN}
     for rule, example in EXAMPLES.items():
         for text in (example.bad, example.good):
             for document in yaml.safe_load_all(text):
@@ -48,7 +48,7 @@ def manifests() -> Iterator[tuple[str, Manifest]]:
 
 
 def _whole(rule: str, document: Any) -> Manifest:
-    """Return an example as a manifest. Examples of pod rules are pod specifications."""
+    """Return an example as a manifest; examples for pod rules are only pod specifications."""
     if rule_named(rule).scope == "pod" and "kind" not in document:
         labels = {"app.kubernetes.io/component": "inference"}
         metadata = {"labels": labels} if rule_named(rule).topic == "models" else {}
@@ -57,10 +57,10 @@ def _whole(rule: str, document: Any) -> Manifest:
 
 
 def objects(namespace: str) -> dict[str, tuple[str, Manifest]]:
-    """Return the distinct objects by their JSON, with the fixture's name, in one namespace.
+    """Return all distinct objects in one namespace, with the fixture's name, by their JSON.
 
-    Pods are extracted from manifests of all kinds. Fields that the API requires and an example
-    omits are added.
+    Pods are extracted from manifests of all kinds. Fields that the API requires
+    but an example omits are added.
     """
     found: dict[str, tuple[str, Manifest]] = {}
     for name, manifest in manifests():
@@ -77,13 +77,15 @@ def _parts(manifest: Manifest) -> Iterator[Manifest]:
     for pod in find_pods(resource):
         if pod.spec["containers"].present and manifest["kind"] != "Pod":
             template = pod.metadata.value if isinstance(pod.metadata.value, dict) else {}
-            kept = {key: template[key] for key in ("labels", "annotations") if key in template}
-            spec = {key: item for key, item in pod.spec.value.items() if not _is_another(item)}
-            yield {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
+            metadata = {key: template[key] for key in ("labels", "annotations") if key in template}
+            spec = {
+                key: item for key, item in pod.spec.value.items() if not _is_nested_workload(item)
+            }
+            yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _is_another(value: Any) -> bool:
-    """Return whether a field is a pod or a container within another kind."""
+def _is_nested_workload(value: Any) -> bool:
+    """Return true if a field is a pod or a container inside another kind."""
     return isinstance(value, dict) and bool({"containers", "image"} & value.keys())
 
 

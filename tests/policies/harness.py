@@ -1,4 +1,4 @@
-"""Evaluation of rules as in the engine: as policies that read the SDK's proxies."""
+"""Evaluation of rules as in the Pulumi engine, by policies that read the SDK's proxies."""
 
 import copy
 from typing import Any
@@ -36,9 +36,9 @@ def options(protect: bool = False) -> PolicyResourceOptions:
 
 
 def stack_resource(
-    manifest: Manifest, urn: str = "urn:of:it", protect: bool = False
+    manifest: Manifest, urn: str = "urn:resource", protect: bool = False
 ) -> PolicyResource:
-    """Return a manifest as stack rules receive it."""
+    """Return a manifest as the resource that stack rules receive."""
     props = proxy.unknown_checking_proxy(copy.deepcopy(manifest))
     settings = options(protect)
     return PolicyResource(type_of(manifest), props, urn, "resource", settings, None, None, [], {})
@@ -49,12 +49,12 @@ def arguments(
 ) -> ResourceValidationArgs:
     wrapped = proxy.unknown_checking_proxy(copy.deepcopy(manifest)) if props is None else props
     return ResourceValidationArgs(
-        type_of(manifest), wrapped, "urn:of:it", "resource", options(), None, config
+        type_of(manifest), wrapped, "urn:resource", "resource", options(), None, config
     )
 
 
-def judge(name: str, *manifests: Manifest, config: Manifest | None = None) -> list[str]:
-    """Return a rule's messages about manifests. Stack rules treat them as the complete stack."""
+def evaluate_rule(name: str, *manifests: Manifest, config: Manifest | None = None) -> list[str]:
+    """Return a rule's messages about manifests, which are the complete stack for stack rules."""
     rule = rule_named(name)
     policy: Any = Binding().policies([rule])[0]
     messages: list[str] = []
@@ -80,23 +80,23 @@ def remediate(name: str, manifest: Manifest, config: Manifest | None = None) -> 
 
 
 def changed(manifest: Manifest, *edits: tuple[str, Any]) -> Manifest:
-    """Return a copy with values set (or `REMOVED`) at paths such as `spec/tasks/0/replicas`."""
+    """Return a copy with values set or `REMOVED` at paths such as `spec/tasks/0/replicas`."""
     result = copy.deepcopy(manifest)
-    for place, value in edits:
-        *steps, last = [int(step) if step.isdigit() else step for step in split(place)]
-        holder: Any = result
+    for path, value in edits:
+        *steps, last = [int(step) if step.isdigit() else step for step in split(path)]
+        parent: Any = result
         for step in steps:
-            is_object = isinstance(holder, dict)
-            holder = holder.setdefault(step, {}) if is_object else holder[step]
+            is_object = isinstance(parent, dict)
+            parent = parent.setdefault(step, {}) if is_object else parent[step]
         if value is REMOVED:
-            del holder[last]
-        elif isinstance(holder, list) and last == len(holder):
-            holder.append(value)
+            del parent[last]
+        elif isinstance(parent, list) and last == len(parent):
+            parent.append(value)
         else:
-            holder[last] = value
+            parent[last] = value
     return result
 
 
-def split(place: str) -> list[str]:
-    """Split a path at slashes. `~` stands for a slash inside a key, as in `nvidia.com~gpu`."""
-    return [step.replace("~", "/") for step in place.split("/")]
+def split(path: str) -> list[str]:
+    """Split a path at slashes; `~` is a slash inside a key, as in `nvidia.com~gpu`."""
+    return [step.replace("~", "/") for step in path.split("/")]

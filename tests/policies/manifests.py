@@ -1,4 +1,4 @@
-"""Manifests that pass every rule. Tests break one thing at a time."""
+"""Manifests that comply with every rule. Each test breaks one aspect of them."""
 
 from typing import Any
 

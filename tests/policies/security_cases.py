@@ -1,4 +1,4 @@
-"""Violations of rules about images, the security of pods and the cluster, and tenants."""
+"""Violations of the rules for images, pod and cluster security, and tenants."""
 
 from tests.policies import manifests
 from tests.policies.case import CONTEXT, MAIN, POD, Case, job
@@ -40,74 +40,76 @@ def runtime_class() -> Manifest:
 
 
 SECURITY_CASES = [
-    job("image-tag-fixed", (f"{MAIN}/image", "pytorch:latest"), says=('found "pytorch:latest"',)),
-    job("image-tag-fixed", (f"{MAIN}/image", REMOVED), says=("image: found nothing",)),
-    job("image-digest-pinned", (f"{MAIN}/image", "a/b:1"), says=("@sha256",)),
+    job(
+        "image-tag-fixed", (f"{MAIN}/image", "pytorch:latest"), reports=('found "pytorch:latest"',)
+    ),
+    job("image-tag-fixed", (f"{MAIN}/image", REMOVED), reports=("image: found nothing",)),
+    job("image-digest-pinned", (f"{MAIN}/image", "a/b:1"), reports=("@sha256",)),
     job(
         "image-registry-allowed",
         config={"allowedRegistries": ["registry.example.com/team"]},
-        says=("127.0.0.1:5000", "from registry.example.com/team"),
+        reports=("127.0.0.1:5000", "from registry.example.com/team"),
     ),
     job(
         "run-as-non-root",
         (f"{POD}/securityContext", REMOVED),
-        says=("securityContext.runAsNonRoot: found nothing", "true"),
+        reports=("securityContext.runAsNonRoot: found nothing", "true"),
     ),
-    job("run-as-non-root", (f"{CONTEXT}/runAsUser", 0), says=("runAsUser: found 0",)),
+    job("run-as-non-root", (f"{CONTEXT}/runAsUser", 0), reports=("runAsUser: found 0",)),
     job(
         "no-privilege-escalation",
         (f"{CONTEXT}/allowPrivilegeEscalation", REMOVED),
-        says=("allowPrivilegeEscalation", "false"),
+        reports=("allowPrivilegeEscalation", "false"),
     ),
-    job("not-privileged", (f"{CONTEXT}/privileged", True), says=("privileged: found true",)),
-    job("capabilities-dropped", (f"{CONTEXT}/capabilities", REMOVED), says=('["ALL"]',)),
+    job("not-privileged", (f"{CONTEXT}/privileged", True), reports=("privileged: found true",)),
+    job("capabilities-dropped", (f"{CONTEXT}/capabilities", REMOVED), reports=('["ALL"]',)),
     job(
         "capabilities-dropped",
         (f"{CONTEXT}/capabilities/add", ["IPC_LOCK"]),
-        says=("capabilities.add[0]", "remove it"),
+        reports=("capabilities.add[0]", "remove it"),
     ),
-    job("no-host-namespaces", (f"{POD}/hostPID", True), says=("hostPID: found true",)),
-    job("no-host-namespaces", (f"{POD}/hostIPC", True), says=("hostIPC: found true",)),
+    job("no-host-namespaces", (f"{POD}/hostPID", True), reports=("hostPID: found true",)),
+    job("no-host-namespaces", (f"{POD}/hostIPC", True), reports=("hostIPC: found true",)),
     job(
         "no-host-path",
         (f"{POD}/volumes/2", {"name": "root", "hostPath": {"path": "/"}}),
-        says=("volumes[2].hostPath", "persistentVolumeClaim"),
+        reports=("volumes[2].hostPath", "persistentVolumeClaim"),
     ),
-    job("no-host-namespaces", (f"{POD}/hostNetwork", True), says=("hostNetwork: found true",)),
+    job("no-host-namespaces", (f"{POD}/hostNetwork", True), reports=("hostNetwork: found true",)),
     job(
         "no-host-ports",
         (f"{MAIN}/ports", [{"containerPort": 22, "hostPort": 22}]),
-        says=("ports[0].hostPort: found 22", "Service"),
+        reports=("ports[0].hostPort: found 22", "Service"),
     ),
     job(
         "security-profiles-kept",
         (f"{POD}/securityContext/seccompProfile", {"type": "Unconfined"}),
-        says=('seccompProfile.type: found "Unconfined"', '"RuntimeDefault"'),
+        reports=('seccompProfile.type: found "Unconfined"', '"RuntimeDefault"'),
     ),
     job(
         "sysctls-safe",
         (f"{POD}/securityContext/sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
-        says=('sysctls[0].name: found "kernel.msgmax"', "net.ipv4.tcp_syncookies"),
+        reports=('sysctls[0].name: found "kernel.msgmax"', "net.ipv4.tcp_syncookies"),
     ),
     job(
         "probes-stay-in-pod",
         (f"{MAIN}/livenessProbe", {"httpGet": {"host": "10.0.0.1", "port": 80}}),
-        says=('livenessProbe.httpGet.host: found "10.0.0.1"', "remove it"),
+        reports=('livenessProbe.httpGet.host: found "10.0.0.1"', "remove it"),
     ),
     job(
         "volume-types-restricted",
         (f"{POD}/volumes/2", {"name": "d", "nfs": {"server": "a", "path": "/"}}),
-        says=("volumes[2].nfs", "persistentVolumeClaim"),
+        reports=("volumes[2].nfs", "persistentVolumeClaim"),
     ),
     job(
         "seccomp-profile-set",
         (f"{POD}/securityContext/seccompProfile", REMOVED),
-        says=("seccompProfile.type: found nothing", '"RuntimeDefault"'),
+        reports=("seccompProfile.type: found nothing", '"RuntimeDefault"'),
     ),
     job(
         "root-filesystem-read-only",
         (f"{CONTEXT}/readOnlyRootFilesystem", False),
-        says=("readOnlyRootFilesystem: found false", "true"),
+        reports=("readOnlyRootFilesystem: found false", "true"),
     ),
     job(
         "no-hidden-token",
@@ -115,7 +117,7 @@ SECURITY_CASES = [
             f"{POD}/volumes/2",
             {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
         ),
-        says=("serviceAccountToken", "audience"),
+        reports=("serviceAccountToken", "audience"),
     ),
     Case(
         "no-secrets-in-manifests",
@@ -156,7 +158,7 @@ SECURITY_CASES = [
     job(
         "priority-not-of-system",
         (f"{POD}/priorityClassName", "system-cluster-critical"),
-        says=('priorityClassName: found "system-cluster-critical"', "of the platform"),
+        reports=('priorityClassName: found "system-cluster-critical"', "of the platform"),
     ),
     Case(
         "priority-class-bounded",
@@ -167,12 +169,12 @@ SECURITY_CASES = [
     job(
         "tolerations-bounded",
         (f"{POD}/tolerations/1", {"operator": "Exists"}),
-        says=("tolerations[1]: found", "the key of a taint"),
+        reports=("tolerations[1]: found", "the key of a taint"),
     ),
     job(
         "annotations-bounded",
         ("spec/tasks/0/template/metadata/annotations", {"sidecar.istio.io/proxyImage": "a"}),
-        says=("sidecar.istio.io/proxyImage", "remove it"),
+        reports=("sidecar.istio.io/proxyImage", "remove it"),
     ),
     Case(
         "no-host-volume",
@@ -183,12 +185,12 @@ SECURITY_CASES = [
     job(
         "no-literal-secrets",
         (f"{MAIN}/env/1", {"name": "HF_TOKEN", "value": "abc"}),
-        says=("env[1].value: found a literal", "secretKeyRef"),
+        reports=("env[1].value: found a literal", "secretKeyRef"),
     ),
     job(
         "no-service-account-token",
         (f"{POD}/automountServiceAccountToken", REMOVED),
-        says=("automountServiceAccountToken: found nothing", "false"),
+        reports=("automountServiceAccountToken: found nothing", "false"),
     ),
     Case(
         "service-not-public",
@@ -199,7 +201,7 @@ SECURITY_CASES = [
     Case(
         "namespace-gpu-quota",
         manifests.quota,
-        says=("no effective GPU quota in namespace training", "requests.nvidia.com/gpu"),
+        reports=("no effective GPU quota in namespace training", "requests.nvidia.com/gpu"),
         removed=True,
     ),
     Case(

@@ -1,4 +1,4 @@
-"""Rendering of rules as ValidatingAdmissionPolicies; tests/cluster evaluates them."""
+"""Rules rendered as ValidatingAdmissionPolicies; tests/cluster evaluates the policies."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -14,8 +14,8 @@ from policies.cel import Manifest
 from policies.configuration import configure
 
 RULE = "image-registry-allowed"
-LAST = str(datetime.now(UTC).date() + timedelta(days=300))
-REASON = {"reason": "moves with the next release", "expires": LAST}
+LAST_DAY = str(datetime.now(UTC).date() + timedelta(days=300))
+REASON = {"reason": "moves with the next release", "expires": LAST_DAY}
 EXEMPTION = {"workload": "ml/Job/old", "rule": RULE, **REASON}
 
 
@@ -24,9 +24,11 @@ def rendered(config: dict[str, Any] | None = None, mode: Mode = "deny") -> list[
 
 
 def validations(built: list[Manifest]) -> dict[str, Manifest]:
-    """The validation of each rule."""
-    found = [item for part in built for item in part.get("spec", {}).get("validations", [])]
-    return {item["message"].partition(":")[0]: item for item in found}
+    """Return the validation of each rule, by the rule's name."""
+    all_validations = [
+        item for part in built for item in part.get("spec", {}).get("validations", [])
+    ]
+    return {item["message"].partition(":")[0]: item for item in all_validations}
 
 
 def policy_of(built: list[Manifest], rule: str) -> Manifest:
@@ -48,7 +50,7 @@ def actions(level: str, mode: Mode) -> list[str]:
 MODELS = {"model-signed": {"repositories": ["registry.example.com/models/*"]}}
 
 
-def test_every_rule_with_cel_is_in_a_policy_that_fails_closed() -> None:
+def test_every_cel_rule_is_in_a_policy_with_failure_policy_fail() -> None:
     built = rendered(MODELS)
     expected = {rule.name for rule in RULES if rule.admission is not None}
     assert expected
@@ -57,17 +59,19 @@ def test_every_rule_with_cel_is_in_a_policy_that_fails_closed() -> None:
     assert {spec["failurePolicy"] for spec in policies} == {"Fail"}
 
 
-def test_promoted_models_are_parameters_that_must_exist() -> None:
+def test_promoted_models_are_a_required_parameter_of_the_policy() -> None:
     built = rendered(MODELS)
     objects = [each["kind"] for each in built if "spec" not in each]
     assert objects == ["Namespace", "ConfigMap", "Role"]
     (kind,) = [each["spec"]["paramKind"] for each in built if "paramKind" in each.get("spec", {})]
     assert kind == {"apiVersion": "v1", "kind": "ConfigMap"}
-    (found,) = [each["spec"]["paramRef"] for each in built if "paramRef" in each.get("spec", {})]
-    assert found["parameterNotFoundAction"] == "Deny"
+    (reference,) = [
+        each["spec"]["paramRef"] for each in built if "paramRef" in each.get("spec", {})
+    ]
+    assert reference["parameterNotFoundAction"] == "Deny"
 
 
-def test_without_repositories_no_pod_depends_on_promoted_models() -> None:
+def test_promoted_models_are_not_required_if_no_repositories_are_configured() -> None:
     built = rendered()
     assert "model-signed" not in validations(built)
     assert {each["kind"].removesuffix("Binding") for each in built} == {"ValidatingAdmissionPolicy"}
@@ -79,20 +83,20 @@ def test_every_policy_has_a_binding() -> None:
     assert named == [item["metadata"]["name"] for item in built if item["kind"].endswith("Policy")]
 
 
-def test_rules_share_variables_only_with_equal_settings() -> None:
+def test_rules_share_variables_only_if_their_settings_are_equal() -> None:
     for other, count in (([], 1), (["example.com/card"], 2)):
         config = {"gpu-toleration": {"otherDevices": other}}
         names = [name for name in variables(config) if name.startswith("gpuContainers")]
         assert len(names) == count
 
 
-def test_settings_of_the_configuration_are_written_into_the_expression() -> None:
+def test_expressions_contain_the_configured_settings() -> None:
     allowed = {RULE: {"allowedRegistries": ["registry.example.com/team/"]}}
     expression = variables(allowed)["image_registry_allowed"]
     assert '["registry.example.com/team"].exists' in expression
 
 
-def test_a_disabled_rule_has_no_validation() -> None:
+def test_disabled_rules_have_no_validation() -> None:
     assert RULE not in validations(rendered({RULE: "disabled"}))
 
 
@@ -105,27 +109,29 @@ def test_a_disabled_rule_has_no_validation() -> None:
         ("advisory", "deny", ["Warn", "Audit"]),
     ],
 )
-def test_mode_and_level_decide_what_a_violation_does(
+def test_mode_and_level_determine_the_validation_actions(
     level: str, mode: Mode, expected: list[str]
 ) -> None:
     assert actions(level, mode) == expected
 
 
-def test_an_exemption_is_valid_for_objects_that_are_created_until_its_last_day() -> None:
+def test_exemption_covers_objects_created_until_the_end_of_its_last_day() -> None:
     expressions = variables({"exemptions": {"workloads": [EXEMPTION]}})
     (exempt,) = [text for text in expressions.values() if "ml/Job/old" in text]
     assert 'a.matches("^(?s:ml/Job/old)$")' in exempt
-    assert f"timestamp('{LAST}T00:00:00Z') + duration('24h')" in exempt
+    assert f"timestamp('{LAST_DAY}T00:00:00Z') + duration('24h')" in exempt
 
 
-def test_only_jobs_and_replica_sets_of_kubernetes_belong_to_cron_jobs_and_deployments() -> None:
+def test_only_built_in_jobs_and_replica_sets_are_addressed_by_their_owner() -> None:
     expression = variables({"exemptions": {"workloads": [EXEMPTION]}})["addresses"]
     assert "o.kind == 'Job' && o.apiVersion.startsWith('batch/')" in expression
     assert "o.kind == 'ReplicaSet' && o.apiVersion.startsWith('apps/')" in expression
 
 
-def test_excluded_namespaces_are_in_the_selector_of_the_binding() -> None:
-    built = manifests(configure({}, RULES), "deny", Scope(excluded=("kube-system", "gpu")))
+def test_bindings_exclude_the_excluded_namespaces() -> None:
+    built = manifests(
+        configure({}, RULES), "deny", Scope(excluded_namespaces=("kube-system", "gpu"))
+    )
     (values,) = {
         tuple(item["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"])
         for item in built
@@ -134,7 +140,7 @@ def test_excluded_namespaces_are_in_the_selector_of_the_binding() -> None:
     assert values == ("gpu", "kube-system")
 
 
-def test_the_command_prints_policies_for_a_configuration_file(
+def test_command_prints_policies_for_a_configuration_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "policies.json"
@@ -148,7 +154,7 @@ def test_the_command_prints_policies_for_a_configuration_file(
     assert "- vendor" in text
 
 
-def test_the_command_trusts_further_controllers(
+def test_command_trusts_additional_controllers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "policies.json"
@@ -159,7 +165,7 @@ def test_the_command_trusts_further_controllers(
 
 
 @pytest.mark.parametrize("text", ["{", '{"no-such-rule": "disabled"}'])
-def test_the_command_refuses_a_wrong_configuration(
+def test_command_rejects_an_invalid_configuration(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "policies.json"

@@ -1,4 +1,4 @@
-"""Conversion of rules to policies of the engine."""
+"""Conversion of rules to policies for the Pulumi engine."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ from tests.policies.harness import (
     UNKNOWN_VALUE,
     arguments,
     changed,
-    judge,
+    evaluate_rule,
     remediate,
     rule_named,
     stack_resource,
@@ -27,7 +27,7 @@ from tests.policies.harness import (
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "x"}
 
 
-def test_a_rule_that_fails_is_reported_as_a_violation() -> None:
+def test_crash_of_a_rule_is_reported_as_a_violation() -> None:
     @resource_rule(
         name="broken",
         description="Always fails.",
@@ -48,10 +48,10 @@ def test_a_rule_that_fails_is_reported_as_a_violation() -> None:
     assert "counts as a violation" in message
 
 
-def test_what_was_found_before_a_failure_is_still_reported() -> None:
+def test_violations_found_before_a_crash_are_still_reported() -> None:
     @pod_rule(
         name="half-broken",
-        description="Reports and then fails.",
+        description="Report a violation, then crash.",
         severity=Severity.LOW,
         level=Level.MANDATORY,
         remediation="None.",
@@ -68,29 +68,34 @@ def test_what_was_found_before_a_failure_is_still_reported() -> None:
     assert len(messages) == 2
 
 
-def test_wrong_configuration_is_explained_and_counts_as_a_violation() -> None:
-    (message,) = judge("shm-fits-memory", manifests.volcano_job(), config={"share": 7})
+def test_invalid_configuration_is_explained_and_counts_as_a_violation() -> None:
+    (message,) = evaluate_rule("shm-fits-memory", manifests.volcano_job(), config={"share": 7})
     assert "shm-fits-memory.share: found 7" in message
-    (message,) = judge("shm-per-gpu", manifests.volcano_job(), config={"perGpu": "a lot"})
+    (message,) = evaluate_rule("shm-per-gpu", manifests.volcano_job(), config={"perGpu": "a lot"})
     assert "shm-per-gpu.perGpu: found 'a lot'" in message
-    (message,) = judge("shm-fits-memory", manifests.volcano_job(), config={"shar": 1})
+    (message,) = evaluate_rule("shm-fits-memory", manifests.volcano_job(), config={"shar": 1})
     assert "shm-fits-memory.shar" in message
 
 
-def test_wrong_configuration_is_reported_once_and_not_for_every_resource() -> None:
+def test_invalid_configuration_is_reported_once_rather_than_for_every_resource() -> None:
     job = manifests.volcano_job()
-    assert len(judge("shm-fits-memory", job, job, job, config={"share": 7})) == 1
+    assert len(evaluate_rule("shm-fits-memory", job, job, job, config={"share": 7})) == 1
 
 
-def test_numbers_of_the_engine_are_floats_and_fit_all_the_same() -> None:
+def test_integer_settings_accept_the_floats_that_the_engine_sends() -> None:
     assert (
-        judge("training-retries-bounded", manifests.volcano_job(), config={"maxRetries": 3.0}) == []
+        evaluate_rule(
+            "training-retries-bounded", manifests.volcano_job(), config={"maxRetries": 3.0}
+        )
+        == []
     )
-    assert judge("training-retries-bounded", manifests.volcano_job(), config={"maxRetries": 2.0})
+    assert evaluate_rule(
+        "training-retries-bounded", manifests.volcano_job(), config={"maxRetries": 2.0}
+    )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_the_schema_is_plain_enough_for_the_engine(rule: Any) -> None:
+def test_configuration_schema_uses_only_types_that_the_engine_supports(rule: Any) -> None:
     schema = config_schema(rule.config)
     if schema is None:
         return
@@ -100,13 +105,13 @@ def test_the_schema_is_plain_enough_for_the_engine(rule: Any) -> None:
         assert setting["description"].endswith((".", ".`"))
 
 
-def test_every_rule_is_a_separate_policy() -> None:
+def test_each_rule_becomes_a_separate_policy() -> None:
     policies = Binding().policies(RULES)
     assert [policy.name for policy in policies] == [rule.name for rule in RULES]
     assert all(policy.remediation_steps and policy.severity for policy in policies)
 
 
-def test_a_system_workload_is_named_and_only_that_one_is_trusted() -> None:
+def test_only_the_configured_system_workload_is_trusted() -> None:
     plugin = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -121,15 +126,15 @@ def test_a_system_workload_is_named_and_only_that_one_is_trusted() -> None:
         },
     }
     trusted = {"systemWorkloads": ["gpu-system/DaemonSet/nvidia-device-plugin"]}
-    assert judge("no-host-path", plugin)
-    assert judge("no-host-path", plugin, config=trusted) == []
+    assert evaluate_rule("no-host-path", plugin)
+    assert evaluate_rule("no-host-path", plugin, config=trusted) == []
     elsewhere = changed(plugin, ("metadata/namespace", "default"))
-    assert judge("no-host-path", elsewhere, config=trusted)
+    assert evaluate_rule("no-host-path", elsewhere, config=trusted)
     unknown = changed(plugin, ("metadata/namespace", UNKNOWN_VALUE))
-    assert judge("no-host-path", unknown, config=trusted)
+    assert evaluate_rule("no-host-path", unknown, config=trusted)
 
 
-def test_stack_rules_evaluate_declared_and_not_returned_objects() -> None:
+def test_stack_rules_evaluate_declared_objects_instead_of_returned_ones() -> None:
     deployment = changed(manifests.deployment(), ("spec/replicas", REMOVED))
     binding = Binding()
     first, stack_policy = (
@@ -141,18 +146,18 @@ def test_stack_rules_evaluate_declared_and_not_returned_objects() -> None:
     def report(message: str, urn: str | None = None) -> None:
         messages.append(message)
 
-    any_first: Any = first
-    any_stack: Any = stack_policy
-    any_first.validate(arguments(deployment), report)
-    answered = [
-        stack_resource(manifests.deployment(), "urn:of:it"),
+    untyped_first: Any = first
+    untyped_stack: Any = stack_policy
+    untyped_first.validate(arguments(deployment), report)
+    returned = [
+        stack_resource(manifests.deployment(), "urn:resource"),
         stack_resource(manifests.autoscaler(), "urn:other"),
     ]
-    any_stack.validate(StackValidationArgs(answered), report)
+    untyped_stack.validate(StackValidationArgs(returned), report)
     assert messages == []
 
 
-def test_a_violation_in_a_stack_names_the_resource_to_the_engine() -> None:
+def test_stack_violation_is_reported_with_the_urn_of_its_resource() -> None:
     policy: Any = Binding().policies([rule_named("checkpoints-shared")])[0]
     urns: list[str | None] = []
     claim = changed(manifests.claim(), ("spec/accessModes", ["ReadWriteOnce"]))
@@ -163,7 +168,9 @@ def test_a_violation_in_a_stack_names_the_resource_to_the_engine() -> None:
 
 
 @pytest.mark.parametrize(("protect", "count"), [(False, 1), (True, 0)])
-def test_protected_checkpoints_need_no_retaining_class(protect: bool, count: int) -> None:
+def test_protected_checkpoints_do_not_need_a_retaining_storage_class(
+    protect: bool, count: int
+) -> None:
     policy: Any = Binding().policies([rule_named("checkpoints-kept")])[0]
     messages: list[str] = []
     args = StackValidationArgs([stack_resource(manifests.claim(), protect=protect)])
@@ -171,7 +178,7 @@ def test_protected_checkpoints_need_no_retaining_class(protect: bool, count: int
     assert len(messages) == count
 
 
-def test_a_remediation_adds_what_is_missing() -> None:
+def test_remediation_adds_missing_fields() -> None:
     bare = changed(
         manifests.volcano_job(),
         (f"{POD}/tolerations", REMOVED),
@@ -180,14 +187,14 @@ def test_a_remediation_adds_what_is_missing() -> None:
     )
     tolerant = remediate("gpu-toleration", bare)
     assert tolerant is not None
-    assert judge("gpu-toleration", tolerant) == []
+    assert evaluate_rule("gpu-toleration", tolerant) == []
     mounted = remediate("shm-mounted", bare, {"size": "2Gi"})
     assert mounted is not None
     for rule in ("shm-mounted", "shm-bounded-memory", "shm-fits-memory"):
-        assert judge(rule, mounted) == []
+        assert evaluate_rule(rule, mounted) == []
 
 
-def test_a_remediation_leaves_secrets_and_unknowns_as_they_are() -> None:
+def test_remediation_does_not_change_secrets_or_unknown_values() -> None:
     job = changed(
         manifests.volcano_job(),
         (f"{POD}/tolerations", REMOVED),
@@ -201,13 +208,13 @@ def test_a_remediation_leaves_secrets_and_unknowns_as_they_are() -> None:
     assert container["env"][0]["value"] == SECRET
 
 
-def test_a_good_resource_is_not_touched_by_remediations() -> None:
+def test_remediation_does_not_change_a_compliant_resource() -> None:
     for rule in RULES:
         if rule.remedy is not None:
             assert remediate(rule.name, manifests.volcano_job()) is None
             assert remediate(rule.name, manifests.batch_job()) is None
 
 
-def test_secrets_are_evaluated_by_their_value() -> None:
+def test_rules_evaluate_the_values_of_secrets() -> None:
     job = changed(manifests.volcano_job(), (f"{MAIN}/securityContext/privileged", Secret(True)))
-    assert judge("not-privileged", job)
+    assert evaluate_rule("not-privileged", job)

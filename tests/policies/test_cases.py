@@ -1,4 +1,4 @@
-"""Manifests of real projects that must pass, and ways around the rules that must be refused.
+"""Manifests of real projects that must pass, and evasions of the rules that must be rejected.
 
 The first line of each file describes it. `NOT_YET` lists the cases that still fail; it must only
 shrink.
@@ -57,7 +57,7 @@ def parameters(group: str) -> list[Any]:
 
 
 def settings(path: Path) -> dict[str, Any]:
-    """Return the settings of all cases with those of one case."""
+    """Return the common settings merged with those of one case."""
     merged = dict(COMMON)
     for rule, value in SETTINGS[path.parent.name].get(path.stem, {}).items():
         common = merged.get(rule)
@@ -65,27 +65,27 @@ def settings(path: Path) -> dict[str, Any]:
     return merged
 
 
-def refusing_rules(path: Path) -> set[str]:
+def rejecting_rules(path: Path) -> set[str]:
     documents = list(read(path.name, path.read_bytes()))
     findings = evaluate(documents, configure(settings(path), RULES))
     assert not [finding for finding in findings if "itself failed" in finding.message]
     return {finding.rule for finding in findings if finding.mandatory}
 
 
-def fitting_rules(path: Path) -> set[str]:
-    """Return the rules that the file names, and those added after it was written, or all."""
-    named = re.search(r"^# ought to be refused by: (.*)$", path.read_text(), re.MULTILINE)
+def expected_rules(path: Path) -> set[str]:
+    """Return the rules named in the file and those added later, or all rules if none is named."""
+    named = re.search(r"^# expected rules: (.*)$", path.read_text(), re.MULTILINE)
     return {*named[1].split(), *LATER_RULES} if named else {rule.name for rule in RULES}
 
 
 @pytest.mark.parametrize("path", parameters("evasions"))
-def test_an_evasion_is_refused_by_a_rule_that_fits(path: Path) -> None:
-    assert refusing_rules(path) & fitting_rules(path)
+def test_evasion_is_rejected_by_an_expected_rule(path: Path) -> None:
+    assert rejecting_rules(path) & expected_rules(path)
 
 
 @pytest.mark.parametrize("path", parameters("good"))
-def test_a_good_manifest_passes(path: Path) -> None:
-    assert refusing_rules(path) == set()
+def test_good_manifest_passes_all_rules(path: Path) -> None:
+    assert rejecting_rules(path) == set()
 
 
 PROJECTS = (
@@ -96,19 +96,19 @@ PROJECTS = (
 )
 
 
-def test_good_manifests_cover_the_projects_that_run_on_gpus() -> None:
-    """Count manifests by name or by the description in their first line."""
+def test_good_manifests_cover_the_projects_used_for_gpu_workloads() -> None:
+    """Match projects against file names and the descriptions in the first lines."""
     titles = {
         path: f"{path.stem} {path.read_text().splitlines()[0]}"
         for path in (CASES / "good").glob("*.yaml")
     }
-    found = {
+    manifests_by_project = {
         project: {path for path, title in titles.items() if re.search(project, title)}
         for project in PROJECTS
     }
-    assert all(len(paths) > 1 for paths in found.values())
-    assert len(set.union(*found.values())) >= 60
+    assert all(len(paths) > 1 for paths in manifests_by_project.values())
+    assert len(set.union(*manifests_by_project.values())) >= 60
 
 
-def test_cases_that_still_fail_exist() -> None:
+def test_expected_failures_refer_to_existing_cases() -> None:
     assert {path.stem for path in CASES.glob("*/*.yaml")} >= NOT_YET

@@ -1,4 +1,4 @@
-"""The command that checks manifests without Pulumi."""
+"""The command that checks manifests without Pulumi, `policies.check`."""
 
 import io
 import json
@@ -16,37 +16,37 @@ from policies.check import main
 from tests.policies import manifests
 from tests.policies.case import CONTEXT, Case
 from tests.policies.cases import CASES
-from tests.policies.harness import changed, judge
+from tests.policies.harness import changed, evaluate_rule
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PRIVILEGED = changed(manifests.volcano_job(), (f"{CONTEXT}/privileged", True))
 LEVELS = {"error", "warning"}
 
 
-def written(path: Path, *objects: dict[str, Any]) -> str:
+def write_manifests(path: Path, *objects: dict[str, Any]) -> str:
     path.write_text(yaml.dump_all(objects, Dumper=yaml.CSafeDumper, sort_keys=False))
     return str(path)
 
 
 @pytest.fixture
 def good(tmp_path: Path) -> str:
-    return written(tmp_path / "good.yaml", *manifests.whole_stack())
+    return write_manifests(tmp_path / "good.yaml", *manifests.whole_stack())
 
 
 @pytest.fixture
 def bad(tmp_path: Path) -> str:
     others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
-    return written(tmp_path / "bad.yaml", *others, PRIVILEGED)
+    return write_manifests(tmp_path / "bad.yaml", *others, PRIVILEGED)
 
 
-def test_a_good_stack_is_clean(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compliant_stack_has_no_violations(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([good]) == 0
     rules = len([rule for rule in RULES if not rule.about_pulumi])
     summary = f"17 objects, {rules} rules: 0 mandatory and 0 advisory violations\n"
     assert capsys.readouterr().out == summary
 
 
-def test_a_mandatory_violation_is_reported_with_line_and_remedy(
+def test_mandatory_violation_is_reported_with_its_line_and_remediation(
     bad: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([bad]) == 1
@@ -64,10 +64,12 @@ def test_a_mandatory_violation_is_reported_with_line_and_remedy(
     assert "1 mandatory and 0 advisory" in out
 
 
-def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_advisory_violations_alone_do_not_fail_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = changed(manifests.volcano_job(), ("spec/tasks/0/template/spec/containers/0/image", "a:1"))
     others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
-    path = written(tmp_path / "f.yaml", *others, job)
+    path = write_manifests(tmp_path / "f.yaml", *others, job)
     assert main([path]) == 0
     assert "advisory (medium): image-digest-pinned" in capsys.readouterr().out
     config = tmp_path / "config.json"
@@ -75,17 +77,17 @@ def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([path, "--config", str(config)]) == 1
 
 
-def test_a_secret_that_sops_has_encrypted_is_accepted(
+def test_secret_encrypted_with_sops_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "namespace": "ml"}}
     encrypted = {**secret, "data": {"password": "ENC[AES256_GCM,data:a,iv:b]"}, "sops": {}}
-    assert main([written(tmp_path / "a.yaml", encrypted), "--no-stack-rules"]) == 0
-    assert main([written(tmp_path / "b.yaml", {**secret, "data": {"a": "YQ=="}})]) == 1
+    assert main([write_manifests(tmp_path / "a.yaml", encrypted), "--no-stack-rules"]) == 0
+    assert main([write_manifests(tmp_path / "b.yaml", {**secret, "data": {"a": "YQ=="}})]) == 1
     assert "create this Secret elsewhere" in capsys.readouterr().out
 
 
-def test_standard_input_is_checked_by_a_separate_process() -> None:
+def test_standard_input_is_checked() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "policies.check", "-", "--format", "json"],
         input=yaml.safe_dump_all([*manifests.whole_stack(), PRIVILEGED]),
@@ -99,7 +101,7 @@ def test_standard_input_is_checked_by_a_separate_process() -> None:
     assert finding["rule"] == "not-privileged"
 
 
-def test_pulumi_is_not_needed() -> None:
+def test_check_does_not_import_pulumi() -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -120,16 +122,16 @@ def test_pulumi_is_not_needed() -> None:
     [case for case in CASES if not RULES_BY_NAME[case.rule].about_pulumi],
     ids=lambda case: case.rule,
 )
-def test_the_findings_are_those_of_the_pack(
+def test_check_reports_the_same_findings_as_the_policy_pack(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({case.rule: case.config} if case.config else {}))
-    path = written(tmp_path / "f.yaml", *case.stack())
+    path = write_manifests(tmp_path / "f.yaml", *case.stack())
     status = main([path, "--config", str(config), "--format", "json"])
     found = json.loads(capsys.readouterr().out)["findings"]
     texts = [f"{item['message']}\n{item['remediation']}" for item in found]
-    expected = judge(case.rule, *case.stack(), config=case.config)
+    expected = evaluate_rule(case.rule, *case.stack(), config=case.config)
     assert [text for text, item in zip(texts, found, strict=True) if item["rule"] == case.rule] == (
         expected
     )
@@ -137,18 +139,18 @@ def test_the_findings_are_those_of_the_pack(
     assert all(item["file"] == path and item["line"] >= 1 for item in found if item["resource"])
 
 
-def test_rules_about_the_stack_can_be_left_out_and_the_report_states_it(
+def test_skipped_stack_rules_are_stated_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path / "job.yaml", manifests.volcano_job())
+    path = write_manifests(tmp_path / "job.yaml", manifests.volcano_job())
     assert main([path]) == 1
     capsys.readouterr()
     assert main([path, "--no-stack-rules"]) == 0
     stack_rules = sum(rule.scope == "stack" for rule in RULES)
-    assert f"left out: {stack_rules} rules" in capsys.readouterr().out
+    assert f"skipped: {stack_rules} rules" in capsys.readouterr().out
 
 
-def test_reports_state_disabled_rules_and_skipped_documents(
+def test_report_states_disabled_rules_and_skipped_documents(
     good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.json"
@@ -168,7 +170,7 @@ def test_reports_state_disabled_rules_and_skipped_documents(
     assert len(notes) == 3
 
 
-def test_refuses_a_configuration_without_rules(
+def test_configuration_that_disables_every_rule_is_rejected(
     good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.json"
@@ -177,17 +179,19 @@ def test_refuses_a_configuration_without_rules(
     assert "it disables every rule" in capsys.readouterr().err
 
 
-def test_a_folder_is_read_as_one_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_is_checked_as_one_stack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "jobs").mkdir()
     *others, last = manifests.whole_stack()
-    written(tmp_path / "others.yml", *others)
-    written(tmp_path / "jobs" / "service.yaml", last)
+    write_manifests(tmp_path / "others.yml", *others)
+    write_manifests(tmp_path / "jobs" / "service.yaml", last)
     (tmp_path / "README.md").write_text("# no manifest")
     assert main([str(tmp_path)]) == 0
     assert "17 objects" in capsys.readouterr().out
 
 
-def exempted(tmp_path: Path, days: int) -> str:
+def config_with_exemption(tmp_path: Path, days: int) -> str:
     day = datetime.now(UTC).date() + timedelta(days=days)
     entry = {
         "workload": "training/Job.batch.volcano.sh/digits",
@@ -199,10 +203,10 @@ def exempted(tmp_path: Path, days: int) -> str:
     return str(config)
 
 
-def test_exemptions_apply_and_are_reported(
+def test_exempted_violations_are_reported_but_do_not_fail_the_check(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([bad, "--config", exempted(tmp_path, 1)]) == 0
+    assert main([bad, "--config", config_with_exemption(tmp_path, 1)]) == 0
     out = capsys.readouterr().out
     assert "advisory (critical): exemption-used" in out
     assert "because: driver" in out
@@ -211,7 +215,7 @@ def test_exemptions_apply_and_are_reported(
 def test_unused_exemptions_are_reported(
     good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = exempted(tmp_path, 1)
+    config = config_with_exemption(tmp_path, 1)
     assert main([good, "--config", config]) == 0
     out = capsys.readouterr().out
     assert "advisory (low): exemption-unused: exemptions.workloads[0]: training/Job" in out
@@ -219,19 +223,19 @@ def test_unused_exemptions_are_reported(
     assert "exemption-unused" not in capsys.readouterr().out
 
 
-def test_an_expired_exemption_is_refused(
+def test_expired_exemption_is_rejected(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([bad, "--config", exempted(tmp_path, -1)]) == 1
+    assert main([bad, "--config", config_with_exemption(tmp_path, -1)]) == 1
     out = capsys.readouterr().out
     assert "mandatory (high): exemptions: exemptions.workloads[0]" in out
     assert "mandatory (critical): not-privileged" in out
 
 
-def test_sarif_has_the_structure_that_code_hosts_read(
+def test_sarif_report_has_the_structure_expected_by_code_hosts(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([bad, "--format", "sarif", "--config", exempted(tmp_path, -1)]) == 1
+    assert main([bad, "--format", "sarif", "--config", config_with_exemption(tmp_path, -1)]) == 1
     log = json.loads(capsys.readouterr().out)
     assert log["version"] == "2.1.0"
     assert log["$schema"].endswith("sarif-2.1.0.json")
@@ -255,7 +259,7 @@ def test_sarif_has_the_structure_that_code_hosts_read(
         assert physical["region"]["startLine"] >= 1
 
 
-def test_sarif_names_relative_files_and_stdin_by_references(
+def test_sarif_report_refers_to_relative_paths_and_stdin(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -282,7 +286,7 @@ def test_sarif_names_relative_files_and_stdin_by_references(
     ],
     ids=["yaml", "empty", "missing", "config", "rule", "usable"],
 )
-def test_unusable_input_is_one_error_and_status_two(
+def test_invalid_input_is_one_error_with_exit_status_2(
     content: str | None,
     config: str | None,
     message: str,
@@ -303,10 +307,12 @@ def test_unusable_input_is_one_error_and_status_two(
     assert bool(captured.out) is not bool(message)
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+def test_help_explains_rendering_exit_statuses_and_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
         main(["--help"])
-    assert left.value.code == 0
+    assert exit_info.value.code == 0
     out = capsys.readouterr().out
     for words in ("helm template", "kustomize build", "exit status", "existingQueues", "sarif"):
         assert words in out

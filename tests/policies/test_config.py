@@ -1,4 +1,4 @@
-"""The configuration files of the project's own stacks."""
+"""The policy configuration files of this project's stacks."""
 
 from pathlib import Path
 
@@ -18,19 +18,19 @@ def configuration(name: str) -> Configuration:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_configuration_files_name_rules_and_fit_their_settings(name: str) -> None:
+def test_configuration_files_contain_only_valid_rules_and_settings(name: str) -> None:
     assert configuration(name).rules
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_environment_needs_an_exemption(name: str) -> None:
+def test_environments_have_no_exemptions(name: str) -> None:
     text = FILES[name].read_text()
     assert '"exemptions"' not in text
     assert configuration(name).exemptions.rejected == []
 
 
 @pytest.mark.parametrize("name", STRICT)
-def test_shared_environments_weaken_no_mandatory_rule_and_name_their_registries(name: str) -> None:
+def test_shared_environments_keep_mandatory_rules_and_restrict_registries(name: str) -> None:
     found = configuration(name).rules
     assert {rule.name for rule, _, _ in found} == {rule.name for rule in RULES}
     levels = {rule.name: mandatory for rule, mandatory, _ in found}
@@ -39,6 +39,6 @@ def test_shared_environments_weaken_no_mandatory_rule_and_name_their_registries(
     assert registries.model_dump()["allowed_registries"]
 
 
-def test_prod_takes_images_by_digest_only() -> None:
+def test_prod_requires_image_digests() -> None:
     levels = {rule.name: mandatory for rule, mandatory, _ in configuration("prod").rules}
     assert levels["image-digest-pinned"]

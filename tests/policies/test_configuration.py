@@ -1,4 +1,4 @@
-"""The configuration file as policies.check reads it."""
+"""The configuration file read by policies.check."""
 
 import json
 from typing import Any
@@ -14,14 +14,14 @@ def levels(values: dict[str, Any]) -> dict[str, bool]:
     return {rule.name: mandatory for rule, mandatory, _ in configure(values, RULES).rules}
 
 
-def test_without_a_file_every_rule_has_its_own_level() -> None:
+def test_rules_have_their_default_levels_without_a_configuration_file() -> None:
     found = levels({})
     assert len(found) == len(RULES)
     assert found["no-host-path"]
     assert not found["image-digest-pinned"]
 
 
-def test_a_level_is_a_name_or_part_of_the_settings() -> None:
+def test_level_can_be_set_alone_or_with_other_settings() -> None:
     found = levels(
         {
             "all": "advisory",
@@ -42,7 +42,7 @@ def test_disabled_rules_are_listed() -> None:
     assert configuration.disabled == ["training-ends"]
 
 
-def test_settings_reach_the_rule() -> None:
+def test_configured_settings_are_passed_to_the_rule() -> None:
     (taint,) = (
         config
         for rule, _, config in configure({"gpu-toleration": {"taints": {"*": "gpu"}}}, RULES).rules
@@ -65,7 +65,7 @@ def test_settings_reach_the_rule() -> None:
         (json.dumps({"shm-fits-memory": {"shar": 1}}), "shm-fits-memory.shar"),
     ],
 )
-def test_names_what_is_wrong_in_a_file(text: str, message: str) -> None:
+def test_error_names_the_invalid_part_of_the_file(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse(text, RULES)
     assert message in str(caught.value)
@@ -73,7 +73,9 @@ def test_names_what_is_wrong_in_a_file(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["*", "*/*", "*/*/*", "*/DaemonSet/*", "*/Pod.*/**"])
 @pytest.mark.parametrize("key", ["systemWorkloads", "not-privileged"])
-def test_refuses_system_workloads_of_every_namespace(pattern: str, key: str) -> None:
+def test_system_workload_patterns_matching_every_namespace_are_rejected(
+    pattern: str, key: str
+) -> None:
     name = "workloads" if key == "systemWorkloads" else "systemWorkloads"
     with pytest.raises(ConfigurationError, match="exempts every namespace"):
         configure({key: {name: [pattern]}}, RULES)
@@ -85,19 +87,19 @@ def test_refuses_system_workloads_of_every_namespace(pattern: str, key: str) -> 
     "pattern", ["*", "nvidia.com/*", "*gpu*", "NVIDIA.com/gpu", "*.nvidia.com"]
 )
 @pytest.mark.parametrize("key", ["cluster", "gpu-budget"])
-def test_refuses_gpus_among_the_other_devices(pattern: str, key: str) -> None:
+def test_other_devices_patterns_matching_gpus_are_rejected(pattern: str, key: str) -> None:
     with pytest.raises(ConfigurationError, match="matches gpus"):
         configure({key: {"otherDevices": [pattern]}}, RULES)
     configure({key: {"otherDevices": ["example.com/fpga*", "nvidia.com/hostdev"]}}, RULES)
 
 
-def test_refuses_to_declare_every_claim_empty() -> None:
+def test_claim_devices_patterns_that_set_every_claim_to_zero_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match="matches every claim"):
         configure({"cluster": {"claimDevices": {"*": 0}}}, RULES)
     configure({"cluster": {"claimDevices": {"*": 8, "ml/network-*": 0}}}, RULES)
 
 
-def test_reports_all_problems_at_once() -> None:
+def test_all_configuration_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         configure({"a": "mandatory", "shm-fits-memory": {"share": 7}}, RULES)
     assert "unknown rule 'a'" in str(caught.value)

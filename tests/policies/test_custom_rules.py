@@ -1,4 +1,4 @@
-"""Rules and test cases that users write, with the example in examples/policy-rules."""
+"""Custom rules and their test cases, with the example in examples/policy-rules."""
 
 import os
 import re
@@ -20,11 +20,11 @@ from policies.test import main as run_cases
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLE = CHECKOUT / "examples" / "policy-rules"
 RULES_FILE = EXAMPLE / "team_rules.py"
-ALONE = '{"all": "disabled", "owner-named": "mandatory"}'
+ONLY_CUSTOM = '{"all": "disabled", "owner-named": "mandatory"}'
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main}]}\n"
 
 
-def test_adds_rules_of_a_file_to_the_pack() -> None:
+def test_rules_from_a_file_are_added_to_the_pack() -> None:
     *ours, own = with_custom_rules([RULES_FILE, RULES_FILE])
     assert ours == RULES
     assert own.name == "owner-named"
@@ -45,7 +45,9 @@ def test_adds_rules_of_a_file_to_the_pack() -> None:
         ),
     ],
 )
-def test_refuses_files_without_usable_rules(text: str | None, message: str, tmp_path: Path) -> None:
+def test_rule_files_without_valid_rules_are_rejected(
+    text: str | None, message: str, tmp_path: Path
+) -> None:
     file = tmp_path / "own.py"
     if text is not None:
         file.write_text(text)
@@ -53,12 +55,12 @@ def test_refuses_files_without_usable_rules(text: str | None, message: str, tmp_
         with_custom_rules([file])
 
 
-def test_the_check_evaluates_and_configures_custom_rules(
+def test_check_evaluates_and_configures_custom_rules(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pod, config = tmp_path / "pod.yaml", tmp_path / "config.json"
     pod.write_text(POD)
-    config.write_text(ALONE)
+    config.write_text(ONLY_CUSTOM)
     options = [str(pod), "--config", str(config)]
     assert check([*options, "--rules", str(RULES_FILE)]) == 1
     assert 'metadata.labels["example.com/owner"]: found nothing' in capsys.readouterr().out
@@ -69,7 +71,7 @@ def test_the_check_evaluates_and_configures_custom_rules(
 
 
 @pytest.mark.parametrize("file", [RULES_FILE, Path("nowhere.py")], ids=["rules", "nothing"])
-def test_the_served_pack_has_the_rules_of_the_variable(file: Path) -> None:
+def test_served_pack_contains_the_rules_from_the_environment_variable(file: Path) -> None:
     command = [sys.executable, CHECKOUT / "policies", "127.0.0.1:1"]
     environment = os.environ | {VARIABLE: str(file)}
     with subprocess.Popen(
@@ -91,7 +93,7 @@ def test_the_served_pack_has_the_rules_of_the_variable(file: Path) -> None:
     assert own.configSchema.properties["label"]["default"] == "example.com/owner"
 
 
-def test_the_example_has_the_expected_violations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_has_the_expected_violations(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rules", str(RULES_FILE), "--no-stack-rules"]
     assert run_cases([str(EXAMPLE / "cases"), *options]) == 0
     assert capsys.readouterr().out.endswith("2 cases: 2 passed, 0 failed\n")
@@ -100,27 +102,32 @@ def test_the_example_has_the_expected_violations(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("comment", "config", "status", "message"),
     [
-        ("# expect: owner-named", ALONE, 0, "1 cases: 1 passed"),
-        ("# expect: nothing", ALONE, 1, "bad.yaml: violates owner-named"),
-        ("# expect: nothing", ALONE.replace("mandatory", "advisory"), 0, "1 passed"),
-        ("# expect: owner-named", ALONE.replace("mandatory", "advisory"), 0, "1 passed"),
+        ("# expect: owner-named", ONLY_CUSTOM, 0, "1 cases: 1 passed"),
+        ("# expect: nothing", ONLY_CUSTOM, 1, "bad.yaml: violates owner-named"),
+        ("# expect: nothing", ONLY_CUSTOM.replace("mandatory", "advisory"), 0, "1 passed"),
+        ("# expect: owner-named", ONLY_CUSTOM.replace("mandatory", "advisory"), 0, "1 passed"),
         (
             "# expect: not-privileged",
-            ALONE.replace("}", ', "not-privileged": "mandatory"}'),
+            ONLY_CUSTOM.replace("}", ', "not-privileged": "mandatory"}'),
             1,
             "bad.yaml: does not violate not-privileged and violates owner-named",
         ),
         ("# expect: owner-named", None, 1, "violates capabilities-dropped"),
         ("# expect: owner-named, ...", None, 0, "1 passed"),
-        ("# expect: not-privileged", ALONE, 2, "expects not-privileged, which the options"),
-        ("# expect: owner-nmed", ALONE, 2, "expects unknown rules: owner-nmed"),
-        ("# expect: nothing, ...", ALONE, 2, "expects 'nothing, ...'; write rules, or the word"),
-        ("# expect:", ALONE, 2, "write rules, or the word nothing"),
-        ("", ALONE, 2, "found 0 comments with expectations; write one"),
-        ("# expect: nothing\n# expect: nothing", ALONE, 2, "found 2 comments"),
+        ("# expect: not-privileged", ONLY_CUSTOM, 2, "expects not-privileged, which the options"),
+        ("# expect: owner-nmed", ONLY_CUSTOM, 2, "expects unknown rules: owner-nmed"),
+        (
+            "# expect: nothing, ...",
+            ONLY_CUSTOM,
+            2,
+            "expects 'nothing, ...'; write rules, or the word",
+        ),
+        ("# expect:", ONLY_CUSTOM, 2, "write rules, or the word nothing"),
+        ("", ONLY_CUSTOM, 2, "found 0 comments with expectations; write one"),
+        ("# expect: nothing\n# expect: nothing", ONLY_CUSTOM, 2, "found 2 comments"),
     ],
 )
-def test_cases_state_what_they_violate(
+def test_cases_are_compared_with_their_expected_violations(
     comment: str,
     config: str | None,
     status: int,
@@ -137,7 +144,7 @@ def test_cases_state_what_they_violate(
     assert message in captured.out + captured.err
 
 
-def test_names_custom_rules_without_a_bad_case(
+def test_custom_rules_without_a_violating_case_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "case.yaml").write_text(f"# expect: capabilities-dropped, ...\n{POD}")
@@ -145,7 +152,7 @@ def test_names_custom_rules_without_a_bad_case(
     assert capsys.readouterr().out.endswith("no case violates: owner-named\n")
 
 
-def test_a_directory_without_cases_is_an_error(
+def test_directory_without_cases_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_cases([str(tmp_path)]) == 2

@@ -1,4 +1,4 @@
-"""YAML that is read, and YAML that is refused instead of guessed."""
+"""YAML that is read as kubectl reads it, and YAML that is rejected because it is ambiguous."""
 
 import json
 from typing import Any
@@ -10,21 +10,21 @@ from policies.documents import DocumentError, read
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n"
 
 
-def test_documents_are_read_in_order_and_comments_are_none() -> None:
+def test_documents_are_read_in_order_and_comment_only_documents_are_skipped() -> None:
     text = f"# a\n---\n{SERVICE}---\n# nothing\n---\n{SERVICE}spec:\n  type: ClusterIP\n---\n"
     first, second = read("f.yaml", text)
     assert first.line() == 3
     assert second.line(("spec", "type")) == second.line(("spec",)) + 1 == 13
 
 
-def test_a_field_that_is_not_there_is_placed_where_it_belongs() -> None:
+def test_line_of_a_missing_field_is_that_of_its_parent() -> None:
     (document,) = read("f.yaml", f"{SERVICE}spec:\n  ports:\n    - name: a\n    - name: b\n")
     assert document.line(("spec", "ports", 1, "port")) == 7
     assert document.line(("spec", "ports", 5)) == 5
     assert document.line(("status",)) == 1
 
 
-def test_lists_of_objects_are_unfolded_wherever_they_are_nested() -> None:
+def test_nested_lists_of_objects_are_expanded() -> None:
     inner = "{apiVersion: v1, kind: PodList, items: [{apiVersion: v1, kind: Pod}]}"
     text = f"apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: Secret}}\n- {inner}\n"
     found = list(read("f.yaml", text))
@@ -32,7 +32,7 @@ def test_lists_of_objects_are_unfolded_wherever_they_are_nested() -> None:
     assert [document.line() for document in found] == [4, 5]
 
 
-def test_json_is_yaml() -> None:
+def test_json_documents_are_read() -> None:
     (document,) = read("f.json", b'{"apiVersion": "v1", "kind": "Service", "n": 1.0}')
     assert document.manifest["kind"] == "Service"
 
@@ -50,7 +50,7 @@ def test_json_may_escape_any_character(text: str, escaped: bool) -> None:
         assert document.manifest["metadata"]["name"] == text
 
 
-def test_half_of_a_surrogate_pair_in_json_is_replaced() -> None:
+def test_unpaired_surrogates_in_json_are_replaced() -> None:
     (document,) = read(
         "f.json", r'{"apiVersion": "v1", "kind": "a\ud83d", "b": "\uDE00\ud83d\ude80"}'
     )
@@ -101,14 +101,14 @@ def test_scalars_are_read_as_kubectl_reads_them(text: str, expected: Any) -> Non
     ],
     ids=str,
 )
-def test_merges_override_the_keys_before_them(text: str, expected: dict[str, int]) -> None:
+def test_merge_keys_override_earlier_keys(text: str, expected: dict[str, int]) -> None:
     anchors = "a: &a {p: 1, q: 2}\nb: &b {p: 3, r: 4}\nc: &c {<<: *a, p: 0}\n"
     (document,) = read("f.yaml", f"{SERVICE}{anchors}v: {text}\nw: *c\n")
     assert document.manifest["v"] == expected
     assert document.manifest["w"] == {"p": 0, "q": 2}
 
 
-def test_every_object_with_items_is_a_list() -> None:
+def test_every_object_with_items_is_read_as_a_list() -> None:
     items = "items:\n- {metadata: {name: a}}\n- {apiVersion: v1, kind: Secret}\n"
     for kind, expected in (("PodList", "Pod"), ("Anything", "Anything")):
         found = list(read("f.yaml", f"apiVersion: v1\nkind: {kind}\n{items}"))
@@ -124,14 +124,14 @@ def test_every_object_with_items_is_a_list() -> None:
         ("{apiVersion: kustomize.config.k8s.io/v1alpha1, kind: Component}", "a kustomization"),
     ],
 )
-def test_documents_that_are_no_objects_are_skipped_and_named(text: str, reason: str) -> None:
+def test_documents_that_are_not_objects_are_skipped_and_reported(text: str, reason: str) -> None:
     skipped: list[str] = []
     assert len(list(read("f.yaml", f"{text}\n---\n{SERVICE}", skipped.append))) == 1
     (message,) = skipped
     assert message.startswith(f"f.yaml, document 1: {reason}")
 
 
-def test_dates_and_odd_keys_are_what_kubernetes_reads() -> None:
+def test_dates_and_non_string_keys_are_read_as_strings() -> None:
     (document,) = read("f.yaml", f"{SERVICE}a: 2026-11-21\nb: {{1: x}}\n")
     assert document.manifest["a"] == "2026-11-21"
     assert document.manifest["b"] == {"1": "x"}
@@ -143,7 +143,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected_error"),
     [
         (f"{SERVICE}---\nspec: [", "f.yaml, document 2, line 6: invalid YAML"),
         (f"{SERVICE}---\n{SERVICE}spec: {{{{ .x }}}}: 1", "Render it first, with helm template"),
@@ -173,13 +173,13 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
     ],
     ids=range(25),
 )
-def test_text_that_cannot_be_checked_is_one_error(text: str, wanted: str) -> None:
+def test_text_that_cannot_be_checked_causes_one_error(text: str, expected_error: str) -> None:
     with pytest.raises(DocumentError) as caught:
         list(read("f.yaml", text))
-    assert wanted in str(caught.value)
+    assert expected_error in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_text_that_is_no_utf8_is_an_error_of_the_same_kind() -> None:
+def test_text_that_is_not_utf8_causes_the_same_type_of_error() -> None:
     with pytest.raises(DocumentError, match=r"f\.yaml, document 1"):
         list(read("f.yaml", b"\xff\xfe\xfa"))

@@ -1,4 +1,4 @@
-"""Objects in the texts of other objects."""
+"""Objects embedded as text in other objects."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def messages(manifest: dict[str, Any], rule: str = "") -> list[str]:
     ],
     ids=["deep", "recursive", "multiplying", "surrogate"],
 )
-def test_a_text_beyond_the_limits_is_not_read(text: str) -> None:
+def test_embedded_text_that_exceeds_a_limit_is_not_read(text: str) -> None:
     assert messages(config_map(text)) == []
 
 
@@ -56,24 +56,24 @@ def test_a_text_beyond_the_limits_is_not_read(text: str) -> None:
         PRIVILEGED.replace("{name: a,", "{annotations: {1: a, 2026-01-01: b}, name: a,", 1),
     ],
 )
-def test_keys_that_are_not_strings_are_read(text: str) -> None:
+def test_embedded_text_with_non_string_keys_is_read(text: str) -> None:
     found = messages(config_map(text))
     assert not any("itself failed" in message for message in found)
     assert bool(found) is ("privileged" in text)
 
 
 @pytest.mark.parametrize("note", ["🚀", "\ud83d"])
-def test_json_with_escaped_surrogates_is_read(note: str) -> None:
+def test_embedded_json_with_escaped_surrogates_is_read(note: str) -> None:
     pod = yaml.safe_load(PRIVILEGED)
     pod["metadata"]["annotations"] = {"note": note}
     assert messages(config_map(json.dumps(pod)), "not-privileged")
 
 
-def test_a_text_is_read_as_kubectl_reads_it() -> None:
+def test_embedded_text_is_read_as_kubectl_reads_it() -> None:
     assert messages(config_map(PRIVILEGED.replace("true", "y")), "not-privileged")
 
 
-def test_a_deep_json_patch_is_not_read() -> None:
+def test_deeply_nested_json_patch_is_not_read() -> None:
     mutate = {"patchesJson6902": "[" * 100_000}
     policy = {
         "apiVersion": "kyverno.io/v1",
@@ -123,13 +123,13 @@ def objects(manifest: dict[str, Any], kind: str) -> list[Resource]:
     ],
     ids=["template", "second document", "parameter", "text", "deep"],
 )
-def test_an_unreadable_manifest_of_a_workflow_is_refused(text: str) -> None:
+def test_unreadable_manifest_in_a_workflow_is_rejected(text: str) -> None:
     (message,) = messages(workflow(text), "kind-known")
     assert f"spec.templates[0].resource.manifest: {UNREADABLE}" in message
 
 
 @pytest.mark.parametrize("text", [PRIVILEGED, "", f"# a\n---\n{PRIVILEGED}---\n"])
-def test_a_readable_manifest_of_a_workflow_is_known(text: str) -> None:
+def test_readable_manifest_in_a_workflow_is_evaluated(text: str) -> None:
     assert messages(workflow(text), "kind-known") == []
 
 
@@ -140,7 +140,7 @@ def test_a_readable_manifest_of_a_workflow_is_known(text: str) -> None:
         ("fluxcd.controlplane.io", "ResourceSet", {"resourcesTemplate": f"{POD}spec: @x"}),
     ],
 )
-def test_an_unreadable_manifest_of_a_bundle_is_refused(group: str, kind: str, spec: Any) -> None:
+def test_unreadable_manifest_in_a_bundle_is_rejected(group: str, kind: str, spec: Any) -> None:
     manifest = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "a"}, "spec": spec}
     (message,) = messages(manifest, "kind-known")
     assert UNREADABLE in message
@@ -172,7 +172,7 @@ def test_an_unreadable_manifest_of_a_bundle_is_refused(group: str, kind: str, sp
         ),
     ],
 )
-def test_an_object_without_a_namespace_belongs_to_that_of_its_holder(
+def test_embedded_object_without_a_namespace_is_in_the_namespace_of_its_parent(
     group: str, kind: str, spec: Any
 ) -> None:
     manifest = {
@@ -191,7 +191,7 @@ def test_an_object_without_a_namespace_belongs_to_that_of_its_holder(
     assert binding.namespace is None
 
 
-def test_a_value_that_all_templates_of_a_workflow_inherit_is_reported_once() -> None:
+def test_value_inherited_by_all_templates_of_a_workflow_is_reported_once() -> None:
     manifest = workflow(PRIVILEGED)
     container = {"image": "a:1"}
     manifest["spec"]["templates"] = [{"name": name, "container": container} for name in "ab"]
@@ -203,20 +203,20 @@ def test_a_value_that_all_templates_of_a_workflow_inherit_is_reported_once() -> 
     assert len(undeclared) == len(set(undeclared))
 
 
-def test_an_embedded_object_keeps_its_own_namespace() -> None:
+def test_embedded_object_keeps_its_explicit_namespace() -> None:
     manifest = workflow(PRIVILEGED.replace("namespace: ml", "namespace: other"))
     (pod,) = objects(manifest, "Pod")
     assert pod.namespace == "other"
 
 
-def test_an_object_of_a_cluster_scoped_template_may_be_in_any_namespace() -> None:
+def test_object_in_a_cluster_scoped_template_may_be_in_any_namespace() -> None:
     manifest = {**workflow(str(BINDING)), "kind": "ClusterWorkflowTemplate"}
     del manifest["metadata"]["namespace"]
     (binding,) = objects(manifest, "RoleBinding")
     assert binding.namespace is None
 
 
-def test_a_claim_in_a_cluster_scoped_template_must_be_declared() -> None:
+def test_claim_used_by_a_cluster_scoped_template_must_be_declared() -> None:
     pod = yaml.safe_load(POD)
     del pod["metadata"]["namespace"]
     claims = [{"name": "gpus", "resourceClaimTemplateName": "gpus"}]
@@ -239,7 +239,7 @@ def test_a_claim_in_a_cluster_scoped_template_must_be_declared() -> None:
     assert "gpu-budget" in rules
 
 
-def test_a_manifest_for_another_cluster_does_not_belong_to_the_namespace_of_its_holder() -> None:
+def test_manifest_for_another_cluster_is_not_in_the_namespace_of_its_parent() -> None:
     manifest = {
         "apiVersion": "work.open-cluster-management.io/v1",
         "kind": "ManifestWork",
@@ -250,18 +250,18 @@ def test_a_manifest_for_another_cluster_does_not_belong_to_the_namespace_of_its_
     assert binding.namespace == "default"
 
 
-def test_manifests_before_an_invalid_document_are_read() -> None:
+def test_embedded_manifests_before_an_invalid_document_are_read() -> None:
     text = PRIVILEGED + "---\n{{x}}: [\n"
     assert messages(workflow(text), "not-privileged")
     assert messages(config_map(text), "not-privileged")
     assert not messages(config_map(text), "kind-known")
 
 
-def test_names_of_a_manifest_may_be_escaped() -> None:
+def test_embedded_json_with_escaped_keys_is_read() -> None:
     text = PRIVILEGED.replace("apiVersion", '"\\x61piVersion"')
     assert messages(workflow(text), "not-privileged")
 
 
-def test_items_of_a_list_as_text_need_no_kind() -> None:
+def test_items_of_an_embedded_list_do_not_need_a_kind() -> None:
     text = f"apiVersion: v1\nkind: PodList\nitems:\n- spec: {{containers: [{CONTAINER}]}}\n"
     assert messages(config_map(text), "not-privileged")

@@ -1,4 +1,4 @@
-"""The rules' examples, which docs/policies.md shows."""
+"""The examples for each rule in docs/policies.md."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import yaml
 
 from policies.catalogue import RULES
 from policies.rule import Rule
-from tests.policies.harness import Manifest, judge
+from tests.policies.harness import Manifest, evaluate_rule
 from tools.generate.policy_examples import EXAMPLES, SETTINGS
 
 
 def manifests_of(rule: Rule[Any], text: str) -> list[Manifest]:
-    """An example as manifests: a pod specification is put into a workload of the rule's topic."""
+    """Return an example as manifests; pod specifications are put into a suitable Deployment."""
     if rule.scope != "pod":
         return list(yaml.safe_load_all(text))
     component = "inference" if rule.topic in ("inference", "models", "rollout") else "training"
@@ -22,11 +22,11 @@ def manifests_of(rule: Rule[Any], text: str) -> list[Manifest]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_the_examples_are_bad_and_good(rule: Rule[Any]) -> None:
+def test_bad_example_violates_its_rule_and_good_example_passes(rule: Rule[Any]) -> None:
     example, config = EXAMPLES[rule.name], SETTINGS.get(rule.name)
-    assert judge(rule.name, *manifests_of(rule, example.bad), config=config)
-    assert judge(rule.name, *manifests_of(rule, example.good), config=config) == []
+    assert evaluate_rule(rule.name, *manifests_of(rule, example.bad), config=config)
+    assert evaluate_rule(rule.name, *manifests_of(rule, example.good), config=config) == []
 
 
-def test_there_is_no_example_of_a_rule_that_is_gone() -> None:
+def test_exactly_the_existing_rules_have_examples() -> None:
     assert set(EXAMPLES) == {rule.name for rule in RULES}

@@ -34,14 +34,14 @@ def exemptions(*entries: Any) -> Exemptions:
     return Exemptions({"workloads": list(entries)}, RULES_BY_NAME, TODAY)
 
 
-def report(held: Exemptions, manifest: Manifest, *rest: Manifest) -> dict[str, list[str]]:
-    """Return messages by policy: about the stack's root, a manifest, and all manifests."""
-    binding = Binding(held)
+def report(exemptions_: Exemptions, manifest: Manifest, *others: Manifest) -> dict[str, list[str]]:
+    """Return the messages of each policy about the root stack, the manifest and the stack."""
+    binding = Binding(exemptions_)
     policies: list[Any] = [*binding.policies(RULES), *binding.configuration_policies()]
     root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
-    stack = StackValidationArgs([stack_resource(item) for item in (manifest, *rest)])
+    stack = StackValidationArgs([stack_resource(item) for item in (manifest, *others)])
     messages: dict[str, list[str]] = {}
-    for scope, asked in (
+    for scope, args in (
         ("ResourceValidationPolicy", root),
         ("ResourceValidationPolicy", arguments(manifest)),
         ("StackValidationPolicy", stack),
@@ -50,12 +50,12 @@ def report(held: Exemptions, manifest: Manifest, *rest: Manifest) -> dict[str, l
             if scope in {base.__name__ for base in type(policy).__mro__}:
                 reported = messages.setdefault(policy.name, [])
                 policy.validate(
-                    asked, lambda text, urn=None, reported=reported: reported.append(text)
+                    args, lambda text, urn=None, reported=reported: reported.append(text)
                 )
     return {name: reported for name, reported in messages.items() if reported}
 
 
-def test_an_exempted_workload_is_reported_as_such_and_not_as_a_violation() -> None:
+def test_exempted_violation_is_reported_as_an_exemption() -> None:
     found = report(exemptions(ENTRY), PRIVILEGED, *manifests.whole_stack())
     assert "not-privileged" not in found
     (message,) = found["exemption-used"]
@@ -65,14 +65,14 @@ def test_an_exempted_workload_is_reported_as_such_and_not_as_a_violation() -> No
     assert not {"exemptions", "exemption-unused"} & found.keys()
 
 
-def test_an_exemption_is_of_one_workload_and_one_rule() -> None:
+def test_exemption_applies_to_one_workload_and_one_rule() -> None:
     other = changed(PRIVILEGED, ("metadata/name", "other"))
     assert "not-privileged" in report(exemptions(ENTRY), other)
     host = changed(PRIVILEGED, (f"{POD}/hostPID", True))
     assert "no-host-namespaces" in report(exemptions(ENTRY), host)
 
 
-def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted() -> None:
+def test_violation_of_a_stack_rule_can_be_exempted() -> None:
     entry = {**ENTRY, "rule": "training-queue-declared"}
     job = changed(manifests.volcano_job(), ("spec/queue", "typo"))
     others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
@@ -113,7 +113,7 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_an_exemption_that_is_not_complete_or_past_is_refused_by_name(
+def test_error_names_the_invalid_field_of_an_exemption(
     change: dict[str, Any], expected: str
 ) -> None:
     entry = {key: value for key, value in {**ENTRY, **change}.items() if value is not None}
@@ -126,17 +126,17 @@ def test_an_exemption_that_is_not_complete_or_past_is_refused_by_name(
 
 
 @pytest.mark.parametrize("values", [[], "all", {"workload": []}, {"workloads": {}}, 1])
-def test_what_is_no_list_of_exemptions_is_refused(values: Any) -> None:
+def test_exemptions_must_be_a_list(values: Any) -> None:
     (problem,) = Exemptions(values, RULES_BY_NAME, TODAY).rejected
     assert problem.startswith("exemptions: found")
 
 
-def test_an_entry_that_is_no_object_is_refused() -> None:
+def test_each_exemption_must_be_an_object() -> None:
     (problem,) = exemptions("training/Job.batch.volcano.sh/digits").rejected
     assert "found 'training/Job.batch.volcano.sh/digits'; write an object" in problem
 
 
-def test_an_exemption_may_name_several_rules_and_use_wildcards() -> None:
+def test_exemption_can_list_several_rules_and_use_wildcards() -> None:
     entry = {key: value for key, value in ENTRY.items() if key != "rule"}
     entry |= {"rules": ["not-privileged", "no-host-namespaces"], "wildcard": True}
     entry["workload"] = "training/Job.batch.volcano.sh/dig*"
@@ -147,14 +147,14 @@ def test_an_exemption_may_name_several_rules_and_use_wildcards() -> None:
     assert "not-privileged" in report(exemptions(entry), changed(bad, ("metadata/name", "other")))
 
 
-def test_an_exemption_of_another_api_group_exempts_nothing() -> None:
+def test_exemption_for_another_api_group_does_not_apply() -> None:
     for workload in ("training/Job/digits", "training/Job.example.com/digits"):
         found = report(exemptions({**ENTRY, "workload": workload}), PRIVILEGED)
         assert "not-privileged" in found
         assert f"{workload} does not violate not-privileged" in found["exemption-unused"][0]
 
 
-def test_an_exemption_from_a_disabled_rule_is_not_reported_as_unused() -> None:
+def test_exemption_from_a_disabled_rule_is_not_reported_as_unused() -> None:
     binding = Binding()
     binding.configure({"exemptions": {"workloads": [ENTRY]}}, disabled=["not-privileged"])
     *_, unused = binding.configuration_policies()
@@ -164,19 +164,19 @@ def test_an_exemption_from_a_disabled_rule_is_not_reported_as_unused() -> None:
     assert messages == []
 
 
-def test_exemptions_are_refused_once_and_not_for_every_resource() -> None:
+def test_invalid_exemptions_are_reported_once_rather_than_for_every_resource() -> None:
     found = report(exemptions({}), PRIVILEGED, *manifests.whole_stack())
     assert len(found["exemptions"]) == 1
 
 
-def test_an_exempted_workload_is_not_repaired() -> None:
-    held = exemptions({**ENTRY, "rule": "gpu-toleration"})
+def test_exempted_workload_is_not_remediated() -> None:
+    exemptions_ = exemptions({**ENTRY, "rule": "gpu-toleration"})
     bare = changed(manifests.volcano_job(), (f"{POD}/tolerations", REMOVED))
-    policy: Any = Binding(held).policies([RULES_BY_NAME["gpu-toleration"]])[0]
+    policy: Any = Binding(exemptions_).policies([RULES_BY_NAME["gpu-toleration"]])[0]
     assert policy.remediate(arguments(bare)) is None
 
 
-def test_a_name_in_the_configuration_that_no_rule_has_is_refused() -> None:
+def test_unknown_rule_name_in_the_configuration_is_rejected() -> None:
     binding = Binding()
     binding.configure({"no-host-pth": {}, "no-host-path": {}, "exemptions": {}})
     root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
@@ -188,7 +188,7 @@ def test_a_name_in_the_configuration_that_no_rule_has_is_refused() -> None:
     assert "unknown rule 'no-host-pth'; did you mean 'no-host-path'?" in message
 
 
-def test_exemptions_come_with_the_configuration_of_the_engine() -> None:
+def test_exemptions_are_read_from_the_engines_configuration() -> None:
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     binding = Binding()
     binding.configure({"exemptions": {"workloads": [{**ENTRY, "expires": str(tomorrow)}]}})

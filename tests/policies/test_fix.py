@@ -1,4 +1,4 @@
-"""Remediations written into files: only what has to change, and only what kubectl reads back."""
+"""Remediations written to files, with minimal changes that kubectl reads as intended."""
 
 import io
 import json
@@ -55,23 +55,23 @@ def fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fix:
     return run
 
 
-def written(name: str = "pod.yaml") -> str:
+def file_content(name: str = "pod.yaml") -> str:
     return Path(name).read_bytes().decode()
 
 
-def test_adds_only_what_is_missing(fix: Fix, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fix_adds_only_missing_fields(fix: Fix, capsys: pytest.CaptureFixture[str]) -> None:
     assert fix(POD, "--fix") == 0
-    assert written().splitlines() == [*POD.splitlines(), *ADDED]
+    assert file_content().splitlines() == [*POD.splitlines(), *ADDED]
     captured = capsys.readouterr()
     assert captured.err == "fixed pod.yaml: gpu-toleration, host-network-dns\n"
     assert "0 mandatory" in captured.out
 
 
-def test_a_dry_run_prints_a_diff_and_writes_nothing(
+def test_dry_run_prints_a_diff_and_does_not_write_the_file(
     fix: Fix, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fix(POD, "--fix", "--dry-run") == 1
-    assert written() == POD
+    assert file_content() == POD
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["--- pod.yaml", "+++ pod.yaml"]
     assert [line[1:] for line in lines[2:] if line.startswith(("+", "-"))] == ADDED
@@ -80,28 +80,28 @@ def test_a_dry_run_prints_a_diff_and_writes_nothing(
     assert capsys.readouterr().out == ""
 
 
-def test_other_documents_and_line_ends_are_kept(fix: Fix) -> None:
+def test_other_documents_and_line_endings_are_kept(fix: Fix) -> None:
     text = f"{SERVICE}---\n{POD}--- # last\n{SERVICE}"
     assert fix(text, "--fix") == 0
     added = "\n".join(ADDED)
-    assert written() == f"{SERVICE}---\n{POD}{added}\n--- # last\n{SERVICE}"
+    assert file_content() == f"{SERVICE}---\n{POD}{added}\n--- # last\n{SERVICE}"
     assert fix(POD.replace("\n", "\r\n"), "--fix") == 0
-    assert written() == f"{POD}{added}\n".replace("\n", "\r\n")
+    assert file_content() == f"{POD}{added}\n".replace("\n", "\r\n")
 
 
 def test_objects_in_lists_are_fixed(fix: Fix) -> None:
     items = POD.replace("\n", "\n  ").replace("# Written by hand.\n  ", "- ").rstrip(" ")
     text = f"kind: List\napiVersion: v1\nitems:\n- {{apiVersion: v1, kind: Secret}}\n{items}"
     assert fix(text, "--fix") == 0
-    found = yaml.safe_load(written())["items"]
+    found = yaml.safe_load(file_content())["items"]
     assert found[0] == {"apiVersion": "v1", "kind": "Secret"}
     assert found[1]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
-def test_json_stays_json(fix: Fix) -> None:
+def test_json_file_is_fixed_as_json(fix: Fix) -> None:
     manifest = yaml.safe_load(POD)
     assert fix(json.dumps(manifest), "--fix", name="pod.json") == 0
-    spec = json.loads(written("pod.json"))["spec"]
+    spec = json.loads(file_content("pod.json"))["spec"]
     assert list(spec) == [*manifest["spec"], "tolerations", "dnsPolicy"]
 
 
@@ -116,45 +116,45 @@ spec:
 """
 
 
-def test_a_file_that_would_be_read_differently_is_left_alone(
+def test_file_is_not_fixed_if_the_fix_would_change_shared_anchors(
     fix: Fix, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fix(SHARED, "--fix") == 1
-    assert written() == SHARED
+    assert file_content() == SHARED
     assert "pod.yaml: not fixed (gpu-toleration" in capsys.readouterr().err
 
 
-def test_merged_keys_are_overridden(fix: Fix) -> None:
+def test_merged_keys_are_overridden_by_a_fix(fix: Fix) -> None:
     text = POD.replace("spec:\n", "x: &common {dnsPolicy: ClusterFirst}\nspec:\n    <<: *common\n")
     assert fix(text, "--fix") == 0
-    assert yaml.safe_load(written())["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert yaml.safe_load(file_content())["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
 def test_exempted_workloads_are_not_fixed(fix: Fix) -> None:
     day = str(datetime.now(UTC).date() + timedelta(days=9))
     entry = {"workload": "ml/Pod/a", "rule": "gpu-toleration", "reason": "r", "expires": day}
     assert fix(POD, "--fix", exemptions={"workloads": [entry]}) == 0
-    assert written().splitlines() == [*POD.splitlines(), ADDED[-1]]
+    assert file_content().splitlines() == [*POD.splitlines(), ADDED[-1]]
 
 
-def test_flow_style_that_is_not_json_is_fixed(fix: Fix) -> None:
+def test_flow_style_yaml_is_fixed(fix: Fix) -> None:
     manifest = yaml.safe_load(POD)
     assert fix(yaml.safe_dump(manifest, default_flow_style=True), "--fix") == 0
-    assert yaml.safe_load(written())["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert yaml.safe_load(file_content())["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
 def test_utf16_is_fixed(fix: Fix) -> None:
     fix(POD)
     Path("pod.yaml").write_bytes(POD.encode("utf-16"))
     assert main(["pod.yaml", "--config", "config.json", "--no-stack-rules", "--fix"]) == 0
-    assert written().splitlines() == [*POD.splitlines(), *ADDED]
+    assert file_content().splitlines() == [*POD.splitlines(), *ADDED]
 
 
-def test_manifests_in_text_are_left_alone(fix: Fix, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embedded_manifests_are_not_fixed(fix: Fix, capsys: pytest.CaptureFixture[str]) -> None:
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
     text = yaml.safe_dump(config_map | {"data": {"pod.yaml": POD}})
     assert fix(f"{text}---\n{POD}", "--fix") == 1
-    assert written() == "\n".join([*f"{text}---\n{POD}".splitlines(), *ADDED]) + "\n"
+    assert file_content() == "\n".join([*f"{text}---\n{POD}".splitlines(), *ADDED]) + "\n"
     left = "pod.yaml: not fixed (gpu-toleration, host-network-dns): fix the embedded text by hand"
     assert left in capsys.readouterr().err
 
@@ -166,7 +166,7 @@ def test_pods_of_recorded_kinds_are_fixed(fix: Fix) -> None:
     manifest |= {"apiVersion": "example.com/v1", "kind": "Thing", "spec": spec}
     record = {"pods": [{"at": "spec.pod", "containers": ["boxes.*"]}]}
     assert fix(yaml.safe_dump(manifest), "--fix", kinds={"Thing.example.com": record}) == 0
-    assert "tolerations" in yaml.safe_load(written())["spec"]["pod"]
+    assert "tolerations" in yaml.safe_load(file_content())["spec"]["pod"]
 
 
 def test_standard_input_cannot_be_fixed(
@@ -185,10 +185,10 @@ def is_fixable(case: Case) -> bool:
 @pytest.mark.parametrize(
     "case", [case for case in CASES if is_fixable(case)], ids=lambda case: case.rule
 )
-def test_a_fixed_case_passes_its_rule(case: Case, fix: Fix) -> None:
+def test_fixed_case_passes_its_rule(case: Case, fix: Fix) -> None:
     levels = {"all": "disabled", case.rule: "mandatory"} if not case.config else None
     config = levels or {"all": "disabled", case.rule: case.config}
     text = yaml.safe_dump_all(case.stack(), sort_keys=False)
-    none = {name: "disabled" for name in ONLY if name not in ("all", case.rule)}
-    assert fix(text, **none, **config) == 1
-    assert fix(text, "--fix", **none, **config) == 0
+    disabled = {name: "disabled" for name in ONLY if name not in ("all", case.rule)}
+    assert fix(text, **disabled, **config) == 1
+    assert fix(text, "--fix", **disabled, **config) == 0

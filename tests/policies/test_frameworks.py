@@ -1,4 +1,4 @@
-"""References of rules to security frameworks, and links to their documentation."""
+"""References from rules to security frameworks, and links to the rules' documentation."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def report(rule: str) -> Report:
         ("CIS", "has no control ''"),
     ],
 )
-def test_refuses_unknown_controls(text: str, message: str) -> None:
+def test_unknown_frameworks_and_controls_are_rejected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Reference.parse(text)
 
@@ -56,7 +56,7 @@ def test_security_rules_refer_to_every_framework() -> None:
     assert all(rule.controls for rule in RULES if rule.topic in SECURITY)
 
 
-def test_every_control_of_the_pod_security_standards_has_a_rule() -> None:
+def test_every_pod_security_standards_control_is_covered_by_a_rule() -> None:
     standards = FRAMEWORKS["PSS"]
     used = {
         control.control
@@ -67,7 +67,9 @@ def test_every_control_of_the_pod_security_standards_has_a_rule() -> None:
     assert used == standards.controls
 
 
-def test_pulumi_policies_have_title_framework_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pulumi_policies_have_a_title_a_framework_and_a_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(PAGE_VARIABLE, "https://docs.example.com/policies")
     (policy,) = Binding().policies([RULES_BY_NAME["not-privileged"]])
     assert policy.display_name == "Not privileged"
@@ -82,7 +84,7 @@ def test_titles_keep_acronyms() -> None:
     assert RULES_BY_NAME["gpu-toleration"].title == "GPU toleration"
 
 
-def test_reports_name_severity_controls_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_contain_severity_controls_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PAGE_VARIABLE, "https://docs.example.com/policies")
     found = report("not-privileged")
     text = human(found)

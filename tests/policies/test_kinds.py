@@ -1,4 +1,4 @@
-"""Records of kinds in the configuration."""
+"""Records of custom kinds in the configuration."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from policies.evaluation import evaluate
 from policies.resources import Resource
 from policies.rule import ConfigurationError
 from policies.views import View
-from tests.policies.harness import judge
+from tests.policies.harness import evaluate_rule
 
 ROOT = Path(__file__).parents[2]
 CONTAINER = {
@@ -35,7 +35,7 @@ NAME = "Trainer.example.com"
 
 
 def documented() -> dict[str, Any]:
-    """The example of docs/policies.md."""
+    """Return the example from docs/policies.md."""
     text = (ROOT / "docs" / "policies.md").read_text()
     return next(
         json.loads(block)
@@ -49,23 +49,23 @@ def findings(config: dict[str, Any], manifest: Any = None) -> dict[str, str]:
     return {item.rule: item.message for item in found if item.mandatory}
 
 
-def test_a_record_makes_an_unknown_kind_known() -> None:
+def test_recorded_kind_is_no_longer_unknown() -> None:
     assert "kind-known" in findings({})
     assert "kind-known" not in findings(documented())
 
 
-def test_rules_read_the_containers_of_a_recorded_kind() -> None:
+def test_rules_evaluate_the_containers_of_a_recorded_kind() -> None:
     found = findings(documented())
     assert "spec.workers[0].container.image" in found["image-tag-fixed"]
     assert "spec.workers[0].container" in found["run-as-non-root"]
 
 
-def test_the_budget_counts_the_pods_of_a_recorded_kind() -> None:
+def test_budget_counts_the_pods_of_a_recorded_kind() -> None:
     config = {**documented(), "gpu-budget": {"maxGpus": 31}}
     assert "found 32 GPUs" in findings(config)["gpu-budget"]
 
 
-def test_the_pack_reads_records_from_the_configuration() -> None:
+def test_pack_reads_kind_records_from_its_configuration() -> None:
     binding = Binding()
     binding.configure(documented())
     resource = Resource("kubernetes:", TRAINER, kinds=binding._kinds)
@@ -87,7 +87,7 @@ def test_the_pack_reads_records_from_the_configuration() -> None:
         ([], ("found []", "write an object")),
     ],
 )
-def test_a_wrong_record_is_refused(record: Any, words: tuple[str, ...]) -> None:
+def test_invalid_kind_record_is_rejected(record: Any, words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError) as error:
         configure({"kinds": {NAME: record}}, RULES)
     assert all(word in str(error.value) for word in words)
@@ -96,7 +96,7 @@ def test_a_wrong_record_is_refused(record: Any, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "record", [{}, {"pods": []}, {"pods": [{"at": "spec.other"}]}, {"patterns": [""]}]
 )
-def test_a_record_of_a_known_kind_keeps_its_pods(record: Any) -> None:
+def test_record_for_a_built_in_kind_must_keep_its_pods(record: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"found none at spec\.template\.spec"):
         configure({"kinds": {"Deployment.apps": record}}, RULES)
     whole = {"pods": [{"at": "spec.template.spec"}, *record.get("pods", [])]}
@@ -112,7 +112,7 @@ def test_a_record_of_a_known_kind_keeps_its_pods(record: Any) -> None:
         {"pods": [{"at": "spec.other.spec"}]},
     ],
 )
-def test_a_record_does_not_hide_pods_elsewhere(record: Any) -> None:
+def test_record_does_not_hide_pods_at_other_paths(record: Any) -> None:
     container = {"name": "a", "image": "a:1.0", "securityContext": {"privileged": True}}
     hidden = {
         "apiVersion": "example.com/v1",
@@ -124,7 +124,7 @@ def test_a_record_does_not_hide_pods_elsewhere(record: Any) -> None:
     assert "not-privileged" in found
 
 
-def test_the_paths_of_all_records_are_well_formed() -> None:
+def test_paths_of_all_built_in_records_are_valid() -> None:
     for record in WORKLOAD_KINDS.values():
         for pods in record.pods:
             assert steps(pods.at) or not pods.at
@@ -136,7 +136,7 @@ def test_ids_of_records_are_unique() -> None:
     assert all(key == (record.group, record.kind.lower()) for key, record in WORKLOAD_KINDS.items())
 
 
-def test_the_key_of_a_label_is_no_accelerator() -> None:
+def test_label_keys_are_not_accelerators() -> None:
     expression = {"key": "gpu-platform.dev/workload", "operator": "Exists"}
     policy = {
         "apiVersion": "networking.k8s.io/v1",
@@ -144,4 +144,4 @@ def test_the_key_of_a_label_is_no_accelerator() -> None:
         "metadata": {"name": "allow", "namespace": "ml"},
         "spec": {"podSelector": {"matchExpressions": [expression]}},
     }
-    assert judge("kind-known", policy) == []
+    assert evaluate_rule("kind-known", policy) == []

@@ -1,4 +1,4 @@
-"""Whatever the kind, a pod that loses one protection is refused."""
+"""Pods without one of their protections are rejected in every kind."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -14,17 +14,17 @@ from kube.workloads.record import Pods, WorkloadKind, steps
 from tests.policies.harness import Manifest
 from tests.policies.test_cases import SETTINGS
 from tests.policies.ways.protections import PROTECTIONS, STATED, Spec
-from tests.policies.ways.way import GOOD, documents, refusing
+from tests.policies.ways.way import GOOD, documents, rejecting_rules
 
 Place = tuple[str | int, ...]
 REPLACED = {
     *("containers", "initContainers", "volumes", "tolerations", "securityContext", "resources")
 }
-"""Fields of a pod; a kind may have more at the same place, such as KServe's `minReplicas`."""
+"""Fields of a pod. A kind may have others at the same path, such as KServe's `minReplicas`."""
 PARTS = {"containerSet"}
-"""Fields with containers whose pod is stated around them."""
+"""Fields whose containers are part of the surrounding pod."""
 PATTERNS = {"g17_kyverno_policy"}
-"""Manifests with patterns of pods, which are no pods."""
+"""Manifests with patterns that only look like pods."""
 
 
 def _places(node: Any, path: Place = ()) -> Iterator[Place]:
@@ -48,8 +48,8 @@ def _at(node: Any, path: Place) -> Any:
 
 
 @cache
-def homes() -> list[tuple[str, Place]]:
-    """Every place of a pod in the good manifests that have no privileges."""
+def pod_locations() -> list[tuple[str, Place]]:
+    """Return the paths of all pods in the good manifests of unprivileged workloads."""
     system = {name for name, config in SETTINGS["good"].items() if "systemWorkloads" in config}
     names = sorted(path.stem for path in GOOD.glob("*.yaml"))
     return [
@@ -60,19 +60,21 @@ def homes() -> list[tuple[str, Place]]:
     ]
 
 
-def _assert_refused(rule: str, good: list[Manifest], bad: list[Manifest], config: Manifest) -> None:
-    """Assert that a rule refuses a manifest, and not the good one."""
-    assert rule not in refusing(good, config)
-    assert rule in refusing(bad, config)
+def _assert_rejected(
+    rule: str, good: list[Manifest], bad: list[Manifest], config: Manifest
+) -> None:
+    """Assert that a rule rejects the bad manifests and accepts the good ones."""
+    assert rule not in rejecting_rules(good, config)
+    assert rule in rejecting_rules(bad, config)
 
 
-FEW = settings(max_examples=250, suppress_health_check=[HealthCheck.filter_too_much])
-HOMES = st.deferred(lambda: st.sampled_from(homes()))
+FEW_EXAMPLES = settings(max_examples=250, suppress_health_check=[HealthCheck.filter_too_much])
+POD_LOCATIONS = st.deferred(lambda: st.sampled_from(pod_locations()))
 
 
 def _weakened(data: st.DataObject, among: set[str] | None = None) -> tuple[Spec, Spec, str]:
-    """Draw a pod, the same pod without one protection, and the rule that must notice."""
-    name, place = data.draw(HOMES, label="pod")
+    """Draw a pod, the same pod without one protection, and the rule that must report it."""
+    name, place = data.draw(POD_LOCATIONS, label="pod")
     good = copy.deepcopy(_at(documents(name), place))
     bad = copy.deepcopy(good)
     container = data.draw(st.sampled_from(bad["containers"] + bad.get("initContainers", [])))
@@ -82,20 +84,20 @@ def _weakened(data: st.DataObject, among: set[str] | None = None) -> tuple[Spec,
     return good, bad, rule
 
 
-@FEW
+@FEW_EXAMPLES
 @given(st.data())
-def test_a_pod_without_one_protection_is_refused_in_every_kind(data: st.DataObject) -> None:
+def test_pod_without_one_protection_is_rejected_in_every_kind(data: st.DataObject) -> None:
     good, bad, rule = _weakened(data)
-    name, place = data.draw(HOMES, label="kind")
+    name, place = data.draw(POD_LOCATIONS, label="kind")
 
-    def moved(spec: Spec) -> list[Manifest]:
-        home: list[Manifest] = copy.deepcopy(documents(name))
-        kept = {key: value for key, value in _at(home, place).items() if key not in REPLACED}
-        _at(home, place[:-1])[place[-1]] = kept | spec
-        return home
+    def with_pod(spec: Spec) -> list[Manifest]:
+        documents_: list[Manifest] = copy.deepcopy(documents(name))
+        kept = {key: value for key, value in _at(documents_, place).items() if key not in REPLACED}
+        _at(documents_, place[:-1])[place[-1]] = kept | spec
+        return documents_
 
     config = SETTINGS["good"].get(name, {})
-    _assert_refused(rule, moved(good), moved(bad), config)
+    _assert_rejected(rule, with_pod(good), with_pod(bad), config)
 
 
 PLACES = [
@@ -107,34 +109,34 @@ PLACES = [
 
 
 def _put(path: str, value: Any) -> Any:
-    """Return an object with a value at a path, in which `*` becomes a list."""
+    """Return an object with a value at a path; each `*` in the path becomes a list."""
     for step in reversed(steps(path)):
         value = [value] if step == "*" else {step: value}
     return value
 
 
 def _stated(place: Pods, container_at: str | None, spec: Spec) -> Any:
-    """Return an object with a pod at a place of its kind; it may have one container elsewhere."""
+    """Return an object with a pod at a path of its kind, optionally with a separate container."""
     if container_at is not None:
         spec = _outer(spec) | _put(container_at, spec["containers"][0])
     return _put(place.at, spec)
 
 
-@FEW
+@FEW_EXAMPLES
 @given(st.data())
-def test_a_pod_without_one_protection_is_refused_in_every_registered_kind(
+def test_pod_without_one_protection_is_rejected_in_every_registered_kind(
     data: st.DataObject,
 ) -> None:
     record, place = data.draw(st.sampled_from(PLACES), label="place")
-    elsewhere = [path for path in place.containers if "idecar" not in path]
-    at = data.draw(st.sampled_from(elsewhere), label="container") if elsewhere else None
-    good, bad, rule = _weakened(data, STATED if elsewhere and place.partial else None)
-    # Tasks of Tekton have no tolerations; the object that runs them states these.
+    separate = [path for path in place.containers if "idecar" not in path]
+    at = data.draw(st.sampled_from(separate), label="container") if separate else None
+    good, bad, rule = _weakened(data, STATED if separate and place.partial else None)
+    # Tekton tasks have no tolerations; these are set in the object that runs the tasks.
     assume((record.group, rule) != ("tekton.dev", "gpu-toleration"))
-    # The place may have no field for what was removed.
+    # The kind may have no field for the removed protection.
     assume(_stated(place, at, bad) != _stated(place, at, good))
 
-    def moved(spec: Spec) -> list[Manifest]:
+    def with_pod(spec: Spec) -> list[Manifest]:
         version, kind = f"{record.group}/v1".lstrip("/"), record.kind.replace("*", "Any")
         metadata = {"name": "moved", "namespace": "team"}
         return [
@@ -142,14 +144,14 @@ def test_a_pod_without_one_protection_is_refused_in_every_registered_kind(
             | {"metadata": metadata}
         ]
 
-    _assert_refused(rule, moved(good), moved(bad), {})
+    _assert_rejected(rule, with_pod(good), with_pod(bad), {})
 
 
 SPEC = documents("kueue_indexed_job")[0]["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize(("record", "place"), PLACES, ids=lambda value: getattr(value, "at", ""))
-def test_a_privileged_container_is_refused_at_every_place_of_the_registry(
+def test_privileged_container_is_rejected_at_every_registered_path(
     record: WorkloadKind, place: Pods
 ) -> None:
     spec = copy.deepcopy(SPEC)
@@ -159,20 +161,20 @@ def test_a_privileged_container_is_refused_at_every_place_of_the_registry(
     for at in (None, *place.containers):
         stated = _stated(place, at, spec) if at != "" or place.at else {}
         manifest = {**stated, "apiVersion": version, "kind": kind, "metadata": metadata}
-        assert not stated or "not-privileged" in refusing([manifest], {}), at
+        assert not stated or "not-privileged" in rejecting_rules([manifest], {}), at
 
 
 @pytest.mark.parametrize("protection", PROTECTIONS)
-def test_each_protection_is_removed_from_some_good_pod(protection: str) -> None:
+def test_each_protection_can_be_removed_from_at_least_one_good_pod(protection: str) -> None:
     remove, rule = PROTECTIONS[protection]
-    for name, place in homes():
+    for name, place in pod_locations():
         bad = copy.deepcopy(documents(name))
         spec = _at(bad, place)
         config = SETTINGS["good"].get(name, {})
         if remove(spec, spec["containers"][0]):
-            _assert_refused(rule, documents(name), bad, config)
+            _assert_rejected(rule, documents(name), bad, config)
             return
-    raise AssertionError("no good manifest has it")
+    raise AssertionError("no good manifest has this protection")
 
 
 def _outer(spec: Spec) -> Spec:
@@ -184,22 +186,22 @@ GROUPS = st.sampled_from(["example.com/v1", "apps.example.com/v1", "batch.kruise
 KINDS = st.sampled_from(["Thing", "Deployment", "Job", "DaemonSet", "PyTorchJob", "Service"])
 SHAPES: dict[str, Callable[[Spec], Any]] = {
     "a pod": lambda spec: spec,
-    "a list by another name": lambda spec: {"units": spec["containers"]},
-    "containers by name": lambda spec: {item["name"]: item for item in spec["containers"]},
+    "a list with another name": lambda spec: {"units": spec["containers"]},
+    "containers keyed by name": lambda spec: {item["name"]: item for item in spec["containers"]},
     "one container": lambda spec: {"container": spec["containers"][0]},
     "an image": lambda spec: {"image": spec["containers"][0]["image"]},
 }
 
 
-@FEW
+@FEW_EXAMPLES
 @given(st.data())
-def test_a_pod_is_refused_in_every_invented_kind(data: st.DataObject) -> None:
+def test_pod_is_rejected_in_every_unknown_kind(data: st.DataObject) -> None:
     good, bad, _ = _weakened(data)
     shape = SHAPES[data.draw(st.sampled_from(sorted(SHAPES)), label="shape")]
-    holder = shape(data.draw(st.sampled_from([good, bad])))
+    value = shape(data.draw(st.sampled_from([good, bad])))
     for word in reversed(data.draw(st.lists(WORDS, min_size=1, max_size=5), label="place")):
-        holder = {word: holder} if data.draw(st.booleans()) else {word: [holder]}
+        value = {word: value} if data.draw(st.booleans()) else {word: [value]}
     version, kind = data.draw(GROUPS), data.draw(KINDS)
     metadata = {"name": "invented", "namespace": "team"}
-    manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, **holder}
-    assert "kind-known" in refusing([manifest], {})
+    manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, **value}
+    assert "kind-known" in rejecting_rules([manifest], {})

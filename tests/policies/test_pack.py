@@ -1,4 +1,4 @@
-"""The pack as the engine starts it: a program that serves gRPC and prints its port."""
+"""The policy pack as started by the engine: a gRPC server that prints its port."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ PACK = Path(__file__).parents[2] / "policies"
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Return the port of a pack that is served by a process."""
+    """Yield the port of a pack that runs in a separate process."""
     command = [sys.executable, PACK, "127.0.0.1:1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -30,14 +30,14 @@ def port() -> Iterator[int]:
             process.terminate()
 
 
-def test_the_served_pack_names_every_rule_and_takes_a_configuration(port: int) -> None:
+def test_served_pack_lists_every_rule_and_accepts_a_configuration(port: int) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         found = AnalyzerStub(channel).GetAnalyzerInfo(Empty(), timeout=60)
     assert found.name == NAME
     assert {rule.name for rule in RULES} <= {policy.name for policy in found.policies}
 
 
-def test_refuses_a_configuration_that_disables_every_rule(port: int) -> None:
+def test_pack_rejects_a_configuration_that_disables_every_rule(port: int) -> None:
     entries = {rule.name: analyzer_pb2.PolicyConfig(enforcementLevel=DISABLED) for rule in RULES}
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = AnalyzerStub(channel)
@@ -47,11 +47,11 @@ def test_refuses_a_configuration_that_disables_every_rule(port: int) -> None:
         stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries), timeout=60)
 
 
-def test_two_rules_of_one_name_are_refused() -> None:
+def test_two_rules_with_the_same_name_are_rejected() -> None:
     with pytest.raises(ValueError, match=f"two rules with the name {RULES[0].name}"):
         unique([*RULES, RULES[0]])
 
 
-def test_no_module_of_the_pack_has_the_name_of_one_of_the_standard_library() -> None:
-    """Tools that start the directory itself would import it instead."""
+def test_no_module_of_the_pack_shadows_a_standard_library_module() -> None:
+    """Tools that run in the directory of the pack would import the pack's module instead."""
     assert not {path.stem for path in PACK.glob("*.py")} & sys.stdlib_module_names

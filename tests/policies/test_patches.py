@@ -1,4 +1,4 @@
-"""Type tokens are ignored, and a patch that may create its object is treated as the object."""
+"""Type tokens are ignored, and patches that may create an object are evaluated as that object."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ def resource(api_version: str, kind: str, spec: Any) -> Manifest:
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def refusing_rules(token: str, manifest: Manifest, config: Manifest | None = None) -> set[str]:
-    """The names of the mandatory rules about a resource that refuse it under a type token."""
+def rejecting_rules(token: str, manifest: Manifest, config: Manifest | None = None) -> set[str]:
+    """Return the mandatory resource rules that reject a resource with the given type token."""
     binding = Binding()
     binding.configure(config or {})
     names = set()
@@ -42,7 +42,7 @@ def refusing_rules(token: str, manifest: Manifest, config: Manifest | None = Non
 
 def arguments(token: str, manifest: Manifest, config: Manifest | None) -> ResourceValidationArgs:
     props = proxy.unknown_checking_proxy(manifest)
-    return ResourceValidationArgs(token, props, "urn:of:it", "web", options(), None, config)
+    return ResourceValidationArgs(token, props, "urn:resource", "web", options(), None, config)
 
 
 def template(**pod: Any) -> Manifest:
@@ -65,8 +65,8 @@ PRIVILEGED_POD = resource(
         *("core/v1:ConfigMap", "example.com/v1:Unheard", "core/v1:PodPatch", "x"),
     ],
 )
-def test_a_type_token_hides_no_object(token: str) -> None:
-    rules = refusing_rules(f"kubernetes:{token}", PRIVILEGED_POD)
+def test_type_token_does_not_hide_the_real_kind(token: str) -> None:
+    rules = rejecting_rules(f"kubernetes:{token}", PRIVILEGED_POD)
     assert {"not-privileged", "no-host-namespaces", "image-tag-fixed"} <= rules
 
 
@@ -87,27 +87,27 @@ POD_PATCHES: list[tuple[str, Manifest]] = [
 
 @pytest.mark.parametrize("config", [{}, EXISTING], ids=["may be absent", "exists"])
 @pytest.mark.parametrize(("kind", "patch"), POD_PATCHES, ids=[kind for kind, _ in POD_PATCHES])
-def test_a_pod_without_containers_is_found_by_its_place(
+def test_pod_patch_without_containers_is_found_by_its_path(
     kind: str, patch: Manifest, config: Manifest
 ) -> None:
-    rules = refusing_rules(type_of(patch, "Patch"), patch, config)
+    rules = rejecting_rules(type_of(patch, "Patch"), patch, config)
     assert {"no-host-namespaces", "no-host-path"} <= rules
     assert ("manifest-readable" in rules) == (not config)
 
 
-def test_a_patch_that_makes_a_pod_root_is_refused() -> None:
+def test_patch_that_makes_a_pod_run_as_root_is_rejected() -> None:
     patch = resource("apps/v1", "Deployment", template(securityContext={"runAsUser": 0}))
-    assert refusing_rules(type_of(patch, "Patch"), patch, EXISTING) == {"run-as-non-root"}
+    assert rejecting_rules(type_of(patch, "Patch"), patch, EXISTING) == {"run-as-non-root"}
 
 
-def test_a_patch_that_may_create_a_job_is_the_whole_job() -> None:
+def test_patch_that_may_create_a_job_is_evaluated_like_the_complete_job() -> None:
     limits = {"nvidia.com/gpu": "8", "memory": "256Gi"}
     pod = {"restartPolicy": "Never", "containers": [{**CONTAINER, "resources": {"limits": limits}}]}
     patch = resource("batch/v1", "Job", {"parallelism": 4, "backoffLimit": 10, **template(**pod)})
-    whole = refusing_rules(type_of(patch), patch)
+    whole = rejecting_rules(type_of(patch), patch)
     assert {"shm-mounted", "training-scheduler", "training-queue-named", "run-as-non-root"} <= whole
-    assert refusing_rules(type_of(patch, "Patch"), patch) == whole
-    assert refusing_rules(type_of(patch, "Patch"), patch, EXISTING) == {"image-tag-fixed"}
+    assert rejecting_rules(type_of(patch, "Patch"), patch) == whole
+    assert rejecting_rules(type_of(patch, "Patch"), patch, EXISTING) == {"image-tag-fixed"}
 
 
 @pytest.mark.parametrize(
@@ -121,23 +121,23 @@ def test_a_patch_that_may_create_a_job_is_the_whole_job() -> None:
     ],
     ids=lambda patch: patch["kind"],
 )
-def test_a_patch_without_pods_is_refused_unless_the_object_exists(patch: Manifest) -> None:
-    assert "manifest-readable" in refusing_rules(type_of(patch, "Patch"), patch)
-    assert refusing_rules(type_of(patch, "Patch"), patch, EXISTING) == set()
+def test_patch_without_pods_is_rejected_unless_the_object_exists(patch: Manifest) -> None:
+    assert "manifest-readable" in rejecting_rules(type_of(patch, "Patch"), patch)
+    assert rejecting_rules(type_of(patch, "Patch"), patch, EXISTING) == set()
 
 
-def test_a_patch_of_an_existing_job_is_evaluated_on_what_it_sets() -> None:
+def test_only_the_fields_set_by_a_patch_of_an_existing_job_are_evaluated() -> None:
     spec = {"queue": "other", "minAvailable": 1, "maxRetry": 100_000}
     patch = resource("batch.volcano.sh/v1alpha1", "Job", spec)
-    rules = refusing_rules(type_of(patch, "Patch"), patch, EXISTING)
+    rules = rejecting_rules(type_of(patch, "Patch"), patch, EXISTING)
     assert rules == {"training-retries-bounded"}
 
 
 @pytest.mark.parametrize("manifest", manifests.whole_stack(), ids=lambda manifest: manifest["kind"])
-def test_a_patch_with_a_whole_good_object_passes(manifest: Manifest) -> None:
-    assert refusing_rules(type_of(manifest, "Patch"), manifest) == set()
+def test_patch_with_a_complete_good_object_passes(manifest: Manifest) -> None:
+    assert rejecting_rules(type_of(manifest, "Patch"), manifest) == set()
 
 
-def test_a_patch_of_metadata_passes() -> None:
+def test_patch_that_changes_only_metadata_passes() -> None:
     patch = changed(resource("v1", "Namespace", {}), ("metadata/labels", {"team": "vision"}))
-    assert refusing_rules(type_of(patch, "Patch"), patch) == set()
+    assert rejecting_rules(type_of(patch, "Patch"), patch) == set()

@@ -1,4 +1,4 @@
-"""No input makes a rule fail, and no remediation adds violations."""
+"""Property tests: no input crashes a rule, and remediations reduce the number of violations."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from policies.catalogue import RULES
 from policies.resources import Resource
 from policies.values import UNKNOWN
 from policies.views import Stack, View
-from tests.policies.harness import judge, remediate
+from tests.policies.harness import evaluate_rule, remediate
 from tests.unicode import ALPHABET
 
 WORDS = [
@@ -75,7 +75,7 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(manifests(), max_size=3))
-def test_no_rule_crashes(stack: list[dict[str, Any]]) -> None:
+def test_rules_never_crash(stack: list[dict[str, Any]]) -> None:
     views = [View(Resource(f"kubernetes:{m['apiVersion']}:{m['kind']}", m)) for m in stack]
     for rule in RULES:
         config = rule.configure({})
@@ -86,17 +86,17 @@ def test_no_rule_crashes(stack: list[dict[str, Any]]) -> None:
         assert all(violation.text for violation in found)
 
 
-def known(value: Any) -> bool:
+def has_no_unknown_value(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(known(item) for item in value.values())
+        return all(has_no_unknown_value(item) for item in value.values())
     if isinstance(value, list):
-        return all(known(item) for item in value)
+        return all(has_no_unknown_value(item) for item in value)
     return value is not UNKNOWN
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(PODS.filter(known))
-def test_a_remediation_that_changes_something_leaves_less_to_report(pod: dict[str, Any]) -> None:
+@given(PODS.filter(has_no_unknown_value))
+def test_remediation_that_changes_a_manifest_reduces_the_violations(pod: dict[str, Any]) -> None:
     manifest = {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
@@ -106,4 +106,4 @@ def test_a_remediation_that_changes_something_leaves_less_to_report(pod: dict[st
     for rule in RULES:
         repaired = remediate(rule.name, manifest) if rule.remedy else None
         if repaired is not None:
-            assert len(judge(rule.name, repaired)) < len(judge(rule.name, manifest))
+            assert len(evaluate_rule(rule.name, repaired)) < len(evaluate_rule(rule.name, manifest))

@@ -1,4 +1,4 @@
-"""Formats of reports, and the threshold from which a finding fails the check."""
+"""Report formats, and the severity threshold from which findings fail the check."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ RULE_LEVELS = {"not-privileged": "mandatory", "image-digest-pinned": "advisory"}
 def check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Checks a Pod with one critical mandatory and one medium advisory finding."""
+    """Return a check of a Pod with a critical mandatory and a medium advisory finding."""
     monkeypatch.chdir(tmp_path)
 
     def run(*options: str, text: str = POD, **config: Any) -> tuple[int, str]:
@@ -54,7 +54,7 @@ def check(
         ("low", {"not-privileged": "disabled"}, 1),
     ],
 )
-def test_the_threshold_decides_the_exit_status(
+def test_severity_threshold_determines_the_exit_status(
     check: Any, threshold: str, levels: dict[str, str], expected: int
 ) -> None:
     status, out = check("--fail-on", threshold, "--format", "json", **levels)
@@ -62,7 +62,7 @@ def test_the_threshold_decides_the_exit_status(
     assert json.loads(out)["summary"]["failed"] == bool(expected)
 
 
-def test_exempted_violations_never_reach_the_threshold(check: Any) -> None:
+def test_exempted_violations_never_fail_the_check(check: Any) -> None:
     entry = {
         "workload": "ml/Pod/shell",
         "rules": list(RULE_LEVELS),
@@ -88,7 +88,7 @@ def test_verbose_reports_list_passed_rules(check: Any) -> None:
     assert "::notice title=passed::shm-not-from-host" in out
 
 
-def test_junit_has_a_case_for_every_rule(check: Any) -> None:
+def test_junit_report_has_a_test_case_for_every_rule(check: Any) -> None:
     status, out = check("--format", "junit")
     assert status == 1
     suite = ET.fromstring(out)  # noqa: S314 - our own output
@@ -107,13 +107,13 @@ def test_junit_has_a_case_for_every_rule(check: Any) -> None:
     assert len(skipped) == int(suite.attrib["skipped"]) == len(RULES) - 3
 
 
-def test_junit_replaces_characters_that_xml_forbids(check: Any) -> None:
+def test_junit_report_replaces_characters_that_xml_forbids(check: Any) -> None:
     text = POD.replace("name: shell", 'name: "she\\x01ll"')
     _, out = check("--format", "junit", text=text)
     ET.fromstring(out)  # noqa: S314 - our own output
 
 
-def test_github_annotations_name_file_line_and_rule(check: Any) -> None:
+def test_github_annotations_contain_file_line_and_rule(check: Any) -> None:
     status, out = check("--format", "github")
     assert status == 1
     warning, error, *rest = out.splitlines()
@@ -123,14 +123,14 @@ def test_github_annotations_name_file_line_and_rule(check: Any) -> None:
     assert rest[0].startswith("1 objects, 3 rules")
 
 
-def test_github_annotations_escape_text_of_manifests(check: Any) -> None:
+def test_github_annotations_escape_text_from_manifests(check: Any) -> None:
     text = POD.replace("name: shell", 'name: "a%\\n::error::b"')
     _, out = check("--format", "github", text=text)
     assert "a%25%0A::error::b" in out
     assert not [line for line in out.splitlines() if line.startswith("::error::")]
 
 
-def test_openreports_lists_results_of_every_kind(check: Any) -> None:
+def test_openreports_report_lists_all_types_of_results(check: Any) -> None:
     _, out = check("--format", "openreports")
     report = json.loads(out)
     assert (report["apiVersion"], report["kind"]) == ("openreports.io/v1alpha1", "Report")

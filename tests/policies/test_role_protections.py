@@ -1,4 +1,4 @@
-"""Fields that the role of pods requires cannot be omitted from any good manifest."""
+"""Fields required by the role of a pod cannot be removed from any good manifest."""
 
 import copy
 from collections.abc import Callable
@@ -11,22 +11,22 @@ from policies.resources import Resource
 from policies.settings import RoleConfig
 from tests.policies.harness import Manifest, type_of
 from tests.policies.test_cases import SETTINGS
-from tests.policies.ways.way import GOOD, documents, refusing
+from tests.policies.ways.way import GOOD, documents, rejecting_rules
 
-Chosen = Callable[[str, Any], bool]
+Selector = Callable[[str, Any], bool]
 NAMES = sorted(path.stem for path in GOOD.glob("*.yaml"))
 
 
-def without(node: Any, chosen: Chosen) -> Any:
-    """Return a copy without the fields, and the items of lists, that are chosen."""
+def without(node: Any, selected: Selector) -> Any:
+    """Return a copy without the selected fields and list items."""
     if isinstance(node, dict):
-        return {k: without(v, chosen) for k, v in node.items() if not chosen(k, v)}
+        return {k: without(v, selected) for k, v in node.items() if not selected(k, v)}
     if isinstance(node, list):
-        return [without(item, chosen) for item in node if not chosen("", item)]
+        return [without(item, selected) for item in node if not selected("", item)]
     return copy.deepcopy(node)
 
 
-def field(*names: str) -> Chosen:
+def field(*names: str) -> Selector:
     return lambda key, _: key in names
 
 
@@ -45,15 +45,15 @@ def role(manifest: Manifest) -> set[str]:
 
 
 def cases(
-    role_of_pods: str, chosen: Chosen, rules: str, *exceptions: str
-) -> list[tuple[str, Chosen, set[str]]]:
-    """Return the good manifests with a role from which something can be removed."""
+    role_of_pods: str, selected: Selector, rules: str, *exceptions: str
+) -> list[tuple[str, Selector, set[str]]]:
+    """Return the good manifests with the role that contain at least one selected field."""
     return [
-        (name, chosen, set(rules.split()))
+        (name, selected, set(rules.split()))
         for name in NAMES
         if name not in exceptions
         and any(role_of_pods in role(item) for item in documents(name))
-        and without(documents(name), chosen) != documents(name)
+        and without(documents(name), selected) != documents(name)
     ]
 
 
@@ -61,14 +61,14 @@ SUPPLIED = (
     *("dynamo_components", "kserve_model_format", "ray_service"),
     *("llmisvc_data_parallel", "llmisvc_prefill_decode", "llmisvc_single_gpu"),
 )
-"""Manifests of kinds whose controller adds the probes."""
+"""Manifests of kinds whose controllers add the probes."""
 CASES = [
-    # Kueue admits them; their pods use the default scheduler as well.
+    # Kueue admits these workloads, so their pods may use the default scheduler.
     *cases(
         "training", field("schedulerName"), "training-scheduler", "app_wrapper", "g16_kueue_job"
     ),
     *cases("training", queue, "training-queue-named training-pod-group-whole"),
-    *cases("training", shared_memory, "shm-mounted", "xgboost_job"),  # It has no GPU.
+    *cases("training", shared_memory, "shm-mounted", "xgboost_job"),  # no GPUs
     *(
         (name, shared_memory, {"shm-mounted"})
         for name in ("vllm_tensor_parallel", "vllm_multi_node", "sglang_rdma", "lws_sglang")
@@ -78,9 +78,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen", "rules"), CASES, ids=[f"{name}-{min(rules)}" for name, _, rules in CASES]
+    ("name", "selected", "rules"), CASES, ids=[f"{name}-{min(rules)}" for name, _, rules in CASES]
 )
-def test_fields_required_by_a_role_cannot_be_omitted(
-    name: str, chosen: Chosen, rules: set[str]
+def test_manifest_without_a_field_required_by_its_role_is_rejected(
+    name: str, selected: Selector, rules: set[str]
 ) -> None:
-    assert rules & refusing(without(documents(name), chosen), SETTINGS["good"].get(name, {}))
+    assert rules & rejecting_rules(
+        without(documents(name), selected), SETTINGS["good"].get(name, {})
+    )

@@ -1,4 +1,4 @@
-"""Every rule: good manifests pass, bad ones are named, unknown values are not evaluated."""
+"""Checks of every rule with good, bad and unknown values."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from policies.views import Stack, View
 from tests.policies import manifests
 from tests.policies.case import Case
 from tests.policies.cases import CASES
-from tests.policies.harness import REMOVED, UNKNOWN_VALUE, changed, judge, type_of
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, changed, evaluate_rule, type_of
 
 NAMES = [rule.name for rule in RULES]
 STRICT = {
@@ -28,15 +28,15 @@ STRICT = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_good_stack_passes(name: str) -> None:
-    assert judge(name, *manifests.whole_stack(), config=STRICT.get(name)) == []
+def test_good_stack_passes_every_rule(name: str) -> None:
+    assert evaluate_rule(name, *manifests.whole_stack(), config=STRICT.get(name)) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
-def test_a_bad_stack_is_refused_with_path_value_and_remedy(case: Case) -> None:
-    messages = judge(case.rule, *case.stack(), config=case.config)
+def test_violation_is_reported_with_path_value_and_remediation(case: Case) -> None:
+    messages = evaluate_rule(case.rule, *case.stack(), config=case.config)
     assert messages
-    for words in case.says:
+    for words in case.reports:
         assert words in messages[0]
 
 
@@ -44,7 +44,7 @@ def test_every_rule_has_fixtures() -> None:
     assert {case.rule for case in CASES} == {rule.name for rule in RULES}
 
 
-def test_rule_names_are_unique_and_every_rule_is_described() -> None:
+def test_rules_have_unique_names_and_complete_descriptions() -> None:
     assert len(set(NAMES)) == len(NAMES)
     for rule in RULES:
         assert rule.check.__doc__, rule.name
@@ -52,17 +52,17 @@ def test_rule_names_are_unique_and_every_rule_is_described() -> None:
         assert rule.remediation.endswith((".", '"'))
 
 
-def places(value: Any, steps: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every value below a value, deepest last."""
+def paths(value: Any, steps: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of all nested values, parents first."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
         yield (*steps, key)
         if isinstance(item, dict | list):
-            yield from places(item, (*steps, key))
+            yield from paths(item, (*steps, key))
 
 
 def unknown_at(manifest: Any, steps: tuple[Any, ...]) -> Any:
-    """Return a copy in which the value at one path is unknown."""
+    """Return a copy in which the value at the path is unknown."""
     head, *rest = steps
     inner = unknown_at(manifest[head], tuple(rest)) if rest else UNKNOWN
     copied = manifest.copy()
@@ -71,8 +71,8 @@ def unknown_at(manifest: Any, steps: tuple[Any, ...]) -> Any:
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """A good stack in which the value at one path of a manifest is unknown."""
+class PartlyUnknownStack:
+    """A good stack in which the value at one path in a manifest is unknown."""
 
     kind: str
     steps: tuple[Any, ...]
@@ -86,29 +86,32 @@ class Doubt:
 
 
 @cache
-def doubts() -> list[Doubt]:
-    """Return a stack for every path; all rules share what they derive from it."""
+def partly_unknown_stacks() -> list[PartlyUnknownStack]:
+    """Return one stack for every path. The stacks are cached because all rules evaluate them."""
     stack = [View(Resource(type_of(item), item)) for item in manifests.whole_stack()]
     found = []
     for index, view in enumerate(stack):
         manifest = view.resource.properties
-        for steps in places(manifest):
+        for steps in paths(manifest):
             unknown = View(Resource(type_of(manifest), unknown_at(manifest, steps)))
             others = Stack([*stack[:index], unknown, *stack[index + 1 :]])
-            found.append(Doubt(manifest["kind"], steps, unknown, others))
+            found.append(PartlyUnknownStack(manifest["kind"], steps, unknown, others))
     return found
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_an_unknown_value_anywhere_is_never_a_violation(rule: Rule[Any]) -> None:
+def test_unknown_value_at_any_path_is_never_a_violation(rule: Rule[Any]) -> None:
     config = rule.configure(STRICT.get(rule.name, {}))
-    for doubt in doubts():
-        assert doubt.violations(rule, config) == [], (doubt.kind, doubt.steps)
+    for partly_unknown in partly_unknown_stacks():
+        assert partly_unknown.violations(rule, config) == [], (
+            partly_unknown.kind,
+            partly_unknown.steps,
+        )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
-def test_an_unknown_image_and_environment_silence_nothing(case: Case) -> None:
-    """Unknown in a preview are usually the digest of an image or another stack's output."""
+def test_unknown_image_and_environment_do_not_hide_other_violations(case: Case) -> None:
+    """During a preview, image digests and outputs of other stacks are usually unknown."""
     stack = case.stack()
     for manifest in stack:
         if manifest["kind"] == "Job" and not case.rule.startswith(("image-", "no-literal")):
@@ -117,10 +120,10 @@ def test_an_unknown_image_and_environment_silence_nothing(case: Case) -> None:
                     if container is not None:
                         container["image"] = UNKNOWN_VALUE
                         container["env"] = [{"name": "RUN", "value": UNKNOWN_VALUE}]
-    assert judge(case.rule, *stack, config=case.config)
+    assert evaluate_rule(case.rule, *stack, config=case.config)
 
 
-def test_a_bad_value_that_is_unknown_is_not_evaluated() -> None:
+def test_unknown_gpu_limit_and_queue_are_not_violations() -> None:
     container = "spec/tasks/0/template/spec/containers/0"
     job = changed(
         manifests.volcano_job(),
@@ -130,9 +133,9 @@ def test_a_bad_value_that_is_unknown_is_not_evaluated() -> None:
     )
     for rule in RULES:
         stack = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
-        assert judge(rule.name, *stack, job) == [], rule.name
+        assert evaluate_rule(rule.name, *stack, job) == [], rule.name
 
 
-def test_plain_data_and_proxies_are_evaluated_alike() -> None:
+def test_plain_data_is_not_changed_by_the_conversion() -> None:
     job = manifests.volcano_job()
     assert plain(job) == job

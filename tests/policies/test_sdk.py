@@ -1,4 +1,4 @@
-"""The pack starts only with an SDK whose internals it knows."""
+"""The pack starts only with a supported version of the Pulumi policy SDK."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def test_the_installed_version_is_supported() -> None:
     sdk.check()
 
 
-def test_the_range_of_versions_is_the_one_in_pyproject() -> None:
+def test_supported_version_range_matches_pyproject() -> None:
     project: Manifest = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     (wanted,) = project["project"]["optional-dependencies"]["policies"]
     oldest, below = (".".join(map(str, numbers)) for numbers in (sdk.OLDEST, sdk.BELOW))
@@ -26,13 +26,13 @@ def test_the_range_of_versions_is_the_one_in_pyproject() -> None:
 
 
 @pytest.mark.parametrize("found", ["1.20.9", "1.22.0", "2.0.0"])
-def test_refuses_other_versions(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_sdk_versions_are_rejected(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdk, "version", lambda _: found)
     with pytest.raises(SystemExit, match=rf"found pulumi-policy {found}.* install pulumi-policy>="):
         sdk.check()
 
 
-def test_names_missing_and_changed_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_missing_and_changed_sdk_internals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(policy._PolicyAnalyzerServicer, "_get_policy_config")
     monkeypatch.setattr(proxy, "unknown_checking_proxy", lambda values, cache: values)
     with pytest.raises(SystemExit) as exit_info:
@@ -43,14 +43,14 @@ def test_names_missing_and_changed_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "policy:_PolicyAnalyzerServicer.Analyze" not in text
 
 
-def test_refuses_proxies_that_cannot_be_unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdk_whose_proxies_cannot_be_unwrapped_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "unknown_checking_proxy", lambda values: dict.fromkeys(values))
     with pytest.raises(SystemExit, match="whose properties cannot be unwrapped"):
         sdk.check()
 
 
-def test_the_pack_reports_the_problem_at_start(tmp_path: Path) -> None:
-    # A package that shadows the installed one, as a newer version would.
+def test_pack_reports_an_unsupported_sdk_at_startup(tmp_path: Path) -> None:
+    # This package shadows the installed SDK and pretends to be a newer version.
     (tmp_path / "pulumi_policy-9.9.9.dist-info").mkdir()
     metadata = tmp_path / "pulumi_policy-9.9.9.dist-info" / "METADATA"
     metadata.write_text("Metadata-Version: 2.1\nName: pulumi-policy\nVersion: 9.9.9\n")

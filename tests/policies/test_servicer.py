@@ -1,4 +1,4 @@
-"""The answers of the pack are those of the SDK's servicer, with one conversion per resource."""
+"""The pack's servicer responds like the SDK's servicer, but converts each resource only once."""
 
 from typing import Any
 
@@ -20,26 +20,26 @@ from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, ty
 
 @pytest.fixture
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The messages that were converted to plain data."""
+    """Return the list of messages that have been converted to plain data."""
     messages: list[Any] = []
 
-    def counted(value: Any) -> Any:
+    def counting_plain(value: Any) -> Any:
         if isinstance(value, Properties):
             messages.append(value)
         return plain(value)
 
-    monkeypatch.setattr(binding, "plain", counted)
+    monkeypatch.setattr(binding, "plain", counting_plain)
     return messages
 
 
-def ours() -> Any:
+def pack_servicer() -> Any:
     bound = Binding()
     listener, policies = bound.configure, bound.policies(RULES)
     return Servicer(listener, "pack", "1", policies, EnforcementLevel.MANDATORY)
 
 
-def sdks() -> Any:
-    """The servicer of the SDK, with the same policies."""
+def sdk_servicer() -> Any:
+    """Return the servicer from the SDK, with the same policies."""
     servicer: Any = sdk._PolicyAnalyzerServicer
     return servicer("pack", "1", Binding().policies(RULES), EnforcementLevel.MANDATORY)
 
@@ -61,29 +61,29 @@ def bad_job() -> Manifest:
     return changed(manifests.volcano_job(), *edits)
 
 
-def test_a_resource_is_converted_once_for_all_rules(converted: list[Any]) -> None:
-    ours().Analyze(request(bad_job()), None)
+def test_resource_is_converted_once_for_all_rules(converted: list[Any]) -> None:
+    pack_servicer().Analyze(request(bad_job()), None)
     assert len(converted) == 1
 
 
-def test_a_stack_is_converted_once_for_all_rules(converted: list[Any]) -> None:
+def test_stack_is_converted_once_for_all_rules(converted: list[Any]) -> None:
     resources = [
         proto.AnalyzerResource(
             type=type_of(item), properties=properties(item), urn=f"urn:{index}", name="a"
         )
         for index, item in enumerate(manifests.whole_stack())
     ]
-    ours().AnalyzeStack(proto.AnalyzeStackRequest(resources=resources), None)
+    pack_servicer().AnalyzeStack(proto.AnalyzeStackRequest(resources=resources), None)
     assert len(converted) == len(resources)
 
 
-def test_what_was_checked_before_is_not_decoded_again_for_the_stack(converted: list[Any]) -> None:
-    checker, manifest = ours(), manifests.volcano_job()
-    checker.Analyze(request(manifest), None)
+def test_resource_is_not_converted_again_for_the_stack_rules(converted: list[Any]) -> None:
+    servicer, manifest = pack_servicer(), manifests.volcano_job()
+    servicer.Analyze(request(manifest), None)
     resource = proto.AnalyzerResource(
         type=type_of(manifest), properties=properties(manifest), urn="urn:a", name="a"
     )
-    checker.AnalyzeStack(proto.AnalyzeStackRequest(resources=[resource]), None)
+    servicer.AnalyzeStack(proto.AnalyzeStackRequest(resources=[resource]), None)
     assert len(converted) == 1
 
 
@@ -102,37 +102,37 @@ STACK = {str(index): item for index, item in enumerate(manifests.whole_stack())}
         {"secret": SECRET, "list": [SECRET]},
     ],
 )
-def test_plain_data_are_the_same_as_by_way_of_the_sdk(values: Manifest) -> None:
+def test_plain_data_is_the_same_as_with_the_conversion_of_the_sdk(values: Manifest) -> None:
     struct = properties(values)
     by_sdk = deserialize.deserialize_properties(json_format.MessageToDict(struct))
     proxied = proxy.unknown_checking_proxy(by_sdk)
     assert plain(Properties(struct)) == plain(proxied)
 
 
-def test_assets_are_no_data() -> None:
+def test_assets_are_not_expanded_as_data() -> None:
     assert isinstance(plain(Properties(properties({"a": ASSET})))["a"], str)
 
 
-def test_a_remediation_works_on_what_was_put_off(converted: list[Any]) -> None:
+def test_remediation_works_with_lazily_converted_properties(converted: list[Any]) -> None:
     level = proto.PolicyConfig(enforcementLevel=proto.REMEDIATE)
-    checker = ours()
+    servicer = pack_servicer()
     config = proto.ConfigureAnalyzerRequest(policyConfig={"gpu-toleration": level})
-    checker.Configure(config, None)
+    servicer.Configure(config, None)
     secret = changed(bad_job(), (f"{POD}/containers/0/env/0/value", SECRET))
-    (found,) = checker.Remediate(request(secret), None).remediations
+    (found,) = servicer.Remediate(request(secret), None).remediations
     repaired = json_format.MessageToDict(found.properties)
     pod = repaired["spec"]["tasks"][0]["template"]["spec"]
     assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
     assert pod["containers"][0]["env"][0]["value"] == SECRET
 
 
-def test_the_answer_is_that_of_the_sdks_servicer() -> None:
-    expected = sdks().Analyze(request(bad_job()), None)
+def test_response_for_a_resource_is_the_same_as_from_the_sdk_servicer() -> None:
+    expected = sdk_servicer().Analyze(request(bad_job()), None)
     assert expected.diagnostics
-    assert ours().Analyze(request(bad_job()), None) == expected
+    assert pack_servicer().Analyze(request(bad_job()), None) == expected
 
 
-def test_the_answer_about_the_stack_is_that_of_the_sdks_servicer() -> None:
+def test_response_for_the_stack_is_the_same_as_from_the_sdk_servicer() -> None:
     resources = [
         proto.AnalyzerResource(
             type=type_of(item), properties=properties(item), urn=f"urn:{index}", name="a"
@@ -140,26 +140,26 @@ def test_the_answer_about_the_stack_is_that_of_the_sdks_servicer() -> None:
         for index, item in enumerate([manifests.volcano_job(), manifests.deployment()])
     ]
     stack = proto.AnalyzeStackRequest(resources=resources)
-    expected = sdks().AnalyzeStack(stack, None)
+    expected = sdk_servicer().AnalyzeStack(stack, None)
     assert expected.diagnostics
-    assert ours().AnalyzeStack(stack, None) == expected
+    assert pack_servicer().AnalyzeStack(stack, None) == expected
 
 
-def test_levels_of_the_configuration_apply() -> None:
+def test_configured_enforcement_levels_are_applied() -> None:
     levels = {"gpu-counts-whole": proto.ADVISORY, "gpu-toleration": proto.DISABLED}
     config = {name: proto.PolicyConfig(enforcementLevel=level) for name, level in levels.items()}
     request_ = proto.ConfigureAnalyzerRequest(policyConfig=config)
-    answers = []
-    for checker in (ours(), sdks()):
-        checker.Configure(request_, None)
-        answers.append(checker.Analyze(request(bad_job()), None))
-    found = {one.policyName: one.enforcementLevel for one in answers[0].diagnostics}
+    responses = []
+    for servicer in (pack_servicer(), sdk_servicer()):
+        servicer.Configure(request_, None)
+        responses.append(servicer.Analyze(request(bad_job()), None))
+    found = {one.policyName: one.enforcementLevel for one in responses[0].diagnostics}
     assert found["gpu-counts-whole"] == proto.ADVISORY
     assert "gpu-toleration" not in found
-    assert answers[0] == answers[1]
+    assert responses[0] == responses[1]
 
 
-def test_a_configuration_that_disables_every_rule_is_refused() -> None:
+def test_servicer_rejects_a_configuration_that_disables_every_rule() -> None:
     disabled = proto.PolicyConfig(enforcementLevel=proto.DISABLED)
     config = {rule.name: disabled for rule in RULES}
     messages: list[str] = []
@@ -168,14 +168,14 @@ def test_a_configuration_that_disables_every_rule_is_refused() -> None:
         def abort(self, code: Any, message: str) -> None:
             messages.append(message)
 
-    ours().Configure(proto.ConfigureAnalyzerRequest(policyConfig=config), Context())
+    pack_servicer().Configure(proto.ConfigureAnalyzerRequest(policyConfig=config), Context())
     assert "disable" in messages[0]
 
 
-def test_one_resource_is_not_taken_for_the_next(converted: list[Any]) -> None:
-    checker = ours()
-    bad = checker.Analyze(request(bad_job()), None).diagnostics
-    good = checker.Analyze(request(manifests.volcano_job()), None).diagnostics
-    again = checker.Analyze(request(bad_job()), None).diagnostics
+def test_consecutive_resources_are_evaluated_separately(converted: list[Any]) -> None:
+    servicer = pack_servicer()
+    bad = servicer.Analyze(request(bad_job()), None).diagnostics
+    good = servicer.Analyze(request(manifests.volcano_job()), None).diagnostics
+    again = servicer.Analyze(request(bad_job()), None).diagnostics
     assert good == []
     assert len(bad) == len(again) > 0

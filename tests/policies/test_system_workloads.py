@@ -1,4 +1,4 @@
-"""Addresses of objects, and the list of system workloads for the whole pack."""
+"""Object addresses, and the system workloads configured for the whole pack."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def daemon_set(version: str = "apps/v1") -> Manifest:
     }
 
 
-def refusing_rules(manifest: Manifest, config: dict[str, Any]) -> set[str]:
+def rejecting_rules(manifest: Manifest, config: dict[str, Any]) -> set[str]:
     documents = [Document("-", manifest, None)]
     found = evaluate(documents, configure(config, RULES), whole_stack=False)
     return {finding.rule for finding in found if finding.mandatory}
@@ -54,31 +54,31 @@ def refusing_rules(manifest: Manifest, config: dict[str, Any]) -> set[str]:
         ("EVIL.k8s.io.example.com/v1", "gpu-system/DaemonSet.evil.k8s.io.example.com/plugin"),
     ],
 )
-def test_only_kinds_of_kubernetes_have_addresses_without_a_group(
+def test_only_built_in_kinds_have_addresses_without_an_api_group(
     version: str, address: str
 ) -> None:
     manifest = daemon_set(version)
     assert Resource(type_of(manifest), manifest).address == address
 
 
-def test_a_shared_system_workload_is_exempt_from_every_rule_about_nodes() -> None:
-    assert refusing_rules(daemon_set(), {}) >= RULES_OF_NODES
-    assert not refusing_rules(daemon_set(), SYSTEM) & RULES_OF_NODES
+def test_shared_system_workload_is_exempt_from_all_node_rules() -> None:
+    assert rejecting_rules(daemon_set(), {}) >= RULES_OF_NODES
+    assert not rejecting_rules(daemon_set(), SYSTEM) & RULES_OF_NODES
 
 
-def test_a_custom_resource_of_the_same_kind_and_name_is_not_exempt() -> None:
-    assert refusing_rules(daemon_set("apps.kruise.io/v1alpha1"), SYSTEM) >= RULES_OF_NODES
+def test_custom_resource_with_the_same_kind_and_name_is_not_exempt() -> None:
+    assert rejecting_rules(daemon_set("apps.kruise.io/v1alpha1"), SYSTEM) >= RULES_OF_NODES
 
 
-def test_a_rule_keeps_its_own_system_workloads_next_to_the_shared_ones() -> None:
+def test_system_workloads_of_a_rule_are_added_to_the_shared_ones() -> None:
     config = {"not-privileged": {"systemWorkloads": [ADDRESS]}}
     shared = {"systemWorkloads": {"workloads": ["other/DaemonSet/agent"]}}
-    assert "not-privileged" not in refusing_rules(daemon_set(), config | shared)
-    assert "no-host-path" in refusing_rules(daemon_set(), config | shared)
+    assert "not-privileged" not in rejecting_rules(daemon_set(), config | shared)
+    assert "no-host-path" in rejecting_rules(daemon_set(), config | shared)
 
 
 @pytest.mark.parametrize("value", [[ADDRESS], {"workloads": ADDRESS}, {"workload": [ADDRESS]}])
-def test_a_wrong_list_is_refused_with_its_key(value: Any) -> None:
+def test_error_names_the_key_of_an_invalid_system_workload_list(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="systemWorkloads"):
         configure({"systemWorkloads": value}, RULES)
 
@@ -90,21 +90,21 @@ def gpu_findings(config: dict[str, Any]) -> set[str]:
     manifest = daemon_set()
     container = manifest["spec"]["template"]["spec"]["containers"][0]
     container["resources"] = {"limits": {"example.com/card-a": 1}}
-    return {rule for rule in refusing_rules(manifest, config) if rule.startswith("gpu-")}
+    return {rule for rule in rejecting_rules(manifest, config) if rule.startswith("gpu-")}
 
 
-def test_devices_of_the_cluster_are_no_accelerators_for_any_rule() -> None:
+def test_other_devices_of_the_cluster_are_not_accelerators_for_any_rule() -> None:
     assert gpu_findings({}) >= {"gpu-memory-guaranteed", "gpu-cpu-requested"}
     assert not gpu_findings({"cluster": {"otherDevices": CARDS}})
 
 
-def test_a_rule_keeps_its_own_devices_next_to_those_of_the_cluster() -> None:
+def test_other_devices_of_a_rule_are_added_to_those_of_the_cluster() -> None:
     config = {"gpu-cpu-requested": {"otherDevices": CARDS}, "cluster": {"otherDevices": ["a/b"]}}
     assert "gpu-cpu-requested" not in gpu_findings(config)
     assert "gpu-memory-guaranteed" in gpu_findings(config)
 
 
-def test_a_wrong_description_of_the_cluster_is_refused_with_its_key() -> None:
+def test_error_names_the_key_of_an_invalid_cluster_setting() -> None:
     with pytest.raises(ConfigurationError, match=r"cluster\.queueSystems"):
         configure({"cluster": {"queueSystems": ["slurm"]}}, RULES)
 
@@ -122,13 +122,13 @@ def messages(config: Manifest) -> list[str]:
     return found
 
 
-def test_the_engine_applies_the_shared_list() -> None:
+def test_engine_policies_apply_the_shared_system_workloads() -> None:
     assert messages({})
     assert messages(SYSTEM) == []
 
 
 @pytest.mark.parametrize(("key", "policy"), [("cluster", 2), ("systemWorkloads", 1)])
-def test_the_engine_reports_a_wrong_setting_of_the_pack(key: str, policy: int) -> None:
+def test_engine_policies_report_an_invalid_pack_setting(key: str, policy: int) -> None:
     binding = Binding()
     binding.configure({key: {"unknown": 1}})
     found: list[str] = []
@@ -137,8 +137,8 @@ def test_the_engine_reports_a_wrong_setting_of_the_pack(key: str, policy: int) -
         found.append(message)
 
     root = {"apiVersion": "v1", "kind": "Stack"}
-    arguments_of_root = arguments(root)
-    arguments_of_root.resource_type = "pulumi:pulumi:Stack"
+    root_arguments = arguments(root)
+    root_arguments.resource_type = "pulumi:pulumi:Stack"
     reporting: Any = binding.configuration_policies()[policy]
-    reporting.validate(arguments_of_root, report)
+    reporting.validate(root_arguments, report)
     assert f"{key}.unknown" in found[0]

@@ -5,7 +5,7 @@ from policies.properties import plain
 from policies.values import UNKNOWN, Node
 
 
-def test_proxies_become_plain_data_with_unknown_leaves() -> None:
+def test_proxies_are_converted_to_plain_data_with_unknown_leaves() -> None:
     props = proxy.unknown_checking_proxy(
         {
             "image": proxy.UNKNOWN_STRING_VALUE,
@@ -18,7 +18,7 @@ def test_proxies_become_plain_data_with_unknown_leaves() -> None:
     }
 
 
-def test_every_kind_of_unknown_is_recognised() -> None:
+def test_every_unknown_value_of_the_sdk_is_recognized() -> None:
     names = [name for name in vars(proxy) if name.startswith("UNKNOWN_")]
     assert len(names) == 7
     assert all(plain(getattr(proxy, name)) is UNKNOWN for name in names)
@@ -28,13 +28,13 @@ def test_secrets_are_unwrapped() -> None:
     assert plain({"a": Secret("x"), "b": [Secret({"c": 1})]}) == {"a": "x", "b": [{"c": 1}]}
 
 
-def test_the_proxies_of_a_remediation_are_read_too() -> None:
+def test_proxies_passed_to_a_remediation_are_converted() -> None:
     secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "x"}
     props = deserialize_properties({"a": secret, "b": [proxy.UNKNOWN_STRING_VALUE]}, True)
     assert plain(props) == {"a": "x", "b": [UNKNOWN]}
 
 
-def test_a_path_is_written_as_in_a_manifest() -> None:
+def test_path_is_formatted_as_in_a_manifest() -> None:
     node = Node({"spec": {"containers": [{"limits": {"nvidia.com/gpu": 1}}]}})
     gpu = node["spec"]["containers"][0]["limits"]["nvidia.com/gpu"]
     assert gpu.value == 1
@@ -42,7 +42,7 @@ def test_a_path_is_written_as_in_a_manifest() -> None:
     assert gpu.steps == ("spec", "containers", 0, "limits", "nvidia.com/gpu")
 
 
-def test_reading_never_fails_and_below_unknown_everything_is_unknown() -> None:
+def test_missing_values_are_absent_and_values_below_an_unknown_are_unknown() -> None:
     node = Node({"a": UNKNOWN, "b": "text", "c": [1]})
     assert node["a"]["x"][3].value is UNKNOWN
     assert node["b"]["x"].absent
@@ -51,14 +51,14 @@ def test_reading_never_fails_and_below_unknown_everything_is_unknown() -> None:
     assert list(node["c"].fields()) == []
 
 
-def test_what_a_partial_manifest_leaves_out_is_unknown() -> None:
+def test_fields_missing_from_a_partial_manifest_are_unknown() -> None:
     node = Node({"spec": {"queue": "a"}}, partial=True)
     assert node["spec"]["queue"].value == "a"
     assert node["spec"]["minAvailable"].value is UNKNOWN
     assert node["spec"]["x"]["y"].value is UNKNOWN
 
 
-def test_a_list_with_an_unknown_item_is_not_complete() -> None:
+def test_list_with_an_unknown_item_is_not_complete() -> None:
     assert Node([1, 2]).complete
     assert Node(None).complete
     assert not Node([1, UNKNOWN]).complete

@@ -98,31 +98,31 @@ def test_pods_are_found_in_every_kind(version: str, kind: str, spec: Any, paths:
     assert sorted(pod.spec.path for pod in pods(version, kind, spec)) == sorted(paths)
 
 
-def test_a_pod_template_is_found_at_the_top() -> None:
+def test_pod_template_is_found_at_the_top_level() -> None:
     manifest = {"apiVersion": "v1", "kind": "PodTemplate", **template()}
     found = find_pods(Resource(type_of(manifest), manifest))
     assert [pod.spec.path for pod in found] == ["template.spec"]
 
 
-def test_items_of_a_list_are_found() -> None:
+def test_pods_in_the_items_of_a_list_are_found() -> None:
     manifest = {"apiVersion": "v1", "kind": "PodList", "items": [{"spec": POD}]}
     found = View(Resource(type_of(manifest), manifest)).parts("pod")
     assert [pod.spec.path for pod in found] == ["items[0].spec"]
     assert [pod.resource.kind for pod in found] == ["Pod"]
 
 
-def test_schemas_and_helm_values_are_no_pods() -> None:
+def test_schemas_and_helm_values_are_not_read_as_pods() -> None:
     schema = {"properties": {"containers": [{"name": "a"}]}}
     assert pods("apiextensions.k8s.io/v1", "CustomResourceDefinition", schema) == []
     release = {"values": {"containers": [{"name": "a"}]}}
     assert find_pods(Resource("kubernetes:helm.sh/v3:Release", release)) == []
 
 
-def test_other_providers_resources_are_left_alone() -> None:
+def test_resources_of_other_pulumi_providers_have_no_pods() -> None:
     assert find_pods(Resource("aws:ecs/taskDefinition:TaskDefinition", {"containers": [{}]})) == []
 
 
-def test_every_sort_of_container_is_seen() -> None:
+def test_all_types_of_containers_are_found() -> None:
     spec = {
         "containers": [{"name": "main"}],
         "initContainers": [{"name": "init"}, {"name": "side", "restartPolicy": "Always"}],
@@ -133,7 +133,7 @@ def test_every_sort_of_container_is_seen() -> None:
     assert kinds == {"main": "main", "init": "init", "side": "sidecar", "debug": "ephemeral"}
 
 
-def test_a_train_job_is_a_part_of_its_runtime() -> None:
+def test_train_job_is_read_as_a_partial_override_of_its_runtime() -> None:
     trainer = {"image": "a:latest", "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
     (pod,) = pods("trainer.kubeflow.org/v1alpha1", "TrainJob", {"trainer": trainer})
     (container,) = pod.containers
@@ -202,7 +202,7 @@ def test_labels_and_kinds_determine_the_role_of_a_pod(
     assert pod.role(RoleConfig()) == role
 
 
-def test_rules_with_different_settings_see_different_roles_of_a_pod() -> None:
+def test_role_of_a_pod_depends_on_the_settings_of_the_rule() -> None:
     labels = {"app.kubernetes.io/component": "render"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": []}}
     (pod,) = pods("apps/v1", "Deployment", {"template": template})
@@ -210,7 +210,7 @@ def test_rules_with_different_settings_see_different_roles_of_a_pod() -> None:
     assert [pod.role(RoleConfig(component_roles={"render": role})) for role in roles] == roles
 
 
-def test_replicas_multiply_through_nested_templates() -> None:
+def test_replicas_of_nested_templates_are_multiplied() -> None:
     spec = {
         "replicatedJobs": [{"replicas": 3, "template": {"spec": {"parallelism": 4, **template()}}}]
     }
@@ -218,7 +218,7 @@ def test_replicas_multiply_through_nested_templates() -> None:
     assert pod.replicas == 12
 
 
-def test_names_come_from_the_manifest_or_from_pulumi() -> None:
+def test_resource_names_come_from_the_manifest_or_from_pulumi() -> None:
     job = manifests.volcano_job()
     resource = Resource(type_of(job), job, name="pulumi-name")
     assert resource.title == 'Job "digits" in namespace "training"'
@@ -227,7 +227,7 @@ def test_names_come_from_the_manifest_or_from_pulumi() -> None:
     assert Resource(type_of(job), nameless, name="pulumi-name").name == "pulumi-name"
 
 
-def test_volumes_are_listed_once_for_all_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_volumes_are_indexed_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"volume-{number}" for number in range(40)]
     spec = {**POD, "volumes": [{"name": name, "emptyDir": {}} for name in names]}
     (pod,) = pods("v1", "Pod", spec)
@@ -237,8 +237,8 @@ def test_volumes_are_listed_once_for_all_lookups(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("requests", "limits"), [("4", "2"), ("2", "4"), ("2", "x")])
-def test_the_largest_device_count_of_several_places_counts(requests: str, limits: str) -> None:
+def test_largest_device_count_from_limits_and_requests_is_used(requests: str, limits: str) -> None:
     places = [Devices(each=each, resource="gpu", count="gpu") for each in ("requests", "limits")]
     spec = Node({"requests": {"gpu": requests}, "limits": {"gpu": limits}})
-    # What is not a quantity counts, so that the rules can refuse it.
+    # Invalid quantities are kept so that the rules can reject them.
     assert devices_at(spec, places) == {"gpu": "x" if limits == "x" else "4"}

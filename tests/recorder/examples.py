@@ -1,4 +1,4 @@
-"""Pods of runs as the API returns them, and a minimal API server."""
+"""Pods of runs as returned by the API, and a minimal API server."""
 
 import asyncio
 import json
@@ -15,7 +15,9 @@ RUN = "digits-8c41d09a"
 RUNNING = {"running": {"startedAt": "2026-11-21T21:00:00Z"}}
 
 
-def ended(code: int, *, at: str = "2026-11-21T21:16:05Z", message: str = "") -> dict[str, Any]:
+def terminated_state(
+    code: int, *, at: str = "2026-11-21T21:16:05Z", message: str = ""
+) -> dict[str, Any]:
     """Return the state of a terminated container."""
     terminated = {
         "exitCode": code,
@@ -27,20 +29,20 @@ def ended(code: int, *, at: str = "2026-11-21T21:16:05Z", message: str = "") -> 
     return {"terminated": terminated}
 
 
-def document(
+def pod_manifest(
     name: str = "worker-0",
     state: dict[str, Any] | None = None,
     *,
-    before: dict[str, Any] | None = None,
+    last_state: dict[str, Any] | None = None,
     restarts: int = 0,
     claim: str = "checkpoints",
 ) -> dict[str, Any]:
-    """Return a pod of the run."""
+    """Return the manifest of a pod in the run."""
     status = {
         "name": "training",
         "restartCount": restarts,
         "state": RUNNING if state is None else state,
-        "lastState": before or {},
+        "lastState": last_state or {},
         "image": "training",
         "imageID": "",
         "ready": state is None,
@@ -68,11 +70,11 @@ def document(
 
 def pod(*args: Any, **kwargs: Any) -> Pod:
     """Return the same pod as an object of the client library."""
-    return cast(Pod, Pod.from_dict(document(*args, **kwargs)))
+    return cast(Pod, Pod.from_dict(pod_manifest(*args, **kwargs)))
 
 
 class Api:
-    """An API server with the pods of a test, their changes and their logs."""
+    """An API server with pods, watch events and logs provided by the test."""
 
     def __init__(self) -> None:
         self.pods: list[dict[str, Any]] = []
@@ -82,41 +84,41 @@ class Api:
         """First lines of endless logs."""
         self.requested_logs: set[str] = set()
         """Pods whose endless logs were requested."""
-        self.away = 0
+        self.failing_requests = 0
         """Number of requests that fail before the server responds again."""
-        self.asked: list[str] = []
+        self.requested_paths: list[str] = []
 
     def client(self) -> AsyncClient:
         config = KubeConfig.from_one(
             cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
         )
-        return AsyncClient(config, transport=httpx2.MockTransport(self._answer))
+        return AsyncClient(config, transport=httpx2.MockTransport(self._respond))
 
-    def tell(self, kind: str, changed: dict[str, Any]) -> None:
+    def emit(self, kind: str, changed: dict[str, Any]) -> None:
         self.changes.put_nowait({"type": kind, "object": changed})
 
-    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        self.asked.append(request.url.path)
-        if self.away:
-            self.away -= 1
-            raise httpx2.ConnectError("away", request=request)
+    async def _respond(self, request: httpx2.Request) -> httpx2.Response:
+        self.requested_paths.append(request.url.path)
+        if self.failing_requests:
+            self.failing_requests -= 1
+            raise httpx2.ConnectError("connection refused", request=request)
         path, query = request.url.path, request.url.params
         if path.endswith("/log"):
             pod = path.split("/")[-2]
             if pod in self.endless:
-                return httpx2.Response(200, content=self._forever(pod))
+                return httpx2.Response(200, content=self._endless_log(pod))
             lines = self.logs.get(pod)
             if lines is None:
-                return httpx2.Response(404, json={"kind": "Status", "message": "gone"})
+                return httpx2.Response(404, json={"kind": "Status", "message": "pod not found"})
             return httpx2.Response(200, text="".join(f"{line}\n" for line in lines))
         if path.endswith("/events"):
-            about = query["fieldSelector"].rpartition("=")[2]
-            return httpx2.Response(200, json=_list([_event(about)]))
+            pod_name = query["fieldSelector"].rpartition("=")[2]
+            return httpx2.Response(200, json=_list([_event(pod_name)]))
         if "watch" in query:
             return httpx2.Response(200, content=self._changes())
         return httpx2.Response(200, json=_list(self.pods))
 
-    async def _forever(self, pod: str) -> AsyncIterator[bytes]:
+    async def _endless_log(self, pod: str) -> AsyncIterator[bytes]:
         yield f"{self.endless[pod]}\n".encode()
         self.requested_logs.add(pod)
         await asyncio.Event().wait()
@@ -130,14 +132,14 @@ def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
     return {"metadata": {"resourceVersion": "7"}, "items": items}
 
 
-def _event(about: str) -> dict[str, Any]:
+def _event(pod_name: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{about}.1", "namespace": "ml", "uid": f"event-{about}"},
-        "involvedObject": {"kind": "Pod", "name": about},
+        "metadata": {"name": f"{pod_name}.1", "namespace": "ml", "uid": f"event-{pod_name}"},
+        "involvedObject": {"kind": "Pod", "name": pod_name},
         "type": "Warning",
         "reason": "Killing",
-        "message": f"something of {about}",
+        "message": f"event for {pod_name}",
         "lastTimestamp": "2026-11-21T21:16:05Z",
     }

@@ -1,4 +1,4 @@
-"""Runs of a schedule, with the client's code up to the wire."""
+"""Scheduled runs, with the real Kubernetes client and a simulated transport."""
 
 import json
 from collections.abc import Callable
@@ -25,31 +25,31 @@ class World:
             "prepare": {"command": ["./prepare", "$(outputs.rows)"], "outputs": {"rows": "number"}},
             "check": {"command": ["./check"], "after": ["train"]},
         }
-        described = job(
+        specification = job(
             "volcano",
             steps=steps,
             schedule={"cron": "0 3 * * *"},
             inputs={"epochs": "prepare.rows"},
             hyperparameters={"model": "digits-net", "dataset": "digits"},
         )
-        made = objects(described, RUN)
+        manifests = objects(specification, RUN)
         self.stored = {
             f"jobtemplates/{each['metadata']['name']}": each
-            for each in made
+            for each in manifests
             if each["kind"] == "JobTemplate"
         }
         self.templates = set(self.stored)
-        (cron_job,) = (each for each in made if each["kind"] == "CronJob")
+        (cron_job,) = (each for each in manifests if each["kind"] == "CronJob")
         pod = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         self.plan = Plan(**json.loads(pod["containers"][0]["command"][-1]))
         self.failures: list[int] = []
-        """Status codes of the next answers; 0 ends the connection."""
+        """Status codes of the next responses; 0 closes the connection, -1 means success."""
         self.polls: list[Callable[[], None]] = []
-        """What happens while the program waits."""
+        """Callbacks for the next polls, called instead of sleeping."""
         config = KubeConfig.from_one(
             cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
         )
-        self.client = Client(config, transport=httpx2.MockTransport(self._answer))
+        self.client = Client(config, transport=httpx2.MockTransport(self._respond))
 
     def attempt(self, started_by: str = JOB) -> Attempt:
         return Attempt(self.plan, self.client, started_by, "1234", self._wait)
@@ -57,40 +57,42 @@ class World:
     def created(self) -> dict[str, Any]:
         return {key: each for key, each in self.stored.items() if key not in self.templates}
 
-    def flow(self, **status: Any) -> None:
+    def set_flow_status(self, **status: Any) -> None:
         """Change the status of the only JobFlow."""
-        (found,) = (each for key, each in self.stored.items() if key.startswith("jobflows/"))
-        found["status"] = status
+        (flow,) = (each for key, each in self.stored.items() if key.startswith("jobflows/"))
+        flow["status"] = status
 
     def succeed(self) -> None:
-        self.flow(state={"phase": "Succeed"}, jobStatusList=[{"name": "x", "state": "Completed"}])
+        self.set_flow_status(
+            state={"phase": "Succeed"}, jobStatusList=[{"name": "x", "state": "Completed"}]
+        )
 
     def _wait(self) -> None:
         self.polls.pop(0)()
 
-    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+    def _respond(self, request: httpx2.Request) -> httpx2.Response:
         if self.failures:
             code = self.failures.pop(0)
             if not code:
-                raise httpx2.ConnectError("away", request=request)
+                raise httpx2.ConnectError("connection refused", request=request)
             if code > 0:
-                return self._refusal(code)
+                return self._error(code)
         prefix = "/apis/flow.volcano.sh/v1alpha1/namespaces/ml/"
         assert request.url.path.startswith(prefix)
         key = request.url.path.removeprefix(prefix)
         if request.method == "GET":
-            found = self.stored.get(key)
-            return self._refusal(404) if found is None else httpx2.Response(200, json=found)
+            stored = self.stored.get(key)
+            return self._error(404) if stored is None else httpx2.Response(200, json=stored)
         assert request.method == "POST"
         body = json.loads(request.content)
         key = f"{key}/{body['metadata']['name']}"
         if key in self.stored:
-            return self._refusal(409)
+            return self._error(409)
         self.stored[key] = body
         return httpx2.Response(201, json=body)
 
-    def _refusal(self, code: int) -> httpx2.Response:
-        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "refused"})
+    def _error(self, code: int) -> httpx2.Response:
+        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "rejected"})
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def world() -> World:
     return World()
 
 
-def test_a_run_is_a_copy_of_the_templates_under_its_own_name(world: World) -> None:
+def test_run_is_created_from_copies_of_the_templates_with_a_new_name(world: World) -> None:
     world.polls = [world.succeed]
     attempt = world.attempt()
     attempt.run()
@@ -113,15 +115,15 @@ def test_a_run_is_a_copy_of_the_templates_under_its_own_name(world: World) -> No
     }
     assert RUN not in json.dumps(created)
     for name in names:
-        ours = created[f"jobtemplates/{digits}-{name}"]
+        copied = created[f"jobtemplates/{digits}-{name}"]
         original = world.stored[f"jobtemplates/0123abcd-{name}"]
-        assert ours["spec"] == json.loads(json.dumps(original["spec"]).replace(RUN, attempt.name))
-        assert "annotations" not in ours["metadata"] or not any(
-            key.startswith("pulumi.com/") for key in ours["metadata"]["annotations"]
+        assert copied["spec"] == json.loads(json.dumps(original["spec"]).replace(RUN, attempt.name))
+        assert "annotations" not in copied["metadata"] or not any(
+            key.startswith("pulumi.com/") for key in copied["metadata"]["annotations"]
         )
     flow = created[f"jobflows/{attempt.name}"]
-    waits = {each["name"]: each.get("dependsOn") for each in flow["spec"]["flows"]}
-    assert waits == {
+    dependencies = {each["name"]: each.get("dependsOn") for each in flow["spec"]["flows"]}
+    assert dependencies == {
         f"{digits}-train": {"targets": [f"{digits}-prepare"]},
         f"{digits}-prepare": None,
         f"{digits}-check": {"targets": [f"{digits}-train"]},
@@ -129,7 +131,7 @@ def test_a_run_is_a_copy_of_the_templates_under_its_own_name(world: World) -> No
     assert flow["metadata"]["labels"]["gpu-platform.dev/run"] == attempt.name
 
 
-def test_a_run_is_deleted_with_the_job_that_has_started_it(world: World) -> None:
+def test_run_is_owned_by_the_job_that_started_it(world: World) -> None:
     world.polls = [world.succeed]
     world.attempt().run()
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": JOB, "uid": "1234"}
@@ -138,47 +140,47 @@ def test_a_run_is_deleted_with_the_job_that_has_started_it(world: World) -> None
     ] * 4
 
 
-def test_each_job_starts_another_run(world: World) -> None:
+def test_each_job_starts_a_run_with_a_different_name(world: World) -> None:
     assert world.attempt().name == world.attempt().name
     assert world.attempt("job-schedule-29384761").name != world.attempt().name
 
 
-def test_a_restarted_program_waits_for_the_run_that_it_has_started(world: World) -> None:
+def test_restarted_program_waits_for_the_run_it_started_before(world: World) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     world.polls = [interrupt]
     with pytest.raises(KeyboardInterrupt):
         world.attempt().run()
-    before = world.created()
-    # Meanwhile the stack has another specification.
+    created_before = world.created()
+    # The stack is updated in the meantime, which deletes the templates.
     for key in world.templates:
         del world.stored[key]
     world.polls = [world.succeed]
     world.attempt().run()
-    assert set(world.created()) == set(before)
+    assert set(world.created()) == set(created_before)
 
 
 @pytest.mark.parametrize("state", ["Failed", "Terminated"])
 def test_a_failed_step_fails_the_attempt(world: World, state: str) -> None:
     # Volcano reports such a JobFlow as running.
     steps = [{"name": "a-train", "state": "Completed"}, {"name": "a-check", "state": state}]
-    world.polls = [lambda: world.flow(state={"phase": "Running"}, jobStatusList=steps)]
+    world.polls = [lambda: world.set_flow_status(state={"phase": "Running"}, jobStatusList=steps)]
     with pytest.raises(AttemptError, match="a-check has failed"):
         world.attempt().run()
 
 
-def test_an_outage_of_the_api_server_is_waited_for(world: World) -> None:
-    def again() -> None:
+def test_attempt_continues_after_an_api_server_outage(world: World) -> None:
+    def fail_next_request() -> None:
         world.failures = [0]
 
     world.failures = [0, 429]
-    world.polls = [lambda: None, lambda: None, again, lambda: None, world.succeed]
+    world.polls = [lambda: None, lambda: None, fail_next_request, lambda: None, world.succeed]
     world.attempt().run()
     assert world.polls == []
 
 
-def test_an_outage_while_the_run_is_created_leaves_no_half_of_it(world: World) -> None:
+def test_partially_created_run_is_completed_after_an_outage(world: World) -> None:
     # The second template cannot be created.
     world.failures = [-1, -1, -1, -1, 500]
     world.polls = [lambda: None, world.succeed]
@@ -186,9 +188,9 @@ def test_an_outage_while_the_run_is_created_leaves_no_half_of_it(world: World) -
     assert len(world.created()) == 4
 
 
-def test_a_refused_run_fails_with_the_reason(world: World) -> None:
+def test_run_rejected_by_the_api_server_fails_with_the_reason(world: World) -> None:
     world.failures = [-1, -1, 403]
-    with pytest.raises(AttemptError, match="refused"):
+    with pytest.raises(AttemptError, match="rejected"):
         world.attempt().run()
 
 
@@ -198,5 +200,5 @@ def test_a_deleted_run_fails_the_attempt(world: World) -> None:
             del world.stored[key]
 
     world.polls = [delete]
-    with pytest.raises(AttemptError, match="refused"):
+    with pytest.raises(AttemptError, match="rejected"):
         world.attempt().run()

@@ -1,4 +1,4 @@
-"""Tails of logs, and streams that are interrupted."""
+"""Log tails and interrupted log streams."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,17 +15,17 @@ ATTEMPT = Attempt("uid", "pod", "training", 0)
 ERROR = b'{"apiVersion": "v1", "kind": "Status", "code": 404, "message": "no such pod"}'
 
 
-def test_the_last_lines_are_kept() -> None:
+def test_tail_keeps_the_last_lines() -> None:
     assert Tail(3, 1000, map(str, range(10))).lines == ["7", "8", "9"]
 
 
-def test_records_are_limited_in_bytes() -> None:
+def test_tail_is_limited_in_bytes() -> None:
     kept = Tail(1000, 100, ("x" * 30 for _ in range(50))).lines
     assert sum(map(len, kept)) <= 100
     assert len(kept) == 3
 
 
-def test_the_end_of_an_oversized_line_is_kept() -> None:
+def test_tail_keeps_the_end_of_an_oversized_line() -> None:
     assert Tail(10, 5, ["beginning and end"]).lines == ["d end"]
 
 
@@ -35,7 +35,7 @@ def test_a_truncated_character_is_replaced() -> None:
 
 
 class Body(AsyncByteStream):
-    """The body of a response. If `lost`, the connection breaks after the content."""
+    """A response body. If `lost` is true, the connection breaks after the content."""
 
     def __init__(self, content: bytes, *, lost: bool = False) -> None:
         self.content, self.lost, self.closed = content, lost, False
@@ -43,14 +43,14 @@ class Body(AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self.content
         if self.lost:
-            raise ReadError("the node is lost")
+            raise ReadError("connection reset")
 
     async def aclose(self) -> None:
         self.closed = True
 
 
-def connected(*responses: tuple[int, Body]) -> LogStreams:
-    """Return streams whose requests get these responses."""
+def streams_with(*responses: tuple[int, Body]) -> LogStreams:
+    """Return log streams whose requests receive these responses, in this order."""
     remaining = iter(responses)
 
     def respond(_: Request) -> Response:
@@ -62,9 +62,9 @@ def connected(*responses: tuple[int, Body]) -> LogStreams:
     return LogStreams(lambda: AsyncClient(config, transport=MockTransport(respond)), 10, 1000)
 
 
-async def test_a_restarted_stream_that_fails_keeps_the_earlier_lines() -> None:
+async def test_failed_reconnection_keeps_the_lines_received_before() -> None:
     lines, error = Body(b"the last line\n", lost=True), Body(ERROR)
-    streams = connected((200, lines), (502, error))
+    streams = streams_with((200, lines), (502, error))
     for body in (lines, error):
         streams.follow(ATTEMPT)
         await asyncio.sleep(0.05)
@@ -74,7 +74,7 @@ async def test_a_restarted_stream_that_fails_keeps_the_earlier_lines() -> None:
 
 async def test_error_responses_are_closed() -> None:
     errors = [Body(ERROR) for _ in range(3)]
-    streams = connected(*((404, body) for body in errors))
+    streams = streams_with(*((404, body) for body in errors))
     for body in errors:
         streams.follow(ATTEMPT)
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Decisions about nodes: which are cordoned, emptied and returned, and when."""
+"""Node health decisions: when nodes are cordoned, drained and uncordoned."""
 
 import random
 from collections import Counter
@@ -32,30 +32,32 @@ def kinds(actions: list[Action]) -> list[tuple[str, str]]:
     return [(action.kind, action.node.name) for action in actions]
 
 
-def after(seconds: float, *nodes: NodeState, policy: Policy = POLICY) -> list[tuple[str, str]]:
-    """The actions for nodes that have been as they are for some time."""
+def actions_after(
+    seconds: float, *nodes: NodeState, policy: Policy = POLICY
+) -> list[tuple[str, str]]:
+    """Return the actions for nodes whose state has not changed for `seconds`."""
     _, memory = decide(nodes, {}, 0, policy)
     return kinds(decide(nodes, memory, seconds, policy)[0])
 
 
-def test_a_node_is_cordoned_after_its_fault_has_lasted() -> None:
-    assert after(59, node(offered=7)) == []
-    assert after(60, node(offered=7)) == [("cordon", "a")]
+def test_node_is_cordoned_once_its_fault_has_lasted_long_enough() -> None:
+    assert actions_after(59, node(offered=7)) == []
+    assert actions_after(60, node(offered=7)) == [("cordon", "a")]
 
 
-def test_a_restart_of_the_device_plugin_cordons_nothing() -> None:
+def test_device_plugin_restart_does_not_cordon_the_node() -> None:
     _, memory = decide([node(offered=0)], {}, 0, POLICY)
     _, memory = decide([node()], memory, 50, POLICY)
     assert decide([node(offered=0)], memory, 61, POLICY)[0] == []
 
 
-def test_devices_that_the_kubelet_still_counts_cordon_nothing_by_default() -> None:
-    """The kubelet counts devices of a stopped plugin for 300 s, and reports every 10 s."""
-    assert after(310, node(gpus=12, offered=8), policy=Policy()) == []
+def test_default_delay_exceeds_the_time_that_the_kubelet_counts_removed_devices() -> None:
+    """The kubelet counts the devices of a stopped plugin for 300 s and reports every 10 s."""
+    assert actions_after(310, node(gpus=12, offered=8), policy=Policy()) == []
     assert Policy().fault_seconds == NodeHealthSettings().fault_seconds
 
 
-def test_the_faults_that_lasted_longest_are_cordoned_up_to_the_limit() -> None:
+def test_nodes_with_the_oldest_faults_are_cordoned_first_up_to_the_limit() -> None:
     _, memory = decide([node("c", offered=0)], {}, 0, POLICY)
     faulty = [node(name, offered=0) for name in "abc"]
     _, memory = decide(faulty, memory, 10, POLICY)
@@ -79,21 +81,23 @@ def test_the_faults_that_lasted_longest_are_cordoned_up_to_the_limit() -> None:
         {"reports": 2},
     ],
 )
-def test_what_is_unknown_or_belongs_to_others_is_left_alone(changed: dict[str, Any]) -> None:
-    assert after(1000, node(**changed)) == []
+def test_nodes_without_a_known_fault_or_managed_by_others_are_left_alone(
+    changed: dict[str, Any],
+) -> None:
+    assert actions_after(1000, node(**changed)) == []
 
 
-def test_a_slow_node_is_cordoned_at_once_and_left_by_the_runs_that_reported_it() -> None:
-    """They restart at once, before the cordon, and each restart costs one of their retries."""
-    assert after(0, node(reports=3)) == [("cordon", "a")]
+def test_slow_node_is_cordoned_at_once_and_only_reporting_runs_are_evicted() -> None:
+    """The reporting runs restart before the cordon, and each restart uses one of their retries."""
+    assert actions_after(0, node(reports=3)) == [("cordon", "a")]
     slow = {**MARKED, "mark": Fault("SlowInGangs", "", 8)}
     for seconds in (0, 10_000):
-        assert after(seconds, node(**slow, reports=3)) == [("evict_reporting_runs", "a")]
-        assert after(seconds, node(**slow)) == [("evict_reporting_runs", "a")]
-    assert after(0, node(**slow, offered=7)) == [("evict", "a")]
+        assert actions_after(seconds, node(**slow, reports=3)) == [("evict_reporting_runs", "a")]
+        assert actions_after(seconds, node(**slow)) == [("evict_reporting_runs", "a")]
+    assert actions_after(0, node(**slow, offered=7)) == [("evict", "a")]
 
 
-def test_listed_xids_and_enough_reports_are_faults() -> None:
+def test_listed_xids_and_enough_slow_reports_are_faults() -> None:
     assert health(node(xids=frozenset({31, 79})), POLICY) == ("XidError", "Xid 79")
     assert health(node(reports=3), POLICY)[0] == "SlowInGangs"
     assert health(node(reports=3), Policy())[0] == "Healthy"
@@ -102,22 +106,22 @@ def test_listed_xids_and_enough_reports_are_faults() -> None:
 MARKED: dict[str, Any] = {"cordoned": True, "condition": True, "mark": DEVICES}
 
 
-def test_a_node_returns_after_its_gpus_are_back_for_a_while() -> None:
-    assert after(119, node(**MARKED)) == []
-    assert after(120, node(**MARKED)) == [("uncordon", "a")]
+def test_node_is_uncordoned_once_its_gpus_have_been_back_long_enough() -> None:
+    assert actions_after(119, node(**MARKED)) == []
+    assert actions_after(120, node(**MARKED)) == [("uncordon", "a")]
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        # The kubelet forgets the GPUs of a device plugin that stays away.
+        # The kubelet drops the GPUs of a device plugin that does not come back.
         {"gpus": 0, "offered": 0},
         {"gpus": 7, "offered": 7},
         {"offered": 7},
     ],
 )
-def test_a_node_with_fewer_gpus_than_before_stays_and_is_emptied(changed: dict[str, Any]) -> None:
-    assert after(1000, node(**MARKED, **changed)) == [("evict", "a")]
+def test_cordoned_node_with_fewer_gpus_than_before_is_drained(changed: dict[str, Any]) -> None:
+    assert actions_after(1000, node(**MARKED, **changed)) == [("evict", "a")]
 
 
 @pytest.mark.parametrize(
@@ -130,23 +134,23 @@ def test_a_node_with_fewer_gpus_than_before_stays_and_is_emptied(changed: dict[s
         {"reports": 3},
     ],
 )
-def test_a_node_whose_health_is_unknown_does_not_return(changed: dict[str, Any]) -> None:
-    assert after(10_000, node(**{**MARKED, **changed})) == []
+def test_node_is_not_uncordoned_unless_it_is_known_to_be_healthy(changed: dict[str, Any]) -> None:
+    assert actions_after(10_000, node(**{**MARKED, **changed})) == []
 
 
-def test_a_node_with_an_xid_returns_after_a_reset_and_not_after_another_xid() -> None:
+def test_node_cordoned_for_an_xid_returns_once_no_xid_is_reported() -> None:
     marked = {**MARKED, "mark": Fault("XidError", "Xid 79", 8)}
-    assert after(1000, node(**marked, xids=frozenset({31}))) == [("evict", "a")]
-    assert after(120, node(**marked)) == [("uncordon", "a")]
-    assert after(120, node(**MARKED, xids=frozenset({31}))) == [("uncordon", "a")]
+    assert actions_after(1000, node(**marked, xids=frozenset({31}))) == [("evict", "a")]
+    assert actions_after(120, node(**marked)) == [("uncordon", "a")]
+    assert actions_after(120, node(**MARKED, xids=frozenset({31}))) == [("uncordon", "a")]
 
 
-def test_a_node_that_somebody_uncordoned_is_forgotten() -> None:
+def test_mark_of_a_manually_uncordoned_node_is_cleared() -> None:
     marked = node(**{**MARKED, "cordoned": False})
-    assert after(0, marked) == [("clear_mark", "a")]
+    assert actions_after(0, marked) == [("clear_mark", "a")]
 
 
-def test_a_fault_that_lasts_after_an_uncordon_is_timed_again() -> None:
+def test_fault_duration_restarts_after_a_manual_uncordon() -> None:
     _, memory = decide([node(offered=7)], {}, 0, POLICY)
     checked = node(offered=7, checked=1000)
     for now, expected in ((1015, []), (1059, []), (1060, [("cordon", "a")])):
@@ -154,13 +158,13 @@ def test_a_fault_that_lasts_after_an_uncordon_is_timed_again() -> None:
         assert kinds(actions) == expected
 
 
-def test_an_interrupted_change_is_completed() -> None:
-    assert after(0, node(**{**MARKED, "condition": False})) == [("set_condition", "a")]
-    assert after(0, node(condition=True)) == [("set_condition", "a")]
+def test_interrupted_condition_update_is_completed() -> None:
+    assert actions_after(0, node(**{**MARKED, "condition": False})) == [("set_condition", "a")]
+    assert actions_after(0, node(condition=True)) == [("set_condition", "a")]
 
 
 class World:
-    """Nodes whose faults, connections and cordons change at random."""
+    """Nodes whose GPU faults, readiness and manual cordons change at random."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)  # noqa: S311  a reproducible history
@@ -169,10 +173,10 @@ class World:
         self.now = 0.0
         self.faulty_since: dict[str, float] = {}
         self.healthy_since = dict.fromkeys(self.nodes, 0.0)
-        self.by_person: set[str] = set()
+        self.manual_cordons: set[str] = set()
         self.kinds: Counter[str] = Counter()
 
-    def happen(self) -> None:
+    def change_at_random(self) -> None:
         name = self.random.choice("abcdef")
         now = self.nodes[name]
         match self.random.randrange(12):
@@ -188,8 +192,8 @@ class World:
                 xids = self.random.choice([None, frozenset(), frozenset({79})])
                 self.nodes[name] = replace(now, xids=xids)
             case 9 if now.mark is None:
-                self.by_person ^= {name}
-                self.nodes[name] = replace(now, cordoned=name in self.by_person)
+                self.manual_cordons ^= {name}
+                self.nodes[name] = replace(now, cordoned=name in self.manual_cordons)
             case 10 if now.mark is not None:
                 self.nodes[name] = replace(now, cordoned=False)
             case 11:
@@ -215,10 +219,10 @@ class World:
             now = self.nodes[name]
             self.kinds[action.kind] += 1
             if self.random.random() < 0.2:
-                continue  # the API server refused it, for example because of a conflict
+                continue  # rejected by the API server, for example because of a conflict
             if action.kind == "cordon":
                 assert now.mark is None
-                assert name not in self.by_person
+                assert name not in self.manual_cordons
                 since = max(self.faulty_since[name], now.checked)
                 assert self.now - since >= POLICY.fault_seconds
                 # The second of two requests may fail.
@@ -237,17 +241,17 @@ class World:
             elif action.kind == "set_condition":
                 self.nodes[name] = replace(now, condition=action.fault is not None)
         assert sum(each.mark is not None for each in self.nodes.values()) <= POLICY.max_nodes
-        for name in self.by_person:
+        for name in self.manual_cordons:
             assert self.nodes[name].cordoned
 
 
-def test_random_histories_keep_the_limits_and_end_with_all_nodes_returned() -> None:
+def test_random_histories_respect_the_limits_and_end_with_all_nodes_uncordoned() -> None:
     seen: Counter[str] = Counter()
     for seed in range(200):
         world = World(seed)
         for _ in range(300):
             if world.random.random() < 0.2:
-                world.happen()
+                world.change_at_random()
             world.now += 15
             world.check()
         for name, now in world.nodes.items():
@@ -256,7 +260,7 @@ def test_random_histories_keep_the_limits_and_end_with_all_nodes_returned() -> N
             world.now += 15
             world.check()
         assert not any(each.mark for each in world.nodes.values()), seed
-        assert {n for n, each in world.nodes.items() if each.cordoned} == world.by_person, seed
+        assert {n for n, each in world.nodes.items() if each.cordoned} == world.manual_cordons, seed
         seen += world.kinds
     assert set(seen) == {"cordon", "wait", "evict", "uncordon", "clear_mark", "set_condition"}
     assert seen["cordon"] > 500

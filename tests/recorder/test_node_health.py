@@ -1,4 +1,4 @@
-"""Reports about slow nodes, and the objects that the controller writes."""
+"""Slow node reports, and the objects that the controller writes."""
 
 import json
 from dataclasses import replace
@@ -21,52 +21,56 @@ from recorder.node_decisions import (
     to_annotation,
 )
 from recorder.node_health import Controller, SlowReports, xids_of
-from tests.recorder.examples import document, ended
+from tests.recorder.examples import pod_manifest, terminated_state
 from tests.recorder.test_node_decisions import DEVICES, POLICY
 
-BEGIN = datetime(2026, 11, 21, 21, tzinfo=UTC).timestamp()
+START = datetime(2026, 11, 21, 21, tzinfo=UTC).timestamp()
 
 
-def reporter(
+def reporting_pod(
     name: str, uid: str, *, slow: str = "gpu-node-0", run: str = "r1", at: float = 0
 ) -> Pod:
     message = f"preflight: slow node {slow}: 2.1 GB/s"
-    finished = datetime.fromtimestamp(BEGIN + at, UTC).isoformat()
-    state = ended(1, at=finished, message=f"slow node {slow}: 2.1 GB/s\n{message}")
-    made = document(name, state)
-    made["metadata"] |= {"uid": uid, "labels": {"gpu-platform.dev/run": run}}
-    return cast(Pod, Pod.from_dict(made))
+    finished = datetime.fromtimestamp(START + at, UTC).isoformat()
+    state = terminated_state(1, at=finished, message=f"slow node {slow}: 2.1 GB/s\n{message}")
+    manifest = pod_manifest(name, state)
+    manifest["metadata"] |= {"uid": uid, "labels": {"gpu-platform.dev/run": run}}
+    return cast(Pod, Pod.from_dict(manifest))
 
 
-def test_pods_of_one_start_count_as_one_report() -> None:
+def test_reports_from_pods_of_the_same_attempt_count_once() -> None:
     reports = SlowReports()
-    for pod in (reporter("worker-0", "1"), reporter("worker-1", "2"), reporter("worker-0", "1")):
-        reports.add(pod, BEGIN)
-    assert reports.count(BEGIN) == {"gpu-node-0": 1}
-    reports.add(reporter("worker-0", "3", at=10), BEGIN + 10)
-    reports.add(reporter("worker-0", "4", run="r2", at=10), BEGIN + 10)
-    assert reports.count(BEGIN + 20) == {"gpu-node-0": 3}
-    assert reports.count(BEGIN + 24 * 3600 + 5) == {"gpu-node-0": 2}
+    for pod in (
+        reporting_pod("worker-0", "1"),
+        reporting_pod("worker-1", "2"),
+        reporting_pod("worker-0", "1"),
+    ):
+        reports.add(pod, START)
+    assert reports.count(START) == {"gpu-node-0": 1}
+    reports.add(reporting_pod("worker-0", "3", at=10), START + 10)
+    reports.add(reporting_pod("worker-0", "4", run="r2", at=10), START + 10)
+    assert reports.count(START + 20) == {"gpu-node-0": 3}
+    assert reports.count(START + 24 * 3600 + 5) == {"gpu-node-0": 2}
 
 
-def test_a_pod_that_is_listed_again_reports_at_the_time_of_its_end() -> None:
-    reports, kept = SlowReports(), reporter("worker-0", "1")
+def test_report_of_a_relisted_pod_keeps_the_time_of_termination() -> None:
+    reports, pod = SlowReports(), reporting_pod("worker-0", "1")
     day = 24 * 3600
     for hours in (0, 12, 25):
-        reports.add(kept, BEGIN + hours * 3600)
-    assert reports.count(BEGIN + day - 1) == {"gpu-node-0": 1}
-    assert reports.count(BEGIN + day + 1) == {}
-    reports.add(kept, BEGIN + day + 1)
-    assert reports.count(BEGIN + day + 1) == {}
+        reports.add(pod, START + hours * 3600)
+    assert reports.count(START + day - 1) == {"gpu-node-0": 1}
+    assert reports.count(START + day + 1) == {}
+    reports.add(pod, START + day + 1)
+    assert reports.count(START + day + 1) == {}
 
 
-def test_a_run_cannot_report_a_node_without_a_pod_of_it() -> None:
+def test_run_cannot_report_a_node_on_which_it_has_no_pod() -> None:
     reports = SlowReports()
-    reports.add(reporter("worker-0", "1", slow="gpu-node-9"), BEGIN)
-    assert reports.count(BEGIN) == {}
+    reports.add(reporting_pod("worker-0", "1", slow="gpu-node-9"), START)
+    assert reports.count(START) == {}
 
 
-def test_errors_of_all_gpus_of_a_node_are_read() -> None:
+def test_xids_of_all_gpus_are_grouped_by_node() -> None:
     result = [
         {"metric": {"Hostname": "a", "gpu": "0"}, "value": [1, "79"]},
         {"metric": {"Hostname": "a", "gpu": "1"}, "value": [1, "0"]},
@@ -76,7 +80,7 @@ def test_errors_of_all_gpus_of_a_node_are_read() -> None:
 
 
 class Api:
-    """An API server with one node, and what was written to it."""
+    """An API server with one node; it records all write requests."""
 
     def __init__(self, offered: int = 8, **metadata: Any) -> None:
         self.node: dict[str, Any] = {
@@ -88,35 +92,37 @@ class Api:
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         }
-        self.pods = [document()]
+        self.pods = [pod_manifest()]
         self.writes: list[tuple[str, str, Any]] = []
-        self.refused = ""
+        self.rejected_path = ""
 
     def controller(self) -> Controller:
         config = KubeConfig.from_one(
             cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
         )
-        client = AsyncClient(config, transport=httpx2.MockTransport(self._answer))
+        client = AsyncClient(config, transport=httpx2.MockTransport(self._respond))
         return Controller(client, replace(POLICY, fault_seconds=0), "ml")
 
-    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+    async def _respond(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
         if request.method == "GET" and path.endswith("/nodes"):
             return httpx2.Response(200, json={"metadata": {}, "items": [self.node]})
         if request.method == "GET":
             assert request.url.params["fieldSelector"] == "spec.nodeName=gpu-node-0"
-            over = document("over") | {"status": {"phase": "Succeeded"}}
-            return httpx2.Response(200, json={"metadata": {}, "items": [*self.pods, over]})
+            finished = pod_manifest("finished") | {"status": {"phase": "Succeeded"}}
+            return httpx2.Response(200, json={"metadata": {}, "items": [*self.pods, finished]})
         body = json.loads(request.content)
         self.writes.append((request.method, path, body))
-        if self.refused and path.endswith(self.refused):
+        if self.rejected_path and path.endswith(self.rejected_path):
             refusal = {"kind": "Status", "code": 409, "message": "changed"}
             return httpx2.Response(409, json=refusal)
         return httpx2.Response(200, json=self.node if "/nodes/" in path else body)
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared"])
-def test_shares_and_mig_devices_are_gpus_and_other_resources_are_not(resource: str) -> None:
+def test_shared_gpus_and_mig_devices_count_as_gpus_but_other_resources_do_not(
+    resource: str,
+) -> None:
     resources = {
         "cpu": "8",
         "nvidia.com/gpu": "2",
@@ -129,7 +135,7 @@ def test_shares_and_mig_devices_are_gpus_and_other_resources_are_not(resource: s
     assert (state.gpus, state.offered, state.ready) == (1009, 0, False)
 
 
-async def test_a_faulty_node_is_cordoned_with_condition_and_event() -> None:
+async def test_faulty_node_gets_a_cordon_a_condition_and_an_event() -> None:
     api = Api(offered=7)
     await api.controller().check(0)
     (_, _, patch), (_, status, condition), (_, events, event) = api.writes
@@ -145,9 +151,9 @@ async def test_a_faulty_node_is_cordoned_with_condition_and_event() -> None:
     assert event["involvedObject"]["name"] == "gpu-node-0"
 
 
-async def test_a_node_that_changed_meanwhile_is_not_touched_further() -> None:
+async def test_conflict_when_cordoning_a_node_stops_further_writes() -> None:
     api = Api(offered=7)
-    api.refused = "/nodes/gpu-node-0"
+    api.rejected_path = "/nodes/gpu-node-0"
     await api.controller().check(0)
     assert len(api.writes) == 1
 
@@ -162,33 +168,33 @@ async def test_running_pods_of_runs_are_evicted_from_a_faulty_node() -> None:
     assert body["kind"] == "Eviction"
 
 
-async def test_only_pods_of_runs_that_reported_a_slow_node_are_evicted_from_it() -> None:
+async def test_only_pods_of_reporting_runs_are_evicted_from_a_slow_node() -> None:
     api = Api(annotations={MARK: to_annotation(Fault("SlowInGangs", "", 8))})
     api.node["spec"]["unschedulable"] = True
     api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
-    api.pods = [document("worker-0"), document("worker-1")]
+    api.pods = [pod_manifest("worker-0"), pod_manifest("worker-1")]
     api.pods[1]["metadata"]["labels"] = {"gpu-platform.dev/run": "r1"}
     controller = api.controller()
-    assert controller.reports.add(reporter("worker-0", "1"), BEGIN)
-    assert not controller.reports.add(reporter("worker-0", "1"), BEGIN)
-    await controller.check(BEGIN)
+    assert controller.reports.add(reporting_pod("worker-0", "1"), START)
+    assert not controller.reports.add(reporting_pod("worker-0", "1"), START)
+    await controller.check(START)
     assert [path.split("/")[-2] for _, path, _ in api.writes] == ["worker-1"]
 
 
-async def test_a_refused_eviction_does_not_keep_the_other_pods() -> None:
+async def test_rejected_eviction_does_not_stop_the_eviction_of_other_pods() -> None:
     api = Api(offered=7, annotations={MARK: to_annotation(DEVICES)})
     api.node["spec"]["unschedulable"] = True
     api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
-    api.pods = [document("worker-0"), document("worker-1")]
-    api.refused = "worker-0/eviction"
+    api.pods = [pod_manifest("worker-0"), pod_manifest("worker-1")]
+    api.rejected_path = "worker-0/eviction"
     await api.controller().check(0)
     pods = [path.split("/")[-2] for _, path, _ in api.writes]
     assert pods == ["worker-0", "worker-1"]
 
 
-async def test_reports_before_an_uncordon_do_not_count_also_after_a_restart() -> None:
+async def test_reports_from_before_an_uncordon_are_ignored_even_after_a_restart() -> None:
     api = Api(annotations={MARK: to_annotation(Fault("SlowInGangs", "", 8))})
-    await api.controller().check(BEGIN + 20)
+    await api.controller().check(START + 20)
     annotations = api.writes[0][2]["metadata"]["annotations"]
     assert "spec" not in api.writes[0][2]
     assert annotations.pop(MARK) is None
@@ -196,17 +202,17 @@ async def test_reports_before_an_uncordon_do_not_count_also_after_a_restart() ->
     restarted = Api(annotations=annotations)
     controller = restarted.controller()
     for uid in "123":
-        controller.reports.add(reporter("worker-0", uid, at=int(uid)), BEGIN + 30)
+        controller.reports.add(reporting_pod("worker-0", uid, at=int(uid)), START + 30)
     for now in (30, 45):
-        await controller.check(BEGIN + now)
+        await controller.check(START + now)
     assert restarted.writes == []
     for uid in "456":
-        controller.reports.add(reporter("worker-0", uid, at=50 + int(uid)), BEGIN + 60)
-    await controller.check(BEGIN + 60)
+        controller.reports.add(reporting_pod("worker-0", uid, at=50 + int(uid)), START + 60)
+    await controller.check(START + 60)
     assert "SlowInGangs" in restarted.writes[0][2]["metadata"]["annotations"][MARK]
 
 
-async def test_a_healthy_node_returns_without_its_mark() -> None:
+async def test_recovered_node_is_uncordoned_and_its_mark_is_removed() -> None:
     api = Api(annotations={MARK: to_annotation(DEVICES)})
     api.node["spec"]["unschedulable"] = True
     api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})

@@ -7,12 +7,12 @@ from recorder.pods import (
     running_containers,
     unobserved_terminations,
 )
-from tests.recorder.examples import RUN, ended, pod
+from tests.recorder.examples import RUN, pod, terminated_state
 
 NOW = datetime(2026, 11, 21, 22, tzinfo=UTC)
 
 
-def test_a_pod_names_its_run_and_claim() -> None:
+def test_run_and_claim_of_a_pod_are_found() -> None:
     assert (run_of(pod()), claim_of(pod())) == (RUN, "checkpoints")
 
 
@@ -22,11 +22,11 @@ def test_a_running_container_has_not_failed() -> None:
 
 
 def test_a_succeeded_container_has_not_failed() -> None:
-    assert list(failed_containers(pod(state=ended(0)))) == []
+    assert list(failed_containers(pod(state=terminated_state(0)))) == []
 
 
-def test_a_failed_container_has_code_reason_and_message() -> None:
-    [termination] = failed_containers(pod(state=ended(137, message="no memory")))
+def test_failed_container_has_an_exit_code_a_reason_and_a_message() -> None:
+    [termination] = failed_containers(pod(state=terminated_state(137, message="no memory")))
     assert (termination.exit_code, termination.reason, termination.message) == (
         137,
         "OOMKilled",
@@ -35,16 +35,16 @@ def test_a_failed_container_has_code_reason_and_message() -> None:
     assert termination.attempt.pod == "worker-0"
 
 
-def test_a_restarted_container_has_failed_before() -> None:
-    [termination] = failed_containers(pod(before=ended(1), restarts=2))
+def test_last_state_of_a_restarted_container_counts_as_a_failure() -> None:
+    [termination] = failed_containers(pod(last_state=terminated_state(1), restarts=2))
     assert (termination.attempt.restarts, termination.exit_code) == (1, 1)
 
 
-def test_running_containers_of_a_deleted_pod_have_an_unknown_exit_code() -> None:
+def test_containers_of_a_pod_deleted_while_running_have_an_unknown_exit_code() -> None:
     [termination] = unobserved_terminations(pod(), NOW)
     assert (termination.exit_code, termination.reason, termination.finished) == (
         None,
         "Deleted",
         NOW,
     )
-    assert list(unobserved_terminations(pod(state=ended(0)), NOW)) == []
+    assert list(unobserved_terminations(pod(state=terminated_state(0)), NOW)) == []

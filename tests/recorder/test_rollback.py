@@ -1,4 +1,4 @@
-"""Conditions of a rollback and its changes, with the real client and a simulated transport."""
+"""Conditions and effects of a canary rollback, with the real client and a simulated transport."""
 
 import json
 from contextlib import suppress
@@ -33,14 +33,14 @@ ROLLED_BACK = "gpu-platform.dev/rolled-back"
         ({}, UNREADY_EVALUATIONS, "no pod of the canary is ready"),
     ],
 )
-def test_a_value_above_its_limit_or_no_ready_pod_is_a_breach(
+def test_values_above_a_limit_and_missing_ready_pods_are_breaches(
     values: dict[str, float], unready: int, reason: str | None
 ) -> None:
     assert breach([ERRORS, LATENCY], values, unready) == reason
 
 
 class World:
-    """A cluster with one canary, and a Prometheus with the values of a test."""
+    """A cluster with one canary, and a Prometheus server with values provided by the test."""
 
     def __init__(self) -> None:
         self.backends = SPLIT
@@ -48,27 +48,27 @@ class World:
         self.values: dict[str, float] = {}
         self.ready = 1
         self.deleted = {"grpcroutes"}
-        """Resources whose object was deleted."""
+        """Resource types whose object has been deleted."""
         self.prometheus_answers = True
         self.broken: set[str] = set()
-        """Names of series whose queries are answered with a page."""
+        """Series for which Prometheus returns an HTML page."""
         self.spans: list[str] = []
         self.now = 1000.0
         self.managers = [{"manager": "pulumi"}]
         self.version = 7
         self.status_writes = 0
-        """Changes of the route by the gateway, each just before a release of fields."""
-        self.meanwhile: dict[str, str] = {}
-        """Annotations that the stack writes just before a rollback."""
-        self.interrupted = False
-        """True if the connection ends at the next release of fields."""
+        """Number of status updates by the gateway, each just before field ownership is released."""
+        self.concurrent_annotations: dict[str, str] = {}
+        """Annotations that a stack update writes just before a rollback."""
+        self.fail_next_release = False
+        """True if the connection fails when field ownership is released next."""
         self.refuse_events = False
         self.events: list[dict[str, Any]] = []
         self.patches: list[Any] = []
         self.start()
 
     def start(self) -> None:
-        """Start the program, again after a restart."""
+        """Start or restart the rollback program."""
         plan = Plan(
             service="digits",
             canary="digits-canary",
@@ -84,13 +84,13 @@ class World:
         )
         self.rollback = Rollback(
             plan,
-            Client(config, transport=httpx2.MockTransport(self._answer)),
+            Client(config, transport=httpx2.MockTransport(self._respond)),
             httpx2.Client(transport=httpx2.MockTransport(self._query)),
         )
 
     def _query(self, request: httpx2.Request) -> httpx2.Response:
         if not self.prometheus_answers:
-            raise httpx2.ConnectError("away", request=request)
+            raise httpx2.ConnectError("connection refused", request=request)
         assert str(request.url).startswith("http://prometheus:9090/api/v1/query?")
         name, _, span = request.url.params["query"].rstrip("]").partition("[")
         self.spans.append(span)
@@ -101,17 +101,17 @@ class World:
         return httpx2.Response(200, json={"data": {"result": result}})
 
     def evaluate(self, seconds: float = 30) -> None:
-        """Let time pass, and evaluate."""
+        """Advance the clock and evaluate the canary."""
         self.now += seconds
         self.rollback.evaluate(self.now)
 
-    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+    def _respond(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
         if path.split("/")[-2] in self.deleted:
-            return self._refusal(404)
+            return self._error(404)
         if path.endswith("/events"):
             if self.refuse_events:
-                return self._refusal(403)
+                return self._error(403)
             self.events.append(json.loads(request.content))
             return httpx2.Response(201, json=self.events[-1])
         if path.endswith("/deployments/digits-canary"):
@@ -123,16 +123,16 @@ class World:
             change = json.loads(request.content)
             self.patches.append(change)
             if isinstance(change, list):
-                return self._rolled_back(change)
-            return self._released(change["metadata"], request)
+                return self._roll_back(change)
+            return self._release_fields(change["metadata"], request)
         return httpx2.Response(200, json=self._route())
 
-    def _rolled_back(self, change: list[dict[str, Any]]) -> httpx2.Response:
-        self.annotations |= self.meanwhile
+    def _roll_back(self, change: list[dict[str, Any]]) -> httpx2.Response:
+        self.annotations |= self.concurrent_annotations
         for each in change:
             name = each["path"].rpartition("/")[2].replace("~1", "/")
             if each["op"] == "test" and self.annotations.get(name) != each["value"]:
-                return self._refusal(422)
+                return self._error(422)
             if each["op"] == "replace":
                 self.backends = each["value"]
             elif each["op"] == "add":
@@ -142,20 +142,20 @@ class World:
         self.version += 1
         return httpx2.Response(200, json=self._route())
 
-    def _released(self, change: dict[str, Any], request: httpx2.Request) -> httpx2.Response:
-        if self.interrupted:
-            self.interrupted = False
-            raise httpx2.ConnectError("away", request=request)
+    def _release_fields(self, change: dict[str, Any], request: httpx2.Request) -> httpx2.Response:
+        if self.fail_next_release:
+            self.fail_next_release = False
+            raise httpx2.ConnectError("connection refused", request=request)
         if self.status_writes:
             self.status_writes -= 1
             self.version += 1
         if change["resourceVersion"] != str(self.version):
-            return self._refusal(409)
+            return self._error(409)
         self.managers = change["managedFields"]
         return httpx2.Response(200, json=self._route())
 
-    def _refusal(self, code: int) -> httpx2.Response:
-        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "refused"})
+    def _error(self, code: int) -> httpx2.Response:
+        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "rejected"})
 
     def _route(self) -> dict[str, Any]:
         return {
@@ -174,20 +174,20 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """A canary that has been served for some time."""
-    made = World()
-    made.evaluate()
-    return made
+    """Return a cluster whose canary has received requests for some time."""
+    cluster = World()
+    cluster.evaluate()
+    return cluster
 
 
-def test_a_canary_within_its_limits_keeps_its_share(world: World) -> None:
+def test_canary_within_its_limits_keeps_its_weight(world: World) -> None:
     world.values = {"errors": 0.01}
     world.evaluate()
     assert world.backends == SPLIT
     assert world.patches == []
 
 
-def test_a_canary_above_a_limit_gets_no_requests_and_an_event(world: World) -> None:
+def test_canary_above_a_limit_loses_its_traffic_and_an_event_is_written(world: World) -> None:
     world.values = {"errors": 0.4}
     world.evaluate()
     assert world.backends == STABLE
@@ -200,7 +200,7 @@ def test_a_canary_above_a_limit_gets_no_requests_and_an_event(world: World) -> N
     assert len(world.events) == 1
 
 
-def test_the_fields_are_left_to_the_stack_although_the_gateway_changes_the_route(
+def test_field_ownership_is_released_despite_concurrent_status_updates(
     world: World,
 ) -> None:
     world.values, world.status_writes = {"errors": 0.4}, 2
@@ -209,11 +209,11 @@ def test_the_fields_are_left_to_the_stack_although_the_gateway_changes_the_route
 
 
 @pytest.mark.parametrize("status_writes", [0, 1000])
-def test_what_was_interrupted_after_a_rollback_is_done_at_the_next_evaluation(
+def test_interrupted_rollback_is_completed_at_the_next_evaluation(
     world: World, status_writes: int
 ) -> None:
     world.values, world.status_writes = {"errors": 0.4}, status_writes
-    world.interrupted = not status_writes
+    world.fail_next_release = not status_writes
     with suppress(httpx2.ConnectError):
         world.evaluate()
     assert world.backends == STABLE
@@ -226,22 +226,22 @@ def test_what_was_interrupted_after_a_rollback_is_done_at_the_next_evaluation(
     assert [event["reason"] for event in world.events] == ["CanaryRolledBack"]
 
 
-def test_a_refused_event_does_not_keep_the_fields(world: World) -> None:
+def test_field_ownership_is_released_even_if_the_event_is_rejected(world: World) -> None:
     world.values, world.refuse_events = {"errors": 0.4}, True
     world.evaluate()
     assert world.managers == [{"manager": "pulumi"}]
 
 
-def test_a_canary_that_was_written_meanwhile_is_not_rolled_back(world: World) -> None:
+def test_canary_updated_during_the_evaluation_is_not_rolled_back(world: World) -> None:
     world.values = {"errors": 0.4}
-    world.meanwhile = {"gpu-platform.dev/canary": "5678"}
+    world.concurrent_annotations = {"gpu-platform.dev/canary": "5678"}
     with pytest.raises(httpx2.HTTPStatusError):
         world.evaluate()
     assert world.backends == SPLIT
     assert ROLLED_BACK not in world.annotations
 
 
-def test_a_canary_does_not_answer_for_the_requests_of_the_previous_one() -> None:
+def test_canary_is_not_evaluated_by_the_requests_of_the_previous_canary() -> None:
     world = World()
     world.values = {"errors": 0.4}
     world.evaluate()
@@ -266,25 +266,25 @@ def test_restored_weights_are_rolled_back_again_without_querying_prometheus(worl
     assert "the latency is 3" in world.events[0]["message"]
 
 
-def test_another_canary_is_evaluated_again(world: World) -> None:
+def test_new_canary_is_evaluated_after_an_earlier_rollback(world: World) -> None:
     world.annotations[ROLLED_BACK] = "0000@image the latency is 3, more than 0.5"
     world.evaluate()
     assert world.backends == SPLIT
 
 
-def test_a_silent_prometheus_rolls_nothing_back(world: World) -> None:
+def test_prometheus_outage_does_not_cause_a_rollback(world: World) -> None:
     world.prometheus_answers = False
     world.evaluate()
     assert world.backends == SPLIT
 
 
-def test_an_answer_that_is_no_json_hides_no_other_limit(world: World) -> None:
+def test_invalid_prometheus_response_does_not_hide_other_breaches(world: World) -> None:
     world.broken, world.values = {"errors"}, {"latency": 3}
     world.evaluate()
     assert world.backends == STABLE
 
 
-def test_readiness_counts_without_values(world: World) -> None:
+def test_unready_canary_is_rolled_back_even_without_metrics(world: World) -> None:
     world.broken, world.ready = {"errors", "latency"}, 0
     world.evaluate()
     world.evaluate()
@@ -315,7 +315,7 @@ def test_deleted_routes_are_not_evaluated(world: World) -> None:
     assert world.patches == []
 
 
-def test_a_canary_without_requests_is_not_evaluated(world: World) -> None:
+def test_canary_that_receives_no_traffic_is_not_evaluated(world: World) -> None:
     world.backends, world.values, world.ready = STABLE, {"errors": 1}, 0
     for _ in range(UNREADY_EVALUATIONS + 1):
         world.evaluate()

@@ -1,4 +1,4 @@
-"""The whole recorder, with the real client and a simulated transport."""
+"""The complete recorder, with the real client and a simulated transport."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from recorder import log_streams
 from recorder.pods import Attempt
 from recorder.records import Bounds
 from recorder.watch import Recorder
-from tests.recorder.examples import RUN, Api, document, ended, pod
+from tests.recorder.examples import RUN, Api, pod, pod_manifest, terminated_state
 
 
 @pytest.fixture
@@ -24,37 +24,37 @@ def claims(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def api(claims: Path) -> AsyncIterator[Api]:
-    """An API server that a recorder watches and a test changes."""
-    made = Api()
-    recorder = Recorder(made.client, claims, Bounds())
+    """Return an API server that a recorder watches and that the test changes."""
+    server = Api()
+    recorder = Recorder(server.client, claims, Bounds())
 
-    async def forever() -> None:
+    async def observe_forever() -> None:
         while True:
             await recorder.observe()
 
-    task = asyncio.create_task(forever())
-    yield made
+    task = asyncio.create_task(observe_forever())
+    yield server
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def kept(claims: Path) -> list[dict[str, Any]]:
+def stored_records(claims: Path) -> list[dict[str, Any]]:
     files = sorted((claims / "checkpoints" / RUN).rglob("*.json"))
     return [json.loads(path.read_text()) for path in files]
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.01)
 
 
-async def test_a_failed_pod_is_kept_with_lines_and_events(api: Api, claims: Path) -> None:
+async def test_failed_pod_is_recorded_with_its_log_and_events(api: Api, claims: Path) -> None:
     api.logs["worker-0"] = ["21:16 the last line"]
-    api.tell("ADDED", document())
-    api.tell("MODIFIED", document(state=ended(137)))
-    await until(lambda: bool(kept(claims)))
-    [record] = kept(claims)
+    api.emit("ADDED", pod_manifest())
+    api.emit("MODIFIED", pod_manifest(state=terminated_state(137)))
+    await wait_until(lambda: bool(stored_records(claims)))
+    [record] = stored_records(claims)
     assert (record["exitCode"], record["reason"], record["run"]) == (137, "OOMKilled", RUN)
     assert {event["object"] for event in record["events"]} == {
         "Pod/worker-0",
@@ -67,12 +67,12 @@ async def test_a_failed_pod_is_kept_with_lines_and_events(api: Api, claims: Path
 
 async def test_a_deleted_pod_is_recorded_with_its_log(api: Api, claims: Path) -> None:
     api.logs["worker-0"] = ["one", "two"]
-    api.tell("ADDED", document())
-    await until(lambda: any(path.endswith("/log") for path in api.asked))
+    api.emit("ADDED", pod_manifest())
+    await wait_until(lambda: any(path.endswith("/log") for path in api.requested_paths))
     del api.logs["worker-0"]
-    api.tell("DELETED", document())
-    await until(lambda: bool(kept(claims)))
-    [record] = kept(claims)
+    api.emit("DELETED", pod_manifest())
+    await wait_until(lambda: bool(stored_records(claims)))
+    [record] = stored_records(claims)
     assert (record["exitCode"], record["reason"]) == (None, "Deleted")
     [log] = claims.rglob("*.log")
     assert log.read_text() == "one\ntwo\n"
@@ -80,52 +80,52 @@ async def test_a_deleted_pod_is_recorded_with_its_log(api: Api, claims: Path) ->
 
 async def test_a_succeeded_pod_leaves_no_record(api: Api, claims: Path) -> None:
     api.logs["worker-0"] = ["done"]
-    api.tell("ADDED", document())
-    api.tell("MODIFIED", document(state=ended(0)))
-    api.tell("DELETED", document(state=ended(0)))
+    api.emit("ADDED", pod_manifest())
+    api.emit("MODIFIED", pod_manifest(state=terminated_state(0)))
+    api.emit("DELETED", pod_manifest(state=terminated_state(0)))
     api.logs["worker-1"] = ["failed"]
-    api.tell("ADDED", document("worker-1", state=ended(1)))
-    await until(lambda: bool(kept(claims)))
-    assert [record["pod"] for record in kept(claims)] == ["worker-1"]
+    api.emit("ADDED", pod_manifest("worker-1", state=terminated_state(1)))
+    await wait_until(lambda: bool(stored_records(claims)))
+    assert [record["pod"] for record in stored_records(claims)] == ["worker-1"]
 
 
 @pytest.mark.parametrize("code", [0, 1])
-async def test_lines_of_terminated_containers_are_dropped(code: int, claims: Path) -> None:
+async def test_log_lines_of_terminated_containers_are_released(code: int, claims: Path) -> None:
     api = Api()
     api.logs["worker-0"] = ["line"]
     recorder = Recorder(api.client, claims, Bounds())
     recorder.update(pod())
-    await until(lambda: bool(recorder.streams._tails))
-    recorder.update(pod(state=ended(code)))
-    await until(lambda: len(kept(claims)) == code)
+    await wait_until(lambda: bool(recorder.streams._tails))
+    recorder.update(pod(state=terminated_state(code)))
+    await wait_until(lambda: len(stored_records(claims)) == code)
     assert not recorder.streams._tails
 
 
-async def test_a_lost_api_server_is_watched_again(api: Api, claims: Path) -> None:
-    api.away = 3
-    api.pods = [document(state=ended(1))]
-    api.logs["worker-0"] = ["said before"]
+async def test_watch_resumes_after_an_api_server_outage(api: Api, claims: Path) -> None:
+    api.failing_requests = 3
+    api.pods = [pod_manifest(state=terminated_state(1))]
+    api.logs["worker-0"] = ["logged before"]
     api.changes.put_nowait(None)  # the watch ends
-    await until(lambda: bool(kept(claims)))
-    assert kept(claims)[0]["exitCode"] == 1
+    await wait_until(lambda: bool(stored_records(claims)))
+    assert stored_records(claims)[0]["exitCode"] == 1
 
 
 async def test_pods_deleted_while_disconnected_are_recorded(api: Api, claims: Path) -> None:
     api.logs["worker-0"] = ["before"]
-    api.tell("ADDED", document())
-    await until(lambda: any(path.endswith("/log") for path in api.asked))
-    api.away = 2
+    api.emit("ADDED", pod_manifest())
+    await wait_until(lambda: any(path.endswith("/log") for path in api.requested_paths))
+    api.failing_requests = 2
     api.changes.put_nowait(None)  # the watch ends, and the next requests fail
-    await until(lambda: bool(kept(claims)))
-    assert kept(claims)[0]["reason"] == "Deleted"
+    await wait_until(lambda: bool(stored_records(claims)))
+    assert stored_records(claims)[0]["reason"] == "Deleted"
 
 
-async def test_an_unmounted_claim_is_skipped(
+async def test_pods_with_an_unmounted_claim_are_skipped(
     api: Api, claims: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.logs["worker-0"] = []
-    api.tell("ADDED", document(state=ended(1), claim="elsewhere"))
-    await until(lambda: "not mounted in the recorder" in caplog.text)
+    api.emit("ADDED", pod_manifest(state=terminated_state(1), claim="elsewhere"))
+    await wait_until(lambda: "not mounted in the recorder" in caplog.text)
     assert [path.name for path in claims.iterdir()] == ["checkpoints"]
 
 
@@ -133,19 +133,19 @@ async def test_many_logs_use_additional_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_streams, "MAX_STREAMS", 2)
-    api, made = Api(), []
+    api, clients = Api(), []
 
     def connect() -> AsyncClient:
-        made.append(api.client())
-        return made[-1]
+        clients.append(api.client())
+        return clients[-1]
 
     logs = log_streams.LogStreams(connect, 10, 1000)
     attempts = [Attempt(f"uid-{number}", f"worker-{number}", "training", 0) for number in range(5)]
     for attempt in attempts:
         api.endless[attempt.pod] = f"line of {attempt.pod}"
         logs.follow(attempt)
-    await until(lambda: all(path in api.requested_logs for path in api.endless))
-    assert len(made) == 1 + 3
+    await wait_until(lambda: all(path in api.requested_logs for path in api.endless))
+    assert len(clients) == 1 + 3
     for attempt in attempts:
         logs.forget(attempt.uid)
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""kwokctl's configuration of control planes with and without real nodes."""
+"""kwokctl configuration for control planes with and without real nodes."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ TOOLS = Path("/tools")
 
 def configuration(spec: ClusterSpec, layout: Layout, binaries: Path = TOOLS) -> dict[str, Any]:
     document = kwokctl_configuration(layout.control_plane_settings(spec, binaries, 6443))
-    return json.loads(json.dumps(document))  # it is written as JSON
+    return json.loads(json.dumps(document))  # as kwokctl reads it
 
 
 def flags(document: dict[str, Any], component: str) -> dict[str, str]:
@@ -25,7 +25,7 @@ def flags(document: dict[str, Any], component: str) -> dict[str, str]:
     return {flag["key"]: flag["value"] for flag in patch["extraArgs"]}
 
 
-def test_the_api_server_of_real_nodes_listens_on_the_bridge(layout: Layout) -> None:
+def test_api_server_for_real_nodes_listens_on_the_bridge(layout: Layout) -> None:
     document = configuration(REAL, layout)
     assert document["options"]["bindAddress"] == "0.0.0.0"  # noqa: S104
     assert document["options"]["kubeApiserverCertSANs"] == ["10.250.76.2", "10.250.128.1"]
@@ -36,20 +36,22 @@ def test_the_api_server_of_real_nodes_listens_on_the_bridge(layout: Layout) -> N
     assert api_server["requestheader-client-ca-file"] == str(layout.pki / "ca.crt")
 
 
-def test_the_control_plane_of_simulated_nodes_listens_on_loopback(simulated: Layout) -> None:
+def test_control_plane_for_simulated_nodes_listens_on_loopback(simulated: Layout) -> None:
     document = configuration(SIMULATED, simulated)
     assert document["options"]["bindAddress"] == "127.0.0.1"
     assert "advertise-address" not in flags(document, "kube-apiserver")
 
 
-def test_only_simulated_nodes_have_image_volumes(layout: Layout, simulated: Layout) -> None:
-    found = flags(configuration(SIMULATED, simulated), "kube-apiserver")
-    assert found["feature-gates"] == "ImageVolume=true"
+def test_image_volumes_are_enabled_only_for_simulated_nodes(
+    layout: Layout, simulated: Layout
+) -> None:
+    api_server = flags(configuration(SIMULATED, simulated), "kube-apiserver")
+    assert api_server["feature-gates"] == "ImageVolume=true"
     assert "feature-gates" not in flags(configuration(REAL, layout), "kube-apiserver")
 
 
-def test_no_two_control_planes_of_simulated_nodes_choose_the_same_ports(simulated: Layout) -> None:
-    """Each program would take the first free ones, at the same time as another one."""
+def test_ports_for_simulated_nodes_are_fixed_and_consecutive(simulated: Layout) -> None:
+    """If each program chose a free port, two clusters starting at once could take the same one."""
     options = configuration(SIMULATED, simulated)["options"]
     ports = [value for name, value in options.items() if name.endswith("Port")]
     assert sorted(ports) == list(range(6443, 6443 + PORTS))
@@ -57,7 +59,7 @@ def test_no_two_control_planes_of_simulated_nodes_choose_the_same_ports(simulate
 
 @pytest.mark.parametrize("name", ["kube-controller-manager", "kube-scheduler"])
 @pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
-def test_restarted_components_do_not_wait_for_a_lease(
+def test_restarted_components_do_not_wait_for_a_leader_election_lease(
     spec: ClusterSpec, name: str, layout: Layout
 ) -> None:
     assert flags(configuration(spec, layout), name)["leader-elect"] == "false"
@@ -70,7 +72,7 @@ def test_kwok_does_not_manage_real_nodes(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("spec", [REAL, SIMULATED], ids=["real", "simulated"])
-def test_the_api_server_and_the_controllers_agree_on_the_service_range(
+def test_api_server_and_controllers_use_the_same_service_range(
     spec: ClusterSpec, layout: Layout
 ) -> None:
     document = configuration(spec, layout)
@@ -81,7 +83,7 @@ def test_the_api_server_and_the_controllers_agree_on_the_service_range(
     assert ranges == {spec.network.services}
 
 
-def test_flags_that_kwokctl_sets_itself_are_overridden(layout: Layout) -> None:
+def test_flags_that_kwokctl_sets_by_default_are_overridden(layout: Layout) -> None:
     overridden = {
         flag["key"]
         for patch in configuration(REAL, layout)["componentsPatches"]
@@ -107,9 +109,9 @@ def test_failed_real_nodes_are_detected_sooner_than_simulated_ones(layout: Layou
 def test_clients_of_controllers_and_scheduler_are_not_rate_limited(
     name: str, layout: Layout
 ) -> None:
-    pace = flags(configuration(SIMULATED, layout), name)
-    assert int(pace["kube-api-qps"]) == REQUESTS_PER_SECOND
-    assert int(pace["kube-api-burst"]) > REQUESTS_PER_SECOND
+    limits = flags(configuration(SIMULATED, layout), name)
+    assert int(limits["kube-api-qps"]) == REQUESTS_PER_SECOND
+    assert int(limits["kube-api-burst"]) > REQUESTS_PER_SECOND
 
 
 def test_every_program_comes_from_the_toolchain(layout: Layout) -> None:
@@ -119,7 +121,7 @@ def test_every_program_comes_from_the_toolchain(layout: Layout) -> None:
     assert len(programs) == 5
 
 
-def test_only_the_api_server_of_simulated_nodes_uses_more_memory_for_speed(layout: Layout) -> None:
+def test_only_the_api_server_for_simulated_nodes_trades_memory_for_speed(layout: Layout) -> None:
     def environment(spec: ClusterSpec) -> list[dict[str, str]]:
         patches = {
             patch["name"]: patch for patch in configuration(spec, layout)["componentsPatches"]

@@ -1,4 +1,4 @@
-"""The control plane, started by a kwokctl that records its arguments."""
+"""Control planes started with a fake kwokctl that records its arguments."""
 
 import base64
 import contextlib
@@ -45,8 +45,8 @@ def calls(layout: Layout) -> list[str]:
     return (layout.state / "calls").read_text().splitlines()
 
 
-def cluster(layout: Layout, *names: str) -> list[Path]:
-    """Return a file in kwokctl's directory of the cluster."""
+def cluster_files(layout: Layout, *names: str) -> list[Path]:
+    """Return files in kwokctl's cluster directory, and create their parent directories."""
     files = [layout.pki.parent / name for name in names]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -73,16 +73,16 @@ def test_kwokctl_writes_into_the_directory_of_the_cluster(
 
 def test_a_later_start_uses_the_existing_cluster(plane: ControlPlane, layout: Layout) -> None:
     plane.start()
-    (kept,) = cluster(layout, "etcd-data")
-    kept.touch()
+    (data_file,) = cluster_files(layout, "etcd-data")
+    data_file.touch()
     plane.start()
     assert calls(layout)[1].endswith("start cluster --wait 180s")
-    assert kept.exists()
+    assert data_file.exists()
 
 
 def test_process_ids_of_an_earlier_start_are_removed(plane: ControlPlane, layout: Layout) -> None:
     plane.start()
-    etcd, api_server = cluster(layout, "pids/etcd.pid", "pids/kube-apiserver.pid")
+    etcd, api_server = cluster_files(layout, "pids/etcd.pid", "pids/kube-apiserver.pid")
     etcd.write_text("17\n")
     api_server.write_text("")
     assert plane.component_pids() == {17: "etcd"}
@@ -95,7 +95,7 @@ def test_a_later_start_uses_the_current_toolchain(
     plane: ControlPlane, layout: Layout, binaries: Path
 ) -> None:
     plane.start()
-    etcd, controller = cluster(layout, "bin/etcd", "bin/kwok-controller")
+    etcd, controller = cluster_files(layout, "bin/etcd", "bin/kwok-controller")
     etcd.symlink_to("/old/tools/etcd")
     controller.symlink_to("/old/tools/kwok")
     plane.start()
@@ -103,33 +103,35 @@ def test_a_later_start_uses_the_current_toolchain(
     assert controller.readlink() == binaries / "kwok"
 
 
-def test_kwok_is_started_with_the_simulated_nodes(layout: Layout, binaries: Path) -> None:
+def test_kwok_for_simulated_nodes_is_started_by_the_platforms_script(
+    layout: Layout, binaries: Path
+) -> None:
     plane = ControlPlane(layout.control_plane_settings(SIMULATED, binaries, 6443))
     plane.start()
-    (controller,) = cluster(layout, "bin/kwok-controller")
-    controller.symlink_to(binaries / "kwok")  # as an earlier version has left it
+    (controller,) = cluster_files(layout, "bin/kwok-controller")
+    controller.symlink_to(binaries / "kwok")  # as an earlier version left it
     plane.start()
     assert controller.readlink() == plane.settings.kwok
     settings = json.loads((layout.control_plane / "kwokctl.json").read_text())
     assert settings["options"]["kwokControllerBinary"] == str(controller.readlink())
 
 
-def test_an_interrupted_start_is_repeated(plane: ControlPlane, layout: Layout) -> None:
+def test_failed_creation_is_repeated_from_scratch(plane: ControlPlane, layout: Layout) -> None:
     (layout.state / "broken").touch()
     with pytest.raises(subprocess.CalledProcessError):
         plane.start()
     assert "no space left" in (layout.logs / "kwokctl.log").read_text()
-    (half,) = cluster(layout, "pki/ca.crt")
-    half.touch()
+    (partial,) = cluster_files(layout, "pki/ca.crt")
+    partial.touch()
     (layout.state / "broken").unlink()
     plane.start()
-    assert not half.exists()
+    assert not partial.exists()
     assert [" create cluster " in call for call in calls(layout)] == [True, True]
 
 
 @pytest.fixture
 def certificates(layout: Layout) -> Layout:
-    for file in cluster(layout, "pki/ca.crt", "pki/admin.crt", "pki/admin.key"):
+    for file in cluster_files(layout, "pki/ca.crt", "pki/admin.crt", "pki/admin.key"):
         file.write_text(f"the {file.name}")
     return layout
 
@@ -144,9 +146,9 @@ def test_the_kubeconfig_has_the_context_of_the_cluster(
     assert config["current-context"] == spec.context
     (context,) = config["contexts"]
     (user,) = config["users"]
-    (found,) = config["clusters"]
-    assert context["context"] == {"cluster": found["name"], "user": user["name"]}
-    assert found["cluster"]["server"] == "https://10.250.76.2:6443"
+    (cluster,) = config["clusters"]
+    assert context["context"] == {"cluster": cluster["name"], "user": user["name"]}
+    assert cluster["cluster"]["server"] == "https://10.250.76.2:6443"
     key = base64.b64decode(user["user"]["client-key-data"])
     assert key == b"the admin.key"
 
@@ -164,35 +166,35 @@ def test_components_that_exit_together_are_restarted_together(
 ) -> None:
     monkeypatch.setattr(control_plane, "RESTART_DELAY", 0)
     plane.start()
-    one, other = cluster(layout, "pids/etcd.pid", "pids/kwok-controller.pid")
-    gone = [ended_process(), ended_process()]
-    for file, pid in zip((one, other), gone, strict=True):
+    one, other = cluster_files(layout, "pids/etcd.pid", "pids/kwok-controller.pid")
+    exited = [exited_process(), exited_process()]
+    for file, pid in zip((one, other), exited, strict=True):
         file.write_text(str(pid))
     plane.on_exit(1)
     assert len(calls(layout)) == 1
-    plane.on_exit(gone[0])
-    first = starting(plane)
-    plane.on_exit(gone[1])
-    assert starting(plane) == first
+    plane.on_exit(exited[0])
+    first = wait_for_kwokctl(plane)
+    plane.on_exit(exited[1])
+    assert wait_for_kwokctl(plane) == first
     one.write_text(str(os.getpid()))
     plane.on_exit(first)
-    second = starting(plane)
+    second = wait_for_kwokctl(plane)
     assert second != first
     other.write_text(str(os.getpid()))
     plane.on_exit(second)
-    assert starting(plane) is None
+    assert wait_for_kwokctl(plane) is None
     assert [call.endswith("start cluster") for call in calls(layout)] == [False, True, True]
 
 
-def starting(plane: ControlPlane) -> int | None:
-    """Run the recorded kwokctl and return its finished process."""
+def wait_for_kwokctl(plane: ControlPlane) -> int | None:
+    """Wait until the recorded kwokctl has finished, and return its process ID."""
     if plane._starting is not None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(plane._starting, 0)
     return plane._starting
 
 
-def ended_process() -> int:
+def exited_process() -> int:
     with subprocess.Popen(["true"]) as process:
         pass
     return process.pid

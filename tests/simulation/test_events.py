@@ -1,4 +1,4 @@
-"""Events of the cluster's start, written and read while the file grows."""
+"""The log of cluster start events, read while it is being written."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_a_missing_log_has_no_events(tmp_path: Path) -> None:
     assert list(EventLog(tmp_path / "events").read()) == []
 
 
-def test_incomplete_lines_are_read_later(tmp_path: Path) -> None:
+def test_incomplete_lines_are_skipped_until_they_are_complete(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events")
     log.add("gpu-node-0", "whole")
     whole = log.path.read_text()
@@ -31,7 +31,7 @@ def test_incomplete_lines_are_read_later(tmp_path: Path) -> None:
     assert len(list(log.read())) == 2
 
 
-def test_an_error_of_several_lines_is_one_event(tmp_path: Path) -> None:
+def test_error_with_several_lines_is_one_event(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events")
     log.add("gpu-node-0", "failed", error="first\nsecond")
     (event,) = log.read()

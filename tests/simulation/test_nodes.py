@@ -1,4 +1,4 @@
-"""Simulated nodes, and the commands of kubectl that create them."""
+"""Simulated nodes and the kubectl commands that create them."""
 
 import json
 from pathlib import Path
@@ -34,14 +34,16 @@ def test_simulated_nodes_are_managed_by_kwok(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a_simulated_node_offers_eight_gpus(kind: Kind) -> None:
-    found = node(kind)
-    assert found["metadata"]["name"] == "simulated-3"
-    assert found["status"]["allocatable"]["nvidia.com/gpu"] == "8"
-    assert found["status"]["allocatable"] == found["status"]["capacity"]
-    assert found["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
+    simulated = node(kind)
+    assert simulated["metadata"]["name"] == "simulated-3"
+    assert simulated["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    assert simulated["status"]["allocatable"] == simulated["status"]["capacity"]
+    assert simulated["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
 
 
-def test_nodes_are_applied_and_become_schedulable(tmp_path: Path, install: Install) -> None:
+def test_ensure_waits_until_the_applied_nodes_are_schedulable(
+    tmp_path: Path, install: Install
+) -> None:
     (tmp_path / "answers").write_text(
         f"True \\nUnknown \\n\nTrue \\nTrue {NEW_NODE_TAINT} {NEW_NODE_TAINT}\\n\n"
         "True \\nTrue example.com/own\\n\n"
@@ -60,11 +62,11 @@ def test_nodes_are_applied_and_become_schedulable(tmp_path: Path, install: Insta
     assert (tmp_path / "calls").read_text().split() == ["apply", "get", "get", "get"]
 
 
-def test_no_request_is_sent_without_simulated_nodes() -> None:
+def test_no_request_is_sent_if_no_nodes_are_simulated() -> None:
     ensure(0, "A100", ["/no/such/kubectl"])
 
 
-def test_four_nodes_are_simulated_by_default() -> None:
+def test_four_nodes_are_simulated_by_default_if_there_are_no_real_nodes() -> None:
     assert cluster_spec(Kind.SIMULATED).simulated_nodes == 4
     assert cluster_spec(Kind.SIMULATED, 0).simulated_nodes == 0
     assert cluster_spec(Kind.REAL).simulated_nodes == 0

@@ -1,4 +1,4 @@
-"""A real supervisor process with real services that exit."""
+"""A real supervisor process and real services that exit."""
 
 import signal
 import subprocess
@@ -41,7 +41,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervised]:
         subprocess.run(["kill", "-KILL", (tmp_path / f"{name}.pid").read_text()], check=False)
 
 
-def await_(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
@@ -54,33 +54,33 @@ def text(file: Path) -> str:
 
 def test_an_exited_service_is_restarted(supervisor: Supervised, tmp_path: Path) -> None:
     log = tmp_path / "short.log"
-    await_(lambda: text(log).count("hello from") >= 3)
+    wait_until(lambda: text(log).count("hello from") >= 3)
     lines = text(log).splitlines()
     assert lines[1] == "--- short exited with 3; restarting"
     assert len({line for line in lines if line.startswith("hello")}) >= 3
 
 
 def test_a_running_service_is_not_restarted(supervisor: Supervised, tmp_path: Path) -> None:
-    await_(lambda: text(tmp_path / "short.log").count("hello") >= 2)
+    wait_until(lambda: text(tmp_path / "short.log").count("hello") >= 2)
     assert text(tmp_path / "long.log") == ""
     assert (tmp_path / "before").exists()
 
 
-def test_the_exit_of_an_unknown_process_is_reported(supervisor: Supervised, tmp_path: Path) -> None:
-    await_(lambda: text(tmp_path / "orphan") != "")
+def test_exit_of_an_orphaned_process_is_reported(supervisor: Supervised, tmp_path: Path) -> None:
+    wait_until(lambda: text(tmp_path / "orphan") != "")
     assert text(tmp_path / "orphan") == text(tmp_path / "spawned")
 
 
 def test_a_killed_service_is_restarted(supervisor: Supervised, tmp_path: Path) -> None:
-    await_(lambda: text(tmp_path / "long.pid") != "")
+    wait_until(lambda: text(tmp_path / "long.pid") != "")
     first = text(tmp_path / "long.pid")
     subprocess.run(["kill", "-KILL", first], check=True)
-    await_(lambda: text(tmp_path / "long.pid") not in ("", first))
+    wait_until(lambda: text(tmp_path / "long.pid") not in ("", first))
     assert "--- long exited with -9; restarting" in text(tmp_path / "long.log")
 
 
 def test_the_supervisor_stops_on_request(supervisor: Supervised, tmp_path: Path) -> None:
-    await_(lambda: text(tmp_path / "short.log").count("hello") >= 2)
+    wait_until(lambda: text(tmp_path / "short.log").count("hello") >= 2)
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(500) == 0
 
@@ -106,9 +106,9 @@ running.run_forever()
 
 def test_a_failed_restart_does_not_stop_other_services(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", UNSTARTABLE, str(tmp_path)]) as process:
-        await_(lambda: "could not be restarted" in text(tmp_path / "first.log"))
+        wait_until(lambda: "could not be restarted" in text(tmp_path / "first.log"))
         turns = text(tmp_path / "second.log").count("turn")
-        await_(lambda: text(tmp_path / "second.log").count("turn") > turns + 1)
+        wait_until(lambda: text(tmp_path / "second.log").count("turn") > turns + 1)
         assert process.poll() is None
         process.kill()
 

@@ -1,4 +1,4 @@
-"""Volcano next to a control plane without real nodes."""
+"""Volcano processes next to a control plane without real nodes."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ def services_of(layout: Layout, binaries: Path) -> list[Service]:
     return volcano_services(layout.kubeconfig, binaries, configuration, layout.state / "klog")
 
 
-def test_definitions_are_served_before_other_objects_are_created(
+def test_crds_are_established_before_other_objects_are_created(
     simulated: Layout, binaries: Path, tmp_path: Path
 ) -> None:
     definitions = tmp_path / "crds"
@@ -41,22 +41,22 @@ def test_definitions_are_served_before_other_objects_are_created(
         (definitions / name).touch()
     apply_definitions(simulated.kubeconfig, binaries, definitions)
     applied, changed, awaited, namespace = (binaries / "calls").read_text().splitlines()
-    own = f"--kubeconfig={simulated.kubeconfig}"
+    kubeconfig = f"--kubeconfig={simulated.kubeconfig}"
     files = " ".join(f"--filename={definitions / name}" for name in ("jobs.yaml", "queues.yaml"))
-    assert applied == f"{own} apply --server-side --force-conflicts {files}"
-    assert changed.startswith(f"{own} annotate --overwrite gpu-platform.dev/started=")
+    assert applied == f"{kubeconfig} apply --server-side --force-conflicts {files}"
+    assert changed.startswith(f"{kubeconfig} annotate --overwrite gpu-platform.dev/started=")
     assert changed.endswith(files)
-    assert awaited == f"{own} wait --for=condition=Established --timeout=60s {files}"
-    assert namespace == f"{own} apply --server-side --filename=-"
+    assert awaited == f"{kubeconfig} wait --for=condition=Established --timeout=60s {files}"
+    assert namespace == f"{kubeconfig} apply --server-side --filename=-"
     assert '"name":"volcano-system"' in (binaries / "applied").read_text()
 
 
-def test_definitions_without_conditions_are_awaited_again(
+def test_wait_is_repeated_for_crds_without_conditions(
     simulated: Layout, binaries: Path, tmp_path: Path
 ) -> None:
-    """kubectl: ".status.conditions accessor error: <nil> is of the type <nil>"."""
-    refuses_once = 'case "$*" in *" wait "*) mkdir "$0.asked" 2>/dev/null && exit 1 ;; esac; true\n'
-    (binaries / "kubectl").write_text(KUBECTL + refuses_once)
+    """`kubectl wait` fails with ".status.conditions accessor error: <nil> is of the type <nil>"."""
+    fail_once = 'case "$*" in *" wait "*) mkdir "$0.failed" 2>/dev/null && exit 1 ;; esac; true\n'
+    (binaries / "kubectl").write_text(KUBECTL + fail_once)
     apply_definitions(simulated.kubeconfig, binaries, tmp_path)
     calls = (binaries / "calls").read_text().splitlines()
     assert sum("--for=condition=Established" in call for call in calls) == 2
@@ -74,22 +74,24 @@ def test_both_processes_use_the_kubeconfig_of_the_cluster(
         assert Path(service.environment["DEBUG_SOCKET_DIR"]).is_relative_to(simulated.state)
 
 
-def test_no_process_opens_a_port_of_the_host(simulated: Layout, binaries: Path) -> None:
+def test_no_process_opens_a_port_on_the_host(simulated: Layout, binaries: Path) -> None:
     scheduler, controllers = services_of(simulated, binaries)
     assert {"--enable-healthz=false", "--enable-metrics=false"} <= set(scheduler.command)
     assert "--enable-healthz=false" in controllers.command
 
 
-def test_controllers_have_the_rate_limits_of_a_release(simulated: Layout, binaries: Path) -> None:
+def test_controllers_use_the_rate_limits_of_a_helm_release(
+    simulated: Layout, binaries: Path
+) -> None:
     _, controllers = services_of(simulated, binaries)
-    pace = ControllersSettings()
-    assert f"--kube-api-qps={pace.requests_per_second}" in controllers.command
-    assert f"--kube-api-burst={pace.burst}" in controllers.command
-    assert f"--worker-threads={pace.workers}" in controllers.command
-    assert f"--worker-threads-for-podgroup={pace.workers}" in controllers.command
+    settings = ControllersSettings()
+    assert f"--kube-api-qps={settings.requests_per_second}" in controllers.command
+    assert f"--kube-api-burst={settings.burst}" in controllers.command
+    assert f"--worker-threads={settings.workers}" in controllers.command
+    assert f"--worker-threads-for-podgroup={settings.workers}" in controllers.command
 
 
-def test_log_levels_are_those_of_a_release(simulated: Layout, binaries: Path) -> None:
+def test_log_levels_match_a_helm_release(simulated: Layout, binaries: Path) -> None:
     for service in services_of(simulated, binaries):
         assert f"--v={VolcanoSettings().log_level}" in service.command
 
@@ -106,16 +108,16 @@ def test_the_directory_of_the_scheduler_configuration_exists(
 def webhooks(simulated: Layout, tmp_path: Path) -> Webhooks:
     simulated.pki.mkdir(parents=True)
     (simulated.pki / "ca.crt").write_text("authority")
-    named = [
+    webhooks = [
         {"clientConfig": {"service": {"name": "volcano-admission-service", "path": path}}}
         for path in ("/jobs/validate", "/queues/validate")
     ]
     file = tmp_path / "webhooks.json"
-    file.write_text(json.dumps([{"kind": "Hooks", "webhooks": [each]} for each in named]))
+    file.write_text(json.dumps([{"kind": "Hooks", "webhooks": [each]} for each in webhooks]))
     return Webhooks.of(file, simulated.pki)
 
 
-def test_webhooks_are_registered_at_the_loopback_interface(
+def test_webhooks_are_registered_with_loopback_addresses(
     webhooks: Webhooks, simulated: Layout, binaries: Path
 ) -> None:
     webhooks.apply(simulated.kubeconfig, binaries)
@@ -136,7 +138,7 @@ def test_exactly_the_registered_webhooks_are_served(
     assert {"--listen-address=127.0.0.1", f"--port={webhooks.port}"} <= set(command)
 
 
-def test_waits_until_the_webhooks_are_served(webhooks: Webhooks) -> None:
+def test_wait_returns_once_the_webhooks_are_served(webhooks: Webhooks) -> None:
     with pytest.raises(OSError, match="refused"):
         webhooks.wait(0.1)
     with socket.create_server(("127.0.0.1", webhooks.port)):
@@ -154,7 +156,7 @@ def test_waits_until_the_webhooks_are_served(webhooks: Webhooks) -> None:
         ("", "vc-scheduler"),
     ],
 )
-def test_the_scheduler_has_the_minor_version_if_it_was_built(
+def test_scheduler_with_the_requested_minor_version_is_used_if_it_was_built(
     version: str, program: str, simulated: Layout, binaries: Path
 ) -> None:
     for name in ("vc-scheduler", "vc-scheduler-1.10"):

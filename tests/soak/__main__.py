@@ -25,11 +25,11 @@ from tests.cluster.host_state import HostState
 from tests.cluster.load import Load
 from tests.cluster.platform import Platform, copy_checkout
 from tests.soak import inventory
-from tests.soak.churn import Churn, model_url, question
+from tests.soak.churn import Churn, inference_request, model_url
 from tests.soak.goals import goals_of
 from tests.soak.memory import Sampler, cluster_processes
 from tests.soak.plot import draw
-from tools.bench.outcome import DIRECTORY, conclude, load, say
+from tools.bench.outcome import DIRECTORY, conclude, load, print_line
 
 CLIENTS, PAUSE = 4, 0.2
 EVERY = 5.0
@@ -59,7 +59,7 @@ def main() -> None:
         try:
             result = soak(platform, minutes)
         finally:
-            say("taking the cluster down")
+            print_line("taking the cluster down")
             platform.make("down", "PURGE=1")
     result["leftOnHost"] = HostState.now().added_since(before)
     goals = goals_of(result)
@@ -70,11 +70,11 @@ def main() -> None:
 
 def soak(platform: Platform, minutes: float) -> dict[str, Any]:
     """Run the cluster until the last sample and leave it running."""
-    say("starting the cluster and training the model that is served")
+    print_line("starting the cluster and training the model that is served")
     platform.make("up")
     churn = Churn(platform)
     churn.start()
-    with Load(model_url(platform), question(), CLIENTS, PAUSE) as requests:
+    with Load(model_url(platform), inference_request(), CLIENTS, PAUSE) as requests:
         churn.turn(0)
         churn.clear()
         first = inventory.take(platform)
@@ -85,7 +85,7 @@ def soak(platform: Platform, minutes: float) -> dict[str, Any]:
             while time.monotonic() < began + minutes * 60:
                 turn += 1
                 at = (time.monotonic() - began) / 60
-                say(f"minute {at:.1f} of {minutes:g}: turn {turn}, {churn.done}")
+                print_line(f"minute {at:.1f} of {minutes:g}: turn {turn}, {churn.done}")
                 churn.turn(turn)
             # Memory is also sampled while the last turn is removed.
             churn.clear()

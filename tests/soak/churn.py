@@ -68,7 +68,7 @@ class Churn:
             elif labels.get(_RUN) == run:
                 self.pods[uid] = "trainer"
             elif _RUN not in labels:
-                # The name without the digits at the end that controllers add.
+                # Strip the trailing digits that controllers add to the name.
                 self.pods[uid] = re.sub(
                     r"(-[0-9a-f]{6,10})?-[a-z0-9]{5}$", "", pod["metadata"]["name"]
                 )
@@ -160,7 +160,7 @@ def model_url(platform: Platform) -> str:
     return f"{address}/v2/models/{service['model']}/infer"
 
 
-def question() -> dict[str, Any]:
+def inference_request() -> dict[str, Any]:
     """Return a request with four held-out digits."""
     images, _ = held_out_digits((1, 8, 8))
     batch = np.asarray(images[:4])

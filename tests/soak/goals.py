@@ -12,7 +12,7 @@ WARM_UP: Final = 0.25
 """Share of the time at the beginning during which caches fill."""
 
 WORKLOADS: Final = ("server", "trainer")
-SHARE, LEAST = {True: 0.03, False: 0.10}, {True: 4.0, False: 12.0}
+SHARE, MIN_MIB = {True: 0.03, False: 0.10}, {True: 4.0, False: 12.0}
 """Permitted growth over the measured time, for workloads (`True`) and the cluster's processes: a
 share of their memory or a number of MiB, whichever is larger."""
 
@@ -31,7 +31,7 @@ def trend(minutes: Sequence[float], mib: Sequence[float]) -> Trend:
 
     Sen, Estimates of the regression coefficient based on Kendall's tau (JASA 63, 1968).
     """
-    # Its import takes a second in every process that collects tests.
+    # Importing scipy takes a second in every process that collects tests.
     from scipy.stats import theilslopes
 
     x, y = np.asarray(minutes), np.asarray(mib)
@@ -54,7 +54,12 @@ def goals_of(result: Mapping[str, Any]) -> list[Goal]:
     """Return the goals of a soak with the measured values."""
     found = trends(result["memory"])
     goals = [
-        Goal(f"memory of {name}, surely grown by MiB", round(one.growth, 2), _most(name, one), True)
+        Goal(
+            f"memory growth of {name} in MiB (lower bound)",
+            round(one.growth, 2),
+            _max_growth(name, one),
+            True,
+        )
         for name, one in found.items()
     ]
     goals += [Goal(f"{name} measured", float(name in found), 1.0) for name in WORKLOADS]
@@ -64,11 +69,11 @@ def goals_of(result: Mapping[str, Any]) -> list[Goal]:
         *goals,
         Goal("objects, processes, mounts and links left in the cluster", left, 0, True),
         Goal("processes, mounts, links and settings left on the host", host, 0, True),
-        Goal("requests without an answer", sum(result["requests"]["failed"].values()), 0, True),
-        Goal("turns of submitting, killing and replacing", result["turns"], 1),
+        Goal("requests without a response", sum(result["requests"]["failed"].values()), 0, True),
+        Goal("turns (submit, kill and replace)", result["turns"], 1),
     ]
 
 
-def _most(name: str, one: Trend) -> float:
+def _max_growth(name: str, one: Trend) -> float:
     workload = name in WORKLOADS
-    return round(max(one.median * SHARE[workload], LEAST[workload]), 2)
+    return round(max(one.median * SHARE[workload], MIN_MIB[workload]), 2)

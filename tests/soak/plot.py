@@ -29,7 +29,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
             label = f"{name} ({found[name].slope_per_hour:+.1f} MiB/h)"
             one.plot(*zip(*points, strict=True), lw=1.2, label=label)
         one.axvspan(0, samples[-1]["minute"] * WARM_UP, color="black", alpha=0.06, lw=0)
-        one.set_ylabel("MiB of its own")
+        one.set_ylabel("anonymous memory (MiB)")
         one.set_ylim(bottom=0)
         one.grid(True, lw=0.3)
         one.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

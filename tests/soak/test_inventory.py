@@ -12,7 +12,7 @@ def test_removed_objects_are_not_leftovers() -> None:
     assert added({"Pod": frozenset({"ml/a"})}, {"Pod": frozenset()}) == {}
 
 
-def test_mounts_of_other_pods_are_counted() -> None:
+def test_additional_mounts_of_the_same_kind_are_counted() -> None:
     one = ["/run/0123456789abcdef/rootfs", "/sys"]
     other = ["/sys", "/run/fedcba9876543210/rootfs"]
     assert set(numbered(one)) == set(numbered(other))

@@ -1,4 +1,4 @@
-"""The controller of a sweep with an API server in memory: its records and its requests."""
+"""The sweep controller with an in-memory API server: its records and its requests."""
 
 import json
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ HOUR = 3600.0
 
 @dataclass
 class Api:
-    """Jobs by name, the commands for them, and the last summary."""
+    """An in-memory API server with jobs, their commands and the latest summary."""
 
     jobs: dict[str, Any] = field(default_factory=dict)
     commands: list[tuple[str, str]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
-    refusing: bool = False
+    reject_jobs: bool = False
 
     def list(self, resource: Any, **_: Any) -> list[Any]:
         return [resource.from_dict(job) for job in self.jobs.values()]
@@ -36,9 +36,9 @@ class Api:
         if document["kind"] == "Command":
             self.commands.append((document["target"]["name"], document["action"]))
             return
-        if self.refusing:
+        if self.reject_jobs:
             request = Request("POST", "https://api/jobs")
-            raise HTTPStatusError("a policy", request=request, response=Response(403))
+            raise HTTPStatusError("denied by a policy", request=request, response=Response(403))
         name = document["metadata"]["name"]
         assert name not in self.jobs
         metadata = {
@@ -59,7 +59,7 @@ class Api:
 
 @dataclass
 class Stage:
-    """A controller with a clock that the test moves."""
+    """A sweep controller whose clock the test advances."""
 
     claim: Path
     changes: dict[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Stage:
         while self.controller.step():
             pass
 
-    def reports(self, run: str, *losses: float) -> None:
+    def report_losses(self, run: str, *losses: float) -> None:
         folder = self.claim / run
         folder.mkdir(exist_ok=True)
         lines = [
@@ -96,7 +96,7 @@ class Stage:
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         (folder / PROGRESS_FILE).write_text(text + '{"event": "epoch", "ep')
 
-    def exports(self, run: str, loss: float) -> None:
+    def write_export(self, run: str, loss: float) -> None:
         folder = self.claim / run / "export"
         folder.mkdir(parents=True)
         manifest = Manifest(
@@ -113,7 +113,7 @@ class Stage:
         return {each["run"]: each["phase"] for each in self.api.summary["trials"]}
 
 
-def test_the_controller_starts_as_many_trials_as_may_run(tmp_path: Path) -> None:
+def test_controller_starts_as_many_trials_as_parallel_allows(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.step()
     assert len(stage.api.jobs) == 2
@@ -123,14 +123,14 @@ def test_the_controller_starts_as_many_trials_as_may_run(tmp_path: Path) -> None
     assert stage.api.summary["state"] == "running"
 
 
-def test_a_trial_at_a_rung_is_paused_and_its_place_is_used_when_it_has_no_gpus(
+def test_trial_at_a_rung_is_paused_and_replaced_once_its_gpus_are_free(
     tmp_path: Path,
 ) -> None:
     stage = Stage(tmp_path)
     stage.step()
     first, second = stage.api.jobs
     stage.api.set("Running")
-    stage.reports(first, 0.5)
+    stage.report_losses(first, 0.5)
     stage.step(10)
     assert stage.api.commands == [(first, "AbortJob")]
     stage.api.set("Aborting", first)
@@ -142,7 +142,7 @@ def test_a_trial_at_a_rung_is_paused_and_its_place_is_used_when_it_has_no_gpus(
     assert second in stage.api.jobs
 
 
-def test_rungs_count_steps_if_the_job_does(tmp_path: Path) -> None:
+def test_rungs_are_counted_in_steps_if_the_job_is_measured_in_steps(tmp_path: Path) -> None:
     job = {"hyperparameters": length(train_steps=900, evaluate_steps=50)}
     stage = Stage(tmp_path, {"job": job, "early_stopping": {"minimum": 100, "factor": 3}})
     stage.step()
@@ -165,12 +165,12 @@ def test_rungs_count_steps_if_the_job_does(tmp_path: Path) -> None:
     assert (stage.api.summary["unit"], stage.api.summary["length"]) == ("steps", 900)
 
 
-def test_a_finished_trial_has_the_objective_of_its_export(tmp_path: Path) -> None:
+def test_value_of_a_finished_trial_is_read_from_its_export(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"early_stopping": None})
     stage.step()
     first, second = stage.api.jobs
     stage.api.set("Completed", first)
-    stage.exports(first, 0.25)
+    stage.write_export(first, 0.25)
     stage.api.set("Failed", second)
     stage.step(10)
     assert stage.phases().items() >= {first: "succeeded", second: "failed"}.items()
@@ -178,7 +178,7 @@ def test_a_finished_trial_has_the_objective_of_its_export(tmp_path: Path) -> Non
     assert row["value"] == 0.25
 
 
-def test_a_trial_that_somebody_deletes_is_not_created_again(tmp_path: Path) -> None:
+def test_manually_deleted_trial_is_not_created_again(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.step()
     first, _ = stage.api.jobs
@@ -190,10 +190,10 @@ def test_a_trial_that_somebody_deletes_is_not_created_again(tmp_path: Path) -> N
     assert first not in stage.api.jobs
 
 
-def test_gpu_time_counts_while_the_controller_is_away_and_not_in_the_queue(tmp_path: Path) -> None:
+def test_gpu_time_includes_controller_downtime_but_not_queueing(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"early_stopping": None, "budget": {"gpu_hours": 32.1}})
     stage.step()
-    stage.step(HOUR)  # Waiting in the queue.
+    stage.step(HOUR)  # The trials are still queued.
     assert stage.api.summary["gpu_hours"] == 0
     stage.api.set("Running")
     stage.step()
@@ -204,13 +204,13 @@ def test_gpu_time_counts_while_the_controller_is_away_and_not_in_the_queue(tmp_p
     assert {action for _, action in stage.api.commands} == {"AbortJob"}
 
 
-def test_a_sweep_stops_before_it_costs_more_than_its_money(tmp_path: Path) -> None:
+def test_sweep_stops_before_it_exceeds_its_money_budget(tmp_path: Path) -> None:
     budget = {"gpu_hours": 1000, "money": 100}
     stage = Stage(tmp_path, {"early_stopping": None, "budget": budget}, price=2.5)
     stage.step()
     stage.api.set("Running")
     stage.step()
-    # Two trials of 8 GPUs may use 100 / 2.5 GPU-hours.
+    # The budget covers 100 / 2.5 GPU-hours, used by two trials with 8 GPUs each.
     stage.step(2.4 * HOUR)
     assert not stage.api.commands
     assert stage.api.summary["maximum_gpu_hours"] == 40
@@ -221,7 +221,7 @@ def test_a_sweep_stops_before_it_costs_more_than_its_money(tmp_path: Path) -> No
     assert stage.api.summary["maximum_cost"] == 100
 
 
-def test_a_sweep_is_paused_after_its_hours(tmp_path: Path) -> None:
+def test_sweep_is_paused_once_its_time_budget_is_used_up(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"budget": {"gpu_hours": 1000, "hours": 1}})
     stage.step()
     stage.api.set("Running")
@@ -233,7 +233,7 @@ def test_a_sweep_is_paused_after_its_hours(tmp_path: Path) -> None:
     assert {run for run, _ in stage.api.commands} == stage.api.jobs.keys()
 
 
-def test_nothing_of_a_changed_sweep_starts_before_its_earlier_trials_have_ended(
+def test_changed_sweep_starts_trials_only_after_the_earlier_ones_have_stopped(
     tmp_path: Path,
 ) -> None:
     stage = Stage(tmp_path)
@@ -252,29 +252,29 @@ def test_nothing_of_a_changed_sweep_starts_before_its_earlier_trials_have_ended(
     assert len(stage.api.jobs) == 4
 
 
-WIDER: dict[str, Any] = {
+WIDER_SPACE: dict[str, Any] = {
     "space": {**SPACE, "learning_rate": {**SPACE["learning_rate"], "max": 0.2}}
 }
 
 
-def obey(stage: Stage, steps: int) -> list[tuple[str, str]]:
-    """Step, execute the commands as Volcano does, and return those of the last step."""
-    found: list[tuple[str, str]] = []
+def execute_commands(stage: Stage, steps: int) -> list[tuple[str, str]]:
+    """Execute the commands of each step as Volcano does, and return those of the last step."""
+    commands: list[tuple[str, str]] = []
     for _ in range(steps):
-        before = len(stage.api.commands)
+        already_sent = len(stage.api.commands)
         stage.step(10)
-        found = stage.api.commands[before:]
-        for run, action in found:
+        commands = stage.api.commands[already_sent:]
+        for run, action in commands:
             stage.api.set("Aborted" if action == "AbortJob" else "Running", run)
-    return found
+    return commands
 
 
 @pytest.mark.parametrize(
     "changes",
-    [WIDER, {"objective": {"metric": "accuracy", "goal": "maximize"}}],
+    [WIDER_SPACE, {"objective": {"metric": "accuracy", "goal": "maximize"}}],
     ids=["space", "objective"],
 )
-def test_a_changed_sweep_resumes_earlier_trials_that_are_also_its_own(
+def test_changed_sweep_resumes_earlier_trials_that_fit_its_new_settings(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     stage = Stage(tmp_path)
@@ -284,35 +284,35 @@ def test_a_changed_sweep_resumes_earlier_trials_that_are_also_its_own(
     for specification in (changes, {}):
         stage.changes = specification
         stage.restart()
-        assert obey(stage, 6) == []
+        assert execute_commands(stage, 6) == []
         assert stage.phases() == dict.fromkeys(runs, "placed")
 
 
-def test_a_trial_that_failed_before_the_sweep_was_changed_back_is_paused(tmp_path: Path) -> None:
+def test_running_trial_is_paused_if_the_sweep_had_recorded_it_as_failed(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.step()
     failed, other = stage.api.jobs
     stage.api.set("Running", other)
     stage.api.set("Failed", failed)
     stage.step(10)
-    stage.changes = WIDER
+    stage.changes = WIDER_SPACE
     stage.restart()
     stage.api.set("Running", failed)
-    obey(stage, 3)
+    execute_commands(stage, 3)
     stage.changes = {}
     stage.restart()
-    obey(stage, 3)
+    execute_commands(stage, 3)
     assert stage.api.commands.count((failed, "AbortJob")) == 1
 
 
-def test_a_refused_trial_is_reported_and_created_when_it_is_admitted(tmp_path: Path) -> None:
+def test_rejected_trial_is_reported_and_created_once_it_is_admitted(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    stage.api.refusing = True
+    stage.api.reject_jobs = True
     stage.step()
     assert not stage.api.jobs
-    assert stage.api.summary["problem"] == "a policy"
+    assert stage.api.summary["problem"] == "denied by a policy"
     chosen = stage.phases()
-    stage.api.refusing = False
+    stage.api.reject_jobs = False
     stage.step(10)
     assert stage.api.jobs.keys() == chosen.keys()
     assert stage.api.summary["problem"] == ""
@@ -338,49 +338,51 @@ def test_a_lost_journal_is_rebuilt_even_if_the_first_attempt_is_interrupted(
     assert stage.api.jobs.keys() == runs
 
 
-SERVED: dict[str, Any] = {"winner": "serve", "trials": 2, "early_stopping": None}
+SERVE_WINNER: dict[str, Any] = {"winner": "serve", "trials": 2, "early_stopping": None}
 
 
-def link(stage: Stage) -> Path:
+def winner_link(stage: Stage) -> Path:
     return stage.claim / winner_path(sweep(described(**stage.changes)))
 
 
-def test_the_best_finished_trial_is_the_winner_only_when_the_sweep_is_over(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, SERVED)
+def test_best_finished_trial_becomes_the_winner_only_when_the_sweep_is_over(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVE_WINNER)
     stage.step()
     first, second = stage.api.jobs
     stage.api.set("Running")
-    stage.exports(first, 0.25)
+    stage.write_export(first, 0.25)
     stage.api.set("Completed", first)
-    stage.reports(second, 0.1)
+    stage.report_losses(second, 0.1)
     stage.step(10)
     assert stage.api.summary["winner"] is None
-    assert not link(stage).exists()
-    stage.exports(second, 0.3)
+    assert not winner_link(stage).exists()
+    stage.write_export(second, 0.3)
     stage.api.set("Completed", second)
     stage.step(10)
     assert stage.api.summary["winner"] == first
-    assert read_manifest(link(stage) / "export").metrics == {"loss": 0.25}
+    assert read_manifest(winner_link(stage) / "export").metrics == {"loss": 0.25}
 
 
-def test_without_winner_no_link_is_made(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, {**SERVED, "winner": "none"})
+def test_winner_none_creates_no_link(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {**SERVE_WINNER, "winner": "none"})
     stage.step()
     for run in stage.api.jobs:
-        stage.exports(run, 0.2)
+        stage.write_export(run, 0.2)
     stage.api.set("Completed")
     stage.step(10)
     assert (stage.api.summary["state"], stage.api.summary["winner"]) == ("complete", None)
-    assert not link(stage).is_symlink()
+    assert not winner_link(stage).is_symlink()
 
 
-def test_a_spent_budget_has_a_winner_when_the_last_trial_has_stopped(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, {**SERVED, "budget": {"gpu_hours": 16.1}})
+def test_sweep_with_a_spent_budget_gets_its_winner_once_all_trials_have_stopped(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path, {**SERVE_WINNER, "budget": {"gpu_hours": 16.1}})
     stage.step()
     first, second = stage.api.jobs
     stage.api.set("Running")
     stage.step()
-    stage.exports(first, 0.25)
+    stage.write_export(first, 0.25)
     stage.api.set("Completed", first)
     stage.step(HOUR)
     assert stage.api.commands == [(second, "AbortJob")]
@@ -388,39 +390,39 @@ def test_a_spent_budget_has_a_winner_when_the_last_trial_has_stopped(tmp_path: P
     stage.api.set("Aborting", second)
     stage.step(10)
     assert stage.api.summary["winner"] is None
-    # It ends while it is being paused, and is better.
-    stage.exports(second, 0.2)
+    # The second trial finishes while it is being paused, with a lower loss.
+    stage.write_export(second, 0.2)
     stage.api.set("Aborted", second)
     stage.step(10)
     assert stage.api.summary["winner"] == second
 
 
-def test_a_sweep_whose_trials_have_failed_has_no_winner(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, SERVED)
+def test_sweep_has_no_winner_if_all_trials_have_failed(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVE_WINNER)
     stage.step()
     stage.api.set("Failed")
     stage.step(10)
     assert (stage.api.summary["state"], stage.api.summary["winner"]) == ("complete", None)
 
 
-def test_larger_bounds_get_another_winner_and_the_first_link_stays(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, SERVED)
+def test_extended_sweep_gets_a_new_winner_and_keeps_the_first_link(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVE_WINNER)
     stage.step()
     first, second = stage.api.jobs
-    stage.exports(first, 0.25)
+    stage.write_export(first, 0.25)
     stage.api.set("Completed", first)
     stage.api.set("Failed", second)
     stage.step(10)
-    before = link(stage)
-    stage.changes = {**SERVED, "trials": 3}
+    first_link = winner_link(stage)
+    stage.changes = {**SERVE_WINNER, "trials": 3}
     stage.restart()
     stage.step(10)
     (third,) = stage.api.jobs.keys() - {first, second}
-    assert not link(stage).exists()
-    stage.exports(third, 0.1)
+    assert not winner_link(stage).exists()
+    stage.write_export(third, 0.1)
     stage.api.set("Completed", third)
     stage.step(10)
-    assert (before.readlink().name, link(stage).readlink().name) == (first, third)
+    assert (first_link.readlink().name, winner_link(stage).readlink().name) == (first, third)
 
 
 def _interrupt(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Decisions of sweeps, also in random histories with a controller that dies between actions."""
+"""Sweep decisions, including random histories in which the controller dies between actions."""
 
 import random
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ def kinds(actions: list[Action]) -> list[tuple[str, str]]:
     return [(each.kind, each.run) for each in actions]
 
 
-def test_an_empty_sweep_requests_as_many_trials_as_may_run() -> None:
+def test_empty_sweep_requests_as_many_trials_as_parallel_allows() -> None:
     assert kinds(decide(HALVING, [])) == [("ask", ""), ("ask", "")]
 
 
-def test_a_chosen_trial_is_created_before_another_one_is_chosen() -> None:
-    found = decide(HALVING, [trial("a", "asked")])
-    assert kinds(found) == [("create", "a"), ("ask", "")]
+def test_requested_trial_is_created_before_the_next_one_is_requested() -> None:
+    actions = decide(HALVING, [trial("a", "asked")])
+    assert kinds(actions) == [("create", "a"), ("ask", "")]
 
 
 def test_a_trial_that_is_not_among_the_best_at_a_rung_is_paused() -> None:
@@ -34,20 +34,20 @@ def test_a_trial_that_is_not_among_the_best_at_a_rung_is_paused() -> None:
     assert ("pause", "a") in kinds(decide(HALVING, trials))
 
 
-def test_a_trial_among_the_best_continues_without_a_pause() -> None:
+def test_a_trial_among_the_best_at_a_rung_continues_without_a_pause() -> None:
     others = [trial(name, "paused", 0.1) for name in "bc"]
-    found = decide(HALVING, [trial("a", "placed", 0.5), *others])
-    assert Action("grant", "a", 1) in found
-    assert ("pause", "a") not in kinds(found)
+    actions = decide(HALVING, [trial("a", "placed", 0.5), *others])
+    assert Action("grant", "a", 1) in actions
+    assert ("pause", "a") not in kinds(actions)
 
 
 def test_a_paused_trial_is_promoted_before_a_new_one_starts() -> None:
     trials = [trial("a", "paused", 0.5), trial("b", "paused", 0.1), trial("c", "paused", 0.2)]
-    found = kinds(decide(HALVING, trials))
-    assert found == [("grant", "a"), ("resume", "a"), ("ask", "")]
+    actions = kinds(decide(HALVING, trials))
+    assert actions == [("grant", "a"), ("resume", "a"), ("ask", "")]
 
 
-def test_a_trial_that_resumes_occupies_its_place_until_its_phase_changes() -> None:
+def test_resuming_trial_counts_as_running_until_its_phase_changes() -> None:
     trials = [trial("a", "paused", 0.5, granted=1), trial("b", "placed")]
     assert kinds(decide(HALVING, trials)) == [("resume", "a")]
 
@@ -68,18 +68,18 @@ def test_a_promoted_trial_runs_to_the_next_rung_even_if_others_overtake_it() -> 
     assert "a" not in {each.run for each in decide(HALVING, [overtaken, *others])}
 
 
-def test_a_spent_budget_pauses_what_runs_and_starts_nothing() -> None:
+def test_spent_budget_pauses_running_trials_and_starts_no_others() -> None:
     trials = [trial("a", "placed"), trial("b", "asked"), trial("c", "paused", 0.5)]
     assert kinds(decide(HALVING, trials, spent=True)) == [("pause", "a")]
 
 
-def test_the_best_trial_is_finished_if_there_are_too_few_for_a_promotion() -> None:
+def test_best_trial_is_finished_if_there_are_too_few_trials_for_a_promotion() -> None:
     bounds = Bounds(parallel=2, trials=2, rungs=[1, 3], factor=3)
     trials = [trial("a", "paused", 0.5), trial("b", "paused", 0.7)]
     assert kinds(decide(bounds, trials)) == [("grant", "b"), ("resume", "b")]
 
 
-def test_without_rungs_every_trial_is_trained_to_its_end() -> None:
+def test_every_trial_is_trained_to_the_end_if_there_are_no_rungs() -> None:
     bounds = Bounds(parallel=1, trials=2, rungs=[], factor=1)
     assert kinds(decide(bounds, [trial("a", "placed", 0.1, 0.2)])) == []
     assert kinds(decide(bounds, [trial("a", "succeeded", 0.1)])) == [("ask", "")]
@@ -97,10 +97,10 @@ def test_a_sweep_is_over_only_when_no_trial_can_finish() -> None:
 
 @dataclass
 class World:
-    """A cluster and the record of a controller, whose process may die after any action."""
+    """A cluster and the records of a controller whose process may die after any action."""
 
     bounds: Bounds
-    luck: random.Random
+    rng: random.Random
     epochs: int
     asked: list[str] = field(default_factory=list)
     granted: dict[str, int] = field(default_factory=dict)
@@ -135,49 +135,49 @@ class World:
                     self.phases[action.run] = "waiting"
                     self.done[action.run] = 0
             case _:
-                # One command at a time, as the names of the objects ensure.
+                # The object names ensure that each job has at most one command at a time.
                 self.commands.setdefault(action.run, action.kind)
 
     def advance(self) -> None:
-        """Let something happen in the cluster."""
+        """Simulate progress in the cluster."""
         for run, kind in list(self.commands.items()):
-            if self.luck.random() < 0.5:
+            if self.rng.random() < 0.5:
                 del self.commands[run]
                 if kind == "pause" and self.phases[run] in ("waiting", "placed"):
                     self.phases[run] = "pausing"
                 elif kind == "resume" and self.phases[run] == "paused":
                     self.phases[run] = "waiting"
         for run, phase in list(self.phases.items()):
-            if self.luck.random() < 0.3:
+            if self.rng.random() < 0.3:
                 continue
             if phase == "waiting":
                 self.phases[run] = "placed"
             elif phase == "pausing":
                 self.phases[run] = "paused"
             elif phase == "placed":
-                if self.luck.random() < 0.05:
-                    self.phases[run] = self.luck.choice(["failed", "waiting"])
+                if self.rng.random() < 0.05:
+                    self.phases[run] = self.rng.choice(["failed", "waiting"])
                     continue
                 self.done[run] += 1
                 if self.done[run] == self.epochs:
                     self.phases[run] = "succeeded"
 
     def control(self, *, die: bool, spent: bool = False) -> None:
-        """Decide and act; with `die`, the process ends after some of the actions."""
+        """Decide and act; if `die` is true, the process ends after some of the actions."""
         actions = decide(self.bounds, self.trials(), spent=spent)
-        kept = self.luck.randint(0, len(actions)) if die else len(actions)
-        for action in actions[:kept]:
+        executed = self.rng.randint(0, len(actions)) if die else len(actions)
+        for action in actions[:executed]:
             self.act(action)
             self.check()
 
     def check(self) -> None:
-        running = [run for run, phase in self.phases.items() if phase in HOLDING]
+        running = [run for run, phase in self.phases.items() if phase in HOLDING_GPUS]
         assert len(running) <= self.bounds.parallel
         assert len(self.asked) <= self.bounds.trials
         assert len(set(self.creations)) == len(self.creations)
 
 
-HOLDING = ("waiting", "placed", "pausing")
+HOLDING_GPUS = ("waiting", "placed", "pausing")
 bounds = st.builds(
     Bounds,
     parallel=st.integers(1, 5),
@@ -189,12 +189,12 @@ bounds = st.builds(
 
 @settings(max_examples=40)
 @given(bounds, st.integers(0, 2**32), st.floats(0, 0.9))
-def test_a_controller_that_dies_at_any_moment_loses_and_repeats_no_trial(
-    bounds: Bounds, seed: int, deaths: float
+def test_controller_that_dies_repeatedly_neither_loses_nor_repeats_trials(
+    bounds: Bounds, seed: int, death_rate: float
 ) -> None:
     world = World(bounds, random.Random(seed), epochs=9)  # noqa: S311
     for _ in range(3000):
-        world.control(die=world.luck.random() < deaths)
+        world.control(die=world.rng.random() < death_rate)
         world.advance()
         world.check()
         if is_complete(bounds, world.trials()):
@@ -202,51 +202,51 @@ def test_a_controller_that_dies_at_any_moment_loses_and_repeats_no_trial(
     assert is_complete(bounds, world.trials())
     assert len(world.creations) == bounds.trials
     ended = [run for run, phase in world.phases.items() if phase != "paused"]
-    assert ended, "at least one trial ends"
+    assert ended, "no trial has ended"
     if not bounds.rungs:
         assert len(ended) == bounds.trials
 
 
 @settings(max_examples=40)
 @given(bounds, st.integers(0, 2**32), st.integers(0, 60))
-def test_nothing_runs_once_the_budget_is_spent(bounds: Bounds, seed: int, before: int) -> None:
+def test_no_trial_runs_once_the_budget_is_spent(bounds: Bounds, seed: int, steps: int) -> None:
     world = World(bounds, random.Random(seed), epochs=9)  # noqa: S311
-    for _ in range(before):
-        world.control(die=world.luck.random() < 0.3)
+    for _ in range(steps):
+        world.control(die=world.rng.random() < 0.3)
         world.advance()
     created = len(world.creations)
     for _ in range(100):
-        world.control(die=world.luck.random() < 0.3, spent=True)
+        world.control(die=world.rng.random() < 0.3, spent=True)
         world.advance()
-    assert not [run for run, phase in world.phases.items() if phase in HOLDING]
+    assert not [run for run, phase in world.phases.items() if phase in HOLDING_GPUS]
     assert len(world.creations) == created
 
 
 @dataclass
-class Prompt(World):
-    """A cluster in which a pause frees the GPUs of a trial within `grace` ticks."""
+class PromptCluster(World):
+    """A cluster that frees the GPUs of a paused trial within `grace` ticks."""
 
     grace: int = 1
     pausing: dict[str, int] = field(default_factory=dict)
     gpu_ticks: int = 0
-    """GPU time that the trials have used, by one GPU each."""
+    """GPU time used by all trials, with one GPU each."""
 
     def advance(self) -> None:
         self.gpu_ticks += sum(phase in ("placed", "pausing") for phase in self.phases.values())
         for run, kind in self.commands.items():
             if kind == "pause" and self.phases[run] in ("waiting", "placed"):
-                self.phases[run], self.pausing[run] = "pausing", self.luck.randint(1, self.grace)
+                self.phases[run], self.pausing[run] = "pausing", self.rng.randint(1, self.grace)
             elif kind == "resume" and self.phases[run] == "paused":
                 self.phases[run] = "waiting"
         self.commands.clear()
         for run, phase in self.phases.items():
-            if phase == "waiting" and self.luck.random() < 0.7:
+            if phase == "waiting" and self.rng.random() < 0.7:
                 self.phases[run] = "placed"
             elif phase == "pausing":
                 self.pausing[run] -= 1
                 if not self.pausing[run]:
                     self.phases[run] = "paused"
-            elif phase == "placed" and self.luck.random() < 0.7:
+            elif phase == "placed" and self.rng.random() < 0.7:
                 self.done[run] += 1
                 if self.done[run] == self.epochs:
                     self.phases[run] = "succeeded"
@@ -261,20 +261,20 @@ class Prompt(World):
     st.floats(1.5, 40),
     st.none() | st.floats(1.5, 40),
 )
-def test_a_sweep_never_costs_more_than_its_money_in_any_history(
+def test_sweep_never_exceeds_its_money_budget_in_random_histories(
     bounds: Bounds, seed: int, grace: int, price: float, affordable: float, hours: float | None
 ) -> None:
     reserve = bounds.parallel * (1 + grace)
-    stated = {"money": affordable * reserve * price}
+    limits = {"money": affordable * reserve * price}
     if hours is not None:
-        stated["gpu_hours"] = hours * reserve
-    # A tick is an hour, and a trial has one GPU.
-    allowed = sweep(described(budget=stated), price).gpu_hours
+        limits["gpu_hours"] = hours * reserve
+    # A tick is one hour, and each trial has one GPU.
+    allowed = sweep(described(budget=limits), price).gpu_hours
     budget = Budget(gpu_seconds=allowed, seconds=None, reserve=reserve)
-    world = Prompt(bounds, random.Random(seed), epochs=9, grace=grace)  # noqa: S311
+    world = PromptCluster(bounds, random.Random(seed), epochs=9, grace=grace)  # noqa: S311
     spent = over = False
     for _ in range(3000):
-        # Once spent, it stays spent.
+        # A spent budget stays spent.
         assert budget.is_spent(world.gpu_ticks, 0) >= spent
         spent = budget.is_spent(world.gpu_ticks, 0)
         over = is_over(world.trials(), complete=is_complete(bounds, world.trials()), spent=spent)
@@ -283,8 +283,8 @@ def test_a_sweep_never_costs_more_than_its_money_in_any_history(
         world.control(die=False, spent=spent)
         world.advance()
     assert over
-    assert world.gpu_ticks * price <= stated["money"] * (1 + 1e-9)
-    assert hours is None or world.gpu_ticks <= stated["gpu_hours"]
-    assert not [run for run, phase in world.phases.items() if phase in HOLDING]
+    assert world.gpu_ticks * price <= limits["money"] * (1 + 1e-9)
+    assert hours is None or world.gpu_ticks <= limits["gpu_hours"]
+    assert not [run for run, phase in world.phases.items() if phase in HOLDING_GPUS]
     if spent:
         assert world.gpu_ticks > allowed - reserve

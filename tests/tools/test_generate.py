@@ -1,4 +1,4 @@
-"""Generated documents are complete; `make check` compares them with the code."""
+"""Completeness of generated documents; `make check` compares them with the code."""
 
 import re
 from pathlib import Path
@@ -11,20 +11,20 @@ from tools.generate import __main__ as generate
 from tools.generate import blocks, configuration, policies
 
 
-def test_every_kind_has_a_row_and_a_column() -> None:
+def test_every_job_kind_has_a_row_and_a_column() -> None:
     assert [line.split("`")[1] for line in blocks.kinds_table().splitlines()[2:]] == list(KINDS)
     head = blocks.capabilities_table().splitlines()[0]
     assert [cell.strip() for cell in head.split("|")[2:-1]] == list(KINDS)
 
 
-def test_a_table_needs_exactly_one_place(tmp_path: Path) -> None:
+def test_each_table_must_appear_exactly_once_in_the_docs(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="docs/ contains the tables , but must contain exactly one of each"
     ):
         blocks.filled({tmp_path / "page.md": "nothing"}, tmp_path)
 
 
-def test_an_example_on_a_page_is_the_file(tmp_path: Path) -> None:
+def test_example_on_a_page_is_replaced_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "example.py").write_text("new\n")
     tables = "".join(
         f"<!-- {name}: written by `make generate` -->\n<!-- end -->\n" for name in blocks.TABLES
@@ -53,7 +53,7 @@ def test_every_rule_has_a_section() -> None:
     assert all(f"\n### {rule.name}\n" in text for rule in RULES)
 
 
-def test_a_stale_file_fails_the_check_and_is_written(
+def test_stale_file_fails_the_check_and_is_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.md"

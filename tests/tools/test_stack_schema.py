@@ -65,7 +65,7 @@ def test_secrets_and_other_namespaces_are_accepted() -> None:
     assert problems({**document, "encryptionsalt": "v1:x", "secretsprovider": "awskms://x"}) == []
 
 
-def test_the_schema_describes_each_key() -> None:
+def test_schema_describes_each_key() -> None:
     cluster = SCHEMA["properties"]["config"]["properties"]["gpu-platform:cluster"]
     definition = SCHEMA["$defs"][cluster["$ref"].rpartition("/")[2]]
     assert "Context in the kubeconfig" in definition["properties"]["context"]["description"]

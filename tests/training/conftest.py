@@ -21,7 +21,7 @@ def leave_group() -> None:
 
 
 @pytest.fixture(autouse=True)
-def group_left() -> Iterator[None]:
+def process_group_cleanup() -> Iterator[None]:
     """Leave the process group at the end of each test."""
     yield
     leave_group()
@@ -29,12 +29,15 @@ def group_left() -> Iterator[None]:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Train in this process as a gang of one, below tmp_path; see `train_in`."""
+    """A function that trains in this process, in a directory below tmp_path; see `train_in`."""
     return partial(train_in, tmp_path)
 
 
 def train_in(folder: Path, run_dir: str = "run", **settings: object) -> int:
-    """Train in this process as a gang of one; keywords are settings. None removes a setting."""
+    """Train in this process as a gang of one.
+
+    Keyword arguments are settings; None removes a default of this function.
+    """
     importlib.import_module("tests.training.digits")
     small = {"model": "digits-net", "dataset": "digits", "epochs": 2, "device": "cpu"}
     values = small | settings | {"run_dir": str(folder / run_dir)}

@@ -1,4 +1,4 @@
-"""Data sets that users write, some with mistakes."""
+"""Custom data sets as users write them, some with mistakes."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ SIZES = {True: 60, False: 20}
 
 
 class Squares:
-    """Float images of 1x8x8 whose class is their brighter half."""
+    """Float images of 1x8x8. The class of an image is its brighter half."""
 
     classes: Any = ("left", "right")
 
@@ -30,7 +30,7 @@ class Squares:
 
 
 class Bytes(Squares):
-    """The same images with one byte per pixel."""
+    """The images of `Squares` with one byte per pixel."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -38,7 +38,7 @@ class Bytes(Squares):
 
 
 class Digested(Squares):
-    """A data set that defines its digest and transforms samples randomly."""
+    """A data set that defines its digest and transforms its samples randomly."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -74,7 +74,7 @@ class Counted(Squares):
 
 
 class Flat(Bytes):
-    """Grey images of bytes without a dimension for the channel."""
+    """Grayscale images with one byte per pixel and without a channel dimension."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -89,7 +89,7 @@ class Empty(Squares):
 
 
 class Doubles(Squares):
-    """Inputs of a different type."""
+    """A data set whose inputs are double-precision floats."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -97,7 +97,7 @@ class Doubles(Squares):
 
 
 class Ragged(Squares):
-    """Inputs of different sizes."""
+    """A data set whose inputs have different sizes."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -105,7 +105,7 @@ class Ragged(Squares):
 
 
 class FromOne(Squares):
-    """Classes that are numbered from 1."""
+    """A data set whose classes are numbered from 1."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -113,12 +113,12 @@ class FromOne(Squares):
 
 
 class Unreadable(Squares):
-    """A sample that cannot be read."""
+    """A data set whose samples cannot be read."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         raise OSError("disk failed")
 
 
 def refuses(data_dir: Path) -> list[np.ndarray]:
-    """A function with a different signature."""
+    """Reject the expected arguments: the parameter `train` is missing."""
     return []

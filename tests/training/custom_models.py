@@ -1,4 +1,7 @@
-"""Models, losses and metrics that users write, some with mistakes; images are 1x8x8."""
+"""Custom models, losses and metrics as users write them, some with mistakes.
+
+The models take images of 1x8x8.
+"""
 
 import os
 import signal
@@ -60,7 +63,7 @@ class Normalized(nn.Module):
 
 
 class Dropping(nn.Module):
-    """A small model with dropout, whose random numbers must resume as well."""
+    """A small model with dropout, whose random number generator must be resumed."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class Wrapped(Frozen):
 
 
 class TooFew(Frozen):
-    """A model with one output too few."""
+    """A model that has one output too few."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__(outputs - 1, input_shape)
@@ -119,7 +122,7 @@ class BadGradient(Frozen):
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...], step: int) -> None:
         super().__init__(outputs, input_shape)
-        # The model is called once before the first step.
+        # The program calls the model once before the first step, to check it.
         self.left = step + 1
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,7 +146,7 @@ class BadWeight(Frozen):
         return super().forward(x)
 
     def _spoil(self, weight: Tensor) -> None:
-        # The model is called once before the first step.
+        # The program calls the model once before the first step, to check it.
         if self.calls > 1:
             weight.data.fill_(torch.inf)
 
@@ -194,7 +197,7 @@ class Slow(Frozen):
 
 
 class Deep(nn.Module):
-    """A small model with two blocks; it counts their forward passes and the types of weights."""
+    """A small model with two blocks, which record their calls."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -211,7 +214,7 @@ class Deep(nn.Module):
 
 
 class Overflowing(Deep):
-    """The same model; in one step, the gradient of one value on the last rank overflows."""
+    """A `Deep` model in which a gradient overflows on the last rank in one step."""
 
     STEP = 3
 
@@ -224,7 +227,7 @@ class Overflowing(Deep):
         for block in self.blocks:
             x = block(x)
         bias = self.last.bias.clone()
-        # The program computes two samples to check the model.
+        # The program computes two samples before training, to check the model.
         counts = self.training and len(x) > 2
         self.left -= counts
         if counts and self.left == 0 and _is_last_rank():
@@ -233,12 +236,12 @@ class Overflowing(Deep):
 
 
 def _is_last_rank() -> bool:
-    """Return False without a gang, as in the reference."""
+    """Return whether this process is the last rank; False without a gang, as in the reference."""
     return dist.is_initialized() and dist.get_rank() == dist.get_world_size() - 1
 
 
 class Block(nn.Module):
-    """A block that records how it is called."""
+    """A block that counts its calls and records the dtypes of its weights and results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,22 +263,22 @@ class Block(nn.Module):
 
 
 def smoothed(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy with label smoothing."""
+    """Return the cross entropy with label smoothing."""
     return cross_entropy(logits, targets, reduction="none", label_smoothing=0.1)
 
 
 def mean(logits: Tensor, targets: Tensor) -> Tensor:
-    """A loss of the batch instead of each sample."""
+    """Return one loss for the whole batch instead of one per sample."""
     return cross_entropy(logits, targets)
 
 
 def constant(logits: Tensor, targets: Tensor) -> Tensor:
-    """A loss without a gradient."""
+    """Return a loss without a gradient."""
     return (logits.argmax(1) != targets).float()
 
 
 def confidence(logits: Tensor, targets: Tensor) -> Tensor:
-    """Probability of the prediction."""
+    """Return the probability of the predicted class."""
     return logits.softmax(1).amax(1)
 
 
@@ -285,17 +288,17 @@ def in_first_three(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def text(logits: Tensor, targets: Tensor) -> str:
-    """A metric that is not a tensor."""
+    """Return a metric that is not a tensor."""
     return "good"
 
 
 def undefined_in_evaluation(logits: Tensor, targets: Tensor) -> Tensor:
-    """A metric that is NaN (0 / 0) for the held-out samples, but not in the first check."""
+    """Return a metric that is NaN (0 / 0) for held-out samples, but not in the initial check."""
     return targets.double() / (len(targets) == 2)
 
 
 def bad_on_rank_0(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy that becomes infinite only on rank 0, with finite gradients."""
+    """Return a cross entropy that becomes infinite only on rank 0, with finite gradients."""
     loss = cross_entropy(logits, targets, reduction="none")
     bad = dist.get_rank() == 0 and len(targets) != 2
     return loss + torch.full_like(loss, torch.inf) if bad else loss

@@ -1,6 +1,6 @@
-"""scikit-learn's digits, read only once per process: most runs of tests train on them.
+"""A cache for scikit-learn's digits, on which most tests train.
 
-Reading them takes longer than training on them for a few steps.
+Reading the digits takes longer than training on them for a few steps.
 """
 
 from functools import cache

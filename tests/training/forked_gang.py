@@ -1,6 +1,6 @@
-"""Gangs of processes that compute with the test's modules, forked from the fork server.
+"""Gangs of processes that run a test's function, forked from the fork server.
 
-A fork of the test process could hang, because it lacks threads that earlier tests started.
+A fork of the test process itself could hang, because it lacks the threads of earlier tests.
 """
 
 import os
@@ -17,13 +17,13 @@ from tests.training.programs import SERVER, free_port
 from training.gang.world import World
 
 MAX_SECONDS = 540
-"""Seconds after which a gang counts as hanging."""
+"""Seconds after which a gang is considered hung."""
 
 
 def run_gang(size: int, action: Callable[[World], Any], folder: Path) -> list[Any]:
-    """Run the picklable action in `size` processes; return their results by rank.
+    """Run a picklable function in `size` processes; return the results by rank.
 
-    Their output is in `folder`/rank-N.
+    The output of each process is in `folder`/rank-N.
     """
     master = f"127.0.0.1:{free_port()}" if size > 1 else ""
     worlds = [World(rank, size, rank, master, size) for rank in range(size)]

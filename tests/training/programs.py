@@ -1,4 +1,4 @@
-"""Real programs as processes that do not import PyTorch again.
+"""Real programs in processes that do not have to import PyTorch.
 
 A fork server imports PyTorch once. Every program is forked from the server and runs like
 `python -m PROGRAM`, with its own environment, arguments and output.
@@ -38,14 +38,16 @@ SLOWLY = "--step-delay=0.1"
 SAVING = "--checkpoint-steps=2"
 
 
-def _become(program: str, arguments: list[str], environment: dict[str, str], output: str) -> None:
+def _run_program(
+    program: str, arguments: list[str], environment: dict[str, str], output: str
+) -> None:
     descriptor = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.environ.update(environment)
     # A daemonic process may not have children.
     multiprocessing.current_process().daemon = False
-    # Workers of the program are forked from the same server, as documented for `ensure_running`.
+    # The program's workers are forked from the same server, as documented for `ensure_running`.
     # CPython 3.11 would start another fork server instead, which would import PyTorch again.
     _forkserver.ensure_running = lambda: None
     sys.argv = [program, *arguments]
@@ -69,7 +71,7 @@ class Program:
         os.kill(self.process.pid, number)
 
     def limit_files(self, size: int) -> None:
-        """Limit the size of files that the program writes from now on."""
+        """Limit the size of files that the program writes after this call."""
         assert self.process.pid is not None
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, size))
 
@@ -88,14 +90,14 @@ def start(
 ) -> Program:
     """Start a program like `python -m`, forked from the fork server."""
     process = SERVER.Process(
-        target=_become, args=(program, arguments, dict(environment), str(output)), daemon=True
+        target=_run_program, args=(program, arguments, dict(environment), str(output)), daemon=True
     )
     process.start()
     return Program(process, output)
 
 
 def kill(programs: Iterable[Program]) -> None:
-    """Kill a gang's processes at once, since a process whose peer is dead exits by itself."""
+    """Kill a gang's processes together, because a process whose peer is dead exits by itself."""
     running = list(programs)
     for program in running:
         with contextlib.suppress(ProcessLookupError):
@@ -111,7 +113,7 @@ def start_gang(
     program: str = "training",
     environment: Mapping[str, str] | None = None,
 ) -> list[Program]:
-    """Start one process per rank, as a scheduler that creates one pod per process."""
+    """Start one process per rank, like a scheduler that creates one pod per process."""
     folder.mkdir(parents=True, exist_ok=True)
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     shared |= environment or {}
@@ -122,7 +124,7 @@ def start_gang(
 
 
 def arguments(run_dir: Path, *more: str) -> list[str]:
-    """Return the arguments of a run of 64 steps, each of which is logged."""
+    """Return the arguments for a run of 64 steps that logs every step."""
     settings = ["--model=digits-net", "--dataset=synthetic", "--epochs=2", "--batch-size=64"]
     return [*settings, "--learning-rate=0.01", f"--run-dir={run_dir}", "--log-every=1", *more]
 
@@ -138,10 +140,10 @@ def digest(run_dir: Path) -> str:
 
 
 def free_port() -> int:
-    """Return a free port that no outgoing connection gets before a program listens there."""
+    """Return a free port outside the range that the kernel assigns to outgoing connections."""
     first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        # Not random: processes that were forked from one another would draw the same ports.
+        # Not from `random`: forked processes share its state and would draw the same ports.
         port = 10_000 + secrets.randbelow(first_outgoing - 10_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -151,15 +153,15 @@ def free_port() -> int:
 def until(condition: Callable[[], bool], seconds: float = 500) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.02)
 
 
 def all_events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Return the progress that programs in this process have written."""
+    """Return the events that programs in this process have printed."""
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Return all events except checkpoints, which may complete at any time after their step."""
+    """Return the printed events except checkpoints, which may complete long after their step."""
     return [event for event in all_events(capsys) if event["event"] != "checkpoint"]

@@ -1,4 +1,4 @@
-"""A single-process training loop that uses none of the program's modules."""
+"""A reference training loop in one process, which does not use the program's modules."""
 
 import math
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 GLOBAL_BATCH = 16
 EPOCHS = 2
 SMOOTHING = 0.1
-"""Label smoothing of the custom loss, for settings that name one."""
+"""Label smoothing of the custom loss, used if the settings name a loss."""
 
 
 def train(
@@ -25,7 +25,7 @@ def train(
 ) -> list[float]:
     """Train in place on batches of GLOBAL_BATCH samples; return the mean loss of each epoch.
 
-    Skipped steps, which are numbered from 1, leave the weights unchanged.
+    Steps in `skipped`, numbered from 1, leave the weights unchanged.
     """
     rate, decay = settings["learning_rate"], settings["weight_decay"]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.get("precision", ""))
@@ -44,10 +44,10 @@ def train(
         order = np.random.default_rng((seed, epoch)).permutation(len(labels))
         losses = []
         for start in range(0, len(labels), GLOBAL_BATCH):
-            done = (epoch + start / len(labels)) / EPOCHS - 0.2
-            factor = 0.1 + 0.9 * (done + 0.2) / 0.2
-            if done >= 0:
-                factor = 0.001 + 0.999 * (1 + math.cos(math.pi * done / 0.8)) / 2
+            progress = (epoch + start / len(labels)) / EPOCHS - 0.2
+            factor = 0.1 + 0.9 * (progress + 0.2) / 0.2
+            if progress >= 0:
+                factor = 0.001 + 0.999 * (1 + math.cos(math.pi * progress / 0.8)) / 2
             for group in optimizer.param_groups:
                 group["lr"] = rate * factor
             chosen = torch.from_numpy(order[start : start + GLOBAL_BATCH])

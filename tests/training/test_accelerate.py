@@ -1,4 +1,4 @@
-"""The launcher of accelerate with a meaningful exit code."""
+"""The launcher for accelerate, which preserves exit codes."""
 
 import signal
 from pathlib import Path
@@ -14,13 +14,13 @@ ONE = ("--cpu", "--num_processes=1", *PLAIN)
 
 
 def launch(options: tuple[str, ...], script: str, output: Path) -> Program:
-    """Start a shell script instead of a Python program: accelerate does not inspect it."""
+    """Launch a shell script, which accelerate treats like any other program."""
     arguments = [*options, "--no_python", "sh", "-c", script]
     return start("training.launch_accelerate", arguments, {}, output)
 
 
 @pytest.mark.parametrize("options", [ONE, TWO])
-def test_the_launcher_ends_with_the_code_of_its_processes(
+def test_launcher_exits_with_the_exit_code_of_its_processes(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
     launcher = launch(options, "exit 64", tmp_path / "output")
@@ -29,8 +29,10 @@ def test_the_launcher_ends_with_the_code_of_its_processes(
 
 
 @pytest.mark.parametrize("options", [ONE, TWO])
-def test_the_launcher_passes_sigterm_on_and_waits(options: tuple[str, ...], tmp_path: Path) -> None:
-    # A signal to torchrun does not reach processes that it is still starting.
+def test_launcher_forwards_sigterm_and_waits_for_its_processes(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    # torchrun does not forward a signal to processes that it is still starting.
     saves = "trap 'echo saved; exit 75' TERM; sleep 1; echo ready; while :; do sleep 0.1; done"
     launcher = launch(options, saves, tmp_path / "output")
     processes = 2 if options == TWO else 1

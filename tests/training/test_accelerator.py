@@ -16,13 +16,13 @@ def test_the_cpu_computes_in_fp32_by_default(precision: str) -> None:
     assert "precision" not in config.result_settings()
 
 
-def test_a_configured_precision_is_kept() -> None:
+def test_configured_precision_is_used() -> None:
     config = TrainingConfig.model_validate({"precision": "bf16"})
     assert accelerator.precision_of(config, CPU) == "bf16"
     assert config.result_settings()["precision"] == "bf16"
 
 
-def test_a_cpu_has_no_known_peak_and_no_changed_defaults() -> None:
+def test_cpu_has_no_known_peak_and_keeps_pytorchs_defaults() -> None:
     before = torch.get_float32_matmul_precision()
     accelerator.use(CPU)
     assert torch.get_float32_matmul_precision() == before
@@ -48,7 +48,7 @@ def test_a_cpu_has_no_known_peak_and_no_changed_defaults() -> None:
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
     ],
 )
-def test_the_peak_is_that_of_exactly_this_gpu(
+def test_peak_is_known_only_for_an_exact_gpu_model(
     name: str, known: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
@@ -65,7 +65,7 @@ def test_the_peak_is_that_of_exactly_this_gpu(
         (nn.Sequential(nn.Linear(1, 1)), "cuda", "ddp", False),
     ],
 )
-def test_convolutions_of_a_gpu_have_channels_last_unless_they_are_sharded(
+def test_channels_last_is_used_for_unsharded_convolutions_on_a_gpu(
     network: nn.Module, device: str, parallel: str, chosen: bool
 ) -> None:
     config = TrainingConfig.model_validate({"parallel": parallel})

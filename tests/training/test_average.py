@@ -23,11 +23,11 @@ Train = Callable[..., int]
 DECAY = 0.9
 
 
-def exported(run_dir: Path) -> dict[str, torch.Tensor]:
+def exported_weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "export/model.safetensors")
 
 
-def saved(run_dir: Path) -> list[dict[str, torch.Tensor]]:
+def saved_weights(run_dir: Path) -> list[dict[str, torch.Tensor]]:
     """Return the weights of all checkpoints, oldest first."""
     found = []
     for folder in sorted((run_dir / "checkpoints").glob("step-*")):
@@ -41,17 +41,17 @@ def saved(run_dir: Path) -> list[dict[str, torch.Tensor]]:
     return found
 
 
-def test_the_export_is_the_average_of_the_weights_after_each_step(
+def test_export_contains_the_average_of_the_weights_after_each_step(
     train: Train, tmp_path: Path
 ) -> None:
     settings = {"batch_size": 256, "epochs": 2, "checkpoint_steps": 1, "keep_checkpoints": 100}
     train("plain", **settings, checkpoint_async=False)
     train("averaged", **settings, checkpoint_async=False, ema_decay=DECAY)
-    steps = saved(tmp_path / "averaged")
-    for ours, theirs in zip(steps, saved(tmp_path / "plain"), strict=True):
+    steps = saved_weights(tmp_path / "averaged")
+    for ours, theirs in zip(steps, saved_weights(tmp_path / "plain"), strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    found = exported(tmp_path / "averaged")
-    whole = initial()
+    found = exported_weights(tmp_path / "averaged")
+    whole = initial_weights()
     for number, weights in enumerate(steps, start=1):
         decay = min(DECAY, (1 + number) / (10 + number))
         whole = {name: decay * whole[name] + (1 - decay) * weights[name] for name in weights}
@@ -61,14 +61,14 @@ def test_the_export_is_the_average_of_the_weights_after_each_step(
     )
 
 
-def initial() -> dict[str, torch.Tensor]:
+def initial_weights() -> dict[str, torch.Tensor]:
     """Return the weights before the first step."""
     torch.manual_seed(0)
     model = build("digits-net", {}, 10, (1, 8, 8))
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def test_metrics_are_those_of_the_average(train: Train, tmp_path: Path) -> None:
+def test_metrics_are_computed_with_the_averaged_weights(train: Train, tmp_path: Path) -> None:
     train(ema_decay=DECAY, epochs=2)
     folder = tmp_path / "run/export"
     manifest = read_manifest(folder)
@@ -80,7 +80,7 @@ def test_metrics_are_those_of_the_average(train: Train, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_resumed_gang_has_the_average_of_an_undisturbed_one(
+def test_resumed_gang_exports_the_same_average_as_an_uninterrupted_one(
     parallel: str, tmp_path: Path
 ) -> None:
     def start(run: str, epochs: int) -> None:
@@ -95,11 +95,11 @@ def test_a_resumed_gang_has_the_average_of_an_undisturbed_one(
     start("parts", 1)
     (tmp_path / "parts/export/manifest.json").unlink()
     start("parts", 2)
-    whole, parts = exported(tmp_path / "whole"), exported(tmp_path / "parts")
+    whole, parts = exported_weights(tmp_path / "whole"), exported_weights(tmp_path / "parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_betas_are_those_of_the_optimizer() -> None:
+def test_betas_are_passed_to_the_optimizer() -> None:
     config = TrainingConfig.model_validate({"betas": "0.8,0.95"})
     assert config.to_args() == ["--betas=0.8,0.95"]
     assert config.result_settings()["betas"] == "0.8,0.95"
@@ -107,7 +107,7 @@ def test_betas_are_those_of_the_optimizer() -> None:
     class Wrapped:
         model = torch.nn.Linear(2, 2)
 
-    made = optimizer(config, Wrapped())  # only the model is read
+    made = optimizer(config, Wrapped())  # `optimizer` reads only the attribute `model`
     assert made.defaults["betas"] == (0.8, 0.95)
 
 
@@ -120,6 +120,6 @@ def test_betas_are_those_of_the_optimizer() -> None:
         ({"ema_decay": 1}, "less than 1"),
     ],
 )
-def test_wrong_values_are_refused(settings: dict[str, object], message: str) -> None:
+def test_invalid_betas_and_decay_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TrainingConfig.model_validate(settings)

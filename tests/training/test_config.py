@@ -32,7 +32,7 @@ def test_arguments_round_trip_through_the_configuration(values: dict[str, object
     assert read_config(config.to_args(), {}) == config
 
 
-def test_arguments_hold_only_what_was_set() -> None:
+def test_to_args_includes_only_explicit_settings() -> None:
     config = TrainingConfig.model_validate({"epochs": 15, "batch_size": 32})
     assert config.to_args() == ["--epochs=15", "--batch-size=32"]
 
@@ -60,14 +60,14 @@ def test_a_flag_overrides_its_variable() -> None:
         ({"model": "mnist-net", "dataset": "cifar10"}, "set dataset to digits or"),
     ],
 )
-def test_an_error_is_one_sentence(values: dict[str, object], sentence: str) -> None:
+def test_error_of_a_setting_is_one_sentence(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.model_validate(values)
     [message] = problem_sentences(caught.value, {})
     assert sentence in message
 
 
-def test_all_errors_are_reported_at_once_with_the_names_used() -> None:
+def test_all_errors_are_reported_at_once_under_the_names_that_the_user_wrote() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_config(["--epochs=0", "--model=x"], {"TRAINING_BATCH_SIZE": "many"})
     for name in ("--epochs", "--model", "TRAINING_BATCH_SIZE"):
@@ -90,7 +90,7 @@ def test_the_default_hang_timeout_exceeds_the_peer_timeout(
 
 
 @pytest.mark.parametrize("argument", ["--epoch=1", "--epochs", "surplus"])
-def test_an_unknown_argument_points_to_the_help(argument: str) -> None:
+def test_error_for_an_unknown_argument_mentions_help(argument: str) -> None:
     with pytest.raises(ConfigurationError, match="--help"):
         read_config([argument], {})
 
@@ -108,7 +108,7 @@ def test_the_help_describes_every_setting(capsys: pytest.CaptureFixture[str]) ->
     assert variable_of("batch_size") in text
 
 
-def test_configuration_and_clients_import_no_torch() -> None:
+def test_configuration_and_client_modules_do_not_import_torch() -> None:
     modules = "training.config, workload.exit_codes, workload.manifest, training.data"
     code = f"import sys, {modules}, inference.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -139,7 +139,9 @@ def test_flags_override_variables_which_override_files(tmp_path: Path) -> None:
         (None, "cannot be read: No such file"),
     ],
 )
-def test_a_wrong_file_is_named(text: str | None, sentence: str, tmp_path: Path) -> None:
+def test_error_names_the_invalid_config_file(
+    text: str | None, sentence: str, tmp_path: Path
+) -> None:
     file = tmp_path / "run.toml"
     if text is not None:
         file.write_text(text)
@@ -147,11 +149,11 @@ def test_a_wrong_file_is_named(text: str | None, sentence: str, tmp_path: Path) 
         read_config([f"--config={file}"], {})
 
 
-def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
-    usual = TrainingConfig()
-    assert set(usual.result_settings()) == set(ALWAYS_LISTED)
+def test_newer_settings_affect_a_run_only_if_they_are_set() -> None:
+    default = TrainingConfig()
+    assert set(default.result_settings()) == set(ALWAYS_LISTED)
     other = TrainingConfig(optimizer="sgd", model="resnet18", model_options={"image_size": 32})
-    assert other.result_settings() == usual.result_settings() | {
+    assert other.result_settings() == default.result_settings() | {
         "model": "resnet18",
         "optimizer": "sgd",
         "model_options": '{"image_size": 32}',
@@ -196,7 +198,7 @@ def test_incompatible_settings_are_reported(values: dict[str, object], sentence:
     assert sentence in "; ".join(problem_sentences(caught.value, {}))
 
 
-def test_an_invalid_element_is_reported_under_the_name_that_the_user_wrote() -> None:
+def test_invalid_list_element_is_reported_under_the_name_that_the_user_wrote() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_config(["--betas=0.9,1.5"], {variable_of("track"): "mlflow,comet"})
     betas, track = sorted(str(caught.value).split("; "))
@@ -221,7 +223,7 @@ def test_credentials_in_a_url_are_refused_and_not_printed(url: str) -> None:
         ({"model": "mnist-net"}, "set model to digits-net and dataset to digits"),
     ],
 )
-def test_the_tensorflow_program_supports_some_settings(
+def test_settings_that_the_tensorflow_program_lacks_are_reported(
     settings: dict[str, object], problem: str
 ) -> None:
     values = {"model": "digits-net", "dataset": "digits", **settings}

@@ -1,4 +1,4 @@
-"""Models that users write: supported features, and mistakes that no restart would fix."""
+"""Custom models: supported features, and mistakes that a restart would not fix."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ MODELS = "tests.training.custom_models"
 
 
 def restart_without_export(run_dir: Path) -> dict[str, torch.Tensor]:
-    """Delete the manifest, so that the run resumes; return the exported weights."""
+    """Delete the manifest, so that the next run resumes, and return the exported weights."""
     (run_dir / "export/manifest.json").unlink()
     return load_file(run_dir / "export/model.safetensors")
 
@@ -43,7 +43,7 @@ def test_a_frozen_layer_keeps_its_weights_and_the_run_resumes(
         pytest.param("Normalized", id="batch norm statistics"),
     ],
 )
-def test_a_resumed_run_exports_the_weights_and_buffers_of_an_uninterrupted_one(
+def test_resumed_run_exports_the_same_weights_and_buffers_as_an_uninterrupted_one(
     model: str, train: Train, tmp_path: Path
 ) -> None:
     settings = {"model": f"{MODELS}:{model}", "schedule": "constant", "warm_up": 0}
@@ -81,14 +81,14 @@ def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
         ),
     ],
 )
-def test_mistakes_of_a_model_are_reported_before_the_first_step(
+def test_mistakes_in_a_model_are_reported_before_the_first_step(
     model: str, message: str, train: Train
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         train(model=f"{MODELS}:{model}")
 
 
-def test_batch_norm_is_refused_with_batches_of_one_sample(train: Train) -> None:
+def test_batch_norm_with_batches_of_one_sample_is_refused(train: Train) -> None:
     message = r"cannot compute a batch of shape \[1, 1, 8, 8\]: ValueError: Expected more than 1"
     with pytest.raises(ConfigurationError, match=message):
         train(model=f"{MODELS}:Normalized", batch_size=1)
@@ -101,7 +101,7 @@ def test_a_model_is_checked_in_the_precision_of_the_run(train: Train) -> None:
         train("half", model=model, epochs=1, precision="bf16")
 
 
-def test_a_later_mistake_of_a_model_is_fatal(tmp_path: Path) -> None:
+def test_error_of_a_model_during_training_is_fatal(tmp_path: Path) -> None:
     flags = [f"--model={MODELS}:Fragile", "--dataset=digits", f"--run-dir={tmp_path / 'run'}"]
     [program] = start_gang(flags, 1, tmp_path / "out")
     assert program.exit_code() == exit_codes.BAD_INPUT
@@ -109,9 +109,7 @@ def test_a_later_mistake_of_a_model_is_fatal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_metrics_with_batch_norm_are_those_of_the_exported_weights(
-    parallel: str, tmp_path: Path
-) -> None:
+def test_metrics_with_batch_norm_match_the_exported_weights(parallel: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     flags = [f"--model={MODELS}:Normalized", "--dataset=digits", "--epochs=1"]
     flags += [f"--parallel={parallel}", "--batch-size=16", f"--run-dir={run_dir}"]
@@ -131,7 +129,9 @@ def held_out_metrics(network: torch.nn.Module) -> dict[str, float]:
     return evaluate_on_cpu(network, load("digits", Path("/"), (1, 8, 8), 0).held_out)
 
 
-def test_a_resumed_gang_sees_only_batches_of_the_configured_size(tmp_path: Path) -> None:
+def test_model_of_a_resumed_gang_receives_only_batches_of_the_configured_size(
+    tmp_path: Path,
+) -> None:
     """Any other size would make compiled blocks dynamic for the rest of the run."""
     options = '--model-options={"file": "%s"}'
     flags = [f"--model={MODELS}:Recorded", "--dataset=synthetic", "--batch-size=64"]
@@ -143,6 +143,6 @@ def test_a_resumed_gang_sees_only_batches_of_the_configured_size(tmp_path: Path)
     second = start_gang([*flags, "--epochs=2"], 2, tmp_path / "second")
     assert [program.exit_code() for program in second] == [exit_codes.DONE] * 2
     sizes = (tmp_path / "sizes").read_text().split()
-    # Before a model is compiled, two samples show whether it works at all.
+    # The program checks a model with two samples before it compiles it.
     assert sorted(sizes)[:2] == ["2", "2"] or sizes.count("2") == 2
     assert set(sizes) == {"2", "64"}

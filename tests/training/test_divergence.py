@@ -1,4 +1,4 @@
-"""Runs that diverge: no checkpoint has weights that are not finite."""
+"""Runs that diverge. Weights that are infinite or NaN are never saved."""
 
 import json
 import shutil
@@ -29,19 +29,19 @@ DIVERGING = {"learning_rate": 10, "weight_decay": 1, "warm_up": 0.3, "checkpoint
 STOPPED = f"{BadInEvaluation.__module__}:StoppedInEvaluation"
 
 
-def finite(path: Path) -> bool:
+def is_finite(path: Path) -> bool:
     tensors = [tensor for file in path.glob("*.safetensors") for tensor in load_file(file).values()]
     return all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point())
 
 
-def test_diverged_weights_replace_no_good_checkpoint(train: Train, tmp_path: Path) -> None:
+def test_diverged_weights_do_not_replace_a_good_checkpoint(train: Train, tmp_path: Path) -> None:
     train(epochs=1, **SETTINGS)
     (tmp_path / "run/export/manifest.json").unlink()
     with pytest.raises(DivergedError, match="lower learning_rate"):
         train(epochs=3, **SETTINGS, **DIVERGING)
     paths = files.list_checkpoints(tmp_path / "run/checkpoints")
     assert paths
-    assert all(map(finite, paths))
+    assert all(map(is_finite, paths))
     # The best checkpoint is kept, so that the user can return to it.
     assert storage.read_seal(paths[0]).held_out_loss is not None
     for path in paths[1:]:
@@ -49,23 +49,23 @@ def test_diverged_weights_replace_no_good_checkpoint(train: Train, tmp_path: Pat
     assert train(epochs=2, **SETTINGS) == exit_codes.DONE
 
 
-def test_a_gradient_that_is_not_finite_is_found_before_the_weights_are_saved(
+def test_nan_gradient_is_detected_before_the_weights_are_saved(
     train: Train, tmp_path: Path
 ) -> None:
-    """Let a gradient become NaN in the fourth step, where the loss is still finite."""
+    """Make a gradient NaN in the fourth step, in which the loss is still finite."""
     model = f"{BadInEvaluation.__module__}:BadGradient"
     with pytest.raises(DivergedError, match="a gradient became infinite or NaN"):
         train(model=model, model_options={"step": 4}, checkpoint_steps=1, keep_checkpoints=9)
     found = files.list_checkpoints(tmp_path / "run/checkpoints")
     assert [path.name for path in found] == ["step-00000001", "step-00000002", "step-00000003"]
-    assert all(map(finite, found))
+    assert all(map(is_finite, found))
 
 
 @pytest.mark.parametrize("checkpoint_async", [False, True])
-def test_weights_that_are_not_finite_are_not_saved(
+def test_infinite_weights_are_not_saved(
     train: Train, tmp_path: Path, checkpoint_async: bool
 ) -> None:
-    """Let a weight become infinite in the only step, whose loss and gradients are finite."""
+    """Make a weight infinite in the only step, whose loss and gradients are finite."""
     model = f"{BadInEvaluation.__module__}:BadWeight"
     with pytest.raises(
         DivergedError, match="a weight became infinite or NaN in epoch 1, by step 1"
@@ -75,10 +75,10 @@ def test_weights_that_are_not_finite_are_not_saved(
     assert not (tmp_path / "run/export").exists()
 
 
-def test_an_interrupted_run_that_diverged_keeps_its_newest_checkpoint(
+def test_run_that_diverges_and_is_interrupted_keeps_its_newest_checkpoint(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupt the run after a step with NaN, while the checkpoint before it is written."""
+    """Interrupt the run after a step with NaN, while the previous checkpoint is being written."""
     seal = storage.seal_checkpoint
 
     def slowly(*arguments: Any) -> Path:
@@ -94,7 +94,7 @@ def test_an_interrupted_run_that_diverged_keeps_its_newest_checkpoint(
     assert path.name == "step-00000003"
 
 
-def test_a_held_out_loss_that_is_not_finite_ends_the_run(train: Train, tmp_path: Path) -> None:
+def test_nan_held_out_loss_ends_the_run(train: Train, tmp_path: Path) -> None:
     model = f"{BadInEvaluation.__module__}:BadInEvaluation"
     for _ in range(2):
         with pytest.raises(DivergedError, match="the held-out loss became nan in epoch 1"):
@@ -102,13 +102,13 @@ def test_a_held_out_loss_that_is_not_finite_ends_the_run(train: Train, tmp_path:
     assert not (tmp_path / "run/export").exists()
 
 
-def test_sigterm_in_an_evaluation_keeps_the_epoch(
+def test_sigterm_during_an_evaluation_keeps_the_trained_epoch(
     train: Train,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Interrupt the evaluation after the first of two epochs, which has several batches."""
+    """Interrupt the evaluation after the first of two epochs, between two of its batches."""
     monkeypatch.setattr(evaluation, "BATCH", 64)
     settings = {"model": STOPPED, "checkpoint_every": 2, "epochs": 2}
     (tmp_path / "never").touch()
@@ -137,9 +137,7 @@ def test_an_epoch_is_saved_before_its_evaluation(train: Train, tmp_path: Path) -
     assert len(files.list_checkpoints(tmp_path / "run/checkpoints")) == 1
 
 
-def test_a_metric_that_is_not_finite_ends_the_run_and_keeps_the_epoch(
-    train: Train, tmp_path: Path
-) -> None:
+def test_nan_metric_ends_the_run_and_keeps_the_trained_epoch(train: Train, tmp_path: Path) -> None:
     metric = f"{BadInEvaluation.__module__}:undefined_in_evaluation"
     for _ in range(2):
         with pytest.raises(DivergedError, match="metric undefined_in_evaluation became"):
@@ -149,17 +147,17 @@ def test_a_metric_that_is_not_finite_ends_the_run_and_keeps_the_epoch(
     assert train() == exit_codes.DONE
 
 
-def error_of(config: TrainingConfig, world: World) -> str:
+def run_and_return_error(config: TrainingConfig, world: World) -> str:
     try:
         return str(run(config, world))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
-def test_all_ranks_end_together_when_the_loss_that_rank_0_logs_is_not_finite(
+def test_all_ranks_end_if_the_loss_on_rank_0_is_infinite(
     tmp_path: Path,
 ) -> None:
-    """Diverge in the first of 300 steps, long before the regular check of all ranks."""
+    """Diverge early in an epoch, long before the regular check on all ranks."""
     config = TrainingConfig.model_validate(
         {
             "model": f"{BadInEvaluation.__module__}:Frozen",
@@ -170,7 +168,7 @@ def test_all_ranks_end_together_when_the_loss_that_rank_0_logs_is_not_finite(
             "run_dir": str(tmp_path / "run"),
         }
     )
-    errors = run_gang(2, partial(error_of, config), tmp_path)
+    errors = run_gang(2, partial(run_and_return_error, config), tmp_path)
     expected = "DivergedError: the loss became inf in epoch 1, by step 2"
     assert [error[: len(expected)] for error in errors] == [expected] * 2
     assert not any((tmp_path / "run/checkpoints").glob("step-*"))

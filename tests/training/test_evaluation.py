@@ -1,4 +1,4 @@
-"""Evaluations within an epoch, on a part of the held-out samples."""
+"""Evaluations within an epoch, on a subset of the held-out samples."""
 
 import json
 import os
@@ -27,20 +27,20 @@ Train = Callable[..., int]
 DROPPING = f"--model={Dropping.__module__}:Dropping"
 KINDS: dict[str, list[str]] = {
     "dropout": [DROPPING],
-    "batch norm and an average": [
+    "batch norm and averaged weights": [
         "--model=tests.training.custom_models:Normalized", "--ema-decay=0.9", "--accumulate=2",
     ],
-    "fsdp and an average": ["--parallel=fsdp", "--ema-decay=0.9", DROPPING],
+    "fsdp and averaged weights": ["--parallel=fsdp", "--ema-decay=0.9", DROPPING],
     "fp16": [DROPPING, "--precision=fp16"],
 }  # fmt: skip
 
 
-def lines(output: str, event: str) -> list[dict[str, Any]]:
+def events_of(output: str, event: str) -> list[dict[str, Any]]:
     parsed = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [line for line in parsed if line["event"] == event]
 
 
-def untimed(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_seconds(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: each[key] for key in each if key != "seconds"} for each in evaluations]
 
 
@@ -59,7 +59,7 @@ def gang(run_dir: Path, size: int, *more: str) -> list[Program]:
     return start_gang([*flags, *more], size, run_dir.with_suffix(".output"))
 
 
-def test_an_evaluation_is_the_same_in_batches_of_any_size(
+def test_evaluation_result_does_not_depend_on_the_batch_size(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
@@ -73,52 +73,52 @@ def test_an_evaluation_is_the_same_in_batches_of_any_size(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_evaluations_do_not_change_the_training(kind: str, tmp_path: Path) -> None:
-    without = gang(tmp_path / "without", 2, *KINDS[kind])
-    often = ["--evaluate-steps=1", "--evaluate-samples=33"]
-    evaluated = finish(gang(tmp_path / "with", 2, *KINDS[kind], *often))
-    finish(without)
-    assert [line["step"] for line in lines(evaluated, "evaluation")] == [*range(1, 12)]
+def test_evaluations_do_not_affect_the_trained_weights(kind: str, tmp_path: Path) -> None:
+    not_evaluated = gang(tmp_path / "without", 2, *KINDS[kind])
+    evaluations = ["--evaluate-steps=1", "--evaluate-samples=33"]
+    evaluated = finish(gang(tmp_path / "with", 2, *KINDS[kind], *evaluations))
+    finish(not_evaluated)
+    assert [line["step"] for line in events_of(evaluated, "evaluation")] == [*range(1, 12)]
     assert digest(tmp_path / "with") == digest(tmp_path / "without")
 
 
-def test_a_part_is_the_same_for_every_number_of_processes(tmp_path: Path) -> None:
+def test_partial_evaluation_is_the_same_for_any_number_of_processes(tmp_path: Path) -> None:
     found = []
     for size in (1, 2, 4):
-        # Always 96 samples a step.
+        # Every gang has 96 samples per step.
         flags = ["--model=digits-net", f"--batch-size={96 // size}", "--optimizer=sgd"]
         flags += ["--evaluate-steps=5", "--evaluate-samples=33"]
-        found.append(lines(finish(gang(tmp_path / str(size), size, *flags)), "evaluation"))
+        found.append(events_of(finish(gang(tmp_path / str(size), size, *flags)), "evaluation"))
     assert [line["samples"] for line in found[0]] == [33, 33]
     for other in found[1:]:
-        for line, same in zip(untimed(found[0]), untimed(other), strict=True):
+        for line, same in zip(without_seconds(found[0]), without_seconds(other), strict=True):
             del line["event"], same["event"]
             assert line == pytest.approx(same, abs=2e-6)
 
 
-def test_a_killed_run_has_the_evaluations_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_killed_and_resumed_run_has_the_evaluations_of_an_uninterrupted_one(tmp_path: Path) -> None:
     flags = [DROPPING, "--evaluate-steps=2", "--evaluate-samples=50", "--log-every=1"]
-    undisturbed = gang(tmp_path / "whole", 2, *flags)
+    uninterrupted = gang(tmp_path / "whole", 2, *flags)
     killed = gang(tmp_path / "parts", 2, *flags, "--checkpoint-steps=3", "--step-delay=0.2")
     saved = tmp_path / "parts/checkpoints"
     until(lambda: '"step": 7' in killed[0].text and any(saved.glob("step-*")))
     kill(killed)
-    # Both attempts write to the same file. Evaluations since the checkpoint are repeated.
+    # Both attempts write to the same file. The second repeats evaluations after the checkpoint.
     first = killed[0].text
-    before = lines(first, "evaluation")
+    before = events_of(first, "evaluation")
     resumed = finish(gang(tmp_path / "parts", 2, *flags, "--checkpoint-steps=3"))
     resumed = resumed.removeprefix(first)
-    assert lines(resumed, "resume")
-    after = lines(resumed, "evaluation")
-    expected = untimed(lines(finish(undisturbed), "evaluation"))
+    assert events_of(resumed, "resume")
+    after = events_of(resumed, "evaluation")
+    expected = without_seconds(events_of(finish(uninterrupted), "evaluation"))
     assert [line["step"] for line in expected] == [2, 4, 6, 8, 10]
-    by_step = {line["step"]: line for line in untimed(before) + untimed(after)}
+    by_step = {line["step"]: line for line in without_seconds(before) + without_seconds(after)}
     assert [by_step[step] for step in sorted(by_step)] == expected
-    assert untimed(after) == expected[-len(after) :]
+    assert without_seconds(after) == expected[-len(after) :]
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
 
 
-def test_a_run_that_is_interrupted_in_an_evaluation_repeats_it(
+def test_run_interrupted_during_an_evaluation_repeats_it(
     train: Train,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -130,7 +130,7 @@ def test_a_run_that_is_interrupted_in_an_evaluation_repeats_it(
         os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*arguments)
 
-    # All processes agree to stop a batch after the signal.
+    # Processes agree to stop one batch after the signal, so the evaluation needs several batches.
     monkeypatch.setattr(evaluation, "BATCH", 50)
     try:
         monkeypatch.setattr(evaluation, "evaluate", stop)
@@ -139,24 +139,24 @@ def test_a_run_that_is_interrupted_in_an_evaluation_repeats_it(
         signal.signal(signal.SIGTERM, before)
     monkeypatch.setattr(evaluation, "evaluate", evaluate)
     first = capsys.readouterr().out
-    [interrupted] = lines(first, "interrupted")
+    [interrupted] = events_of(first, "interrupted")
     assert train(**settings) == exit_codes.DONE
     output = capsys.readouterr().out
-    assert (interrupted["step"], lines(first, "evaluation")) == (10, [])
-    assert [line["step"] for line in lines(output, "evaluation")] == [10, 20]
+    assert (interrupted["step"], events_of(first, "evaluation")) == (10, [])
+    assert [line["step"] for line in events_of(output, "evaluation")] == [10, 20]
 
 
-def test_an_evaluated_checkpoint_is_the_best_one(
+def test_best_checkpoint_is_chosen_by_evaluations_within_the_epoch(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_out = evaluate_held_out
     losses = {4: 3.0, 8: 1.0, 12: 2.0, 16: 4.0, 20: 5.0, 23: 6.0}
 
-    def known(run: Run, maximum: int = 0) -> Evaluation | None:
+    def fixed_losses(run: Run, maximum: int = 0) -> Evaluation | None:
         found = held_out(run, maximum)
         return found and Evaluation(losses[run.position.step], found.accuracy, found.samples)
 
-    monkeypatch.setattr(training, "evaluate_held_out", known)
+    monkeypatch.setattr(training, "evaluate_held_out", fixed_losses)
     train(epochs=1, checkpoint_steps=4, evaluate_steps=4, keep_checkpoints=2)
     seals = [
         storage.read_seal(path) for path in files.list_checkpoints(tmp_path / "run/checkpoints")
@@ -165,7 +165,9 @@ def test_an_evaluated_checkpoint_is_the_best_one(
     assert found == {8: 1.0, 20: 5.0, 23: 6.0}
 
 
-def test_a_checkpoint_without_an_evaluation_is_kept_as_it_is(train: Train, tmp_path: Path) -> None:
+def test_checkpoint_without_an_evaluation_has_no_held_out_loss(
+    train: Train, tmp_path: Path
+) -> None:
     train(epochs=1, checkpoint_steps=10, evaluate_steps=4, keep_checkpoints=9)
     seals = [
         storage.read_seal(path) for path in files.list_checkpoints(tmp_path / "run/checkpoints")
@@ -174,12 +176,12 @@ def test_a_checkpoint_without_an_evaluation_is_kept_as_it_is(train: Train, tmp_p
     assert found == [(10, True), (20, False), (23, False)]
 
 
-def test_the_finished_model_is_evaluated_on_all_samples(
+def test_final_model_is_evaluated_on_all_held_out_samples(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(epochs=1, evaluate_samples=20)
     [epoch], [finished] = (
-        lines(output, event)
+        events_of(output, event)
         for output in [capsys.readouterr().out]
         for event in ("epoch", "finished")
     )
@@ -197,9 +199,9 @@ def test_the_finished_model_is_evaluated_on_all_samples(
 
 
 @pytest.mark.parametrize("maximum", [1, 360, 10**15])
-def test_more_samples_than_there_are_mean_all_of_them(
+def test_evaluate_samples_is_limited_to_the_held_out_samples(
     maximum: int, train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(epochs=None, train_steps=3, evaluate_steps=2, evaluate_samples=maximum)
-    [line] = lines(capsys.readouterr().out, "evaluation")
+    [line] = events_of(capsys.readouterr().out, "evaluation")
     assert (line["step"], line["samples"]) == (2, min(maximum, 360))

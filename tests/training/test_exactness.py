@@ -1,4 +1,4 @@
-"""Runs that are killed and resumed: equal losses, bit by bit, and every sample once per epoch."""
+"""Killed and resumed runs have bitwise equal losses, and see every sample once per epoch."""
 
 import json
 import secrets
@@ -13,10 +13,10 @@ from workload.manifest import read_manifest
 
 DIGITS = ["--model=digits-net", "--dataset=synthetic", "--batch-size=64"]
 STEPS = 16
-"""One epoch of two processes with synthetic data; with digits, more than one epoch."""
+"""One epoch of two processes with synthetic data, and more than one epoch with digits."""
 
 DROPOUT = [f"--model={Dropping.__module__}:Dropping", "--dataset=digits"]
-"""A custom model whose dropout must resume as well."""
+"""A custom model with dropout, whose random number generator must be resumed."""
 
 KINDS = {
     "ddp with dropout": DROPOUT,
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def losses(program: Program) -> dict[int, float]:
-    """Return the losses by step, as rank 0 logged them: with all their bits."""
+    """Return the losses by step as rank 0 logged them, in full precision."""
     events = [json.loads(line) for line in program.text.splitlines() if line.startswith("{")]
     return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
 
@@ -49,21 +49,21 @@ def finish(programs: list[Program]) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_run_resumes_with_equal_losses(kind: str, tmp_path: Path) -> None:
+def test_killed_run_resumes_with_bitwise_equal_losses(kind: str, tmp_path: Path) -> None:
     flags = [*KINDS[kind], f"--train-steps={STEPS}"]
     uninterrupted = gang(tmp_path / "whole", 2, tmp_path / "a", *flags)
     step = 4 + secrets.randbelow(11)
     killed = gang(tmp_path / "parts", 2, tmp_path / "b", *flags, "--step-delay=0.1")
     saved = tmp_path / "parts/checkpoints"
     until(lambda: step in losses(killed[0]) and any(saved.glob("step-*")))
-    # An asynchronous save may be in any state now.
+    # An asynchronous save may be in any state at this moment.
     kill(killed)
     resumed = gang(tmp_path / "parts", 2, tmp_path / "c", *flags)
-    rest, whole = finish(resumed), finish(uninterrupted)
+    after, whole = finish(resumed), finish(uninterrupted)
     assert '"event": "resume"' in resumed[0].text
-    assert min(rest) > 1
-    assert losses(killed[0]) | rest == whole
-    assert {step: whole[step] for step in rest} == rest
+    assert min(after) > 1
+    assert losses(killed[0]) | after == whole
+    assert {step: whole[step] for step in after} == after
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
 
 
@@ -73,7 +73,7 @@ def weights(run_dir: Path) -> str:
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_another_number_of_processes_sees_each_remaining_sample_once(
+def test_gang_of_another_size_resumes_with_each_remaining_sample_once(
     before: int, after: int, parallel: str, tmp_path: Path
 ) -> None:
     flags = [f"--parallel={parallel}", "--batch-size=50", "--epochs=1"]
@@ -81,10 +81,10 @@ def test_another_number_of_processes_sees_each_remaining_sample_once(
     until(lambda: 8 in losses(killed[0]))
     kill(killed)
     resumed = gang(tmp_path / "run", after, tmp_path / "b", *flags)
-    rest = finish(resumed)
-    step, seen = min(rest) - 1, (min(rest) - 1) * 50 * before
-    # Steps of the first gang, then steps of the second for the rest of 2,048 samples.
-    assert max(rest) == step + -(-(2048 - seen) // (50 * after))
+    steps = finish(resumed)
+    step, seen = min(steps) - 1, (min(steps) - 1) * 50 * before
+    # The second gang computes what the first gang left of the 2,048 samples.
+    assert max(steps) == step + -(-(2048 - seen) // (50 * after))
     [epoch] = [json.loads(line) for line in resumed[0].text.splitlines() if '"epoch",' in line]
     assert epoch["samples"] == 2048
     assert epoch["loss"] < 2.4

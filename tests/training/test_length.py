@@ -1,4 +1,4 @@
-"""The length of a run in steps, samples and tokens."""
+"""Lengths of runs in steps, samples and tokens."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from workload.manifest import read_manifest
 Train = Callable[..., int]
 CONSTANT = {"schedule": "constant", "warm_up": 0}
 STEPS = 23
-"""Steps of an epoch of digits, 1,437 samples, in batches of 64."""
+"""Steps per epoch of digits, which have 1,437 samples, in batches of 64."""
 
 
 def digest(run_dir: Path) -> str:
@@ -32,7 +32,7 @@ def digest(run_dir: Path) -> str:
 
 
 def walk(length: Length) -> tuple[list[int], list[Position]]:
-    """Return the samples of each step of a run of this length, and the positions after them."""
+    """Return the number of samples in each step of a run, and the position after each step."""
     position, sizes, positions = Position(), [], []
     while not length.is_reached(position):
         assert 0 <= length.progress(position) < 1
@@ -65,15 +65,15 @@ def test_a_run_has_exactly_as_many_samples_as_configured(
     assert length.progress(positions[-1]) == 1
 
 
-def test_huge_lengths_are_counted_exactly() -> None:
+def test_very_long_runs_are_counted_exactly() -> None:
     length = Length(7, 2, steps=2**53)
-    # 4 steps an epoch.
+    # An epoch has 4 steps.
     assert length.total(Position()) == 2**51 * 7
     assert 0 < length.progress(Position(0, 2, 1)) < 1e-15
     assert length.end(Position()) == 7
 
 
-def test_steps_end_a_run_within_an_epoch(
+def test_train_steps_can_end_a_run_within_an_epoch(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(epochs=None, train_steps=30, log_every=10) == exit_codes.DONE
@@ -92,14 +92,16 @@ def test_steps_end_a_run_within_an_epoch(
     assert events(capsys)[-1]["already"] is True
 
 
-def test_lengths_of_the_same_steps_give_the_same_weights(train: Train, tmp_path: Path) -> None:
+def test_equal_lengths_in_epochs_samples_and_steps_give_the_same_weights(
+    train: Train, tmp_path: Path
+) -> None:
     train("epochs", **CONSTANT)
     train("samples", epochs=None, train_samples=2 * 1437, **CONSTANT)
     train("steps", epochs=None, train_steps=2 * STEPS, **CONSTANT)
     assert len({digest(tmp_path / run) for run in ("epochs", "samples", "steps")}) == 1
 
 
-def test_tokens_are_rounded_up_to_samples(
+def test_train_tokens_is_rounded_up_to_whole_samples(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").mkdir()
@@ -161,7 +163,7 @@ def test_a_finished_run_continues_within_its_epoch(
         ({"epochs": None, "train_samples": 639}, "which is more than train_samples 639"),
     ],
 )  # fmt: skip
-def test_a_run_does_not_resume_behind_its_end(
+def test_run_that_trained_longer_than_configured_is_not_resumed(
     settings: dict[str, object], problem: str, train: Train, tmp_path: Path
 ) -> None:
     train(epochs=None, train_steps=10)
@@ -178,7 +180,7 @@ def test_a_run_does_not_resume_behind_its_end(
         ({"epochs": None, "train_steps": 12, "seed": 1}, "seed: 0, now 1"),
     ],
 )
-def test_a_finished_run_of_another_length_is_refused(
+def test_finished_run_with_another_length_is_refused(
     settings: dict[str, object], problem: str, train: Train
 ) -> None:
     train(epochs=None, train_steps=10)
@@ -186,15 +188,17 @@ def test_a_finished_run_of_another_length_is_refused(
         train(**settings)
 
 
-def test_a_setting_that_returns_to_its_default_is_another_run(train: Train) -> None:
+def test_run_is_refused_if_a_setting_returns_to_its_default(train: Train) -> None:
     train(clip_norm=1)
     with pytest.raises(ConfigurationError, match=r"clip_norm: 1[.]0, now none"):
         train()
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_every_gang_trains_on_the_same_number_of_samples(size: int, tmp_path: Path) -> None:
-    # 301 samples are not a multiple of the samples of a step, of a batch or of the processes.
+def test_gangs_of_any_size_train_on_the_configured_number_of_samples(
+    size: int, tmp_path: Path
+) -> None:
+    # 301 is not a multiple of the step size, the batch size or the number of processes.
     flags = ["--model=digits-net", "--dataset=synthetic", "--train-samples=301"]
     flags += ["--batch-size=16", "--accumulate=2", f"--run-dir={tmp_path / 'run'}"]
     gang = start_gang(flags, size, tmp_path / "gang")
@@ -203,6 +207,6 @@ def test_every_gang_trains_on_the_same_number_of_samples(size: int, tmp_path: Pa
     assert json.loads(epoch)["samples"] == 301
 
 
-def test_names_of_runs_change_only_with_their_length() -> None:
+def test_length_is_an_argument_only_if_it_is_configured() -> None:
     assert TrainingConfig().to_args() == []
     assert TrainingConfig(train_steps=7).to_args() == ["--train-steps=7"]

@@ -1,4 +1,4 @@
-"""LoRA adapters: trained as a plain loop trains them, merged, and exchanged with PEFT."""
+"""LoRA adapters: training compared with a plain loop, merging, and exchange with PEFT."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ LAYERS = {
     "mlp.up_proj": ("feed_forward.gate_and_values", 1, 2),
     "mlp.down_proj": ("feed_forward.out", 0, 1),
 }
-"""Layers of a Llama: the layer of gpt that contains them, index of the part, number of parts."""
+"""For each layer of a Llama: the layer of gpt that contains it, its index there, and the count."""
 
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj")
 SGD = {"optimizer": "sgd", "learning_rate": 0.2, "weight_decay": 0.05}
@@ -59,14 +59,14 @@ CASES: dict[str, tuple[int, dict[str, Any], tuple[str, ...], float]] = {
         2e-5,
     ),
 }
-"""Processes, settings, layers with adapters, and the maximum difference of a tensor."""
+"""Number of processes, settings, layers with adapters, and maximum difference of a tensor."""
 
 Train = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a text and the export of a language model with random weights. Read-only."""
+    """A text, and the export of a language model with random weights. Read-only."""
     folder = tmp_path_factory.mktemp("written")
     (folder / "text").mkdir()
     (folder / "text/a.txt").write_text("the quick brown fox jumps over it. " * 14)
@@ -83,7 +83,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def base(written: Path, tmp_path: Path) -> Path:
-    """Return a copy of the export next to a copy of the text."""
+    """A copy of the export, next to a copy of the text."""
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     torch.manual_seed(4)
     return tmp_path / "base"
@@ -93,8 +93,10 @@ def network(folder: Path) -> nn.Module:
     return load_network(folder, read_manifest(folder))
 
 
-def initial(model: nn.Module, targets: tuple[str, ...], rank: int = RANK) -> dict[str, Tensor]:
-    """Return random adapters under the names of PEFT."""
+def random_adapters(
+    model: nn.Module, targets: tuple[str, ...], rank: int = RANK
+) -> dict[str, Tensor]:
+    """Return random adapters with the tensor names that PEFT uses."""
     tensors = {}
     for block in range(SIZE["layers"]):
         for target in targets:
@@ -114,7 +116,7 @@ def write_peft(folder: Path, tensors: dict[str, Tensor], **settings: object) -> 
 
 
 class Adapted(nn.Module):
-    """A frozen model with adapters, implemented without the program's code for adapters."""
+    """A frozen model with adapters, implemented without the program's adapter code."""
 
     def __init__(self, model: nn.Module, adapters: dict[str, Tensor]) -> None:
         super().__init__()
@@ -124,7 +126,7 @@ class Adapted(nn.Module):
         self.adapters = nn.ParameterList([each.clone() for each in adapters.values()])
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights of the model with adapters."""
+        """Return the model's weights, with the adapters merged into them."""
         found, changed = dict(zip(self.names, self.adapters, strict=True)), dict(self.frozen)
         for name, factor in found.items():
             if name.endswith("lora_A.weight"):
@@ -138,7 +140,7 @@ class Adapted(nn.Module):
         return changed
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits, samples x tokens x positions."""
+        """Return logits of shape [samples, tokens, positions]."""
         logits: Tensor = functional_call(self._model[0], self.weights(), (tokens,))
         return logits.transpose(1, 2)
 
@@ -147,7 +149,9 @@ def flags_of(settings: dict[str, Any]) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}".lower() for name, value in settings.items()]
 
 
-def of_gpt(tmp_path: Path, targets: tuple[str, ...] = ATTENTION, **more: object) -> dict[str, Any]:
+def gpt_settings(
+    tmp_path: Path, targets: tuple[str, ...] = ATTENTION, **more: object
+) -> dict[str, Any]:
     names = ",".join(target.partition(".")[2] for target in targets)
     lora = {"lora_rank": RANK, "lora_alpha": ALPHA, "lora_targets": names}
     common = {"model": "gpt", "dataset": "text", "data_dir": tmp_path, "device": "cpu"}
@@ -155,19 +159,19 @@ def of_gpt(tmp_path: Path, targets: tuple[str, ...] = ATTENTION, **more: object)
     return common | lora | {"epochs": reference.EPOCHS} | more
 
 
-def adapter(run_dir: Path) -> dict[str, Tensor]:
+def exported_adapter(run_dir: Path) -> dict[str, Tensor]:
     return load_file(run_dir / "export/adapter/adapter_model.safetensors")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_adapters_are_those_of_the_reference(case: str, base: Path, tmp_path: Path) -> None:
+def test_adapters_match_the_reference(case: str, base: Path, tmp_path: Path) -> None:
     size, settings, targets, tolerance = CASES[case]
     model = network(base)
-    tensors = initial(model, targets)
+    tensors = random_adapters(model, targets)
     write_peft(tmp_path / "first", tensors)
     batch = reference.GLOBAL_BATCH // size // settings.get("accumulate", 1)
-    places = {"init_adapter": tmp_path / "first", "run_dir": tmp_path / "run", "batch_size": batch}
-    flags = flags_of(of_gpt(tmp_path, targets) | places | settings)
+    paths = {"init_adapter": tmp_path / "first", "run_dir": tmp_path / "run", "batch_size": batch}
+    flags = flags_of(gpt_settings(tmp_path, targets) | paths | settings)
     gang = start_gang(flags, size, tmp_path / "gang")
     assert [program.exit_code() for program in gang] == [exit_codes.DONE] * size, gang[0].text
 
@@ -178,7 +182,7 @@ def test_adapters_are_those_of_the_reference(case: str, base: Path, tmp_path: Pa
     events = [json.loads(line) for line in gang[0].text.splitlines()]
     found = [event["loss"] for event in events if event["event"] == "epoch"]
     assert found == pytest.approx(losses, abs=max(tolerance, 1e-6) * 5)
-    trained = adapter(tmp_path / "run")
+    trained = exported_adapter(tmp_path / "run")
     assert trained.keys() == tensors.keys()
     for name, parameter in zip(expected.names, expected.adapters, strict=True):
         torch.testing.assert_close(trained[name], parameter.detach(), rtol=0, atol=tolerance)
@@ -190,12 +194,12 @@ def test_adapters_are_those_of_the_reference(case: str, base: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_killed_run_resumes_without_the_base_bit_by_bit(
+def test_killed_run_resumes_bit_by_bit_without_the_base_model(
     kind: str, base: Path, tmp_path: Path
 ) -> None:
     def gang(name: str, output: str, *more: str) -> Any:
         lora = {"lora_dropout": 0.2, "batch_size": 4, "ema_decay": 0.9, "parallel": kind}
-        settings = of_gpt(tmp_path, tuple(LAYERS), **lora, run_dir=tmp_path / name)
+        settings = gpt_settings(tmp_path, tuple(LAYERS), **lora, run_dir=tmp_path / name)
         flags = [*flags_of(settings), "--checkpoint-steps=4", "--log-every=1", *more]
         return start_gang(flags, 2, tmp_path / output)
 
@@ -212,14 +216,14 @@ def test_a_killed_run_resumes_without_the_base_bit_by_bit(
         read_manifest(tmp_path / name / "export").weights.sha256 for name in ("whole", "parts")
     }
     assert len(digests) == 1
-    before, after = adapter(tmp_path / "whole"), adapter(tmp_path / "parts")
+    before, after = exported_adapter(tmp_path / "whole"), exported_adapter(tmp_path / "parts")
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-def test_only_adapters_have_optimizer_state_and_an_average(
+def test_optimizer_state_and_averages_are_kept_only_for_adapters(
     base: Path, train: Train, tmp_path: Path
 ) -> None:
-    settings = of_gpt(tmp_path, ATTENTION, ema_decay=0.9)
+    settings = gpt_settings(tmp_path, ATTENTION, ema_decay=0.9)
     assert train("run", **settings) == exit_codes.DONE
     [*_, newest] = sorted((tmp_path / "run/checkpoints").iterdir())
     names = {name for path in newest.glob("*.safetensors") for name in load_file(path)}
@@ -236,20 +240,23 @@ def test_only_adapters_have_optimizer_state_and_an_average(
         train("run", **settings | full)
 
 
-def test_a_new_adapter_begins_without_effect(base: Path, train: Train, tmp_path: Path) -> None:
-    still = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
-    assert train("run", **of_gpt(tmp_path, tuple(LAYERS), epochs=1, **still)) == exit_codes.DONE
+def test_new_adapter_initially_has_no_effect(base: Path, train: Train, tmp_path: Path) -> None:
+    no_change = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
+    assert (
+        train("run", **gpt_settings(tmp_path, tuple(LAYERS), epochs=1, **no_change))
+        == exit_codes.DONE
+    )
     merged = dict(network(tmp_path / "run/export").named_parameters())
     for name, weight in network(base).named_parameters():
         torch.testing.assert_close(merged[name], weight, rtol=0, atol=1e-6)
-    factors = adapter(tmp_path / "run")
+    factors = exported_adapter(tmp_path / "run")
     first = {name: each for name, each in factors.items() if "lora_A" in name}
     bound = SIZE["width"] ** -0.5
     assert all(float(each.std()) > bound / 4 for each in first.values())
     assert len({float(each[0, 0]) for each in first.values()}) == len(first)
 
 
-def test_dropout_is_of_the_adapter_alone() -> None:
+def test_dropout_applies_only_to_the_adapter() -> None:
     layer = nn.Linear(64, 6, bias=False)
     adapted = AdaptedLinear(layer, ("a", "b"), Lora(2, 4.0, frozenset({"b"}), dropout=0.5))
     nn.init.ones_(adapted.adapters["b"].lora_B.weight)
@@ -264,11 +271,11 @@ def test_dropout_is_of_the_adapter_alone() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_adapters_are_exchanged_with_peft(
+def test_adapters_can_be_exchanged_with_peft(
     base: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     llama = base / "huggingface"
-    settings = of_gpt(tmp_path, tuple(LAYERS), learning_rate=0.02)
+    settings = gpt_settings(tmp_path, tuple(LAYERS), learning_rate=0.02)
     train("run", **settings)
     tokens = np.random.default_rng(0).integers(0, 256, (3, SIZE["context"]))
     np.save(tmp_path / "tokens.npy", tokens)
@@ -287,13 +294,13 @@ def test_adapters_are_exchanged_with_peft(
     assert np.abs(logits - plain).max() > 1e-2 * np.abs(merged).max()
 
     capsys.readouterr()
-    still = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
+    no_change = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
     settings |= {"init_from": llama}
     common = {name: value for name, value in settings.items() if not name.startswith("lora")}
-    train("full", **common | still | {"init_adapter": new})
+    train("full", **common | no_change | {"init_adapter": new})
     start = json.loads(capsys.readouterr().out.splitlines()[0])
     assert len(start["initial_weights"]["adapter"]) == 64
-    train("tuned", **settings | still | {"init_adapter": new})
+    train("tuned", **settings | no_change | {"init_adapter": new})
     expected = np.load(new / "logits.npy")
     for name in ("full", "tuned"):
         with torch.no_grad():
@@ -302,7 +309,7 @@ def test_adapters_are_exchanged_with_peft(
 
 
 @pytest.mark.parametrize("path", ["run", "run/export", "run/export/huggingface"])
-def test_an_adapter_names_the_hugging_face_directory_of_its_base(
+def test_adapter_config_names_the_hugging_face_directory_of_its_base_model(
     path: str, base: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run").mkdir()
@@ -314,7 +321,7 @@ def test_an_adapter_names_the_hugging_face_directory_of_its_base(
     description = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
     assert description["base_model_name_or_path"] == str(tmp_path / "run/export/huggingface")
     with safe_open(tmp_path / "adapter/adapter_model.safetensors", "pt") as file:
-        # Libraries of Hugging Face refuse files without this entry.
+        # Hugging Face libraries refuse files without this entry.
         assert file.metadata() == {"format": "pt"}
 
 
@@ -331,12 +338,12 @@ def test_an_adapter_names_the_hugging_face_directory_of_its_base(
         ({"lora_alpha": 7}, "has rank 3, alpha 7 and targets q_proj,v_proj: set lora_rank"),
     ],
 )
-def test_an_adapter_that_computes_something_else_is_refused(
+def test_adapter_that_is_not_a_plain_lora_of_this_model_is_refused(
     change: dict[str, object], problem: str, base: Path, train: Train, tmp_path: Path
 ) -> None:
-    write_peft(tmp_path / "first", initial(network(base), ATTENTION), **change)
+    write_peft(tmp_path / "first", random_adapters(network(base), ATTENTION), **change)
     with pytest.raises(ConfigurationError, match=problem):
-        train("run", **of_gpt(tmp_path, init_adapter=tmp_path / "first"))
+        train("run", **gpt_settings(tmp_path, init_adapter=tmp_path / "first"))
 
 
 @pytest.mark.parametrize(
@@ -357,10 +364,10 @@ def test_an_adapter_that_computes_something_else_is_refused(
 def test_a_damaged_adapter_is_refused(
     damage: Callable[[Path], object], problem: str, base: Path, train: Train, tmp_path: Path
 ) -> None:
-    write_peft(tmp_path / "first", initial(network(base), ATTENTION))
+    write_peft(tmp_path / "first", random_adapters(network(base), ATTENTION))
     damage(tmp_path / "first")
     with pytest.raises(ConfigurationError, match=problem):
-        train("run", **of_gpt(tmp_path, init_adapter=tmp_path / "first"))
+        train("run", **gpt_settings(tmp_path, init_adapter=tmp_path / "first"))
 
 
 @pytest.mark.parametrize(
@@ -384,13 +391,13 @@ def test_a_damaged_adapter_is_refused(
         ),
     ],
 )
-def test_settings_that_do_not_fit_are_reported(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_lora_settings_are_reported(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.model_validate(settings)
     assert problem in "; ".join(problem_sentences(caught.value, {}))
 
 
-def test_adapters_belong_to_the_settings_that_determine_the_result() -> None:
+def test_result_settings_include_lora_settings() -> None:
     values = {"model": "gpt", "dataset": "text", "init_from": "/a", "lora_rank": 4}
     config = TrainingConfig.model_validate(values | {"lora_targets": "q_proj,k_proj"})
     assert config.result_settings()["lora_rank"] == 4

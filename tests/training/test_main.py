@@ -21,7 +21,7 @@ from workload import exit_codes, report
         (["--device=cuda"], "needs its own GPU"),
     ],
 )
-def test_an_invalid_configuration_exits_with_64_and_one_line(
+def test_invalid_configuration_exits_with_64_and_a_one_line_message(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -41,7 +41,7 @@ def test_an_invalid_configuration_exits_with_64_and_one_line(
     assert json.loads(log.read_text()) == event
 
 
-def test_a_slow_node_exits_with_69_and_a_termination_message_of_text(
+def test_slow_node_exits_with_69_and_a_plain_text_termination_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*_: object) -> int:
@@ -84,7 +84,7 @@ def test_a_slow_node_exits_with_69_and_a_termination_message_of_text(
         ),
     ],
 )
-def test_errors_of_a_gpu_are_retried_unless_they_would_recur(
+def test_gpu_errors_are_retried_unless_they_would_recur(
     error: Exception,
     code: int,
     message: str,
@@ -103,7 +103,7 @@ def test_errors_of_a_gpu_are_retried_unless_they_would_recur(
     assert "Traceback" in printed.err
 
 
-def test_the_first_error_of_several_processes_is_kept(
+def test_termination_message_keeps_the_first_error_of_several_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "termination-log"

@@ -1,4 +1,4 @@
-"""The program computes what a plain loop of one process computes, in every mode."""
+"""In every mode, the program computes the same as a plain loop in one process."""
 
 import contextlib
 import json
@@ -29,14 +29,14 @@ from workload.run import Watchdog
 
 CPU = torch.device("cpu")
 TRAINED, HELD_OUT = 53, 37
-"""Numbers of samples: the last batches are uneven in gangs of two and four."""
+"""Numbers of samples, chosen so that the last batches of gangs of two and four are uneven."""
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.2, "weight_decay": 0.05}
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.02, "weight_decay": 0.5}
 FSDP = {"parallel": "fsdp"}
 OVERFLOW = {"precision": "fp16", "model": f"{Overflowing.__module__}:Overflowing"}
 EXACT = 2e-6
-"""Maximum difference of a weight in fp32, caused by another order of summation."""
+"""Maximum difference of a weight in fp32, which is caused by the order of summation."""
 
 Cases = dict[str, tuple[dict[str, Any], float]]
 CASES: Cases = {
@@ -72,7 +72,7 @@ CASES: Cases = {
     "adamw betas": (ADAMW | {"betas": [0.8, 0.9]}, 1e-5),
     "adamw loss": (ADAMW | {"loss": "tests.training.custom_models:smoothed"}, 1e-5),
 }
-"""Settings, and the maximum difference of a weight from the reference with the same precision."""
+"""Settings, and the maximum difference of a weight from the reference in the same precision."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ def tensors(images: Images) -> tuple[Tensor, Tensor]:
 
 
 def train_case(world: World, folder: Path, settings: dict[str, Any]) -> Result:
-    """Train with the program in the joined gang."""
+    """Train with the program in a gang that has already joined."""
     batch = reference.GLOBAL_BATCH // world.size // settings.get("accumulate", 1)
     config = TrainingConfig.model_validate(
         {
@@ -155,16 +155,16 @@ def train_cases(folder: Path, cases: Cases, world: World) -> dict[str, Result]:
 def gang(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Result]]:
-    """Return the results of a gang of one and of two processes, by rank."""
+    """The results of gangs of one and of two processes, by rank."""
     return trained(request.param, chosen(request), tmp_path_factory.mktemp("gang"))
 
 
 def chosen(request: pytest.FixtureRequest) -> Cases:
-    """Return the cases that are parameters of the selected tests in the file."""
+    """Return the cases that the selected tests in this file use."""
     tests = (item for item in request.session.items if item.path == request.path)
     parameters = [getattr(item, "callspec", None) for item in tests]
-    named = [str(value) for found in parameters if found for value in found.params.values()]
-    return {name: case for name, case in CASES.items() if name in named}
+    used = [str(value) for found in parameters if found for value in found.params.values()]
+    return {name: case for name, case in CASES.items() if name in used}
 
 
 def trained(size: int, cases: Cases, folder: Path) -> list[dict[str, Result]]:
@@ -194,9 +194,7 @@ def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_weights_and_losses_are_those_of_the_reference(
-    case: str, gang: list[dict[str, Result]]
-) -> None:
+def test_weights_and_losses_match_the_reference(case: str, gang: list[dict[str, Result]]) -> None:
     check_training(gang, case, *CASES[case])
 
 
@@ -212,9 +210,7 @@ def check_training(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_evaluation_is_that_of_all_held_out_samples(
-    case: str, gang: list[dict[str, Result]]
-) -> None:
+def test_evaluation_matches_all_held_out_samples(case: str, gang: list[dict[str, Result]]) -> None:
     model = Deep(10, (1, 8, 8))
     model.load_state_dict(gang[0][case].weights)
     inputs, labels = tensors(part(digits()[1], HELD_OUT))
@@ -227,11 +223,11 @@ def test_the_evaluation_is_that_of_all_held_out_samples(
         logits = model(inputs).float()
     smoothing = reference.SMOOTHING if "loss" in CASES[case][0] else 0
     held_out_loss = float(cross_entropy(logits, labels, label_smoothing=smoothing))
-    accuracy = float((logits.argmax(1) == labels).float().mean())
+    expected_accuracy = float((logits.argmax(1) == labels).float().mean())
     for results in gang:
-        loss, right = results[case].evaluation
+        loss, accuracy = results[case].evaluation
         assert loss == pytest.approx(held_out_loss, abs=2e-3 if dtype else 1e-6)
-        assert right == pytest.approx(accuracy, abs=1 / HELD_OUT if dtype else 1e-6)
+        assert accuracy == pytest.approx(expected_accuracy, abs=1 / HELD_OUT if dtype else 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +243,7 @@ def test_the_evaluation_is_that_of_all_held_out_samples(
         ("adamw accumulate clip", {"clip_norm": 0}),
     ],
 )
-def test_a_setting_has_its_effect(
+def test_weights_match_only_a_reference_with_the_same_setting(
     case: str, without: dict[str, Any], gang: list[dict[str, Result]]
 ) -> None:
     """Compare with a reference that has the setting, and with one that lacks it."""
@@ -261,7 +257,7 @@ def test_a_setting_has_its_effect(
 @pytest.mark.parametrize(
     ("case", "plain"), [("sgd compression", "sgd"), ("sgd fp16 compression", "sgd")]
 )
-def test_compressed_gradients_differ_from_complete_ones(
+def test_compressed_gradients_differ_from_uncompressed_ones(
     case: str, plain: str, gang: list[dict[str, Result]]
 ) -> None:
     assert distance(gang[0][case].weights, gang[0][plain].weights) > 1e-5
@@ -271,7 +267,7 @@ def test_compressed_gradients_differ_from_complete_ones(
     ("case", "plain", "dtype"),
     [("sgd bf16", "sgd", torch.bfloat16), ("sgd fp16", "sgd", torch.float16)],
 )
-def test_blocks_compute_in_the_precision(
+def test_blocks_compute_in_the_configured_precision(
     case: str, plain: str, dtype: torch.dtype, gang: list[dict[str, Result]]
 ) -> None:
     assert dtype in gang[0][case].dtypes[1]
@@ -279,7 +275,7 @@ def test_blocks_compute_in_the_precision(
 
 
 @pytest.mark.parametrize(("case", "unsharded"), [("sgd fsdp bf16", "sgd bf16")])
-def test_fsdp_gathers_weights_in_the_precision(
+def test_fsdp_gathers_weights_in_the_configured_precision(
     case: str, unsharded: str, gang: list[dict[str, Result]]
 ) -> None:
     assert torch.bfloat16 in gang[0][case].dtypes[0]

@@ -19,7 +19,7 @@ def blocks_of(language: str) -> list[str]:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def documented_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, source in zip(
         ("my_models", "my_losses", "my_data"), blocks_of("python"), strict=True
     ):
@@ -33,7 +33,7 @@ def arguments(number: int = 0) -> list[str]:
     return words[words.index("training") + 1 :]
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("documented_modules")
 def test_the_documented_custom_model_is_built() -> None:
     config = read_config(arguments(), {})
     data = load(config.dataset, Path("/nowhere"), None, seed=0)
@@ -42,30 +42,30 @@ def test_the_documented_custom_model_is_built() -> None:
     assert len(blocks(model)) == 2
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("documented_modules")
 def test_the_documented_custom_model_is_trained_by_its_command(
     train: Callable[..., int], tmp_path: Path
 ) -> None:
     config = read_config(arguments(), {})
-    wanted = {name: getattr(config, name) for name in ("model", "model_options", "dataset")}
-    train(**wanted, epochs=3, learning_rate=0.01)
+    settings = {name: getattr(config, name) for name in ("model", "model_options", "dataset")}
+    train(**settings, epochs=3, learning_rate=0.01)
     manifest = read_manifest(tmp_path / "run/export")
     assert manifest.options == {"width": 128}
     assert manifest.metrics["accuracy"] > 0.8
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("documented_modules")
 def test_the_documented_loss_and_metric_are_used_by_their_command(
     train: Callable[..., int], tmp_path: Path
 ) -> None:
     config = read_config(arguments(1), {})
-    wanted = {name: getattr(config, name) for name in ("model", "loss", "metrics", "dataset")}
-    train(**wanted, epochs=3, learning_rate=0.01)
+    settings = {name: getattr(config, name) for name in ("model", "loss", "metrics", "dataset")}
+    train(**settings, epochs=3, learning_rate=0.01)
     metrics = read_manifest(tmp_path / "run/export").metrics
     assert metrics["top3"] >= metrics["accuracy"] > 0.8
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("documented_modules")
 def test_the_documented_data_set_is_learned_by_its_command(
     train: Callable[..., int], tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Losses and metrics that users write."""
+"""Custom losses and metrics."""
 
 import json
 from collections.abc import Callable
@@ -16,24 +16,27 @@ from workload.export import load_network
 from workload.manifest import read_manifest
 
 Train = Callable[..., int]
-OURS = "tests.training.custom_models"
+MODULE = "tests.training.custom_models"
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": f"{OURS}:mean"}, r"loss returned \[\] for 2 samples: .* a tensor of shape \[2\]"),
-        ({"loss": f"{OURS}:constant"}, "without a gradient: compute them from the logits"),
-        ({"loss": f"{OURS}:absent"}, f"loss {OURS}:absent: {OURS} has no function"),
+        (
+            {"loss": f"{MODULE}:mean"},
+            r"loss returned \[\] for 2 samples: .* a tensor of shape \[2\]",
+        ),
+        ({"loss": f"{MODULE}:constant"}, "without a gradient: compute them from the logits"),
+        ({"loss": f"{MODULE}:absent"}, f"loss {MODULE}:absent: {MODULE} has no function"),
         ({"loss": "nowhere:loss"}, "loss nowhere:loss is not importable"),
         (
-            {"metrics": [f"{OURS}:text"]},
+            {"metrics": [f"{MODULE}:text"]},
             "text returned str for 2 samples: it must return one",
         ),
-        ({"loss": f"{OURS}:prod"}, "loss failed for logits of .*TypeError"),
+        ({"loss": f"{MODULE}:prod"}, "loss failed for logits of .*TypeError"),
     ],
 )
-def test_mistakes_of_a_function_are_reported_before_the_first_step(
+def test_mistakes_in_a_loss_or_metric_are_reported_before_the_first_step(
     settings: dict[str, object], message: str, train: Train
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -55,31 +58,31 @@ def test_mistakes_of_a_function_are_reported_before_the_first_step(
         ),
     ],
 )
-def test_the_configuration_refuses_what_cannot_be_imported(
+def test_invalid_names_of_losses_and_metrics_are_refused(
     settings: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         TrainingConfig.model_validate(settings)
 
 
-def test_metrics_are_flags_separated_by_commas() -> None:
+def test_metrics_are_separated_by_commas_in_a_flag() -> None:
     config = TrainingConfig.model_validate({"metrics": "a:one,b:two"})
     assert config.metrics == ("a:one", "b:two")
     assert config.to_args() == ["--metrics=a:one,b:two"]
 
 
-def test_a_custom_loss_is_part_of_the_result_and_metrics_are_not() -> None:
+def test_result_settings_include_a_custom_loss_but_not_metrics() -> None:
     config = TrainingConfig.model_validate({"loss": "a:b", "metrics": ["c:d"]})
     assert config.result_settings()["loss"] == "a:b"
     assert "metrics" not in config.result_settings()
     assert "loss" not in TrainingConfig().result_settings()
 
 
-def test_metrics_are_those_of_the_held_out_samples(
+def test_custom_metrics_are_means_over_the_held_out_samples(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["confidence", "in_first_three"]
-    train(loss=f"{OURS}:smoothed", metrics=[f"{OURS}:{name}" for name in names])
+    train(loss=f"{MODULE}:smoothed", metrics=[f"{MODULE}:{name}" for name in names])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     last = [line for line in lines if line["event"] == "epoch"][-1]
     export = tmp_path / "run/export"

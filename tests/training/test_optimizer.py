@@ -22,19 +22,21 @@ def test_the_learning_rate_warms_up_and_decays_to_nearly_zero(schedule: str) -> 
     assert 0 < found[-1] < 0.005
 
 
-def test_a_constant_schedule_only_warms_up() -> None:
+def test_constant_schedule_is_constant_after_the_warm_up() -> None:
     found = rates(schedule="constant", warm_up=0.1)
     assert found[0] == pytest.approx(0.05)
     assert set(found[100:]) == {0.5}
 
 
-def test_no_warm_up_starts_at_the_peak() -> None:
+def test_learning_rate_starts_at_its_peak_without_warm_up() -> None:
     assert rates(warm_up=0)[0] == 0.5
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 @pytest.mark.parametrize("average", [0.0, 0.9])
-def test_the_size_of_a_checkpoint_is_that_of_its_tensors(name: str, average: float) -> None:
+def test_estimated_size_of_a_checkpoint_equals_the_size_of_its_tensors(
+    name: str, average: float
+) -> None:
     network = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     network[2].requires_grad_(False)
     trained = [each for each in network.parameters() if each.requires_grad]

@@ -1,4 +1,4 @@
-"""Programs import only packages that their images contain."""
+"""The image of a program contains every package that the program imports."""
 
 import ast
 import re
@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BASE = {"torch", "pip"}
-"""Packages of every base image."""
+"""Packages that every base image contains."""
 
 OPTIONAL = {"mlflow", "pyarrow", "tokenizers", "wandb"}
-"""Packages whose absence `python -m training.data` and `track` report with a remedy."""
+"""Optional packages. The program explains how to install one if it is needed but missing."""
 
-ELSEWHERE = {"launch_accelerate.py": "diffusion", "terminal.py": "commands outside of the cluster"}
-"""Modules that other images or machines run."""
+ELSEWHERE = {"launch_accelerate.py": "diffusion", "terminal.py": "commands outside the cluster"}
+"""Modules that run only in other images or outside the cluster."""
 
 IMAGES = {
     "training": (["training", "workload"], ["workload"]),
@@ -25,11 +25,11 @@ IMAGES = {
     "ray": (["examples/ray"], ["workload", "ray"]),
     "diffusion": (["examples/diffusion"], ["workload", "diffusion"]),
 }
-"""Directories of each image's program, and its files of requirements."""
+"""Source directories and requirements files of each image."""
 
 
-def imported(folder: Path) -> Iterator[str]:
-    """Return the top-level names of modules that the files of a directory import."""
+def imported_names(folder: Path) -> Iterator[str]:
+    """Return the top-level names of the modules that files in a directory import."""
     for path in folder.rglob("*.py"):
         if path.name in ELSEWHERE or (folder.name == "training" and path.parent.name == "titan"):
             continue
@@ -49,7 +49,7 @@ def test_an_image_contains_every_package_that_its_program_imports(image: str) ->
     }
     known = packages_distributions()
     own = {path.name for path in ROOT.iterdir() if path.is_dir()} | set(sys.stdlib_module_names)
-    names = {name for folder in folders for name in imported(ROOT / folder)} - own
+    names = {name for folder in folders for name in imported_names(ROOT / folder)} - own
     missing = {
         name
         for name in names

@@ -30,7 +30,7 @@ from workload.progress import PROGRESS_FILE
 
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
-"""Settings of the dev stack, in which each of two processes has half of this batch size."""
+"""Settings of the dev stack, where two processes share this batch."""
 
 DROPPING = f"{Dropping.__module__}:Dropping"
 NORMALIZED = f"{Dropping.__module__}:Normalized"
@@ -40,7 +40,7 @@ def digest(run_dir: Path) -> str:
     return read_manifest(run_dir / "export").weights.sha256
 
 
-def test_digits_are_learnt_and_the_export_has_the_accuracy(
+def test_digits_are_learned_and_the_export_states_the_accuracy(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(**DEV) == exit_codes.DONE
@@ -55,7 +55,7 @@ def test_digits_are_learnt_and_the_export_has_the_accuracy(
     assert [event["epoch"] for event in epochs] == list(range(1, 16))
     assert epochs[-1]["accuracy"] == round(manifest.metrics["accuracy"], 6)
     assert (last["event"], last["sha256"]) == ("finished", manifest.weights.sha256)
-    # The best checkpoint is kept in addition if it is an older one.
+    # The best checkpoint is kept in addition to the newest three if it is older.
     kept = {int(path.name[-8:]) for path in (tmp_path / "run/checkpoints").iterdir()}
     assert len(kept) in (3, 4)
     saved = [event["step"] for event in between if event["event"] == "checkpoint"]
@@ -63,7 +63,7 @@ def test_digits_are_learnt_and_the_export_has_the_accuracy(
     assert kept <= set(saved)
 
 
-def test_larger_models_learn_digits_as_well(train: Train, tmp_path: Path) -> None:
+def test_larger_model_learns_digits(train: Train, tmp_path: Path) -> None:
     train(model="mnist-net", epochs=1, batch_size=32, learning_rate=0.003)
     assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > 0.8
 
@@ -72,7 +72,7 @@ def test_larger_models_learn_digits_as_well(train: Train, tmp_path: Path) -> Non
     ("model", "dataset", "steps", "accuracy"),
     [("mnist-net", "glyphs", 130, 0.5), ("simple-cnn", "photos", 45, 0.9)],
 )
-def test_models_learn_images_of_their_own_shape(
+def test_models_learn_images_of_their_input_shape(
     model: str, dataset: str, steps: int, accuracy: float, train: Train, tmp_path: Path
 ) -> None:
     length = {"epochs": None, "train_steps": steps}
@@ -107,7 +107,7 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The random numbers of dropout must resume as well.
+    # Dropout requires that the random number generator is resumed.
     settings = {"model": DROPPING, "epochs": 2, "batch_size": 128}
     train("whole", **settings)
     before, check = signal.getsignal(signal.SIGTERM), Run.check_step
@@ -131,14 +131,14 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
     assert 0 < resumed["step"] < 24
     losses = [event["loss"] for event in reported if event["event"] == "epoch"]
     assert losses[2:] == losses[:2]
-    # Sweeps compare the epochs of runs that were paused.
+    # Sweeps compare epochs of runs that were paused and resumed.
     for name in ("whole", "parts"):
         lines = (tmp_path / name / PROGRESS_FILE).read_text().splitlines()
         assert [json.loads(line)["loss"] for line in lines] == losses[:2]
 
 
-def test_batch_norm_is_trained_on_a_remainder_of_one_sample(train: Train) -> None:
-    # 1,437 samples.
+def test_batch_norm_can_be_trained_if_one_sample_remains_for_the_last_batch(train: Train) -> None:
+    # 1,437 samples leave a last batch of one sample.
     assert train(model=NORMALIZED, epochs=1, batch_size=718) == exit_codes.DONE
 
 
@@ -171,7 +171,7 @@ def test_a_run_resumes_from_the_last_intact_checkpoint(
 def test_an_epoch_is_evaluated_before_the_checkpoint_of_its_last_step(
     train: Train, tmp_path: Path
 ) -> None:
-    # 1,437 samples: 23 steps of 64 an epoch.
+    # An epoch of 1,437 samples has 23 steps of 64.
     train(epochs=3, batch_size=64, checkpoint_every=3, checkpoint_steps=23)
     folder = tmp_path / "run/checkpoints"
     seals = [storage.read_seal(path) for path in files.list_checkpoints(folder)]
@@ -183,7 +183,7 @@ def test_an_epoch_is_evaluated_before_the_checkpoint_of_its_last_step(
     assert found == [(23, 1, 0, False), (46, 2, 0, False), (69, 3, 0, False)]
 
 
-def test_a_finished_run_reports_it_and_does_nothing(
+def test_finished_run_reports_that_it_is_finished_and_does_nothing(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train()
@@ -194,10 +194,10 @@ def test_a_finished_run_reports_it_and_does_nothing(
     assert (tmp_path / "run/export/manifest.json").stat().st_mtime_ns == before
 
 
-def test_a_finished_run_continues_to_more_epochs(
+def test_finished_run_continues_if_more_epochs_are_configured(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Compare with an undisturbed run: with a constant rate, its first epochs are the same."""
+    """Compare with an uninterrupted run, whose first epochs are equal at a constant rate."""
     constant = {"schedule": "constant", "warm_up": 0}
     train("extended", **constant)
     train("whole", epochs=4, **constant)
@@ -215,7 +215,7 @@ def test_a_finished_run_continues_to_more_epochs(
     assert events(capsys)[-1]["already"] is True
 
 
-def test_a_finished_run_without_checkpoints_does_not_start_again(
+def test_finished_run_without_checkpoints_is_not_trained_again(
     train: Train, tmp_path: Path
 ) -> None:
     train()
@@ -281,7 +281,7 @@ def test_a_finished_run_does_not_repeat_a_skipped_artifact(
     assert events(capsys)[-1]["already"] is True
 
 
-def test_a_directory_of_another_run_is_rejected(train: Train, tmp_path: Path) -> None:
+def test_directory_of_a_run_with_other_settings_is_rejected(train: Train, tmp_path: Path) -> None:
     train()
     with pytest.raises(
         ConfigurationError, match=r"finished run with other settings \(epochs: 2, now 1"
@@ -296,7 +296,7 @@ def test_a_directory_of_another_run_is_rejected(train: Train, tmp_path: Path) ->
         train(dataset="synthetic")
 
 
-def test_a_nan_loss_ends_the_run_and_is_not_saved(train: Train, tmp_path: Path) -> None:
+def test_nan_loss_ends_the_run_before_it_is_saved(train: Train, tmp_path: Path) -> None:
     train(epochs=1)
     folder = tmp_path / "run/checkpoints"
     [path] = folder.iterdir()
@@ -330,7 +330,7 @@ def test_missing_data_is_reported_before_the_run_starts(
     assert not events(capsys)
 
 
-def test_a_step_line_has_the_rate_the_norm_and_the_throughput(
+def test_step_event_contains_learning_rate_gradient_norm_and_throughput(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").mkdir()
@@ -352,7 +352,7 @@ def test_a_step_line_has_the_rate_the_norm_and_the_throughput(
 
 
 @pytest.mark.parametrize("change", ["seed", "data"])
-def test_a_checkpoint_of_another_seed_or_of_other_data_is_rejected(
+def test_checkpoint_with_another_seed_or_other_data_is_rejected(
     change: str, train: Train, tmp_path: Path
 ) -> None:
     (tmp_path / "text").mkdir()
@@ -373,7 +373,7 @@ def test_a_checkpoint_of_another_seed_or_of_other_data_is_rejected(
         train(epochs=2, seed=seed, **settings)
 
 
-def test_options_with_their_defaults_are_those_of_the_same_model(
+def test_explicit_default_options_are_the_same_model(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").mkdir()
@@ -398,7 +398,7 @@ def test_options_with_their_defaults_are_those_of_the_same_model(
         train(**settings)
 
 
-def test_ctrl_c_under_torchrun_which_passes_it_on_saves_the_run(
+def test_duplicate_ctrl_c_forwarded_by_torchrun_saves_the_run(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def twice(*_: object) -> None:
@@ -412,7 +412,7 @@ def test_ctrl_c_under_torchrun_which_passes_it_on_saves_the_run(
     assert train() == exit_codes.INTERRUPTED
 
 
-def test_a_tracking_service_without_its_package_ends_the_run_before_it_trains(
+def test_run_ends_before_training_if_the_package_of_a_tracking_service_is_missing(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)

@@ -19,7 +19,7 @@ from workload.manifest import read_manifest
 
 Train = Callable[..., int]
 STILL = {"optimizer": "sgd", "learning_rate": 1e-12, "weight_decay": 0, "schedule": "constant"}
-"""Settings of steps that change no weight by more than a rounding error of fp32."""
+"""Settings with which no step changes a weight by more than a rounding error in fp32."""
 GPT = {"model": "gpt", "dataset": "text", "batch_size": 8, "epochs": 1}
 SMALL = {"context": 16, "layers": 1, "heads": 2, "width": 16}
 
@@ -76,7 +76,7 @@ def test_every_process_starts_with_the_weights_of_the_export(
     assert report["sha256"] == read_manifest(tmp_path / "first/export").weights.sha256
 
 
-def test_a_run_that_resumes_does_not_need_the_export(
+def test_resumed_run_does_not_need_the_initial_export(
     first: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     warm = {"init_from": str(first)}
@@ -95,7 +95,7 @@ def test_a_run_that_resumes_does_not_need_the_export(
 
 
 @pytest.mark.usefixtures("llama")
-def test_tensors_that_fit_are_loaded_and_the_others_reported(
+def test_fitting_tensors_are_loaded_and_others_are_reported(
     train: Train, tmp_path: Path, texts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpt = GPT | {"data_dir": texts}
@@ -128,7 +128,7 @@ def test_a_model_without_any_fitting_tensor_is_refused(
         )
 
 
-def test_other_weights_than_expected_are_refused(first: Path, train: Train) -> None:
+def test_weights_that_do_not_match_init_sha256_are_refused(first: Path, train: Train) -> None:
     digest = read_manifest(first / "export").weights.sha256
     warm = {"init_from": str(first), "epochs": 1}
     with pytest.raises(ConfigurationError, match=f"have sha256 {digest}, not init_sha256 aaaa"):
@@ -152,12 +152,12 @@ def test_a_missing_or_damaged_export_is_refused(
 
 
 @pytest.mark.parametrize("alone", [{"init_partial": True}, {"init_sha256": "0" * 64}])
-def test_settings_of_a_warm_start_need_its_directory(alone: dict[str, Any]) -> None:
+def test_warm_start_settings_require_init_from(alone: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="requires init_from"):
         TrainingConfig.model_validate(alone)
 
 
-def test_a_warm_start_belongs_to_the_settings_that_determine_the_result() -> None:
+def test_result_settings_include_init_from() -> None:
     warm = TrainingConfig.model_validate({"init_from": "/checkpoints/first"})
     assert warm.result_settings()["init_from"] == "/checkpoints/first"
     assert warm.to_args() == ["--init-from=/checkpoints/first"]
@@ -166,7 +166,7 @@ def test_a_warm_start_belongs_to_the_settings_that_determine_the_result() -> Non
 
 @pytest.fixture(scope="module")
 def trained_gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a small trained model. Read-only: copy it to change it."""
+    """The run directory of a small trained language model. Read-only: copy it to change it."""
     folder = tmp_path_factory.mktemp("gpt")
     train_in(folder, "first", **GPT, data_dir=write_texts(folder), model_options=SMALL)
     return folder / "first"
@@ -174,7 +174,7 @@ def trained_gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def llama(trained_gpt: Path, tmp_path: Path) -> Path:
-    """Return the Hugging Face directory of a copy of the small trained model."""
+    """The Hugging Face directory in a copy of the small trained language model."""
     shutil.copytree(trained_gpt, tmp_path / "first")
     return tmp_path / "first/export/huggingface"
 
@@ -184,34 +184,36 @@ def change(path: Path, **settings: object) -> None:
 
 
 def split(llama: Path) -> None:
-    """Write the weights as transformers writes large models: in two files with an index."""
+    """Split the weights into two files with an index, like transformers does for large models."""
     tensors = load_file(llama / "model.safetensors")
     (llama / "model.safetensors").unlink()
     names = sorted(tensors)
     parts = {"model-00001-of-00002": names[:3], "model-00002-of-00002": names[3:]}
-    for part, inside in parts.items():
-        save_file({name: tensors[name] for name in inside}, llama / f"{part}.safetensors")
-    files = {name: f"{part}.safetensors" for part, inside in parts.items() for name in inside}
+    for part, tensor_names in parts.items():
+        save_file({name: tensors[name] for name in tensor_names}, llama / f"{part}.safetensors")
+    files = {
+        name: f"{part}.safetensors" for part, tensor_names in parts.items() for name in tensor_names
+    }
     index = {"metadata": {}, "weight_map": files}
     (llama / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def untied(llama: Path) -> None:
-    """Add frequencies, and the output weights, which older files contain even if they are tied."""
+def with_redundant_tensors(llama: Path) -> None:
+    """Add rotary frequencies and tied output weights, which older files contain."""
     tensors = load_file(llama / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
     save_file(tensors, llama / "model.safetensors")
 
 
-def older(llama: Path) -> None:
-    """Write the settings of the rotary embedding like versions of transformers before 5."""
+def with_old_settings(llama: Path) -> None:
+    """Write the settings of the rotary embedding like transformers before version 5."""
     settings = json.loads((llama / "config.json").read_text())
     del settings["rope_parameters"], settings["head_dim"], settings["num_key_value_heads"]
     (llama / "config.json").write_text(json.dumps(settings | {"rope_scaling": None}))
 
 
-@pytest.mark.parametrize("form", [lambda _: None, split, untied, older])
+@pytest.mark.parametrize("form", [lambda _: None, split, with_redundant_tensors, with_old_settings])
 def test_a_run_starts_with_the_weights_of_a_hugging_face_directory(
     form: Callable[[Path], None],
     llama: Path,
@@ -257,7 +259,7 @@ def test_half_precision_weights_are_converted(
         ({"num_attention_heads": 0, "head_dim": None}, "num_attention_heads 0, not 2"),
     ],
 )
-def test_a_llama_that_computes_something_else_is_refused(
+def test_llama_that_differs_from_gpt_is_refused(
     settings: dict[str, object],
     difference: str,
     llama: Path,
@@ -298,6 +300,6 @@ def test_a_damaged_hugging_face_directory_is_refused(
         train("second", **GPT, data_dir=texts, model_options=SMALL, init_from=str(llama))
 
 
-def test_an_image_model_does_not_start_with_a_llama(llama: Path, train: Train) -> None:
+def test_image_model_cannot_start_with_llama_weights(llama: Path, train: Train) -> None:
     with pytest.raises(ConfigurationError, match="but only gpt can load Llama weights"):
         train("second", init_from=str(llama))

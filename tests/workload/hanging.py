@@ -1,4 +1,4 @@
-"""A program that hangs after four beats in the way selected by its argument, or not at all."""
+"""A program that beats a watchdog four times, then hangs as its argument selects, or exits."""
 
 import ctypes
 import sys

@@ -20,7 +20,7 @@ from workload.cores import available_cores
         ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
     ],
 )
-def test_the_cpu_limit_of_the_container_limits_the_cores(
+def test_available_cores_respect_the_cpu_limit_of_the_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))

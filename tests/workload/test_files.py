@@ -6,7 +6,7 @@ import pytest
 from workload.files import write_atomically
 
 
-def test_a_file_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
 

@@ -42,15 +42,15 @@ def manifest(**changes: object) -> Manifest:
     ),
     tokens=st.integers(1, 10**6),
 )
-def test_what_is_written_is_read(
+def test_written_manifest_is_read_back_unchanged(
     options: dict[str, Any], tokens: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
     one = manifest(options=options, classes=(), outputs=tokens, artifacts=[ARTIFACT])
     write_manifest(folder, one)
-    again = read_manifest(folder)
-    assert again == one
-    assert [*map(type, again.options.values())] == [*map(type, options.values())]
+    read = read_manifest(folder)
+    assert read == one
+    assert [*map(type, read.options.values())] == [*map(type, options.values())]
 
 
 @given(
@@ -58,14 +58,14 @@ def test_what_is_written_is_read(
         lambda name: not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)
     )
 )
-def test_no_file_outside_of_the_export_can_be_named(name: str) -> None:
+def test_arbitrary_invalid_file_names_are_rejected(name: str) -> None:
     for kind in (Weights, Artifact):
         with pytest.raises(ValidationError, match="file"):
             kind.model_validate(ARTIFACT | {"file": name})
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a/b", "..", ".hidden", "a\n", "", "a\0"])
-def test_tricks_with_paths_are_refused(name: str) -> None:
+def test_path_traversal_in_file_names_is_rejected(name: str) -> None:
     with pytest.raises(ValidationError, match="file"):
         Artifact.model_validate(ARTIFACT | {"file": name})
 
@@ -83,18 +83,16 @@ def test_tricks_with_paths_are_refused(name: str) -> None:
         ({"format": 2}, "format"),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_refused(
-    changes: dict[str, object], message: str
-) -> None:
+def test_inconsistent_manifest_is_rejected(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         manifest(**changes)
 
 
-def test_outputs_are_counted_if_an_older_manifest_does_not_state_their_number() -> None:
+def test_number_of_outputs_defaults_to_the_number_of_classes() -> None:
     assert manifest().outputs == 2
 
 
-def test_the_signature_follows_from_shape_and_type() -> None:
+def test_signature_is_derived_from_input_shape_and_type() -> None:
     assert manifest().signature.model_dump() == {
         "name": "images",
         "datatype": "FP32",
@@ -104,7 +102,7 @@ def test_the_signature_follows_from_shape_and_type() -> None:
     assert (tokens.signature.name, tokens.signature.datatype) == ("tokens", "INT64")
 
 
-def test_an_older_server_finds_what_it_knows(tmp_path: Path) -> None:
+def test_manifest_contains_the_fields_that_older_servers_read(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest())
     document = json.loads((tmp_path / "manifest.json").read_text())
     assert document["format"] == 1
@@ -112,7 +110,7 @@ def test_an_older_server_finds_what_it_knows(tmp_path: Path) -> None:
     assert {"model", "input_shape", "classes", "metrics", "torch_version"} <= document.keys()
 
 
-def test_what_a_later_version_adds_is_ignored(tmp_path: Path) -> None:
+def test_unknown_fields_from_later_versions_are_ignored(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest(artifacts=[ARTIFACT | {"kind": "onnx"}]))
     path = tmp_path / "manifest.json"
     document = json.loads(path.read_text()) | {"later": 1}

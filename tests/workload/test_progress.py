@@ -1,4 +1,4 @@
-"""Progress events, as programs write them and readers parse them."""
+"""Progress events as written by programs and parsed by their readers."""
 
 import json
 
@@ -69,7 +69,7 @@ def start() -> Started:
         ),
     ],
 )
-def test_an_event_is_written_as_one_line_and_read_again(
+def test_event_is_written_as_one_line_and_parsed_back(
     event: Event, line: dict[str, object]
 ) -> None:
     assert json.loads(json.dumps(event.line())) == line
@@ -79,7 +79,7 @@ def test_an_event_is_written_as_one_line_and_read_again(
     assert (type(read), read.line()) == (type(event), line)
 
 
-def test_a_custom_program_may_write_less_and_more() -> None:
+def test_custom_program_may_omit_and_add_fields() -> None:
     event = parse('{"event": "finished", "step": 20, "held_out_loss": 0.25}')
     assert isinstance(event, Finished)
     assert (event.accuracy, event.seconds) == (None, None)

@@ -1,4 +1,4 @@
-"""Output of small programs, to a real terminal or to a pipe."""
+"""Output of small programs to a real terminal or to a pipe."""
 
 import json
 import os
@@ -13,15 +13,15 @@ import pytest
 from workload import report
 from workload.progress import Failed, parse
 
-RUN = """
+PROGRAM = """
 import sys, time
 {}
 from workload import report
 
 class Loss:
-    looked_at = 0
+    reads = 0
     def __float__(self):
-        self.looked_at += 1
+        self.reads += 1
         return 0.123456
 
 loss = Loss()
@@ -31,32 +31,32 @@ with report.Bar(1000, 400, shown={}) as bar:
         time.sleep(0.1)
         bar.advance(400 + 100 * step, 40 + step, loss)
     report.emit("epoch", epoch=1, loss=0.123456789)
-report.conclude("error", message="the disk is full", looks=loss.looked_at)
+report.conclude("error", message="the disk is full", reads=loss.reads)
 """
 WITHOUT_RICH = "import importlib.util; importlib.util.find_spec = lambda name: None"
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def on_terminal(before: str = "", shown: bool = True) -> str:
-    """Return what the program writes to a terminal, including escape sequences."""
+def output_on_terminal(setup: str = "", shown: bool = True) -> str:
+    """Return the program's output on a terminal, including escape sequences."""
     reader, writer = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
-    program = [sys.executable, "-c", RUN.format(before, shown)]
+    program = [sys.executable, "-c", PROGRAM.format(setup, shown)]
     with subprocess.Popen(program, stdout=writer, env=environment) as process:
         os.close(writer)
         output = b""
         while True:
             try:
                 output += os.read(reader, 65536)
-            except OSError:  # Linux returns this when the other end is closed
+            except OSError:  # raised by Linux when the other end is closed
                 break
     os.close(reader)
     assert process.returncode == 0
     return output.decode()
 
 
-def test_a_terminal_shows_lines_and_a_bar_and_no_json() -> None:
-    raw = on_terminal()
+def test_terminal_shows_readable_lines_and_a_progress_bar_instead_of_json() -> None:
+    raw = output_on_terminal()
     text = ESCAPES.sub("", raw)
     assert "{" not in text
     assert re.search(r"start +model digits-net note \[not markup\]", text)
@@ -64,33 +64,33 @@ def test_a_terminal_shows_lines_and_a_bar_and_no_json() -> None:
     assert re.search(r"step 4\d +loss 0\.1235", text)
     assert re.search(r"\d+ samples/s", text)
     assert re.search(r"0:00:\d\d", text)
-    assert re.search(r"error +message the disk is full looks [1-3]\r\n$", text)
+    assert re.search(r"error +message the disk is full reads [1-3]\r\n$", text)
     hidden, shown = raw.rfind("\x1b[?25l"), raw.rfind("\x1b[?25h")
     assert 0 < hidden < shown
 
 
-def test_ranks_above_0_show_no_bar() -> None:
-    text = ESCAPES.sub("", on_terminal(shown=False))
+def test_ranks_above_0_show_no_progress_bar() -> None:
+    text = ESCAPES.sub("", output_on_terminal(shown=False))
     assert "samples/s" not in text
-    assert "looks 0" in text
+    assert "reads 0" in text
 
 
-def test_a_pipe_gets_json_and_no_bar() -> None:
-    program = [sys.executable, "-c", RUN.format("", True)]
+def test_pipe_receives_json_without_a_progress_bar() -> None:
+    program = [sys.executable, "-c", PROGRAM.format("", True)]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
     output = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["event"] for line in output] == ["start", "epoch", "error"]
-    assert output[-1]["looks"] == 0
+    assert output[-1]["reads"] == 0
     assert done.stderr == ""
 
 
-def test_an_image_without_rich_gets_json_on_a_terminal_too() -> None:
-    output = [json.loads(line) for line in on_terminal(WITHOUT_RICH).splitlines()]
+def test_terminal_receives_json_if_rich_is_not_installed() -> None:
+    output = [json.loads(line) for line in output_on_terminal(WITHOUT_RICH).splitlines()]
     assert [line["event"] for line in output] == ["start", "epoch", "error"]
 
 
 @pytest.mark.parametrize("character", ["a", "ä", '"', "😀"])
-def test_a_long_error_is_a_valid_event_in_the_termination_message(
+def test_long_error_is_truncated_to_a_valid_event_in_the_termination_message(
     character: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "termination-log"

@@ -1,4 +1,4 @@
-"""Steps as processes, with the export of a run."""
+"""Steps that run as processes and read the export of a run."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from workload.manifest import Manifest, Weights, write_manifest
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run whose export has the accuracy 0.95."""
+    """Return a run whose export has an accuracy of 0.95."""
     folder = tmp_path / "digits-1a2b3c4d"
     (folder / "export").mkdir(parents=True)
     manifest = Manifest(
@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def step(run: Path, name: str, *options: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    """Run a step that writes a file."""
+    """Run a step that creates a file."""
     program = f"open({str(run / name)!r}, 'w').close(); raise SystemExit({code})"
     module = [sys.executable, "-m", "workload.step", f"--run={run}", f"--name={name}"]
     command = [*module, *options, "--", sys.executable, "-c", program]
@@ -41,7 +41,7 @@ def step(run: Path, name: str, *options: str, code: int = 0) -> "subprocess.Comp
     ("condition", "runs"),
     [("accuracy >= 0.95", True), ("accuracy >= 0.97", False), ("accuracy <= 0.9", False)],
 )
-def test_a_step_runs_if_its_condition_holds(run: Path, condition: str, runs: bool) -> None:
+def test_step_runs_only_if_its_condition_holds(run: Path, condition: str, runs: bool) -> None:
     done = step(run, "publish", f"--when={condition}")
     assert done.returncode == exit_codes.DONE
     assert (run / "publish").exists() is runs
@@ -51,7 +51,7 @@ def test_a_step_runs_if_its_condition_holds(run: Path, condition: str, runs: boo
         assert "accuracy is 0.95, but must be" in line["reason"]
 
 
-def test_a_step_after_a_skipped_one_is_skipped_until_that_one_runs(run: Path) -> None:
+def test_step_after_a_skipped_step_is_skipped_until_that_step_runs(run: Path) -> None:
     step(run, "publish", "--when=accuracy >= 0.97")
     done = step(run, "announce", "--after=publish")
     assert done.returncode == exit_codes.DONE
@@ -62,7 +62,7 @@ def test_a_step_after_a_skipped_one_is_skipped_until_that_one_runs(run: Path) ->
     assert (run / "announce").exists()
 
 
-def test_the_exit_code_is_that_of_the_command(run: Path) -> None:
+def test_step_exits_with_the_exit_code_of_its_command(run: Path) -> None:
     assert step(run, "publish", "--when=accuracy >= 0.9", code=7).returncode == 7
 
 
@@ -70,7 +70,7 @@ def test_the_exit_code_is_that_of_the_command(run: Path) -> None:
     ("condition", "message"),
     [("f1 >= 0.5", "no metric 'f1'; its metrics: accuracy"), ("accuracy > 1", "must compare")],
 )
-def test_a_condition_that_cannot_be_evaluated_fails_for_good(
+def test_condition_that_cannot_be_evaluated_is_a_permanent_failure(
     run: Path, condition: str, message: str
 ) -> None:
     done = step(run, "publish", f"--when={condition}")
@@ -79,7 +79,7 @@ def test_a_condition_that_cannot_be_evaluated_fails_for_good(
     assert not (run / "publish").exists()
 
 
-def test_a_run_without_an_export_fails_for_good(tmp_path: Path) -> None:
+def test_condition_without_an_export_is_a_permanent_failure(tmp_path: Path) -> None:
     done = step(tmp_path, "publish", "--when=accuracy >= 0.5")
     assert done.returncode == exit_codes.BAD_INPUT
     assert "does not exist yet" in done.stdout

@@ -1,4 +1,4 @@
-"""Steps with outputs: results, inputs of later steps, and skipped steps."""
+"""Steps with outputs: results, inputs of later steps, and reused results."""
 
 import contextlib
 import io
@@ -30,8 +30,8 @@ COPY = "import pathlib, sys; pathlib.Path(sys.argv[2]).write_text(sys.argv[1])"
 OUTPUTS = {"rows": "number", "table": "text/csv"}
 
 
-def run_here(arguments: list[str], env: dict[str, str]) -> tuple[int, str]:
-    """Run the program in this process and return its exit code and output."""
+def run_in_process(arguments: list[str], env: dict[str, str]) -> tuple[int, str]:
+    """Run the step program in this process, and return its exit code and output."""
     before, output = signal.getsignal(signal.SIGTERM), io.StringIO()
     with (
         mock.patch.object(sys, "argv", arguments),
@@ -45,7 +45,7 @@ def run_here(arguments: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 
 class Claim:
-    """The claim of checkpoints with its runs."""
+    """A checkpoint claim with its runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,25 +70,25 @@ class Claim:
         ]
 
     def step(
-        self, run: str, name: str, program: str, *arguments: str, **more: Any
+        self, run: str, name: str, program: str, *arguments: str, **kwargs: Any
     ) -> dict[str, Any]:
         """Run a step and return its last event, with its exit code as `code`.
 
-        A step without outputs replaces its process, so it gets one.
+        A step without outputs replaces its process, so it runs in a subprocess.
         """
-        env = {**os.environ, **more.pop("env", {})}
-        command = self.command(run, name, program, *arguments, **more)
-        if more.get("outputs"):
-            code, output = run_here(command[2:], env)
+        env = {**os.environ, **kwargs.pop("env", {})}
+        command = self.command(run, name, program, *arguments, **kwargs)
+        if kwargs.get("outputs"):
+            code, output = run_in_process(command[2:], env)
         else:
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
             code, output = done.returncode, done.stdout
         return {"code": code, **json.loads((output.splitlines() or ["{}"])[-1])}
 
-    def prepare(self, run: str, text: str = "a\nb\n", **more: Any) -> dict[str, Any]:
-        """Run a step that writes a table and the number of its rows."""
+    def prepare(self, run: str, text: str = "a\nb\n", **kwargs: Any) -> dict[str, Any]:
+        """Run a step that writes a table and its number of rows."""
         arguments = ("$(outputs.rows)", "$(outputs.table)", text)
-        return self.step(run, "prepare", PREPARE, *arguments, outputs=OUTPUTS, **more)
+        return self.step(run, "prepare", PREPARE, *arguments, outputs=OUTPUTS, **kwargs)
 
     def read(self, run: str, reference: str) -> dict[str, Any]:
         """Run a step whose output is the text of its input."""
@@ -106,7 +106,7 @@ def claim(tmp_path: Path) -> Claim:
     return Claim(tmp_path)
 
 
-def test_a_result_has_typed_parameters_and_artifacts_with_digests(claim: Claim) -> None:
+def test_result_contains_typed_parameters_and_artifact_digests(claim: Claim) -> None:
     event = claim.prepare("job-1", options=("--image=sha256:1",))
     assert (event["code"], event["event"], event["run"]) == (0, "step_succeeded", "job-1")
     (folder,) = claim.results()
@@ -119,14 +119,14 @@ def test_a_result_has_typed_parameters_and_artifacts_with_digests(claim: Claim) 
     assert (folder / table.file).read_text() == "a\nb\n"
 
 
-def test_a_later_step_gets_values_and_paths(claim: Claim) -> None:
+def test_later_step_receives_parameter_values_and_artifact_paths(claim: Claim) -> None:
     claim.prepare("job-1")
     assert claim.read("job-1", "prepare.rows")["parameters"] == {"y": "2"}
     path = Path(claim.read("job-1", "prepare.table")["parameters"]["y"])
     assert path.read_text() == "a\nb\n"
 
 
-def test_inputs_are_replaced_in_variables_and_in_commands_without_outputs(claim: Claim) -> None:
+def test_inputs_are_substituted_in_the_environment_of_steps_without_outputs(claim: Claim) -> None:
     claim.prepare("job-1")
     program = "import os; print('{\"rows\": ' + os.environ['ROWS'] + '}')"
     event = claim.step(
@@ -148,20 +148,20 @@ def test_inputs_are_replaced_in_variables_and_in_commands_without_outputs(claim:
         ("boolean", ("true", "false"), [True, False]),
     ],
 )
-def test_outputs_of_a_fan_out_are_a_list(
+def test_outputs_of_a_fan_out_are_passed_as_a_list(
     claim: Claim, type_: str, items: tuple[str, ...], values: list[object]
 ) -> None:
     for index, item in enumerate(items):
         claim.step(
             "job-1", f"check-{index}", COPY, item, "$(outputs.name)", outputs={"name": type_}
         )
-    found = claim.read("job-1", "[check-0.name,check-1.name]")["parameters"]["y"]
-    assert json.loads(found) == values
+    passed = claim.read("job-1", "[check-0.name,check-1.name]")["parameters"]["y"]
+    assert json.loads(passed) == values
 
 
 @pytest.fixture
 def trained(claim: Claim) -> Path:
-    """A run with an export."""
+    """Return the export of a run."""
     export = claim.folder / "job-1" / "export"
     export.mkdir(parents=True)
     (export / "model.safetensors").write_bytes(b"w")
@@ -179,13 +179,13 @@ def trained(claim: Claim) -> Path:
     return export
 
 
-def test_export_and_metrics_are_outputs_of_the_training(claim: Claim, trained: Path) -> None:
+def test_export_and_metrics_are_outputs_of_the_training_step(claim: Claim, trained: Path) -> None:
     assert TRAINING == TRAINING_STEP
     assert claim.read("job-1", "train.accuracy")["parameters"] == {"y": "0.95"}
     assert claim.read("job-1", "train.export")["parameters"] == {"y": str(trained)}
 
 
-def test_a_step_whose_result_exists_is_skipped_and_names_the_run(claim: Claim) -> None:
+def test_step_with_an_existing_result_is_skipped_and_reports_the_original_run(claim: Claim) -> None:
     first = claim.prepare("job-1")
     second = claim.prepare("job-2")
     assert (second["code"], second["event"]) == (0, "step_reused")
@@ -212,16 +212,16 @@ def test_a_changed_step_runs_again(claim: Claim, change: dict[str, Any]) -> None
     assert second["result"] != first["result"]
 
 
-def test_a_step_without_a_cache_runs_once_in_each_run(claim: Claim) -> None:
+def test_step_with_caching_disabled_runs_once_in_each_run(claim: Claim) -> None:
     claim.prepare("job-1", options=("--no-cache",))
     assert claim.prepare("job-1", options=("--no-cache",))["event"] == "step_reused"
     assert claim.prepare("job-2", options=("--no-cache",))["event"] == "step_succeeded"
 
 
-def test_only_changed_inputs_run_a_step_again(claim: Claim, trained: Path) -> None:
+def test_step_runs_again_only_if_its_inputs_have_changed(claim: Claim, trained: Path) -> None:
     def score(run: str) -> str:
         arguments = ("1", "$(outputs.score)", "$(inputs.table)")
-        made = claim.step(
+        event = claim.step(
             run,
             "score",
             COPY,
@@ -229,22 +229,22 @@ def test_only_changed_inputs_run_a_step_again(claim: Claim, trained: Path) -> No
             inputs={"table": "prepare.table"},
             outputs={"score": "number"},
         )
-        return str(made["event"])
+        return str(event["event"])
 
     claim.prepare("job-1")
     assert score("job-1") == "step_succeeded"
-    # Another program with the same table.
+    # A different image produces the same table.
     claim.prepare("job-2", options=("--image=sha256:2",))
     assert score("job-2") == "step_reused"
     claim.prepare("job-3", text="other")
     assert score("job-3") == "step_succeeded"
-    # The training of another run has ended with the same weights.
+    # The training of another run has produced the same weights.
     shutil.copytree(trained, claim.folder / "job-2" / "export")
     claim.read("job-1", "train.accuracy")
     assert claim.read("job-2", "train.accuracy")["event"] == "step_reused"
 
 
-def test_each_element_of_a_fan_out_is_skipped_alone(claim: Claim) -> None:
+def test_elements_of_a_fan_out_are_reused_individually(claim: Claim) -> None:
     def check(run: str, index: int, item: str) -> str:
         outputs = {"name": "text"}
         event = claim.step(run, f"check-{index}", COPY, item, "$(outputs.name)", outputs=outputs)
@@ -258,7 +258,7 @@ def test_each_element_of_a_fan_out_is_skipped_alone(claim: Claim) -> None:
     ]
 
 
-def test_a_half_written_result_does_not_count(claim: Claim) -> None:
+def test_incomplete_result_is_ignored_and_removed(claim: Claim) -> None:
     wait = PREPARE + "\nimport time; print('{}', flush=True); time.sleep(60)"
     arguments = ("$(outputs.rows)", "$(outputs.table)", "a\nb\n")
     command = claim.command("job-1", "prepare", wait, *arguments, outputs=OUTPUTS)
@@ -266,12 +266,12 @@ def test_a_half_written_result_does_not_count(claim: Claim) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "{}\n"
         process.kill()
-    (left,) = claim.results()
-    assert left.name.startswith(".")
+    (partial,) = claim.results()
+    assert partial.name.startswith(".")
     assert claim.read("job-1", "prepare.rows")["code"] == exit_codes.BAD_INPUT
-    # The same step again: its pod has been restarted.
-    again = wait.replace("time.sleep(60)", "pass")
-    assert again != wait
+    # The restarted pod runs the same step again.
+    without_sleep = wait.replace("time.sleep(60)", "pass")
+    assert without_sleep != wait
     command = claim.command("job-1", "prepare", wait, *arguments, outputs=OUTPUTS)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -282,13 +282,13 @@ def test_a_half_written_result_does_not_count(claim: Claim) -> None:
     assert claim.results() == []
 
 
-def test_a_damaged_artifact_is_refused_and_recreated(claim: Claim) -> None:
+def test_damaged_artifact_is_rejected_and_re_created(claim: Claim) -> None:
     claim.prepare("job-1")
     (folder,) = claim.results()
     (folder / "table").write_text("x\nb\n")
-    refused = claim.read("job-1", "prepare.table")
-    assert refused["code"] == exit_codes.BAD_INPUT
-    assert "has sha256" in refused["error"]
+    rejected = claim.read("job-1", "prepare.table")
+    assert rejected["code"] == exit_codes.BAD_INPUT
+    assert "has sha256" in rejected["error"]
     assert claim.prepare("job-2")["event"] == "step_succeeded"
     assert (folder / "table").read_text() == "a\nb\n"
     assert claim.results() == [folder]
@@ -305,7 +305,7 @@ def test_a_damaged_artifact_is_refused_and_recreated(claim: Claim) -> None:
         ("text", "x" * 40_000, "more than 32768 bytes: declare it as an artifact"),
     ],
 )
-def test_an_output_of_another_type_is_refused(
+def test_output_that_does_not_match_its_type_is_rejected(
     tmp_path: Path, type_: str, content: str, message: str
 ) -> None:
     (tmp_path / "y").write_text(content)
@@ -326,24 +326,24 @@ def test_a_parameter_keeps_its_type(
     tmp_path: Path, type_: str, content: str, value: object
 ) -> None:
     (tmp_path / "y").write_text(content)
-    (found,) = collect(tmp_path, {"y": type_})[0].values()
-    assert (found, type(found)) == (value, type(value))
+    (parsed,) = collect(tmp_path, {"y": type_})[0].values()
+    assert (parsed, type(parsed)) == (value, type(value))
 
 
-def test_a_missing_output_fails_for_good(claim: Claim) -> None:
+def test_missing_output_is_a_permanent_failure(claim: Claim) -> None:
     event = claim.step("job-1", "x", "pass", outputs={"y": "text"})
     assert event["code"] == exit_codes.BAD_INPUT
     assert "the command must write a file to $(outputs.y)" in event["error"]
     assert claim.results() == []
 
 
-def test_a_link_is_no_artifact(claim: Claim) -> None:
+def test_symbolic_link_is_not_accepted_as_an_artifact(claim: Claim) -> None:
     program = "import os, sys; os.symlink('/etc/hostname', sys.argv[1])"
     event = claim.step("job-1", "x", program, "$(outputs.y)", outputs={"y": "text/plain"})
     assert event["code"] == exit_codes.BAD_INPUT
 
 
-def test_a_failed_command_leaves_nothing(claim: Claim) -> None:
+def test_failed_command_leaves_no_result(claim: Claim) -> None:
     event = claim.step("job-1", "x", "raise SystemExit(7)", outputs={"y": "text"})
     assert event["code"] == 7
     assert claim.results() == []
@@ -351,7 +351,7 @@ def test_a_failed_command_leaves_nothing(claim: Claim) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--output=y=text"]])
 @pytest.mark.parametrize("text", [None, "exit 0", "#!/no/such"])
-def test_a_command_that_cannot_be_executed_fails_for_good(
+def test_command_that_cannot_be_executed_is_a_permanent_failure(
     claim: Claim, options: list[str], text: str | None
 ) -> None:
     program = str(claim.folder / "program")
@@ -359,7 +359,7 @@ def test_a_command_that_cannot_be_executed_fails_for_good(
         Path(program).write_text(text)
         Path(program).chmod(0o755)
     module = ["workload.step", f"--run={claim.folder / 'job-1'}", "--name=x", *options]
-    code, output = run_here([*module, "--", program], dict(os.environ))
+    code, output = run_in_process([*module, "--", program], dict(os.environ))
     assert code == exit_codes.BAD_INPUT
     assert program in json.loads(output)["error"]
     assert not list(claim.folder.glob(f"{RESULTS_FOLDER}/*"))
@@ -374,7 +374,7 @@ def test_a_command_that_cannot_be_executed_fails_for_good(
         ("train.f1", "the export has no metric 'f1'; its metrics: accuracy"),
     ],
 )
-def test_a_missing_input_fails_for_good(
+def test_missing_input_is_a_permanent_failure(
     claim: Claim, trained: Path, reference: str, message: str
 ) -> None:
     assert trained.exists()
@@ -384,7 +384,7 @@ def test_a_missing_input_fails_for_good(
     assert message in event["error"]
 
 
-def test_of_two_runs_at_the_same_time_one_result_counts(claim: Claim) -> None:
+def test_concurrent_runs_of_the_same_step_share_one_result(claim: Claim) -> None:
     def command(run: str) -> list[str]:
         arguments = ("$(outputs.rows)", "$(outputs.table)", "a\nb\n")
         return claim.command(run, "prepare", PREPARE, *arguments, outputs=OUTPUTS)

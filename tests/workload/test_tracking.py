@@ -14,8 +14,8 @@ from workload.run import FatalError, Run
 from workload.tracking import Line, RefusedError, Service, Tracker, track
 
 
-class Recorded(Service):
-    """A service that keeps the steps that it gets, after it was allowed to, and may fail."""
+class RecordingService(Service):
+    """A tracking service that waits for permission, fails as requested and records the steps."""
 
     name = "recorded"
 
@@ -34,7 +34,7 @@ class Recorded(Service):
 
 
 @pytest.fixture(autouse=True)
-def no_listeners() -> Iterator[None]:
+def clear_listeners() -> Iterator[None]:
     yield
     report.listeners.clear()
 
@@ -44,12 +44,12 @@ def send(tracker: Tracker, steps: range) -> None:
         tracker.receive({"event": "step", "step": step, "loss": 0.5})
 
 
-def test_a_service_that_does_not_answer_delays_nothing_and_lost_lines_are_counted(
+def test_unresponsive_service_does_not_delay_the_run_and_lost_lines_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tracking, "CAPACITY", 5)
     monkeypatch.setenv("RUN_TRACK_SECONDS", "0.01")
-    service = Recorded(tmp_path)
+    service = RecordingService(tmp_path)
     tracker = Tracker(service)
     send(tracker, range(1))
     assert service.called.wait(60)
@@ -61,11 +61,11 @@ def test_a_service_that_does_not_answer_delays_nothing_and_lost_lines_are_counte
     service.allowed.set()
 
 
-def test_lines_that_fail_are_written_again_in_their_order(
+def test_failed_lines_are_retried_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tracking, "_PAUSES", (0.01, 0.01))
-    service = Recorded(tmp_path, ConnectionError("refused"), ConnectionError("refused"))
+    service = RecordingService(tmp_path, ConnectionError("refused"), ConnectionError("refused"))
     service.allowed.set()
     tracker = Tracker(service)
     send(tracker, range(1))
@@ -79,10 +79,10 @@ def test_lines_that_fail_are_written_again_in_their_order(
     assert capsys.readouterr().out == ""
 
 
-def test_lines_that_a_service_refuses_are_not_written_again(
+def test_lines_rejected_by_the_service_are_not_retried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = Recorded(tmp_path, RefusedError("the name is too long"))
+    service = RecordingService(tmp_path, RefusedError("the name is too long"))
     tracker = Tracker(service)
     send(tracker, range(1))
     assert service.called.wait(60)
@@ -94,10 +94,10 @@ def test_lines_that_a_service_refuses_are_not_written_again(
     assert message == "recorded did not receive 1 progress lines: the name is too long"
 
 
-def test_an_unreachable_service_is_tried_once_more_at_the_end(
+def test_unreachable_service_is_retried_once_at_the_end_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = Recorded(tmp_path, *[ConnectionError("refused")] * 9)
+    service = RecordingService(tmp_path, *[ConnectionError("refused")] * 9)
     service.allowed.set()
     tracker = Tracker(service)
     send(tracker, range(1))
@@ -108,10 +108,10 @@ def test_an_unreachable_service_is_tried_once_more_at_the_end(
     assert message == "recorded did not receive 1 progress lines: ConnectionError: refused"
 
 
-def test_the_last_line_is_received_and_the_warning_precedes_it(
+def test_tracking_warning_is_written_before_the_last_event(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = Recorded(tmp_path, *[ConnectionError("refused")] * 9)
+    service = RecordingService(tmp_path, *[ConnectionError("refused")] * 9)
     service.allowed.set()
     report.listeners.append(Tracker(service))
     report.conclude("finished", step=3)
@@ -120,7 +120,7 @@ def test_the_last_line_is_received_and_the_warning_precedes_it(
     assert report.listeners == []
 
 
-def test_values_have_the_name_of_their_event() -> None:
+def test_metric_names_start_with_the_name_of_the_event() -> None:
     line = Line(
         {"event": "epoch", "epoch": 2, "epochs": 3, "step": 8, "loss": 0.5, "metrics": {"top5": 1}}
     )
@@ -140,7 +140,7 @@ def test_values_have_the_name_of_their_event() -> None:
         (["wandb"], "track contains wandb, but the package cannot be imported"),
     ],
 )
-def test_a_service_that_cannot_be_used_is_named(
+def test_error_names_the_unusable_tracking_service(
     names: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("mlflow", "wandb"):
@@ -150,9 +150,7 @@ def test_a_service_that_cannot_be_used_is_named(
     assert report.listeners == []
 
 
-def test_the_address_of_the_server_is_required(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_requires_a_tracking_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", sys)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(FatalError, match="but MLFLOW_TRACKING_URI is not set"):
@@ -160,7 +158,7 @@ def test_the_address_of_the_server_is_required(
 
 
 @pytest.mark.parametrize("seconds", ["10s", "", "-1", "inf", "nan", "1e9"])
-def test_a_time_limit_that_is_no_number_of_seconds_is_refused_at_the_start(
+def test_invalid_time_limit_is_rejected_at_the_start(
     seconds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", sys)
@@ -170,13 +168,13 @@ def test_a_time_limit_that_is_no_number_of_seconds_is_refused_at_the_start(
     assert report.listeners == []
 
 
-def test_a_program_ends_before_the_first_step(
+def test_run_with_an_unusable_service_exits_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setenv("RUN_TRACK", "wandb")
     with pytest.raises(SystemExit) as ended, Run(1, tmp_path / "mine"):
-        pytest.fail("it trained")
+        pytest.fail("the run was trained")
     assert ended.value.code == exit_codes.BAD_INPUT
 
 

@@ -7,12 +7,12 @@ from workload import exit_codes
 from workload.run import Watchdog
 
 
-def hanging(how: str, folder: Path) -> Program:
+def start_program(how: str, folder: Path) -> Program:
     return start("tests.workload.hanging", [how], {}, folder / "output")
 
 
 def test_a_hanging_process_dumps_its_stacks_and_exits_as_hung(tmp_path: Path) -> None:
-    program = hanging("sleeps", tmp_path)
+    program = start_program("sleeps", tmp_path)
     assert program.exit_code() == exit_codes.HUNG
     assert "in stuck" in program.text
     [event] = [json.loads(line) for line in program.text.splitlines() if line.startswith("{")]
@@ -21,16 +21,16 @@ def test_a_hanging_process_dumps_its_stacks_and_exits_as_hung(tmp_path: Path) ->
 
 
 def test_a_process_blocked_by_the_gil_dumps_its_stacks_and_exits(tmp_path: Path) -> None:
-    program = hanging("holds the GIL", tmp_path)
+    program = start_program("holds the GIL", tmp_path)
     assert program.exit_code() == exit_codes.FAILED
     assert "in stuck" in program.text
 
 
 def test_regular_beats_keep_a_process_alive(tmp_path: Path) -> None:
-    program = hanging("no", tmp_path)
+    program = start_program("no", tmp_path)
     assert (program.exit_code(), program.text) == (0, "")
 
 
-def test_no_timeout_starts_no_thread() -> None:
+def test_zero_timeout_starts_no_watchdog_thread() -> None:
     with Watchdog(0):
         assert "watchdog" not in [thread.name for thread in threading.enumerate()]

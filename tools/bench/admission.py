@@ -21,7 +21,7 @@ from gitops.forecast.sandbox import connect
 from policies.admission import manifests
 from policies.catalogue import RULES
 from policies.configuration import configure
-from tools.bench.outcome import say
+from tools.bench.outcome import print_line
 from tools.bench.workloads import Manifest, pod
 
 WITHOUT, WITH = "pod creation", "pod creation with admission"
@@ -48,7 +48,7 @@ def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
                     with _policies(cluster):
                         samples[WITH].append(_create(client, pods))
                     medians = [f"{1000 * values[-1]:.1f} ms" for values in samples.values()]
-                    say(f"  {turn + 1}/{repetitions} without and with policies: {medians}")
+                    print_line(f"  {turn + 1}/{repetitions} without and with policies: {medians}")
         finally:
             lifecycle.down(Kind.SIMULATED, purge=True)
     return samples

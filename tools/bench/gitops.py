@@ -29,7 +29,7 @@ from devcluster.paths import CHECKOUT, cache_root
 from devcluster.toolchain import Toolchain, ensure
 from gitops.engine import Pack, Stack, common
 from gitops.rendered import workspace
-from tools.bench.outcome import Goal, conclude, say
+from tools.bench.outcome import Goal, conclude, print_line
 
 MAX_RATIO = 1.15
 Samples = dict[str, dict[str, list[float]]]
@@ -44,7 +44,7 @@ def main() -> None:
     )
     parser.add_argument("--no-install", action="store_true", help="skip the installation")
     options = parser.parse_args()
-    tools = ensure("engine", cache_root(), say)
+    tools = ensure("engine", cache_root(), print_line)
     seconds = {name: _previews(name, tools, options.repetitions) for name in ("dev", "prod")}
     result: dict[str, Any] = {
         "seconds": seconds,
@@ -95,7 +95,7 @@ def _previews(name: str, tools: Toolchain, repetitions: int) -> Samples:
                 clock = _timed(lambda command=command: _run(command, stack))  # type: ignore[misc]
                 samples[kind]["clock"].append(clock)
                 samples[kind]["cpu"].append(_cpu() - before)
-                say(f"  {name} {turn + 1}/{repetitions} {kind}: {clock:.2f} s")
+                print_line(f"  {name} {turn + 1}/{repetitions} {kind}: {clock:.2f} s")
     return samples
 
 
@@ -123,7 +123,7 @@ def _installation() -> dict[str, Any]:
             options = ["--cache-dir", str(cache), "--disable-pip-version-check"]
             command = [*pip, *options, "-r", str(CHECKOUT / "requirements.txt")]
             found[cache_state] = _timed(lambda command=command: subprocess.run(command, check=True))  # type: ignore[misc]
-            say(f"  installation, {cache_state}: {found[cache_state]:.1f} s")
+            print_line(f"  installation, {cache_state}: {found[cache_state]:.1f} s")
         size = sum(f.stat().st_size for f in (Path(directory) / "cold").rglob("*") if f.is_file())
         torch = list((Path(directory) / "cold").rglob("site-packages/torch"))
     return {"seconds": found, "megabytes": round(size / 1e6, 1), "torch": bool(torch)}
@@ -153,14 +153,14 @@ def _print(result: dict[str, Any]) -> None:
         for what, measured in samples.items():
             values = measured["clock"]
             median = statistics.median(values)
-            say(f"{name}, {what}: {median:.2f} s ({min(values):.2f} to {max(values):.2f})")
+            print_line(f"{name}, {what}: {median:.2f} s ({min(values):.2f} to {max(values):.2f})")
     for name, ratios in result["ratios"].items():
         for what, spread in ratios.items():
             minimum, maximum = spread["minimum"], spread["maximum"]
-            say(f"{name}, {what}: {spread['median']:.3f} ({minimum:.3f} to {maximum:.3f})")
+            print_line(f"{name}, {what}: {spread['median']:.3f} ({minimum:.3f} to {maximum:.3f})")
     if install := result.get("install"):
         shown = ", ".join(f"{what} {value:.1f} s" for what, value in install["seconds"].items())
-        say(f"installation of requirements.txt: {shown}, {install['megabytes']} MB")
+        print_line(f"installation of requirements.txt: {shown}, {install['megabytes']} MB")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 import coverage
 import pytest
 
-from tools.bench.outcome import say
+from tools.bench.outcome import print_line
 
 _OPTIONS = ["-x", "-q", "-m", "unit", "--hypothesis-seed=20261122"]
 _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider")]
@@ -97,7 +97,7 @@ class Progress:
         now = time.monotonic()
         if now - self._printed >= _REPORT_EVERY or self._done == self._total:
             left = (now - self._began) / self._done * (self._total - self._done)
-            say(f"  {self._done}/{self._total} {self._what}, {left:.0f} s left{note}")
+            print_line(f"  {self._done}/{self._total} {self._what}, {left:.0f} s left{note}")
             self._printed = now
 
 

@@ -41,15 +41,15 @@ from tools.bench.mutant_tests import (
     record,
     replaced,
 )
-from tools.bench.outcome import DIRECTORY, Goal, conclude, say
+from tools.bench.outcome import DIRECTORY, Goal, conclude, print_line
 
 SOURCES = ("infra/pods.py", "infra/kinds/*.py", "policies/*.py")
 TESTS = ("tests/infra", "tests/policies", "tests/gitops", "tests/gpu_platform")
 _MATHEMATICS = tuple(
     f"tests/training/test_mathematics.py::{test}[2-{case}]"
     for test in (
-        "test_weights_and_losses_are_those_of_the_reference",
-        "test_the_evaluation_is_that_of_all_held_out_samples",
+        "test_weights_and_losses_match_the_reference",
+        "test_evaluation_matches_all_held_out_samples",
     )
     for case in ("sgd accumulate", "sgd fsdp clip", "adamw", "sgd fsdp fp16 overflow")
 )
@@ -261,7 +261,7 @@ def main() -> None:
         results = _measure(copy, options.tests, files, modules, changes)
     counts = Counter(result["outcome"] for result in results)
     shown = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
-    say(
+    print_line(
         f"{len(results)} of {len(mutants)} mutants were run: {shown}; "
         f"code no longer exists: {len(gone)}"
     )
@@ -309,7 +309,7 @@ def _measure(
     if not modules:
         # The target `training` skips this step, which would take a long time. Its tests run in
         # forks, so their order does not matter.
-        say("running the tests once more without a mutant, this time fastest first")
+        print_line("running the tests once more without a mutant, this time fastest first")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
             sys.exit(f"a test fails without a mutant, see {log}")
     results: list[dict[str, Any]] = []
@@ -336,7 +336,7 @@ def _try(
     if found == "survived" and not recording.executes(mutant.file, change.lines):
         found = "no coverage"
     if found in ("survived", "no coverage"):
-        say(f"{found}: {location}")
+        print_line(f"{found}: {location}")
     seconds = round(time.monotonic() - began, 2)
     measured = {"change": change.summary[:400], "tests": len(chosen), "seconds": seconds}
     return {**asdict(mutant), **measured, "outcome": found}

@@ -71,8 +71,8 @@ def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
     for goal in goals:
         bound = "at most" if goal.at_most else "at least"
         met = "met" if goal.met else "MISSED"
-        say(f"{met}: {goal.name}: {goal.value:.3g} (goal: {bound} {goal.goal:g})")
-    say(f"wrote {path.relative_to(DIRECTORY.parent)}")
+        print_line(f"{met}: {goal.name}: {goal.value:.3g} (goal: {bound} {goal.goal:g})")
+    print_line(f"wrote {path.relative_to(DIRECTORY.parent)}")
 
 
 def load(name: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def load(name: str) -> dict[str, Any]:
     return result
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line of progress."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -34,7 +34,7 @@ from policies.binding import Binding
 from policies.catalogue import RULES
 from policies.servicer import install
 from tools.bench import admission
-from tools.bench.outcome import Goal, conclude, ratios, say, spread
+from tools.bench.outcome import Goal, conclude, print_line, ratios, spread
 from tools.bench.workloads import Manifest, stack
 
 MAX_RATIO = 1.10
@@ -87,7 +87,7 @@ def main() -> None:
         "--repetitions", type=int, default=5, help="repetitions of each preview; default: 5"
     )
     options = parser.parse_args()
-    tools = ensure("engine", cache_root(), say)
+    tools = ensure("engine", cache_root(), print_line)
     manifests = stack(options.workloads)
     with tempfile.TemporaryDirectory() as directory:
         samples = _measure(Path(directory), tools, manifests, options.repetitions)
@@ -114,7 +114,7 @@ def _measure(
     for turn in range(repetitions):
         for name, pack in packs.items():
             samples[name].append(_timed(lambda pack=pack: preview(pack)))  # type: ignore[misc]
-            say(f"  {turn + 1}/{repetitions} {name}: {samples[name][-1]:.1f} s")
+            print_line(f"  {turn + 1}/{repetitions} {name}: {samples[name][-1]:.1f} s")
     path = directory / "manifests.yaml"
     path.write_text(yaml.dump_all(manifests, Dumper=yaml.CSafeDumper))
     command = [sys.executable, "-m", "policies.check", str(path)]
@@ -195,13 +195,17 @@ def _goals(result: dict[str, Any]) -> list[Goal]:
 def _print(result: dict[str, Any]) -> None:
     for name, values in result["seconds"].items():
         median = statistics.median(values)
-        say(f"{name + ':':29} {median:7.4f} s ({min(values):.4f} to {max(values):.4f})")
+        print_line(f"{name + ':':29} {median:7.4f} s ({min(values):.4f} to {max(values):.4f})")
     for name in ("emptyToNone", "oursToEmpty", "admissionToNone"):
         found = result[name]
-        say(f"{name}: {found['median']:.3f} ({found['minimum']:.3f} to {found['maximum']:.3f})")
+        print_line(
+            f"{name}: {found['median']:.3f} ({found['minimum']:.3f} to {found['maximum']:.3f})"
+        )
     alone = result["packAloneMicroseconds"]
-    say(f"pack alone: {alone['perResource']:.0f} µs per resource, of which the SDK takes")
-    say(f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs per rule")
+    print_line(f"pack alone: {alone['perResource']:.0f} µs per resource, of which the SDK takes")
+    print_line(
+        f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs per rule"
+    )
 
 
 def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:

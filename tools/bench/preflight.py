@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
-from tools.bench.outcome import Goal, conclude, say, spread
+from tools.bench.outcome import Goal, conclude, print_line, spread
 
 NODES: Final = ("a", "a", "b", "c")
 """Node of each rank."""
@@ -72,9 +72,11 @@ def main() -> None:
     seconds = [each["seconds"] for found in faults.values() for each in found]
     for name, found in {"undisturbed": undisturbed, **faults}.items():
         took = spread([each["seconds"] for each in found])
-        say(f"{name}: {took['median']:.1f} s ({took['minimum']:.1f} to {took['maximum']:.1f})")
+        print_line(
+            f"{name}: {took['median']:.1f} s ({took['minimum']:.1f} to {took['maximum']:.1f})"
+        )
     for each in [*alarms, *missed]:
-        say(f"unexpected result: {each['found'] or 'no slow node'}")
+        print_line(f"unexpected result: {each['found'] or 'no slow node'}")
     goals = [
         Goal("maximum time (s) until a fault is found", max(seconds), 10, at_most=True),
         Goal("faults that were missed or misattributed", len(missed), 0, at_most=True),
@@ -87,7 +89,7 @@ def counted(name: str, count: int) -> Iterator[int]:
     """Yield the numbers below `count` and print progress."""
     for number in range(count):
         if number % 20 == 0:
-            say(f"  {name}: start {number + 1} of {count}")
+            print_line(f"  {name}: start {number + 1} of {count}")
         yield number
 
 

@@ -21,7 +21,7 @@ from typing import Final, Literal
 import numpy as np
 import psutil
 
-from tools.bench.outcome import Goal, conclude, say
+from tools.bench.outcome import Goal, conclude, print_line
 from training.data.manifest import TokensManifest, write_manifest
 from training.data.prepare.output import TokenWriter
 
@@ -51,7 +51,7 @@ def main() -> None:
             write_tokens(Path(directory) / "data/tokens", size)
             found[processes, size] = measure(Path(directory), processes)
         for start, needs in found[processes, size].items():
-            say(f"{processes} processes, {size} MiB of data, {start}: {needs}")
+            print_line(f"{processes} processes, {size} MiB of data, {start}: {needs}")
     growth = MANY / FEW
     goals = [
         Goal(

@@ -28,7 +28,7 @@ from infra.settings.volcano import SchedulerSettings
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from infra.volcano import scheduler_configuration
 from simulation import nodes as simulated_nodes
-from tools.bench.outcome import say
+from tools.bench.outcome import print_line
 
 _BATCH = 250
 """Objects per kubectl command. After 300 requests, a command sends at most 50 requests per second,
@@ -55,7 +55,7 @@ def simulated_cluster(nodes: int) -> Iterator[Cluster]:
             lifecycle.down(Kind.SIMULATED, purge=False)
             _keep_pods_running(layout)
             cluster = lifecycle.up(bare, reporter)
-            say(f"{nodes} simulated nodes")
+            print_line(f"{nodes} simulated nodes")
             simulated_nodes.ensure(nodes, complete.gpu_product, cluster.kubectl)
             _await_volcano(cluster)
             yield replace(cluster, spec=complete)

@@ -26,59 +26,61 @@ class Gangs:
     """
 
     size: int
-    bound: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    bindings: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     events: int = 0
     """Number of recorded events."""
 
-    def record(self, gang: str, pod: str, node: str | None, moment: float) -> None:
-        """Record a pod event. `moment` is a time in seconds."""
+    def record(self, gang: str, pod: str, node: str | None, timestamp: float) -> None:
+        """Record a pod event. `timestamp` is a time in seconds."""
         self.events += 1
         if node is not None:
-            self.bound[gang].setdefault(pod, moment)
+            self.bindings[gang].setdefault(pod, timestamp)
 
     @property
     def count(self) -> int:
         """Number of scheduled pods."""
-        return sum(len(pods) for pods in list(self.bound.values()))
+        return sum(len(pods) for pods in list(self.bindings.values()))
 
-    def partial(self, rest: float) -> set[str]:
-        """Return the gangs that were partial during a pause of more than `rest` s, or at the end.
+    def partial(self, min_pause: float) -> set[str]:
+        """Return the gangs that were only partly scheduled when binding stalled, or at the end.
 
-        In a pause, no pod is bound. Gangs that are being bound do not count, because their bindings
-        follow each other without such a pause.
+        Binding stalls if no pod is bound for more than `min_pause` seconds. A gang that is still
+        being bound does not count.
         """
-        moments = sorted((moment, g) for g, pods in self.bound.items() for moment in pods.values())
+        bindings = sorted(
+            (timestamp, gang) for gang, pods in self.bindings.items() for timestamp in pods.values()
+        )
         found: set[str] = set()
         counts: Counter[str] = Counter()
-        for (moment, gang), (following, _) in zip(
-            moments, [*moments[1:], (math.inf, "")], strict=True
+        for (timestamp, gang), (following, _) in zip(
+            bindings, [*bindings[1:], (math.inf, "")], strict=True
         ):
             counts[gang] += 1
-            if following - moment > rest:
+            if following - timestamp > min_pause:
                 found |= {name for name, count in counts.items() if count < self.size}
         return found
 
-    def spreads(self) -> list[float]:
-        """Return the seconds from the first to the last bound pod of each gang."""
-        return [max(pods.values()) - min(pods.values()) for pods in self.bound.values()]
+    def binding_seconds(self) -> list[float]:
+        """Return, for each gang, the seconds between its first and last binding."""
+        return [max(pods.values()) - min(pods.values()) for pods in self.bindings.values()]
 
-    def summary(self, began: float, submitted: float, rest: float) -> dict[str, Any]:
+    def summary(self, began: float, submitted: float, min_pause: float) -> dict[str, Any]:
         """Return the rates and partial gangs of a round, given its start and submission times."""
-        moments = sorted(moment for pods in self.bound.values() for moment in pods.values())
-        last = moments[-1]
-        spreads = self.spreads()
+        timestamps = sorted(each for pods in self.bindings.values() for each in pods.values())
+        first, last = timestamps[0], timestamps[-1]
+        seconds = self.binding_seconds()
         return {
-            "pods": len(moments),
+            "pods": len(timestamps),
             "secondsToSubmit": round(submitted - began, 3),
-            "secondsToFirstBinding": round(moments[0] - began, 3),
+            "secondsToFirstBinding": round(first - began, 3),
             "secondsToLastBinding": round(last - began, 3),
-            "podsPerSecond": round(len(moments) / (last - began), 1),
-            "podsPerSecondFromFirstBinding": round(len(moments) / max(last - moments[0], 1e-3), 1),
-            "momentsObserved": self.events,
-            "partialGangs": len(self.partial(rest)),
-            "secondsFromFirstToLastPodOfAGang": {
-                "median": round(statistics.median(spreads), 3),
-                "maximum": round(max(spreads), 3),
+            "podsPerSecond": round(len(timestamps) / (last - began), 1),
+            "podsPerSecondFromFirstBinding": round(len(timestamps) / max(last - first, 1e-3), 1),
+            "eventsObserved": self.events,
+            "partialGangs": len(self.partial(min_pause)),
+            "gangBindingSeconds": {
+                "median": round(statistics.median(seconds), 3),
+                "maximum": round(max(seconds), 3),
             },
         }
 

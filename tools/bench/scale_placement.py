@@ -9,7 +9,7 @@ from typing import Any
 
 from devcluster.lifecycle import Cluster
 from infra.manifests import Manifest
-from tools.bench.outcome import Goal, say
+from tools.bench.outcome import Goal, print_line
 from tools.bench.scale_cluster import (
     NAMESPACE,
     PODS,
@@ -26,7 +26,7 @@ from tools.bench.scale_gangs import Gangs, PodWatch
 
 VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
 MIN_RATE = 60.0
-REST = 1.0
+MIN_PAUSE = 1.0
 """Duration (s) of one scheduling cycle of Volcano, in which all pods of a gang are bound.
 
 A gang that is incomplete during a longer pause between bindings counts as partially bound.
@@ -47,7 +47,9 @@ def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, A
                 objects = volcano_jobs
                 if name == PLAIN:
                     objects = [pod for job in volcano_jobs for pod in plain_pods(job)]
-                say(f"{turn + 1}/{repetitions} {name}: {jobs} jobs of {pods} pods, {nodes} nodes")
+                print_line(
+                    f"{turn + 1}/{repetitions} {name}: {jobs} jobs of {pods} pods, {nodes} nodes"
+                )
                 rounds.append(_round(cluster, name, objects, jobs * pods, pods))
                 _print(rounds[-1])
     return {"nodes": nodes, "jobs": jobs, "podsPerJob": pods, "rounds": samples}
@@ -80,12 +82,12 @@ def _round(
                     or f"only {observed.count} of {total} pods are scheduled after {_TIMEOUT:.0f} s"
                 )
                 sys.exit(f"{name}: {problem}")
-            say(f"  {observed.count} of {total} pods are scheduled")
+            print_line(f"  {observed.count} of {total} pods are scheduled")
             time.sleep(2)
     finally:
         watch.stop()
     delete_all(cluster, VOLCANO_JOBS, PODS)
-    return {**observed.summary(began, submitted, REST), "watchStreams": watch.streams}
+    return {**observed.summary(began, submitted, MIN_PAUSE), "watchStreams": watch.streams}
 
 
 def _await_claim(cluster: Cluster) -> None:
@@ -96,10 +98,10 @@ def _await_claim(cluster: Cluster) -> None:
 
 
 def _print(found: dict[str, Any]) -> None:
-    spread = found["secondsFromFirstToLastPodOfAGang"]
-    say(
+    binding = found["gangBindingSeconds"]
+    print_line(
         f"  {found['podsPerSecond']} pods/s "
         f"({found['podsPerSecondFromFirstBinding']} after the first binding); first to last pod "
-        f"of a gang: median {spread['median']} s, maximum {spread['maximum']} s; "
+        f"of a gang: median {binding['median']} s, maximum {binding['maximum']} s; "
         f"{found['partialGangs']} gangs were left partially bound during a pause"
     )

@@ -17,7 +17,7 @@ import yaml
 from devcluster.environment import variables
 from devcluster.lifecycle import Cluster
 from devcluster.paths import CHECKOUT
-from tools.bench.outcome import Goal, say
+from tools.bench.outcome import Goal, print_line
 from tools.bench.processes import ResourceUsage, measured, measured_together
 from tools.bench.scale_cluster import (
     VOLCANO_JOBS,
@@ -94,7 +94,7 @@ def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any
                     work.mkdir()
                     used = run(cluster, work, size)
                     samples[size].setdefault(method, []).append(asdict(used))
-                    say(
+                    print_line(
                         f"  {size} jobs, {method}: {used.seconds:.1f} s, {used.cpu_seconds:.1f} s "
                         f"of CPU time, {used.peak_mib:.0f} MiB"
                     )

@@ -35,7 +35,7 @@ from gitops.forecast.combine import combine
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
 from gitops.forecast.simulate import HORIZON, REPETITIONS, orders, simulate_in
 from gitops.forecast.state import State
-from tools.bench.outcome import Goal, conclude, say
+from tools.bench.outcome import Goal, conclude, print_line
 from tools.bench.random_states import DEFAULT, SCHEDULERS, random_plan, random_state
 
 _REAL_PERIOD: Final = 1.0
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=24, help="seed of the states; default: 24")
     parser.add_argument("--no-speed", action="store_true", help="measure only the accuracy")
     options = parser.parse_args()
-    ensure("simulated", cache_root(), say)
+    ensure("simulated", cache_root(), print_line)
     goals: list[Goal] = []
     result: dict[str, Any] = {}
     if options.states:
@@ -169,7 +169,7 @@ class Predictions:
             self._note(f"state {state}: {name} {'is' if name in evicted else 'is not'} evicted")
 
     def _note(self, text: str) -> None:
-        say(text)
+        print_line(text)
         self.differences.append(text)
 
     def goals(self) -> list[Goal]:
@@ -215,8 +215,8 @@ def _accuracy(states: int, horizon: int, seed: int) -> dict[str, Any]:
         for compared, other in zip(singles.values(), others, strict=True):
             compared.add(predictions[0], other)
         predicted.add(number, combine(predictions), applied)
-        say(f"{number}: {len(state.nodes)} nodes, {len(state.gangs)} gangs")
-        say(", ".join(f"{n} {c.same_verdicts}/{c.verdicts}" for n, c in singles.items()))
+        print_line(f"{number}: {len(state.nodes)} nodes, {len(state.gangs)} gangs")
+        print_line(", ".join(f"{n} {c.same_verdicts}/{c.verdicts}" for n, c in singles.items()))
     return {
         "states": states,
         "horizon": horizon,
@@ -273,7 +273,7 @@ def _speed(name: str, nodes: int, gangs: int, scheduler: str) -> dict[str, float
     times.append(time.monotonic())
     start, decide, end = (later - at for at, later in pairwise(times))
     found = {"start": start, "decide": decide, "end": end, "whole": sum((start, decide, end))}
-    say(f"{name}, {answer.ends} ends: {found}")
+    print_line(f"{name}, {answer.ends} ends: {found}")
     return found
 
 

@@ -34,7 +34,7 @@ from infra.settings.training.sweep import SweepSettings
 from infra.sweep import Sweep
 from infra.training_run import TrainingJobArgs
 from sweeps.controller import Controller
-from tools.bench.outcome import Goal, conclude, say, spread
+from tools.bench.outcome import Goal, conclude, print_line, spread
 from workload import exit_codes
 from workload.progress import PROGRESS_FILE, Epoch, parse
 
@@ -100,7 +100,7 @@ def _searches(
         reached = searched.until(target if name != FIRST else None)
         target = target or reached.accuracy
         missed = f" (not {target:.4f})" if reached.missed else ""
-        say(
+        print_line(
             f"seed {seed}, epochs of {minutes} min: {name}: accuracy {reached.accuracy:.4f}"
             f"{missed} after {reached.hours:.2f} GPU-hours, {reached.trials} trials"
         )
@@ -121,7 +121,7 @@ def _conclude(found: list[dict[str, Any]]) -> None:
             own = _ratio(rows, [_mean_hours(row["whole"], row["best_trials"]) for row in first])
             missed = [sum(row["missed"] for row in each) for each in (rows, second)]
             again = _ratio(rows, [row["hours"] for row in second], missed[1])
-            say(
+            print_line(
                 f"{title}: expected GPU-hours relative to a second random search: "
                 f"{again['expected']:.2f}; to all {TRIALS} trials of the first random search: "
                 f"{whole['expected']:.2f}; to its trials until the best one, on average over all "

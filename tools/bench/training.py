@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from tools.bench.outcome import Goal, conclude, ratios, say, spread
+from tools.bench.outcome import Goal, conclude, print_line, ratios, spread
 from tools.bench.processes import free_port
 from workload.progress import Started, Step, parse
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
     """Run a measurement in two processes. As root, `isolated` adds a private network namespace."""
-    say(f"{measurement} …")
+    print_line(f"{measurement} …")
     port = free_port()
     arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
     arguments += [f"--turns={turns}"]
@@ -115,7 +115,7 @@ def _recovery(directory: Path) -> float:
         for _ in lines:
             pass
     shutil.rmtree(directory)
-    say(f"recovery … {seconds:.1f} s")
+    print_line(f"recovery … {seconds:.1f} s")
     return seconds
 
 
@@ -135,23 +135,23 @@ def _show(
     recovery: Sequence[float],
 ) -> None:
     for name, values in rates.items():
-        say(f"{name:18} {_range(values, '.0f')} samples/s")
+        print_line(f"{name:18} {_range(values, '.0f')} samples/s")
     for name, values in to.items():
-        say(f"ours relative to {name}: {_range(values, '.3f')}")
+        print_line(f"ours relative to {name}: {_range(values, '.3f')}")
     for name, value in sent.items():
-        say(
+        print_line(
             f"compression {name:9} {value / 1e6:7.3f} MB per step, "
             f"{value / sent['none']:.2f} of the uncompressed size"
         )
-    say(f"state of {pauses['stateMiB']:.0f} MiB")
+    print_line(f"state of {pauses['stateMiB']:.0f} MiB")
     for name in ("ours", "dcp.async_save"):
         pause, write = (_range(pauses[f"{name} {what}"], ".3f") for what in ("pause", "write"))
-        say(f"  {name:14} pause {pause} s, on disk after {write} s")
+        print_line(f"  {name:14} pause {pause} s, on disk after {write} s")
     for name in ("ours", "dcp.async_save", "no save"):
         rate = _range(pauses[f"{name} steps per second"], ".2f")
-        say(f"  {name:14} {rate} steps/s during the write")
+        print_line(f"  {name:14} {rate} steps/s during the write")
     if recovery:
-        say(f"from a killed worker to the next step: {_range(recovery, '.1f')} s")
+        print_line(f"from a killed worker to the next step: {_range(recovery, '.1f')} s")
 
 
 def _range(values: Sequence[float], form: str) -> str:

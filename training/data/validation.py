@@ -155,7 +155,7 @@ def _range_problems(split: str, part: PartReport) -> Iterator[str]:
     if part.not_finite:
         yield f"{split}: {part.not_finite:,} values are NaN or infinite"
     if part.wrong_targets:
-        yield f"{split}: {part.wrong_targets:,} targets are not class numbers"
+        yield f"{split}: {part.wrong_targets:,} targets are not valid class indices"
     if part.minimum == part.maximum:
         yield f"{split}: all values are {part.minimum:g}"
 

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.collective_utils import all_gather
 from torch.distributed.rendezvous import rendezvous
 
-from training.gang.world import World, port_taken
+from training.gang.world import World, port_in_use_error
 from workload.run import all_or_none
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
-        raise port_taken(world, error) or error from None
+        raise port_in_use_error(world, error) or error from None
     yield
     # Skip this after an error: it may block if a peer is dead, and the process exits anyway.
     dist.destroy_process_group()

@@ -154,7 +154,7 @@ def read_world(environment: Mapping[str, str]) -> World:
     return World(rank, size, local_rank, master, local_size)
 
 
-def port_taken(world: World, error: Exception) -> ConfigurationError | None:
+def port_in_use_error(world: World, error: Exception) -> ConfigurationError | None:
     """Return an error that names the master port if rank 0 could not listen on it, else None.
 
     PyTorch reports the cause only as text in a DistNetworkError.

@@ -75,8 +75,8 @@ class Runtime(BaseModel, ABC):
     managed: ClassVar[Mapping[str, str]] = {}
     """Settings that the stack determines.
 
-    Maps each setting to the keys to set instead (in backticks), or to other advice. An empty text
-    means that the setting must be omitted.
+    Maps each such setting to what to set instead (in backticks) or other advice; an empty string
+    means to leave it out.
     """
     worker_arguments: ClassVar[tuple[str, ...]] = ()
     """Additional arguments of every pod of a replica except the first pod."""

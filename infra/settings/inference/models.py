@@ -107,8 +107,8 @@ class HubSourceSettings(Settings):
     )
     cache: DnsLabel | None = Field(
         default=None,
-        description="Claim for downloaded models, which pods share. null downloads to an emptyDir "
-        "of each pod, limited by fetch.size.",
+        description="Claim for downloaded models, which pods share. If null, each pod downloads to "
+        "its own emptyDir, limited by fetch.size.",
     )
 
 

@@ -222,8 +222,9 @@ class RolloutSettings(Settings):
         default=1,
         ge=0,
         le=100,
-        description="Additional replicas during an update. 0 removes a replica before it adds one, "
-        "for clusters without a spare GPU; the other replicas keep serving.",
+        description="Additional replicas during an update. With 0, an old replica is removed "
+        "before its replacement starts, for clusters without a spare GPU; the other replicas keep "
+        "serving.",
     )
     recreate: bool = Field(
         default=False,

@@ -1,4 +1,4 @@
-"""The life of a stack on real nodes, in the order in which a user would see it.
+"""The life cycle of a stack on real nodes, in the order in which a user experiences it.
 
 The cluster is taken down in `test_9_down.py`.
 """
@@ -21,12 +21,12 @@ import pytest
 from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
 from tests.cluster.host_state import HostState
 from tests.cluster.killed_pods import TRAINED, KilledPods
-from tests.cluster.load import Load, Seen, question
+from tests.cluster.load import Load, Seen, inference_request
 from tests.cluster.platform import HANG_SECONDS, Platform, await_
 from training.data import held_out_digits
 
 
-def test_up_recovers_after_a_kill_while_the_chart_is_installed(real: Platform) -> None:
+def test_up_recovers_after_being_killed_during_the_chart_installation(real: Platform) -> None:
     events = real.state / "real" / "logs" / "pulumi-up.events"
     begun = b"volcano-release"
 
@@ -45,16 +45,16 @@ def test_up_recovers_after_a_kill_while_the_chart_is_installed(real: Platform) -
     assert len(json.loads(state.read_text())["checkpoint"]["latest"]["resources"]) > 20
 
 
-def test_gpus_were_advertised_by_the_stacks_device_plugin(real: Platform) -> None:
+def test_device_plugin_of_the_stack_advertises_the_gpus(real: Platform) -> None:
     nodes = real.kubectl("get", "nodes")["items"]
     assert {node["status"]["allocatable"]["nvidia.com/gpu"] for node in nodes} == {"4"}
 
 
-def test_volcanos_webhooks_refuse_malformed_queues(real: Platform) -> None:
+def test_volcanos_webhooks_reject_malformed_queues(real: Platform) -> None:
     assert WEBHOOK in real.refusal(MALFORMED_QUEUE)
 
 
-def test_the_gang_ran_on_two_nodes_with_a_gpu_each(real: Platform) -> None:
+def test_gang_ran_on_two_nodes_with_one_gpu_each(real: Platform) -> None:
     pods = real.pods(real.run_name())
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
     for pod in pods:
@@ -89,7 +89,7 @@ for name, module in sys.modules.items():
 """
 
 
-def test_no_process_has_to_compile_what_it_imports(real: Platform) -> None:
+def test_images_contain_bytecode_for_every_imported_module(real: Platform) -> None:
     service = real.outputs()["inference"]["digits"]
     pod = f"-n {service['namespace']} deploy/{service['service']}"
     assert real.shell(f"kubectl exec {pod} -- python3 -c {shlex.quote(UNCOMPILED)}").split() == []
@@ -101,7 +101,9 @@ def test_a_second_up_changes_nothing(real: Platform) -> None:
     assert _resources(real) == before
 
 
-def test_the_server_reaches_the_accuracy_of_the_training(real: Platform, checkpoints: Path) -> None:
+def test_served_model_has_the_accuracy_reported_by_training(
+    real: Platform, checkpoints: Path
+) -> None:
     run = real.run_name()
     manifest = json.loads((checkpoints / run / "export" / "manifest.json").read_text())
     url = _model_url(real)
@@ -143,7 +145,7 @@ def _new_run_and_other_kinds(config: dict[str, Any]) -> None:
 
 @dataclass
 class Update:
-    """An update under load to a new version of the model, with killed pods in its training."""
+    """An update to a new model version under load, with pods killed during the training."""
 
     first: str
     second: str
@@ -158,7 +160,7 @@ def update(real: Platform) -> Iterator[Update]:
     older = frozenset(pod["metadata"]["name"] for pod in real.pods(first))
     killed = KilledPods(real, tuple(KINDS), older=older)
     real.edit(_new_run_and_other_kinds)
-    with Load(f"{_model_url(real)}/infer", question(), 2, 0.5) as load:
+    with Load(f"{_model_url(real)}/infer", inference_request(), 2, 0.5) as load:
         load.during(lambda: None, at_least=10)
         with real.started("up") as process:
             killed.kill(process)
@@ -169,7 +171,7 @@ def update(real: Platform) -> Iterator[Update]:
         version = _version(real, second)
         await_(
             lambda: set(load.during(lambda: None, at_least=20).versions) == {version},
-            "the new version alone",
+            "only the new version responds",
         )
         yield Update(first, second, killed, status, load.seen())
 
@@ -200,7 +202,7 @@ def test_status_reports_pods_progress_and_gpu_hours_of_a_running_gang(update: Up
     assert live["gpuHours"] > 0
 
 
-def test_an_edited_hyperparameter_starts_one_new_run_and_keeps_the_old(
+def test_edited_hyperparameter_starts_a_new_run_and_keeps_the_old_one(
     real: Platform, update: Update, checkpoints: Path
 ) -> None:
     of_digits = {name for name in _jobs(real) if name.startswith("digits-")}
@@ -209,7 +211,7 @@ def test_an_edited_hyperparameter_starts_one_new_run_and_keeps_the_old(
     assert (checkpoints / update.second / "export" / "manifest.json").exists()
 
 
-def test_a_new_version_is_rolled_out_under_load_without_a_lost_request(
+def test_new_model_version_is_rolled_out_under_load_without_lost_requests(
     real: Platform, update: Update
 ) -> None:
     assert update.seen.failed == {}
@@ -224,7 +226,7 @@ def test_two_processes_in_pods_on_two_nodes_train_together(update: Update, job: 
 
 
 @pytest.mark.parametrize("job", KINDS)
-def test_a_run_resumes_from_its_checkpoint_after_a_killed_pod(update: Update, job: str) -> None:
+def test_run_resumes_from_its_checkpoint_after_a_pod_is_killed(update: Update, job: str) -> None:
     update.killed.check_resumed(job)
 
 
@@ -235,7 +237,7 @@ def test_volcano_restarted_the_gang(update: Update, job: str) -> None:
     assert status["retryCount"] >= 1
 
 
-def test_the_job_controller_replaced_the_pod_and_its_peer(update: Update) -> None:
+def test_job_controller_replaced_the_killed_pod_and_its_peer(update: Update) -> None:
     status = update.killed.status("jobs.batch", "indexed")
     assert {c["type"] for c in status["conditions"] if c["status"] == "True"} >= {"Complete"}
     assert status["succeeded"] == 2
@@ -244,7 +246,7 @@ def test_the_job_controller_replaced_the_pod_and_its_peer(update: Update) -> Non
 
 
 @pytest.mark.parametrize("job", KINDS)
-def test_make_up_waits_for_every_kind_and_reports_its_result(update: Update, job: str) -> None:
+def test_make_up_waits_for_every_job_kind_and_reports_its_result(update: Update, job: str) -> None:
     update.killed.check_reported(job, KINDS[job])
 
 
@@ -260,14 +262,16 @@ def test_logs_and_events_of_a_killed_gang_are_saved_with_its_checkpoints(
     for path, record in records.items():
         assert "Killing" in {event["reason"] for event in record["events"]}
         if record["pod"] == f"{run}-worker-0":
-            assert record["reason"] == "Deleted"  # deleted by force, so its exit code is unknown
+            assert (
+                record["reason"] == "Deleted"
+            )  # The pod was deleted forcibly, so its exit code is unknown.
         else:
             assert '"epoch": 1' in path.with_suffix(".log").read_text()
     recorder = f"-n {real.namespace} deploy/failure-recorder"
     assert '"epoch": 1' in real.shell(f"kubectl exec {recorder} -- python3 -m recorder show {run}")
 
 
-def test_a_second_concurrent_command_is_refused(real: Platform) -> None:
+def test_second_concurrent_command_is_rejected(real: Platform) -> None:
     real.hyperparameters(seed=8)
     with real.started("up") as first:
         holder = real.state / "real" / "lock.holder"
@@ -280,10 +284,10 @@ def test_a_second_concurrent_command_is_refused(real: Platform) -> None:
     assert "interrupted" in first_output
 
 
-def test_a_run_survives_its_node_and_the_cluster_of_which_down_leaves_nothing(
+def test_run_survives_node_and_cluster_failures_and_down_leaves_nothing(
     real: Platform, untouched: HostState
 ) -> None:
-    """The interrupted update is resumed, and so is its run, twice."""
+    """The interrupted update is completed, and its run is resumed twice."""
     with real.started("up") as process:
         await_(lambda: len(_unfinished(real)) == 1, "a new run")
         (run,) = _unfinished(real)
@@ -299,11 +303,11 @@ def test_a_run_survives_its_node_and_the_cluster_of_which_down_leaves_nothing(
     assert "(correct)" in real.make("up")
     assert real.run_name() == run
     assert "resume" in [line["event"] for line in real.logs(run)]
-    assert _refused(real) <= refused, "pods of the earlier start"
+    assert _refused(real) <= refused, "a kubelet rejected new pods after the restart"
 
 
 def _refused(real: Platform) -> set[str]:
-    """Return the pods that a kubelet rejected, such as those whose GPU it does not know yet."""
+    """Return pods that a kubelet rejected, for example because their GPU was not yet registered."""
     pods = real.kubectl("get", "pods", "-n", real.namespace)["items"]
     refused = "UnexpectedAdmissionError"
     return {pod["metadata"]["uid"] for pod in pods if pod["status"].get("reason") == refused}
@@ -320,7 +324,7 @@ def _resources(real: Platform) -> set[tuple[str, str, str]]:
 
 
 def _jobs(real: Platform) -> dict[str, str]:
-    """Volcano Jobs and their phases."""
+    """Return the phases of the Volcano Jobs by name."""
     found = real.kubectl("get", "jobs.batch.volcano.sh", "--all-namespaces")["items"]
     return {
         item["metadata"]["name"]: item.get("status", {}).get("state", {}).get("phase", "")
@@ -347,7 +351,7 @@ def _version(real: Platform, run: str) -> str:
 
 
 def _node_process(real: Platform, node: str) -> psutil.Process:
-    """PID 1 of a node's namespaces, as the host sees it."""
+    """Return PID 1 of a node's namespaces, as seen from the host."""
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
         if "devcluster.nodes.init" in command and node in command and "unshare" not in command[0]:

@@ -1,4 +1,4 @@
-"""A pipeline on real nodes: values from step to step, what later runs skip, and a schedule."""
+"""A pipeline on real nodes: values passed between steps, reuse by later runs, and a schedule."""
 
 import json
 import re
@@ -203,7 +203,7 @@ def _run(platform: Platform, checkpoints: Path, pipeline: dict[str, Any]) -> Run
 
 
 def _ended(platform: Platform, checkpoints: Path) -> Run:
-    """Return the run of the stack after its end."""
+    """Wait for the end of the stack's run and return it."""
     name = platform.run_name("pipeline")
 
     def succeeded() -> bool:
@@ -216,7 +216,7 @@ def _ended(platform: Platform, checkpoints: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def first(real: Platform, checkpoints: Path) -> Iterator[Run]:
-    """The first run; the stack of the tests before and after is the same."""
+    """The first run; the stack is restored after these tests."""
     before = real.stack_file.read_text()
     _use(real, pipeline=PIPELINE)
     real.make("up")
@@ -234,7 +234,7 @@ def second(real: Platform, checkpoints: Path, first: Run) -> Run:
 ALL = {"prepare", "validate", "evaluate-0", "evaluate-1"}
 
 
-def test_validation_training_and_evaluation_use_each_others_values(first: Run) -> None:
+def test_values_are_passed_between_validation_training_and_evaluation(first: Run) -> None:
     assert first.states() == {
         **dict.fromkeys(ALL, "succeeded"),
         "publish": "skipped",
@@ -254,7 +254,7 @@ def test_validation_training_and_evaluation_use_each_others_values(first: Run) -
     assert compared["scores"] == [exported["metrics"]["accuracy"]] * 2
 
 
-def test_a_step_whose_condition_does_not_hold_is_skipped_in_its_pod(first: Run) -> None:
+def test_step_with_a_false_condition_is_skipped_in_its_pod(first: Run) -> None:
     (published,) = first.log("publish")
     assert published["event"] == "step_skipped"
     assert "but must be >= 2" in published["reason"]
@@ -262,7 +262,9 @@ def test_a_step_whose_condition_does_not_hold_is_skipped_in_its_pod(first: Run) 
     assert announced["reason"] == "step publish was skipped"
 
 
-def test_another_run_reuses_results_and_names_their_run(first: Run, second: Run) -> None:
+def test_second_run_reuses_results_and_names_the_run_they_come_from(
+    first: Run, second: Run
+) -> None:
     assert {second.states()[name] for name in ALL} == {"reused"}
     assert {second.step(name)["by"] for name in ALL} == {first.name}
     (line,) = second.log("prepare")
@@ -330,7 +332,7 @@ def _failure(job: dict[str, Any]) -> str | None:
     )
 
 
-def test_a_failed_run_is_reported_with_its_step(real: Platform, schedule: Schedule) -> None:
+def test_failed_scheduled_run_is_reported_with_its_step(real: Platform, schedule: Schedule) -> None:
     await_(lambda: any(map(_failure, schedule.jobs())), "a run of the schedule that fails")
     (failed,) = (run for run in schedule.runs().values() if run["state"] == "failed")
     assert failed["stage"] == "check"
@@ -341,7 +343,7 @@ def test_a_failed_run_is_reported_with_its_step(real: Platform, schedule: Schedu
     assert f"{failed['name']} has failed:" in text
 
 
-def test_a_run_starts_after_the_end_of_a_failed_one(schedule: Schedule, second: Run) -> None:
+def test_next_scheduled_run_starts_after_a_failed_one(schedule: Schedule, second: Run) -> None:
     times: dict[str, tuple[str, str | None]] = {}
 
     def one_has_succeeded() -> bool:
@@ -355,11 +357,11 @@ def test_a_run_starts_after_the_end_of_a_failed_one(schedule: Schedule, second: 
     assert datetime.fromisoformat(started) >= datetime.fromisoformat(failed)
     (exported,) = second.folder.parent.glob("nightly-*/export/manifest.json")
     marker = json.loads((exported.parents[1] / "steps" / "prepare.json").read_text())
-    # The pipeline has the same step.
+    # The step is identical in the pipeline.
     assert marker["state"] == "reused"
 
 
-def test_runs_beyond_the_limit_are_deleted_with_all_their_objects(schedule: Schedule) -> None:
+def test_scheduled_runs_beyond_the_limit_are_deleted_with_all_objects(schedule: Schedule) -> None:
     def none_is_left() -> bool:
         ended = [job for job in schedule.jobs() if job.get("status", {}).get("completionTime")]
         return ended == [] and "succeeded" not in schedule.states()
@@ -373,7 +375,9 @@ def test_runs_beyond_the_limit_are_deleted_with_all_their_objects(schedule: Sche
     await_(no_templates_are_left, "the deletion of its templates")
 
 
-def test_the_program_of_a_schedule_has_no_other_rights(real: Platform, schedule: Schedule) -> None:
+def test_program_of_a_schedule_has_only_the_required_rights(
+    real: Platform, schedule: Schedule
+) -> None:
     assert schedule
     user = f"system:serviceaccount:{real.namespace}:nightly-schedule"
 
@@ -389,7 +393,9 @@ def test_the_program_of_a_schedule_has_no_other_rights(real: Platform, schedule:
     assert not may("list", "jobtemplates.flow.volcano.sh")
 
 
-def test_a_schedule_is_suspended_in_place(real: Platform, schedule: Schedule) -> None:
+def test_schedule_is_suspended_without_replacing_the_cron_job(
+    real: Platform, schedule: Schedule
+) -> None:
     await_(lambda: schedule.states() == ["failed", "running"], "the third run")
     before = schedule.cron_job()["metadata"]["uid"]
     _use(real, nightly={**NIGHTLY, "schedule": {**NIGHTLY["schedule"], "suspend": True}})
@@ -399,10 +405,10 @@ def test_a_schedule_is_suspended_in_place(real: Platform, schedule: Schedule) ->
     assert schedule.states() == ["failed", "running"]
 
 
-def test_a_removed_schedule_leaves_only_directories(
+def test_removed_schedule_leaves_only_the_directories_of_its_runs(
     real: Platform, checkpoints: Path, schedule: Schedule
 ) -> None:
-    """Its runs are deleted as well: one that has failed, and one that is running."""
+    """The schedule's runs are deleted as well, both the failed and the running one."""
     runs = set(schedule.runs())
     assert len(runs) == 2
     _use(real)

@@ -1,4 +1,4 @@
-"""The end of the cluster of real nodes, after all its other tests (tests/conftest.py)."""
+"""Removal of the cluster with real nodes, after all its other tests (tests/conftest.py)."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tests.cluster.host_state import HostState
 from tests.cluster.platform import Platform
 
 
-def test_down_leaves_nothing_and_checkpoints_stay(
+def test_down_leaves_nothing_on_the_host_but_keeps_checkpoints(
     real: Platform, untouched: HostState, checkpoints: Path
 ) -> None:
     if not (real.state / "real" / "cluster.json").exists():

@@ -1,4 +1,4 @@
-"""A cluster without nodes that several files share. Other files here start their own."""
+"""An empty, node-less cluster shared by several test modules; others start their own cluster."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,15 +18,15 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform
 
 
 @pytest.fixture
-def without_admission(tmp_path: Path) -> Iterator[Platform]:
-    """Another empty cluster, to which the tests of admission add no policies."""
+def cluster_without_policies(tmp_path: Path) -> Iterator[Platform]:
+    """A separate empty cluster, to which the admission tests add no policies."""
     with empty_cluster(tmp_path / "empty") as platform:
         yield platform
 
 
 @pytest.fixture(scope="session")
 def admission(control_plane: Platform) -> Iterator[Cluster]:
-    """The same API server with the policies in it."""
+    """The shared API server with the admission policies."""
     with api_server(control_plane) as api:
         cluster = Cluster(control_plane, api)
         yield cluster

@@ -43,7 +43,7 @@ subjects:
   - {{kind: User, apiGroup: rbac.authorization.k8s.io, name: "{CONTROLLER}"}}
   - {{kind: User, apiGroup: rbac.authorization.k8s.io, name: alice}}
 """
-"""A kind that no registry knows, and the rights of its controller."""
+"""A custom kind that the rules do not know, and the rights of its controller."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,7 +55,7 @@ def _tasks(admission: Cluster) -> None:
 
 
 def pod(name: str, **spec: Any) -> Manifest:
-    """A pod that violates no mandatory rule, with some fields changed."""
+    """Return a pod that violates no mandatory rule, with additional changes."""
     good = pod_spec()
     good["volumes"] = good["volumes"][:1]
     good["containers"][0]["volumeMounts"] = good["containers"][0]["volumeMounts"][:1]
@@ -69,7 +69,7 @@ def bad(name: str, **metadata: Any) -> Manifest:
 
 
 def reconcile(api: ApiServer) -> dict[str, str]:
-    """Create the pod of every Task, as its controller; return the denials by name."""
+    """Create the pod of every Task, as a controller would; return the denials by name."""
     denials = {}
     for task in api.get(TASKS)["items"]:
         name = task["metadata"]["name"]
@@ -78,7 +78,7 @@ def reconcile(api: ApiServer) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_controller_cannot_create_any_bad_pod_of_the_fixtures(admission: Cluster) -> None:
+def test_custom_controller_cannot_create_any_bad_pod_in_the_fixtures(admission: Cluster) -> None:
     configuration = admission.install("deny")
     mandatory = {rule.name for rule, is_mandatory, _ in configuration.rules if is_mandatory}
     expected: dict[str, set[str]] = {}
@@ -100,7 +100,7 @@ def test_a_controller_cannot_create_any_bad_pod_of_the_fixtures(admission: Clust
     denials = reconcile(admission.api.as_user(CONTROLLER))
     assert admission.api.get(PODS)["items"] == []
     named = [name for name, text in denials.items() if any(r in text for r in expected[name])]
-    assert len(named) > 50, "the API server refused the others as invalid"
+    assert len(named) > 50, "the API server rejected too many pods as invalid"
     admission.api.delete(TASKS)
 
 
@@ -110,7 +110,7 @@ def test_a_pod_without_violations_is_admitted(admission: Cluster) -> None:
     admission.api.delete(PODS)
 
 
-def test_kubernetes_controllers_cannot_create_a_bad_pod(admission: Cluster) -> None:
+def test_kubernetes_controllers_cannot_create_bad_pods(admission: Cluster) -> None:
     admission.install("audit")
     labels = {"app": "old"}
     template = {"metadata": {"labels": labels}, "spec": bad("old")["spec"]}
@@ -132,14 +132,14 @@ def test_kubernetes_controllers_cannot_create_a_bad_pod(admission: Cluster) -> N
     admission.platform.shell("kubectl delete deployment old")
 
 
-def test_an_old_pod_can_be_labelled_and_deleted(
+def test_existing_bad_pod_can_be_labeled_and_deleted(
     admission: Cluster,
 ) -> None:
     admission.install("audit")
     admission.api.create(bad("old", finalizers=["example.com/kept"]), SPACE, dry_run=False)
     admission.install("deny")
-    relabelled = admission.api.patch(f"{PODS}/old", {"metadata": {"labels": {"a": "b"}}})
-    assert relabelled.status == 200
+    relabeled = admission.api.patch(f"{PODS}/old", {"metadata": {"labels": {"a": "b"}}})
+    assert relabeled.status == 200
     changed = {"spec": {"activeDeadlineSeconds": 60}}
     assert "no-host-namespaces" in admission.api.patch(f"{PODS}/old", changed).denied
     admission.api.delete(f"{PODS}/old")
@@ -150,7 +150,7 @@ def test_an_old_pod_can_be_labelled_and_deleted(
     assert admission.api.get(PODS)["items"] == []
 
 
-def test_an_ephemeral_container_is_evaluated(admission: Cluster) -> None:
+def test_added_ephemeral_container_is_checked(admission: Cluster) -> None:
     admission.install("deny")
     admission.api.create(pod("good"), SPACE, dry_run=False)
     debugger = {"name": "debugger", "image": "busybox:1"}
@@ -160,7 +160,7 @@ def test_an_ephemeral_container_is_evaluated(admission: Cluster) -> None:
     admission.api.delete(PODS)
 
 
-def test_a_resize_is_evaluated(admission: Cluster) -> None:
+def test_resized_pod_is_checked(admission: Cluster) -> None:
     admission.install("deny")
     good = pod("good")
     admission.api.create(good, SPACE, dry_run=False)
@@ -184,7 +184,7 @@ OWNER = {
 }
 
 
-def test_an_owner_exempts_only_pods_that_its_controller_creates(
+def test_exempt_owner_only_exempts_pods_created_by_its_controller(
     admission: Cluster,
 ) -> None:
     admission.install("deny", SYSTEM)
@@ -223,13 +223,13 @@ def test_pods_of_exempt_deployments_and_cron_jobs_are_exempt(
     owner = {**OWNER, "apiVersion": version, "kind": kind, "name": name}
     owned = bad(f"{name}-x7k2p", ownerReferences=[owner])
     assert admission.api.create(owned, SPACE).status == 201
-    # Kinds of other groups have the same name, such as Volcano's Job.
+    # Kinds in other API groups have the same name, such as Volcano's Job.
     owner["apiVersion"] = "example.com/v1"
     owned = bad(f"{name}-x7k2p", ownerReferences=[owner])
     assert "no-host-namespaces" in admission.api.create(owned, SPACE).denied
 
 
-def test_an_exemption_holds_until_the_end_of_its_last_day(admission: Cluster) -> None:
+def test_exemption_is_valid_until_the_end_of_its_expiry_date(admission: Cluster) -> None:
     last = datetime.now(UTC).date()
     exemption = {"workload": f"{SPACE}/Pod/old", "rule": "no-host-namespaces", "reason": "moves"}
     exemptions = {"workloads": [{**exemption, "expires": str(last)}]}
@@ -238,12 +238,12 @@ def test_an_exemption_holds_until_the_end_of_its_last_day(admission: Cluster) ->
     assert "no-host-namespaces" in admission.api.create(bad("other"), SPACE).denied
 
 
-def test_excluded_namespaces_have_no_policies(admission: Cluster) -> None:
+def test_policies_do_not_apply_to_excluded_namespaces(admission: Cluster) -> None:
     admission.install("deny")
     assert admission.api.create(bad("agent"), "kube-system").status == 201
 
 
-def test_audit_counts_violations_and_denies_nothing(admission: Cluster) -> None:
+def test_audit_mode_counts_violations_but_denies_nothing(admission: Cluster) -> None:
     admission.install("audit")
     counter = "apiserver_validating_admission_policy_check_total"
     labels = {"policy": "gpu-platform-pods", "enforcement_action": "audit"}

@@ -1,4 +1,4 @@
-"""Rules in CEL against the same rules in Python, for every object of every fixture."""
+"""Comparison of the rules in CEL and in Python, for every object of every fixture."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.policies import fixtures
 
 
 def required(objects: list[Manifest]) -> Iterator[Manifest]:
-    """Yield the objects that pods name; without them, the API server rejects the pods."""
+    """Yield objects to which pods refer; without them, the API server rejects the pods."""
     specs = [item.get("spec") or {} for item in objects if item["kind"] == "Pod"]
     for name in {spec["priorityClassName"] for spec in specs if "priorityClassName" in spec}:
         if not name.startswith("system-"):
@@ -33,7 +33,7 @@ def required(objects: list[Manifest]) -> Iterator[Manifest]:
 
 @pytest.fixture
 def found(admission: Cluster) -> Iterator[dict[str, tuple[str, Manifest]]]:
-    """Objects of all fixtures, in a cluster with what they require."""
+    """Objects of all fixtures, in a cluster that contains the objects they require."""
     objects = fixtures.objects(SPACE)
     file = admission.platform.checkout / "required.yaml"
     file.write_text(yaml.safe_dump_all(required([item for _, item in objects.values()])))
@@ -42,7 +42,7 @@ def found(admission: Cluster) -> Iterator[dict[str, tuple[str, Manifest]]]:
     admission.platform.shell(f"kubectl delete --filename={file}")
 
 
-def test_every_object_of_every_fixture_violates_the_same_rules_as_in_python(
+def test_cel_and_python_rules_report_the_same_violations_for_every_fixture(
     admission: Cluster, found: dict[str, tuple[str, Manifest]]
 ) -> None:
     configuration = admission.install("warn")
@@ -65,7 +65,7 @@ def test_every_object_of_every_fixture_violates_the_same_rules_as_in_python(
             seen[rule] += 1
     assert differences == {}
     assert accepted > 600
-    # test_model_admission.py changes the object of the promoted models.
+    # test_model_admission.py tests this rule, because it changes the object of promoted models.
     with_cel = {rule.name for rule in RULES if rule.admission is not None}
     with_cel.remove("model-lineage-complete")
     assert with_cel == set(seen), "a rule that no fixture violates in the API server"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import parse_args
 
-from tests.cluster.environments import add_nodes, carry_over, configure_scheduler
+from tests.cluster.environments import adapt_stack_file, add_nodes, configure_scheduler
 from tests.cluster.platform import Platform, await_, copy_checkout
 from training.gang.world import World, read_world
 
@@ -20,12 +20,12 @@ RDMA = {"rdma/hca": "63"}
 
 
 class Environment:
-    """A named stack on a separate cluster, which has no nodes yet."""
+    """A named stack on a separate cluster, initially without nodes."""
 
     def __init__(self, platform: Platform, name: str) -> None:
         self.platform, self._name = platform, name
         configure_scheduler(platform, name)
-        carry_over(platform.checkout, name)
+        adapt_stack_file(platform.checkout, name)
         self._devcluster("up --simulated-nodes=0")
 
     def up(self) -> None:
@@ -66,7 +66,7 @@ def _environment(factory: pytest.TempPathFactory, name: str) -> Iterator[Environ
 
 @pytest.fixture(scope="module")
 def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
-    """The prod stack on a cluster that still lacks the fourth node of the training pool."""
+    """The prod stack on a cluster without the fourth node of the training pool."""
     with _environment(tmp_path_factory, "prod") as environment:
         add_nodes(environment.platform, range(3), TRAINING, **RDMA)
         add_nodes(environment.platform, range(10, 12), SERVING)
@@ -89,7 +89,7 @@ def _refused(pod: dict[str, Any]) -> bool:
     return conditions.get("PodScheduled") == "False"
 
 
-def test_three_free_nodes_start_no_pod_of_a_gang_of_four(prod: Environment) -> None:
+def test_no_pod_of_a_four_node_gang_starts_on_three_free_nodes(prod: Environment) -> None:
     await_(lambda: [_refused(pod) for pod in _gang(prod)] == [True] * 4, "four refusals")
     observed_until = time.monotonic() + 3
     while time.monotonic() < observed_until:
@@ -107,7 +107,7 @@ def test_replicas_wait_for_a_model_on_serving_nodes(
     assert {claim["status"]["phase"] for claim in prod.all("pvc")} == {"Bound"}
 
 
-def test_a_fourth_node_starts_the_whole_gang(
+def test_whole_gang_starts_once_a_fourth_node_is_added(
     prod: Environment,
 ) -> None:
     add_nodes(prod.platform, range(3, 4), TRAINING, **RDMA)
@@ -115,7 +115,7 @@ def test_a_fourth_node_starts_the_whole_gang(
     assert sorted(str(_node(pod)) for pod in _gang(prod)) == [f"simulated-{n}" for n in range(4)]
 
 
-def test_the_rendered_environment_gives_32_ranks_one_master(prod: Environment) -> None:
+def test_all_32_ranks_have_the_same_master_address(prod: Environment) -> None:
     worlds = [world for pod in _gang(prod) for world in _worlds(pod)]
     run = prod.outputs()["runs"]["cifar"]["name"]
     assert sorted(world.rank for world in worlds) == list(range(32))
@@ -124,7 +124,7 @@ def test_the_rendered_environment_gives_32_ranks_one_master(prod: Environment) -
 
 
 def _worlds(pod: dict[str, Any]) -> list[World]:
-    """Return the variables of each process that torchrun starts in the pod."""
+    """Return the distributed variables of each process that torchrun starts in the pod."""
     (container,) = pod["spec"]["containers"]
     env = {variable["name"]: variable.get("value", "") for variable in container["env"]}
     command = [re.sub(r"\$\((\w+)\)", lambda m: env[m[1]], part) for part in container["command"]]
@@ -144,7 +144,7 @@ def _worlds(pod: dict[str, Any]) -> list[World]:
     ]
 
 
-def test_jobs_and_model_of_staging_share_one_node(
+def test_jobs_and_model_in_staging_share_one_node(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with _environment(tmp_path_factory, "staging") as staging:

@@ -14,7 +14,7 @@ from tests.cluster.platform import Platform
 from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
 from tests.infra.test_schemas import STACKS
 
-OF_OPERATORS = {"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com"}
+OPERATOR_GROUPS = {"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com"}
 """API groups that this cluster lacks; tests/operators sends their objects to an API server."""
 
 CREATED_FIRST = ("Namespace", "Queue", "PriorityClass")
@@ -22,7 +22,7 @@ CREATED_FIRST = ("Namespace", "Queue", "PriorityClass")
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_the_api_server_accepts_the_objects_of_every_stack(
+def test_api_server_accepts_the_objects_of_every_stack(
     stack: str,
     control_plane: Platform,
     provision: Provision,  # noqa: F811
@@ -31,9 +31,9 @@ def test_the_api_server_accepts_the_objects_of_every_stack(
     values, secrets = STACKS[stack]
     plan = provision(values, tuple(secrets))
     objects = [plan.inputs(name) for name, made in plan.resources.items() if is_object(made.type)]
-    known = [each for each in objects if group(each) not in OF_OPERATORS]
+    known = [each for each in objects if group(each) not in OPERATOR_GROUPS]
     first = [each for each in known if each["kind"] in CREATED_FIRST]
-    # Prometheus' namespace, if the stack does not install it.
+    # The namespace of Prometheus is missing if the stack does not install Prometheus.
     declared = {each["metadata"]["name"] for each in first if each["kind"] == "Namespace"}
     used = {each["metadata"].get("namespace") for each in known} - {None, "default", *declared}
     kind = {"apiVersion": "v1", "kind": "Namespace"}
@@ -58,14 +58,14 @@ def test_the_api_server_accepts_the_objects_of_every_stack(
     assert len(answers) == len(rest) > 5
 
 
-def test_only_groups_of_operators_are_left_out(provision: Provision) -> None:  # noqa: F811
+def test_only_operator_api_groups_are_omitted(provision: Provision) -> None:  # noqa: F811
     values, secrets = STACKS["every key 0"]
     plan = provision(values, tuple(secrets))
     groups = {group(plan.inputs(name)) for name, r in plan.resources.items() if is_object(r.type)}
-    assert groups > OF_OPERATORS
+    assert groups > OPERATOR_GROUPS
 
 
-def test_a_pod_with_rdma_is_admitted_to_a_restricted_namespace(
+def test_rdma_pod_is_admitted_to_a_restricted_namespace(
     control_plane: Platform, tmp_path: Path
 ) -> None:
     restricted = namespace(TenancySettings(namespace="restricted", pod_security="restricted"))

@@ -1,4 +1,4 @@
-"""Simulations by real Volcano, in separate simulated clusters: docs/simulation.md."""
+"""Simulations with real Volcano in separate simulated clusters (docs/simulation.md)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def simulated(folder: Path, capsys: pytest.CaptureFixture[str], *changes: str) -
     return Answer.model_validate_json(capsys.readouterr().out)
 
 
-def test_gangs_start_in_the_gaps_and_after_the_ends_of_others(
+def test_simulated_gangs_start_in_gaps_and_when_others_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = simulated(tmp_path, capsys, "--repeat", "1")
@@ -49,7 +49,7 @@ def test_gangs_start_in_the_gaps_and_after_the_ends_of_others(
     assert any("old" in text for text in answer.assumptions)
 
 
-def test_an_urgent_job_preempts_and_the_victim_restarts(
+def test_simulated_urgent_job_preempts_a_gang_that_restarts_later(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes = ("--add", str(tmp_path / "job.yaml"), "--remove", "large")
@@ -61,7 +61,7 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     (victim,) = answer.victims
     assert (answer.simulations, victim.simulations, answer.varies) == (3, 3, False)
     assert (victim.name, victim.pods, victim.at_seconds) == ("a", 2, 0)
-    # Sixteen GPUs for the quarter of an hour since its checkpoint.
+    # Sixteen GPUs lose the quarter of an hour since the checkpoint.
     assert victim.gpu_hours == 4
     assert gangs["a"].verdict == "starts later"
     assert gangs["a"].start_seconds == 1800
@@ -73,7 +73,7 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     assert picture.read_text() == (CHECKOUT / "docs" / "simulation.svg").read_text()
 
 
-def test_gangs_of_all_queues_preempt() -> None:
+def test_simulated_gangs_in_all_queues_preempt() -> None:
     names = ["language", "speech", "vision"]
     gangs = []
     for number, name in enumerate(names):
@@ -92,7 +92,7 @@ def test_gangs_of_all_queues_preempt() -> None:
     assert not replay.unsettled
 
 
-def test_a_plan_is_simulated_next_to_the_snapshot_without_it(tmp_path: Path) -> None:
+def test_forecast_compares_the_plan_with_the_unchanged_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(dump(state(), as_yaml=True))
     urgent = plans.step("create", new=yaml.safe_load(JOB))
@@ -101,13 +101,13 @@ def test_a_plan_is_simulated_next_to_the_snapshot_without_it(tmp_path: Path) -> 
     assert answer is not None
     gangs = {gang.name: gang for gang in answer.gangs}
     assert (gangs["urgent"].verdict, gangs["urgent"].added) == ("starts at once", True)
-    # Without the plan, `a` runs on and `large` starts when it ends.
+    # Without the plan, `a` continues and `large` starts when `a` ends.
     assert (gangs["a"].start_seconds, gangs["a"].start_without_seconds) == (1800, 0)
     assert gangs["large"].start_without_seconds == 3600
     assert [finding.rule for finding in done.findings] == ["plan-preempts-nothing-of"]
 
 
-def test_added_nodes_let_the_gang_start_at_once(
+def test_simulated_gang_starts_immediately_with_added_nodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = simulated(tmp_path, capsys, "--nodes", "+2", "--horizon", "0", "--repeat", "1")

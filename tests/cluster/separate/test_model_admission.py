@@ -1,4 +1,4 @@
-"""Attempts to serve a model that is not promoted, in a real API server: none is admitted.
+"""Attempts to serve a model that is not promoted, with a real API server; none may be admitted.
 
 tests/gpu_platform/models/test_attempts.py has the attempts to promote or fetch another model.
 """
@@ -13,7 +13,7 @@ import yaml
 from kube.promoted_models import NAME, NAMESPACE, PROMOTER
 from policies.catalogue import RULES
 from tests.cluster.admission import PROMOTED, SETTINGS, SPACE, Cluster
-from tests.cluster.api_server import Answer, ApiServer, Manifest
+from tests.cluster.api_server import ApiServer, Manifest, Response
 from tests.cluster.platform import await_
 from tools.generate.policy_examples import EXAMPLES
 
@@ -28,7 +28,7 @@ ONLY = {
     **{rule.name: "disabled" for rule in RULES if rule.admission and rule.topic != "models"},
     "model-signed": SETTINGS["model-signed"],
 }
-"""Configuration without the other rules, which deny some of the attempts as well."""
+"""Configuration that disables the other rules, which would also deny some of the attempts."""
 RIGHTS = f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -50,11 +50,11 @@ metadata: {{name: promoter, namespace: {NAMESPACE}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {PROMOTER}}}
 subjects: [{{kind: User, apiGroup: rbac.authorization.k8s.io, name: promoter}}]
 """
-"""An account that deploys the services of a namespace, and one that promotes models."""
+"""Accounts that deploy the services of a namespace and that promote models."""
 
 
 def promoted() -> Manifest:
-    """A pod that serves the promoted model."""
+    """Return a pod that serves the promoted model."""
     spec = yaml.safe_load(EXAMPLES["model-signed"].good)
     for container in (*spec["initContainers"], *spec["containers"]):
         container |= {
@@ -174,7 +174,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         "model of fetch",
     ),
     "two sources": (lambda pod: fetch(pod)["command"].insert(4, UNKNOWN_URL), "model of fetch"),
-    "words in one word": (
+    "several arguments in one string": (
         lambda pod: fetch(pod).update(
             command=["python3", "-m inference.fetch oci://a.b/c /models/export"]
         ),
@@ -304,7 +304,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         lambda pod: (mounted(pod), server(pod)["volumeMounts"][0].update(mountPath="/app")),
         "volumeMounts of inference",
     ),
-    "a Secret inside of the model": (
+    "a Secret inside the model": (
         lambda pod: volume(pod, "/models/export/model.safetensors", **SECRET),
         "volumeMounts of inference",
     ),
@@ -377,7 +377,7 @@ def deployment(pod: Manifest) -> Manifest:
 
 @pytest.fixture(scope="module")
 def cluster(admission: Cluster) -> Iterator[Cluster]:
-    """The policies, which would deny the models of other files that use the same cluster."""
+    """The cluster with the model policies, removed later because they deny other tests' models."""
     admission.install("deny", ONLY)
     file = admission.platform.checkout / "rights.yaml"
     file.write_text(RIGHTS)
@@ -386,13 +386,13 @@ def cluster(admission: Cluster) -> Iterator[Cluster]:
     admission.uninstall()
 
 
-def refused(answer: Answer) -> str:
-    """Return the part of the denial that is about the model."""
+def refused(answer: Response) -> str:
+    """Return the part of the denial that concerns the model."""
     assert "model-signed: " in answer.denied, answer.body
     return answer.denied.partition("model-signed: ")[2].partition(": Inference serves only")[0]
 
 
-def test_the_promoted_model_is_served(cluster: Cluster) -> None:
+def test_promoted_model_is_admitted(cluster: Cluster) -> None:
     api = cluster.api.as_user("serving")
     volume, copied = promoted(), promoted()
     mounted(volume)
@@ -405,7 +405,7 @@ def test_the_promoted_model_is_served(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 @pytest.mark.parametrize("made", [copy.deepcopy, deployment], ids=["pod", "template"])
-def test_nothing_else_is_served(
+def test_pod_that_serves_anything_else_is_denied(
     cluster: Cluster, attempt: str, made: Callable[[Manifest], Manifest]
 ) -> None:
     change, reason = ATTEMPTS[attempt]
@@ -414,20 +414,20 @@ def test_nothing_else_is_served(
     assert reason in refused(cluster.api.as_user("serving").create(made(pod), SPACE))
 
 
-def test_a_pod_does_not_become_a_server_later(cluster: Cluster) -> None:
+def test_existing_pod_cannot_be_relabeled_as_a_server(cluster: Cluster) -> None:
     api = cluster.api.as_user("serving")
     pod = promoted()
     pod["metadata"]["labels"] = {}
     server(pod)["command"] = ["python3", "-c", "serve()"]
     try:
         assert api.create(pod, SPACE, dry_run=False).status == 201
-        labelled = api.patch(f"{PODS}/digits", {"metadata": {"labels": LABELS}})
-        assert refused(labelled) == "command of inference"
+        labeled = api.patch(f"{PODS}/digits", {"metadata": {"labels": LABELS}})
+        assert refused(labeled) == "command of inference"
     finally:
         cluster.api.delete(PODS)
 
 
-def test_a_debugger_in_a_server_is_refused(cluster: Cluster) -> None:
+def test_debug_container_in_a_server_is_denied(cluster: Cluster) -> None:
     api = cluster.api.as_user("serving")
     try:
         assert api.create(promoted(), SPACE, dry_run=False).status == 201
@@ -439,7 +439,7 @@ def test_a_debugger_in_a_server_is_refused(cluster: Cluster) -> None:
         cluster.api.delete(PODS)
 
 
-def test_the_account_of_the_services_cannot_promote(cluster: Cluster) -> None:
+def test_account_that_deploys_services_cannot_promote_models(cluster: Cluster) -> None:
     entry = {"data": {OTHER: VALUE.replace(KEY, OTHER)}}
     api = cluster.api.as_user("serving")
     assert "cannot patch resource" in api.patch(OBJECT, entry).denied
@@ -462,7 +462,7 @@ def test_promoters_cannot_add_an_entry_without_a_lineage(cluster: Cluster, entry
     assert f"model-lineage-complete: {OTHER}" in denied
 
 
-def test_a_model_is_served_from_its_promotion_until_it_is_withdrawn(cluster: Cluster) -> None:
+def test_model_is_admitted_from_its_promotion_until_its_withdrawal(cluster: Cluster) -> None:
     promoter, serving = (cluster.api.as_user(name) for name in ("promoter", "serving"))
     pod = promoted()
     model(pod, f"registry.example.com/models/digits@sha256:{OTHER}")
@@ -478,7 +478,7 @@ def admitted(serving: ApiServer, pod: Manifest, expected: bool) -> None:
     await_(lambda: (serving.create(pod, SPACE).status == 201) is expected, "the parameters")
 
 
-def test_without_the_parameter_object_no_pod_is_admitted(cluster: Cluster) -> None:
+def test_no_serving_pod_is_admitted_without_the_parameter_object(cluster: Cluster) -> None:
     api = cluster.api.as_user("serving")
     other = promoted()
     other["metadata"]["labels"] = {}

@@ -1,4 +1,4 @@
-"""A move of a stack from one cluster to another."""
+"""Moving a stack from one cluster to another."""
 
 import json
 from collections.abc import Iterator
@@ -38,10 +38,10 @@ def destination(tmp_path: Path) -> Iterator[Platform]:
 
 @pytest.mark.slow
 def test_a_stack_moves_to_another_cluster(
-    without_admission: Platform, destination: Platform, tmp_path: Path
+    cluster_without_policies: Platform, destination: Platform, tmp_path: Path
 ) -> None:
-    kubeconfig = str(both(without_admission, destination, tmp_path))
-    file = without_admission.checkout / "Pulumi.moved.yaml"
+    kubeconfig = str(both(cluster_without_policies, destination, tmp_path))
+    file = cluster_without_policies.checkout / "Pulumi.moved.yaml"
 
     def configure(**cluster: Any) -> None:
         config = {**STACK, "cluster": {"kubeconfig": kubeconfig, **cluster}}
@@ -49,14 +49,14 @@ def test_a_stack_moves_to_another_cluster(
         file.write_text(yaml.safe_dump({"config": named}))
 
     def pulumi(command: str) -> str:
-        return without_admission.shell(f"pulumi {command} --stack moved")
+        return cluster_without_policies.shell(f"pulumi {command} --stack moved")
 
     def preview() -> str:
         command = "python -m gitops preview --stack moved --out moved"
-        return without_admission.shell(f"{command} && echo none || echo status=$?")
+        return cluster_without_policies.shell(f"{command} && echo none || echo status=$?")
 
     configure(context="previous")
-    without_admission.shell("pulumi stack init moved")
+    cluster_without_policies.shell("pulumi stack init moved")
     try:
         pulumi("up --yes --skip-preview")
         configure(context="next")
@@ -70,10 +70,12 @@ def test_a_stack_moves_to_another_cluster(
         recorded = json.loads(pulumi("stack output --json"))["cluster"]
         assert recorded == {"uid": uid, "identifier": uid}
         assert names(destination) == {"moved", "claims", "queue"}
-        assert names(without_admission) == {"moved", "claims"}
+        assert names(cluster_without_policies) == {"moved", "claims"}
     finally:
         pulumi("destroy --yes --skip-preview")
-        without_admission.shell("pulumi stack rm moved --yes && kubectl delete namespace moved")
+        cluster_without_policies.shell(
+            "pulumi stack rm moved --yes && kubectl delete namespace moved"
+        )
 
 
 def both(first: Platform, second: Platform, folder: Path) -> Path:
@@ -91,7 +93,7 @@ def both(first: Platform, second: Platform, folder: Path) -> Path:
 
 
 def names(platform: Platform) -> set[str]:
-    """Return which objects of the stack a cluster has."""
+    """Return the objects of the stack that exist in a cluster."""
     commands = {
         "moved": "kubectl get namespace moved",
         "claims": "kubectl get persistentvolumeclaim checkpoints --namespace moved",

@@ -1,4 +1,4 @@
-"""The pack under `pulumi up` with a real API server: what it rejects is never created."""
+"""The policy pack under `pulumi up` with a real API server: rejected objects are not created."""
 
 import shlex
 from pathlib import Path
@@ -26,7 +26,7 @@ def run(control_plane: Platform, tmp_path: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def before(control_plane: Platform) -> dict[str, object]:
-    """The workloads of a namespace with the Deployments that patches change."""
+    """Specifications of the workloads in a namespace, with the Deployments that patches change."""
     control_plane.shell(f"kubectl create namespace {SPACE}")
     names = [item["metadata"]["name"] for item in STACK if item["kind"] == "Deployment"]
     for name in names:
@@ -45,7 +45,7 @@ def test_violations_are_neither_created_nor_patched(
     done = run("up", [manifest])
     assert done.returncode != 0
     refused = {(report.rule, *report.places) for report in done.reports}
-    assert refused & tokens.REFUSED
+    assert refused & tokens.REJECTED
     assert _specs(control_plane) == before
 
 

@@ -1,4 +1,4 @@
-"""Adoption of objects and recovery of a lost state as documented, on an API server."""
+"""Documented adoption of existing objects and recovery of a lost state, with a real API server."""
 
 import shlex
 from collections.abc import Iterator
@@ -30,21 +30,25 @@ spec: {{weight: 3}}
 
 
 @pytest.fixture
-def stack(without_admission: Platform) -> Iterator[Platform]:
+def stack(cluster_without_policies: Platform) -> Iterator[Platform]:
     """A cluster with a namespace and a queue, and a stack that declares both."""
     document = yaml.safe_dump({f"gpu-platform:{key}": value for key, value in STACK.items()})
     config = yaml.safe_load(document.replace("moved", NAME))
-    context = without_admission.shell("kubectl config current-context").strip()
+    context = cluster_without_policies.shell("kubectl config current-context").strip()
     config["gpu-platform:cluster"] = {"context": context}
-    file = without_admission.checkout / f"Pulumi.{NAME}.yaml"
+    file = cluster_without_policies.checkout / f"Pulumi.{NAME}.yaml"
     file.write_text(yaml.safe_dump({"config": config}))
-    without_admission.shell(f"kubectl create --filename=- <<< {shlex.quote(CREATED_BY_HAND)}")
-    without_admission.shell(f"pulumi stack init {NAME}")
+    cluster_without_policies.shell(
+        f"kubectl create --filename=- <<< {shlex.quote(CREATED_BY_HAND)}"
+    )
+    cluster_without_policies.shell(f"pulumi stack init {NAME}")
     try:
-        yield without_admission
+        yield cluster_without_policies
     finally:
-        without_admission.shell(f"pulumi destroy --yes --skip-preview --stack {NAME}")
-        without_admission.shell(f"pulumi stack rm {NAME} --yes && kubectl delete namespace {NAME}")
+        cluster_without_policies.shell(f"pulumi destroy --yes --skip-preview --stack {NAME}")
+        cluster_without_policies.shell(
+            f"pulumi stack rm {NAME} --yes && kubectl delete namespace {NAME}"
+        )
 
 
 def uids(platform: Platform) -> dict[str, str]:

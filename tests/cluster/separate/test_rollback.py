@@ -1,7 +1,7 @@
 """A bad canary under load is rolled back: real servers, Prometheus, API server and permissions.
 
-The load takes the place of the gateway: each request goes to a version by the weights of the route
-in the API server.
+The load replaces the gateway: it chooses a version for each request according to the weights of the
+route in the API server.
 """
 
 import asyncio
@@ -58,13 +58,13 @@ def described(prometheus: str, **canary: Any) -> Any:
 
 @dataclass
 class Cluster:
-    """A namespace of an API server, written as the stack writes it."""
+    """A namespace in an API server, whose objects are applied as the stack applies them."""
 
     platform: Platform
     folder: Path
 
     def apply(self, *manifests: dict[str, Any]) -> None:
-        """Apply as Pulumi does: on the server, and never over the fields of others."""
+        """Apply as Pulumi does: server-side, without overwriting fields of other managers."""
         file = self.folder / "objects.yaml"
         file.write_text(yaml.safe_dump_all(manifests))
         self.platform.shell(f"kubectl apply --server-side --field-manager=pulumi --filename {file}")
@@ -170,7 +170,7 @@ def rolling_back(cluster: Cluster, service: Any) -> Iterator[None]:
 
 @dataclass
 class Load(Background):
-    """Clients that call the versions by the weights of the route."""
+    """Clients that choose a version according to the weights of the route."""
 
     cluster: Cluster
     urls: dict[str, str]
@@ -262,7 +262,7 @@ def test_a_bad_canary_under_load_is_rolled_back(
         cluster.apply(*routes(again))
         await_(lambda: cluster.weights() == {"digits": 100}, "the rollback again")
         assert len(cluster.events()) == known + 1
-        # Another canary gets its share.
+        # The next canary receives its share of requests.
         better = described(url, url="s3://models/better/export", weight=10)
         cluster.apply(*routes(better))
         time.sleep(2)

@@ -1,4 +1,4 @@
-"""Rights of pipelines, and of a team's members and viewers, in a real API server."""
+"""Rights of pipelines and of a team's members and viewers, with a real API server."""
 
 import json
 import re
@@ -44,7 +44,7 @@ RUN = {
 
 @pytest.fixture(scope="module")
 def team(control_plane: Platform) -> Iterator[Platform]:
-    """An API server with the Roles of a team, in which one Secret exists."""
+    """An API server with the Roles of a team and one Secret."""
     groups = {"members": ["vision"], "viewers": ["guests"]}
     tenancy = TenancySettings.model_validate({"namespace": NAMESPACE, "groups": groups})
     file = control_plane.checkout / "team.yaml"
@@ -62,14 +62,16 @@ def as_group(group: str) -> str:
 
 
 def answers(platform: Platform, requests: Iterable[str], who: str) -> dict[str, str]:
-    """The answers of the API server to requests of a user."""
+    """Return the API server's answers (`yes` or `no`) to access reviews for a user."""
     requests = list(requests)
-    asked = "; ".join(f"kubectl auth can-i {each} {who} 2>/dev/null || true" for each in requests)
-    return dict(zip(requests, platform.shell(asked).split(), strict=True))
+    reviewed = "; ".join(
+        f"kubectl auth can-i {each} {who} 2>/dev/null || true" for each in requests
+    )
+    return dict(zip(requests, platform.shell(reviewed).split(), strict=True))
 
 
 @pytest.mark.parametrize("group", ["vision", "guests", "strangers"])
-def test_rights_are_those_of_the_table(team: Platform, group: str) -> None:
+def test_team_rights_match_the_documented_table(team: Platform, group: str) -> None:
     rows = ROW.findall((DOCS / "teams.md").read_text())
     assert len(rows) == len(TEAM_REQUESTS)
     column = {"vision": 1, "guests": 2}.get(group)
@@ -79,7 +81,7 @@ def test_rights_are_those_of_the_table(team: Platform, group: str) -> None:
 
 @pytest.fixture(scope="module")
 def pipelines(control_plane: Platform) -> Iterator[Platform]:
-    """An API server with the rights of pipelines for the stack of the page."""
+    """An API server with the documented rights of pipelines for a stack."""
     file = control_plane.checkout / "pipelines.yaml"
     file.write_text(yaml.safe_dump_all(pipeline_roles()))
     control_plane.shell(f"kubectl create namespace {STACK_NAMESPACE}; kubectl apply -f {file}")
@@ -90,7 +92,7 @@ def pipelines(control_plane: Platform) -> Iterator[Platform]:
 
 
 @pytest.mark.parametrize(("column", "group"), [(1, "previews"), (2, "updates")])
-def test_rights_of_pipelines_are_those_of_the_table(
+def test_pipeline_rights_match_the_documented_table(
     pipelines: Platform, column: int, group: str
 ) -> None:
     rows = ROW.findall((DOCS / "pull-requests.md").read_text())
@@ -100,7 +102,7 @@ def test_rights_of_pipelines_are_those_of_the_table(
     assert answers(pipelines, expected, who) == expected
 
 
-def test_dry_runs_of_previews_are_all_that_they_write(pipelines: Platform) -> None:
+def test_previews_can_only_write_dry_runs(pipelines: Platform) -> None:
     who = f"--namespace {STACK_NAMESPACE} --as ann --as-group previews"
     create = f"kubectl create deployment digits --image=registry.example.com/a:1.0 {who}"
     assert DRY_RUNS == "dry runs only"
@@ -139,5 +141,5 @@ def test_a_member_submits_suspends_and_deletes_a_run(team: Platform) -> None:
         ("strangers", "get pods"),
     ],
 )
-def test_everything_else_is_refused(team: Platform, group: str, command: str) -> None:
+def test_everything_else_is_denied(team: Platform, group: str, command: str) -> None:
     assert "Forbidden" in team.shell(f"! kubectl {command} {as_group(group)} 2>&1")

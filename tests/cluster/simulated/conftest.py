@@ -1,4 +1,4 @@
-"""A cluster with simulated nodes that the files in this directory share."""
+"""A cluster with simulated nodes, shared by the tests in this directory."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.cluster.platform import Platform
 
 @pytest.fixture(scope="session")
 def cluster(simulated: Platform) -> Platform:
-    """The platform after `make up`, which the first file may already have run."""
+    """The platform after `make up`, which an earlier module may already have run."""
     simulated.make("up")
     return simulated

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.environments import carry_over
+from tests.cluster.environments import adapt_stack_file
 from tests.cluster.platform import ROOT, Platform
 from tests.readme import Block, blocks
 
 README = blocks(ROOT / "README.md")
-# These are the other tests of this tier, and CI itself (.ci/run).
+# These commands are run by other tests of this tier, or by CI (.ci/run).
 ELSEWHERE = {"make up", "make down", "make check", "make test"}
 
 
@@ -35,25 +35,25 @@ HERE = [b for b in README if not b.own_cluster and not set(b.commands) <= ELSEWH
 
 
 @pytest.mark.parametrize("block", HERE, ids=lambda block: block.commands[-1][:40])
-def test_the_commands_for_the_embedded_cluster_work(cluster: Platform, block: Block) -> None:
+def test_readme_commands_for_the_embedded_cluster_succeed(cluster: Platform, block: Block) -> None:
     assert _type(cluster, block.script)
 
 
-def test_commands_of_the_readme_and_of_ci_are_run_by_other_tests() -> None:
+def test_other_readme_commands_are_covered_by_other_tests_and_ci() -> None:
     there = {c for b in README if b not in HERE and not b.own_cluster for c in b.commands}
     assert there == ELSEWHERE
     ci = (ROOT / ".ci" / "run").read_text().splitlines()
     assert {"make check &", "make test"} <= set(ci)
 
 
-def test_the_commands_for_an_existing_cluster_work(cluster: Platform, tmp_path: Path) -> None:
+def test_readme_commands_for_an_existing_cluster_succeed(cluster: Platform, tmp_path: Path) -> None:
     install, update = (block for block in README if block.own_cluster)
     pip = [command for command in install.commands if ".venv" in command]
     shutil.copy(ROOT / "requirements.txt", tmp_path)
     _type(cluster, "\n".join(pip), tmp_path)
     assert not list((tmp_path / ".venv").rglob("torch"))
-    carry_over(cluster.checkout, "prod")
-    # The embedded cluster's Pulumi backend takes the place of `pulumi login`.
+    adapt_stack_file(cluster.checkout, "prod")
+    # The Pulumi backend of the embedded cluster replaces `pulumi login`.
     first = [command for command in install.commands if command.startswith("pulumi stack")]
     preview, change = update.commands
     environment = 'eval "$(make --no-print-directory env)"'

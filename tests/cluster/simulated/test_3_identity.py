@@ -1,4 +1,4 @@
-"""The stack recognizes its cluster, whatever the kubeconfig calls it."""
+"""The stack recognizes its cluster, regardless of its name in the kubeconfig."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def updated_configuration(cluster: Platform) -> Any:
     cluster.make("up")
 
 
-def test_a_renamed_context_replaces_nothing(cluster: Platform, configuration: Any) -> None:
+def test_renamed_context_does_not_replace_any_object(cluster: Platform, configuration: Any) -> None:
     copy = cluster.state / "renamed.kubeconfig"
     context = f"gpu-platform-{cluster.nodes}"
     cluster.shell(
@@ -72,8 +72,8 @@ exec python -m gitops preview --stack {stack} --out preview
 OPERATOR = ROOT / "gitops" / "operator" / "stacks.yaml"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a service account's files, which needs root")
-def test_a_pod_updates_its_own_cluster_with_its_account(
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a service account's files requires root")
+def test_pod_updates_its_own_cluster_with_its_service_account(
     cluster: Platform, updated_configuration: Any
 ) -> None:
     cluster.shell(
@@ -83,7 +83,7 @@ def test_a_pod_updates_its_own_cluster_with_its_account(
     )
     config = yaml.safe_load(cluster.shell("kubectl config view --raw --minify --flatten"))
     server = urlsplit(config["clusters"][0]["cluster"]["server"])
-    # What the Pulumi Kubernetes Operator writes into the configuration of each stack.
+    # The Pulumi Kubernetes Operator writes this into the configuration of each stack.
     (setting,) = {
         each["spec"]["config"][SETTING] for each in yaml.safe_load_all(OPERATOR.read_text())
     }
@@ -115,7 +115,9 @@ def test_a_pod_updates_its_own_cluster_with_its_account(
     assert [report["counts"][name] for name in ("create", "replace", "delete")] == [0, 0, 0]
 
 
-def test_a_stack_of_another_cluster_is_refused(cluster: Platform, configuration: Any) -> None:
+def test_update_of_a_stack_from_another_cluster_is_rejected(
+    cluster: Platform, configuration: Any
+) -> None:
     stack = f"--stack {cluster.stack}"
     original, copy = cluster.state / "original.json", cluster.state / "moved.json"
     cluster.shell(f"pulumi stack export {stack} --file {original}")

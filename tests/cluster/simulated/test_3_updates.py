@@ -57,7 +57,7 @@ def uids(jobs: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {key: job["metadata"]["uid"] for key, job in jobs.items()}
 
 
-def test_an_existing_job_is_updated_again_and_again(changed: Platform) -> None:
+def test_existing_job_can_be_updated_repeatedly(changed: Platform) -> None:
     first = update(changed, "first")
     for site, state in (("second", "suspended"), ("third", "running"), ("fourth", "suspended")):
         jobs = update(changed, site, state)
@@ -66,7 +66,7 @@ def test_an_existing_job_is_updated_again_and_again(changed: Platform) -> None:
         assert jobs["sweep"]["spec"]["suspend"] is (state == "suspended")
 
 
-def test_a_job_of_an_earlier_release_without_task_retries_is_updated(changed: Platform) -> None:
+def test_job_from_an_earlier_release_without_task_retries_can_be_updated(changed: Platform) -> None:
     file = changed.checkout / "infra" / "kinds" / "volcano.py"
     release = file.read_text()
     earlier = release.replace('{**task, "maxRetry": _TASK_RETRIES}', "task")
@@ -80,7 +80,7 @@ def test_a_job_of_an_earlier_release_without_task_retries_is_updated(changed: Pl
     assert jobs["digits"]["metadata"]["labels"][LABEL] == "later"
 
 
-def test_a_queue_that_no_controllers_open_fails_the_update_and_a_retry_trains(
+def test_unopened_queue_fails_the_update_and_a_retry_trains(
     changed: Platform,
 ) -> None:
     file = changed.checkout / "infra" / "volcano.py"
@@ -95,15 +95,15 @@ def test_a_queue_that_no_controllers_open_fails_the_update_and_a_retry_trains(
         output = changed.shell(f"! pulumi up --stack {changed.stack} --yes --skip-preview 2>&1")
     finally:
         controllers.resume()
-    # The first time, Pulumi's provider waits for a condition; later, it waits for a state.
+    # On the first attempt, Pulumi's provider waits for a condition; later, it waits for a state.
     waits = ("timed out waiting for the condition", "'late' timed out waiting to be Ready")
     assert any(text in output for text in waits), output
-    # The failed update created no job, so this run does not count as one whose job was deleted.
+    # The failed update created no job, so this run is not treated as one whose job was deleted.
     changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview")
     assert "Volcano's controllers have not opened the queue" in output
 
 
-def test_a_queue_waits_for_a_webhook_that_starts(changed: Platform) -> None:
+def test_queue_creation_waits_for_a_webhook_that_is_starting(changed: Platform) -> None:
     changed.edit(lambda config: config["gpu-platform:volcano"]["queues"].update(early={}))
     webhook = changed.process("vc-webhook-manager")
     webhook.suspend()
@@ -128,7 +128,7 @@ def refreshed(cluster: Platform) -> None:
     cluster.shell(f"pulumi refresh --stack {cluster.stack} --yes --skip-preview")
 
 
-def test_a_finished_run_whose_job_is_deleted_does_not_train_again(changed: Platform) -> None:
+def test_finished_run_is_not_repeated_after_its_job_is_deleted(changed: Platform) -> None:
     update(changed, "before")
     runs = [changed.run_name(key) for key in JOBS]
     jobs = [f"{kind}/{run}" for kind, run in zip(JOBS.values(), runs, strict=True)]

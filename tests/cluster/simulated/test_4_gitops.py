@@ -1,4 +1,4 @@
-"""On a real API server: a scripted pull request, drift, and updates that are killed."""
+"""GitOps with a real API server: a scripted pull request, drift, and killed updates."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 from tests.cluster import interrupted
 from tests.cluster.platform import Platform, await_
 
-# Each takes three updates; `KILLS=10` kills at more moments.
+# Each kill requires three updates; `KILLS=10` kills at more points.
 KILLS = int(os.environ.get("KILLS", "3"))
 SEED = 20261121
 
@@ -45,13 +45,13 @@ def restored(cluster: Platform) -> Iterator[None]:
     cluster.stack_file.write_text(configuration)
 
 
-def test_the_base_is_applied_and_nothing_changes(cluster: Platform) -> None:
+def test_preview_of_the_applied_base_shows_no_changes(cluster: Platform) -> None:
     found = preview(cluster)
     assert found.status == 0, found.comment
     assert found.report["counts"]["same"] > 20
 
 
-def test_manual_edits_are_drift_and_an_update_repairs_them(
+def test_manual_edits_are_reported_as_drift_and_repaired_by_an_update(
     cluster: Platform,
 ) -> None:
     patch = json.dumps({"spec": {"weight": 7}})
@@ -71,7 +71,7 @@ def test_manual_edits_are_drift_and_an_update_repairs_them(
 
 
 def proposed(config: dict[str, Any]) -> None:
-    """Four more GPUs, a claim on another volume, an image from a registry that is not allowed."""
+    """Add four GPUs, move a claim to another volume and use an image from a forbidden registry."""
     config["gpu-platform:training"]["jobs"]["sweep"]["nodes"] = 3
     storage = config["gpu-platform:storage"]
     storage["volumes"]["shared-other"] = dict(storage["volumes"]["shared-checkpoints"])
@@ -85,7 +85,7 @@ def same_name(config: dict[str, Any]) -> None:
     del config["gpu-platform:storage"]["claims"]["checkpoints"]["name"]
 
 
-def test_a_retained_claim_blocks_its_replacement_and_the_report_says_so(
+def test_report_explains_that_a_retained_claim_blocks_its_replacement(
     cluster: Platform,
 ) -> None:
     configuration = cluster.stack_file.read_text()
@@ -98,7 +98,7 @@ def test_a_retained_claim_blocks_its_replacement_and_the_report_says_so(
     assert found.report["gpus"] == []
 
 
-def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> None:
+def test_pull_request_comment_contains_each_fact(cluster: Platform) -> None:
     cluster.edit(proposed)
     found = preview(cluster)
     assert found.status == 3, found.comment
@@ -106,7 +106,7 @@ def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> 
         "blocked by 1 violation",
         "- Claim `checkpoints` is replaced, because `metadata.name`, `spec.volumeName` cannot be",
         "Pods use the new claim `checkpoints-2`",
-        # kwok's pods succeed at once, before the state is refreshed.
+        # kwok's pods succeed immediately, before the state is refreshed.
         "leaves the stack and stays in the cluster. It had already succeeded when the state was",
         "| `research` | `simulated` | 24 | 28 | +4 |",
         "| queue research | `nvidia.com/gpu` | 28 | 32 | 4 |",
@@ -117,7 +117,7 @@ def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> 
     assert preview(cluster) == found
 
 
-def test_a_preview_changes_nothing(cluster: Platform) -> None:
+def test_preview_changes_nothing_in_the_cluster(cluster: Platform) -> None:
     claims = cluster.kubectl("get", "persistentvolumeclaims", "-n", "ml-simulated")["items"]
     assert [claim["spec"]["volumeName"] for claim in claims] == ["shared-checkpoints"]
 
@@ -128,7 +128,7 @@ def small(cluster: Platform) -> interrupted.Stack:
     return interrupted.new_stack(cluster)
 
 
-def test_an_update_killed_at_any_moment_is_completed_by_the_next(
+def test_killed_update_is_completed_by_the_next_update(
     small: interrupted.Stack,
 ) -> None:
     small.update()

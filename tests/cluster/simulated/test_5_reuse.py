@@ -1,4 +1,4 @@
-"""The examples on simulated nodes under real Volcano, by the commands of their READMEs."""
+"""The examples on simulated nodes under real Volcano, with the commands in their READMEs."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ UPDATE = {"pulumi up": "pulumi up --yes --skip-preview"}
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the package, in place of the READMEs' first commands."""
+    """An environment with the package, which replaces the READMEs' first commands."""
     return packaged.environment(tmp_path_factory.mktemp("installed"))
 
 
@@ -47,9 +47,7 @@ def placed(cluster: Platform, run: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_teams_own_stack_runs_in_the_platforms_queue_and_on_its_claim(
-    cluster: Platform, installed: Path
-) -> None:
+def test_team_stack_uses_the_platforms_queue_and_claim(cluster: Platform, installed: Path) -> None:
     platform = cluster.outputs()
     program = cluster.checkout / "examples" / "team-stack" / "__main__.py"
     assert len(program.read_text().splitlines()) < 30
@@ -68,7 +66,7 @@ def test_a_teams_own_stack_runs_in_the_platforms_queue_and_on_its_claim(
         assert platform["claims"]["checkpoints"] in [v.get("claimName") for v in volumes]
 
 
-def test_the_commands_of_the_reuse_page_show_the_outputs(cluster: Platform) -> None:
+def test_commands_on_the_reuse_page_show_the_outputs(cluster: Platform) -> None:
     (commands,) = (block for block in blocks(ROOT / "docs" / "reuse.md") if not block.own_cluster)
     shown = cluster.shell(commands.script.replace("--stack dev", "--stack simulated"))
     assert "nodeSelector" in shown
@@ -76,13 +74,13 @@ def test_the_commands_of_the_reuse_page_show_the_outputs(cluster: Platform) -> N
 
 
 def workloads(cluster: Platform) -> list[str]:
-    """Return everything in the cluster that installs something."""
+    """Return the workloads in the cluster that install components."""
     kinds = "daemonsets,deployments,statefulsets,runtimeclasses,customresourcedefinitions"
     found = cluster.kubectl("get", kinds, "--all-namespaces")["items"]
     return sorted(f"{made['kind']} {made['metadata']['name']}" for made in found)
 
 
-def test_nothing_is_installed_twice_where_the_cluster_has_volcano_and_its_gpus(
+def test_existing_volcano_and_device_plugin_are_not_installed_again(
     cluster: Platform, installed: Path
 ) -> None:
     before = workloads(cluster)

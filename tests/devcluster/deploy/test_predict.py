@@ -48,7 +48,7 @@ class Server(ThreadingHTTPServer):
     not_ready = 0
     protected = False
     status = 200
-    asked: Any = None
+    last_request: Any = None
 
     @property
     def url(self) -> str:
@@ -61,11 +61,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.server.not_ready > 0:
             self.server.not_ready -= 1
-            self._say(503, {"error": "the export does not exist yet"})
+            self._respond(503, {"error": "the export does not exist yet"})
         elif self.server.protected:
-            self._say(401, {"error": "API key required"})
+            self._respond(401, {"error": "API key required"})
         else:
-            self._say(200, model_metadata(served(self.server.manifest)))
+            self._respond(200, model_metadata(served(self.server.manifest)))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -73,13 +73,13 @@ class Handler(BaseHTTPRequestHandler):
         try:
             request = v2_json.read_request(body, model)
         except InputError as error:
-            self._say(400, {"error": str(error)})
+            self._respond(400, {"error": str(error)})
             return
-        self.server.asked = request
+        self.server.last_request = request
         answer = Answer({"class": np.array([self.server.answer])}, model, 0.0, 0.0, 1)
-        self._say(self.server.status, json.loads(v2_json.write_answer(request, answer)[0]))
+        self._respond(self.server.status, json.loads(v2_json.write_answer(request, answer)[0]))
 
-    def _say(self, status: int, document: dict[str, Any]) -> None:
+    def _respond(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -92,14 +92,14 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # must not be used
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # The proxy must not be used.
     with Server(("127.0.0.1", 0), Handler) as found:
         threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
         yield found
         found.shutdown()
 
 
-def test_the_url_is_the_services_address_in_the_cluster(install: Install) -> None:
+def test_url_is_the_cluster_address_of_the_service(install: Install) -> None:
     found = {"spec": {"clusterIP": "10.250.128.77", "ports": [{"port": 8080}]}}
     kubectl = install(
         "kubectl", f"[ \"$*\" = 'get service digits -n ml -o json' ] && echo '{json.dumps(found)}'"
@@ -107,13 +107,13 @@ def test_the_url_is_the_services_address_in_the_cluster(install: Install) -> Non
     assert predict.service_url([str(kubectl)], SERVICE) == "http://10.250.128.77:8080"
 
 
-def test_a_missing_service_is_named(install: Install) -> None:
+def test_missing_service_is_reported(install: Install) -> None:
     kubectl = install("kubectl", 'echo "Error from server (NotFound)" >&2; exit 1')
     with pytest.raises(DevclusterError, match=r"service digits in ml: Error from server"):
         predict.service_url([str(kubectl)], SERVICE)
 
 
-def test_a_server_is_waited_for_until_it_serves_the_model(server: Server) -> None:
+def test_server_is_awaited_until_it_serves_the_model(server: Server) -> None:
     server.not_ready = 1
     reported: list[str] = []
     metadata = predict.wait_ready(server.url, "digits", "digits-1", reported.append)
@@ -133,14 +133,14 @@ def test_a_model_of_an_earlier_run_is_not_accepted(server: Server) -> None:
     assert reported == ["still serving digits-0"]
 
 
-def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server) -> None:
+def test_run_that_only_the_server_knows_is_awaited(server: Server) -> None:
     server.not_ready = 1
     metadata = predict.wait_ready(server.url, "digits", None, lambda _: None)
     assert predict.served_run(metadata) == MANIFEST.run
     assert predict.served_digest(metadata) == MANIFEST.weights.sha256
 
 
-def test_an_unreachable_server_is_reported_with_its_last_answer(
+def test_unreachable_server_is_reported_with_the_last_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(predict, "READY_TIMEOUT", 0.1)
@@ -156,11 +156,11 @@ def test_a_held_out_digit_is_sent_in_the_models_shape(
     metadata = model_metadata(served(server.manifest))
     predict.predict(server.url, "digits", metadata)
     images, _ = held_out_digits((shape[0], shape[1], shape[2]))
-    np.testing.assert_array_equal(server.asked.inputs["images"], images[:1])
+    np.testing.assert_array_equal(server.last_request.inputs["images"], images[:1])
 
 
 @pytest.mark.parametrize("off", [0, 1])
-def test_an_answer_is_compared_with_the_label(server: Server, off: int) -> None:
+def test_prediction_is_compared_with_the_label(server: Server, off: int) -> None:
     _, labels = held_out_digits()
     server.answer = (int(labels[0]) + off) % 10
     metadata = model_metadata(served(MANIFEST))
@@ -169,7 +169,7 @@ def test_an_answer_is_compared_with_the_label(server: Server, off: int) -> None:
     assert prediction.correct is (off == 0)
 
 
-def test_a_model_without_classes_of_images_gets_no_sample() -> None:
+def test_no_sample_is_sent_to_a_model_that_does_not_classify_images() -> None:
     texts = {"inputs": [{"shape": [-1, 32]}], "outputs": [{"name": "class"}]}
     features = {"inputs": [{"shape": [-1, 1, 8, 8]}], "outputs": [{"name": "embedding"}]}
     for metadata in (texts, features):
@@ -178,7 +178,9 @@ def test_a_model_without_classes_of_images_gets_no_sample() -> None:
 
 
 @pytest.mark.parametrize("classes", [("china", "flower"), FASHION_CLASSES], ids=len)
-def test_a_model_of_other_images_gets_no_digit(classes: tuple[str, ...], server: Server) -> None:
+def test_no_digit_is_sent_to_a_model_for_other_images(
+    classes: tuple[str, ...], server: Server
+) -> None:
     manifest = MANIFEST.model_copy(update={"classes": classes, "outputs": len(classes)})
     with pytest.raises(NoPredictionError, match="does not classify digits"):
         predict.predict(server.url, "photos", model_metadata(served(manifest)))
@@ -197,18 +199,18 @@ def test_a_server_that_requires_a_key_is_not_an_error(server: Server) -> None:
         ({"runtime": "torch", "url": "https://digits"}, "the server requires TLS"),
     ],
 )
-def test_only_the_built_in_server_without_tls_is_called(
+def test_no_prediction_is_requested_from_other_runtimes_or_over_tls(
     service: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(NoPredictionError, match=reason):
-        predict.check_callable(service)
+        predict.check_supported(service)
 
 
-def test_a_service_of_another_runtime_is_ready_with_its_first_pod(
+def test_service_with_another_runtime_is_ready_once_its_first_pod_is(
     install: Install, tmp_path: Path
 ) -> None:
     (tmp_path / "answer").write_text('{"items": [{"endpoints": null}]}')
-    kubectl = install("kubectl", f"echo $* > {tmp_path}/asked; cat {tmp_path}/answer")
+    kubectl = install("kubectl", f"echo $* > {tmp_path}/arguments; cat {tmp_path}/answer")
     reports: list[str] = []
 
     def report(line: str) -> None:
@@ -218,7 +220,7 @@ def test_a_service_of_another_runtime_is_ready_with_its_first_pod(
 
     predict.wait_endpoint([str(kubectl)], SERVICE, report)
     assert reports == ["0 of 0 pods are ready", "0 of 2 pods are ready"]
-    assert "--selector=kubernetes.io/service-name=digits" in (tmp_path / "asked").read_text()
+    assert "--selector=kubernetes.io/service-name=digits" in (tmp_path / "arguments").read_text()
 
 
 def test_a_service_without_a_ready_pod_is_an_error(

@@ -1,4 +1,4 @@
-"""Recovery from a killed update, through stand-ins for `pulumi` and `kubectl`."""
+"""Recovery from a killed update, with fakes for `pulumi` and `kubectl`."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,7 @@ from devcluster.deploy.stack import Stack
 from devcluster.paths import Layout
 from tests.devcluster.programs import Install
 
-NOTES_ARGUMENTS = (
-    'echo "$(basename "$0") $*" >> "$FAKE_CLI/calls"\ncat "$FAKE_CLI/out" 2>/dev/null\n'
-)
+FAKE_PROGRAM = 'echo "$(basename "$0") $*" >> "$FAKE_CLI/calls"\ncat "$FAKE_CLI/out" 2>/dev/null\n'
 
 
 def creating(kind: str, **inputs: str) -> dict[str, Any]:
@@ -30,7 +28,7 @@ def fake_cli(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) 
     folder.mkdir()
     monkeypatch.setenv("FAKE_CLI", str(folder))
     for name in ("pulumi", "kubectl"):
-        install(name, NOTES_ARGUMENTS)
+        install(name, FAKE_PROGRAM)
     return folder
 
 
@@ -39,29 +37,27 @@ def state(fake_cli: Path, *pending: dict[str, Any]) -> None:
     (fake_cli / "out").write_text(json.dumps(document))
 
 
-def test_a_release_that_was_being_installed_is_found_by_name_and_namespace() -> None:
+def test_interrupted_release_installation_is_found_by_name_and_namespace() -> None:
     assert list(interrupted_releases([POD, RELEASE])) == [
         Release("volcano-system", "owner=helm,name=volcano")
     ]
 
 
-def test_a_release_that_was_being_upgraded_keeps_its_earlier_revisions() -> None:
+def test_interrupted_release_upgrade_keeps_earlier_revisions() -> None:
     assert list(interrupted_releases([{**RELEASE, "type": "updating"}])) == [
         Release("volcano-system", "owner=helm,name=volcano,status=pending-upgrade")
     ]
 
 
-def test_a_release_that_was_being_deleted_is_left_to_helm() -> None:
+def test_interrupted_release_deletion_is_left_to_helm() -> None:
     assert list(interrupted_releases([{**RELEASE, "type": "deleting"}])) == []
 
 
-def test_a_release_without_a_name_holds_none() -> None:
+def test_interrupted_release_without_a_name_is_ignored() -> None:
     assert list(interrupted_releases([creating("kubernetes:helm.sh/v3:Release")])) == []
 
 
-def test_a_stack_after_a_complete_update_has_no_pending_operations(
-    layout: Layout, fake_cli: Path
-) -> None:
+def test_complete_update_leaves_no_pending_operations(layout: Layout, fake_cli: Path) -> None:
     state(fake_cli)
     assert Stack("dev", layout, {}).pending_operations() == []
     assert (fake_cli / "calls").read_text().splitlines() == [

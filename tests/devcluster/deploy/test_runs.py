@@ -1,4 +1,4 @@
-"""Waiting for runs. A program replaces kubectl and answers its requests."""
+"""Waiting for runs, with a fake kubectl."""
 
 import json
 from collections.abc import Callable
@@ -103,7 +103,7 @@ def kubeflow(kind: str, run: str, condition: str) -> dict[str, Any]:
     return batch_job(run, condition) | {"apiVersion": f"{group}/v1", "kind": kind}
 
 
-def test_a_run_is_read_from_the_stacks_output() -> None:
+def test_run_is_parsed_from_the_stack_output() -> None:
     output = {"name": "digits-1", "kind": "volcano", "namespace": "ml", "queue": "research"}
     assert Run.of("digits", {**output, "nodes": 2, "gpusPerNode": 1}) == DIGITS
 
@@ -120,7 +120,7 @@ def test_a_run_is_read_from_the_stacks_output() -> None:
     ],
     ids=lambda job: f"{job['apiVersion']}/{job['kind']}",
 )
-def test_a_run_of_every_kind_ends(world: World, job: dict[str, Any]) -> None:
+def test_completed_run_of_every_kind_is_recognized(world: World, job: dict[str, Any]) -> None:
     world.has(job)
     assert world.wait().state is State.SUCCEEDED
 
@@ -137,7 +137,7 @@ def test_a_run_of_every_kind_ends(world: World, job: dict[str, Any]) -> None:
     ],
     ids=lambda job: f"{job['apiVersion']}/{job['kind']}",
 )
-def test_a_run_of_every_kind_fails(world: World, job: dict[str, Any]) -> None:
+def test_failed_run_of_every_kind_is_reported(world: World, job: dict[str, Any]) -> None:
     world.has(job)
     assert world.status().state is State.FAILED
     with pytest.raises(DevclusterError, match="the run digits-1 has failed"):
@@ -145,7 +145,7 @@ def test_a_run_of_every_kind_fails(world: World, job: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
-def test_an_admission_that_volcanos_controllers_missed_is_repeated(
+def test_admission_missed_by_volcanos_controllers_is_repeated(
     world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
 ) -> None:
     monkeypatch.setattr(runs, "REPAIR_DELAY_SECONDS", 0.05)
@@ -159,11 +159,11 @@ def test_an_admission_that_volcanos_controllers_missed_is_repeated(
 
 
 @pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
-def test_a_run_whose_failed_pod_volcano_has_missed_is_restarted(
+def test_run_is_restarted_if_volcano_missed_its_failed_pod(
     world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
 ) -> None:
     monkeypatch.setattr(runs, "REPAIR_DELAY_SECONDS", 0.05)
-    gang = group("digits-1", "Running", least=2)
+    gang = group("digits-1", "Running", min_member=2)
     job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "digits-1"}
     gang["metadata"] = gang["metadata"] | {"ownerReferences": [job]}
     pods = pod("digits-1", 0, "Failed"), pod("digits-1", 1, "Pending")
@@ -173,8 +173,8 @@ def test_a_run_whose_failed_pod_volcano_has_missed_is_restarted(
     assert world.patches() == ["pods digits-1-worker-0 --namespace=ml"]
 
 
-def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World) -> None:
-    # Volcano restarts an aborted job on ResumeJob, so waiting for its end would not end.
+def test_waiting_reports_an_aborted_run_as_suspended(world: World) -> None:
+    # Volcano restarts an aborted job only on ResumeJob, so waiting for its end would never return.
     world.has(volcano_job("digits-1", "Aborted"), group("digits-1"))
     assert world.status().state is State.SUSPENDED
     resume = "`python -m gpu_platform resume digits-1 --namespace ml` resumes it"
@@ -185,13 +185,15 @@ def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World) -> 
 @pytest.mark.parametrize(
     ("phase", "state"), [("Running", State.RUNNING), ("Aborted", State.SUSPENDED)]
 )
-def test_a_notebook_has_no_end_to_wait_for(world: World, phase: str, state: State) -> None:
+def test_waiting_for_a_notebook_returns_its_current_state(
+    world: World, phase: str, state: State
+) -> None:
     world.has(volcano_job("digits-1", phase), group("digits-1"), pod("digits-1"))
     assert world.wait(replace(DIGITS, kind="notebook")).state is state
 
 
 def sweep(**summary: Any) -> dict[str, Any]:
-    """A template of trials, in which the controller has written a summary."""
+    """A trial template to which the controller has added a summary."""
     bounds = {"objective": {"goal": "maximize", "metric": "accuracy"}, "problem": ""}
     bounds |= {"chosen": 1, "maximum_trials": 4, "gpu_hours": 1, "maximum_gpu_hours": 2}
     bounds |= {"maximum_epochs": 9, "trials": [], **summary}
@@ -201,7 +203,7 @@ def sweep(**summary: Any) -> dict[str, Any]:
     return {"kind": TEMPLATE.kind, "metadata": metadata}
 
 
-def test_the_winner_of_a_sweep_is_waited_for(world: World) -> None:
+def test_waiting_for_a_sweep_returns_its_winner(world: World) -> None:
     kubectl = world.answers([sweep(state="running")], [sweep(state="complete", winner="digits-1")])
     assert wait_for_sweep(kubectl, "ml", "digits", world.reports.append) == "digits-1"
     assert world.reports[0].startswith("digits: running, 1 of 4 trials, 1 of 2 GPU-hours")
@@ -223,14 +225,14 @@ def test_a_sweep_without_a_finished_trial_has_no_winner(world: World) -> None:
         wait_for_sweep(kubectl, "ml", "digits", world.reports.append)
 
 
-def test_a_run_that_its_settings_suspend_is_not_waited_for(world: World) -> None:
+def test_run_suspended_by_its_settings_is_not_awaited(world: World) -> None:
     world.has(batch_job("digits-1", "Suspended"))
     with pytest.raises(DevclusterError, match="is suspended: `suspend: false` resumes it"):
         world.wait()
 
 
-def test_a_run_with_steps_is_waited_for_until_its_last_step_has_ended(world: World) -> None:
-    waits = group("digits-1-1-evaluate", "Inqueue", least=1)
+def test_run_with_steps_is_awaited_until_its_last_step_has_ended(world: World) -> None:
+    waits = group("digits-1-1-evaluate", "Inqueue", min_member=1)
     waits["metadata"]["ownerReferences"] = [{"name": "digits-1-1-evaluate"}]
     world.has(
         job_flow("digits-1", "Running", train="Completed", evaluate="Pending"),
@@ -248,7 +250,7 @@ def test_a_run_with_steps_is_waited_for_until_its_last_step_has_ended(world: Wor
     assert last == "succeeded"
 
 
-def test_what_a_launcher_passed_on_is_the_result(world: World) -> None:
+def test_result_is_read_from_the_launchers_log(world: World) -> None:
     launcher = pod("digits-1", 0, "Succeeded")
     launcher["metadata"]["name"] = "digits-1-launcher-0"
     world.has(volcano_job("digits-1", "Completed"), launcher)
@@ -256,16 +258,16 @@ def test_what_a_launcher_passed_on_is_the_result(world: World) -> None:
     assert result(world.status().progress) == "accuracy 97.00% in 12.5 s"
 
 
-def test_a_waiting_run_is_described_with_its_reasons(world: World) -> None:
+def test_description_of_a_waiting_run_includes_the_reason(world: World) -> None:
     waits = pod("digits-1", phase="Pending")
     waits["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are unavailable"}
     ]
-    world.has(volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", least=2), waits)
+    world.has(volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", min_member=2), waits)
     assert describe(world.status()) == "waiting: Volcano: 0/1 nodes are unavailable"
 
 
-def test_a_running_run_is_described_with_the_progress_of_its_first_pod(world: World) -> None:
+def test_description_of_a_running_run_includes_the_progress_of_its_first_pod(world: World) -> None:
     master = pod("digits-1")
     master["metadata"]["name"] = "digits-1-master-0"
     world.has(volcano_job("digits-1", "Running"), pod("digits-1"), master)
@@ -282,7 +284,7 @@ def test_the_result_of_a_custom_program_is_empty(world: World) -> None:
     assert describe(world.status()) == "succeeded"
 
 
-def test_waiting_ends_with_the_run(world: World) -> None:
+def test_waiting_ends_when_the_run_does(world: World) -> None:
     world.has(volcano_job("digits-1", "Running"), pod("digits-1"))
     world.has_later(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
     world.log("digits-1-worker-0", FINISHED)
@@ -290,7 +292,7 @@ def test_waiting_ends_with_the_run(world: World) -> None:
     assert world.reports == ["running", "succeeded"]
 
 
-def test_a_failed_run_is_reported_with_the_last_lines_of_every_pod(world: World) -> None:
+def test_failed_run_is_reported_with_the_last_log_line_of_every_pod(world: World) -> None:
     pods = [pod("digits-1", number, "Failed") for number in range(2)]
     world.has(volcano_job("digits-1", "Failed"), *pods)
     world.log("digits-1-worker-0", "no data")
@@ -304,7 +306,7 @@ def test_a_failed_run_is_reported_with_the_last_lines_of_every_pod(world: World)
     ]
 
 
-def test_a_failed_run_without_pods_is_reported_with_the_reason_of_its_job(world: World) -> None:
+def test_failed_run_without_pods_is_reported_with_the_jobs_reason(world: World) -> None:
     job = volcano_job("digits-1", "Failed", retryCount=3)
     job["spec"]["maxRetry"] = 3
     world.has(job)
@@ -314,14 +316,14 @@ def test_a_failed_run_without_pods_is_reported_with_the_reason_of_its_job(world:
         world.wait()
 
 
-def test_a_run_that_was_removed_is_not_waited_for(world: World) -> None:
+def test_waiting_fails_if_the_run_was_removed(world: World) -> None:
     world.has(volcano_job("other", "Running"))
     with pytest.raises(DevclusterError, match="digits-1 no longer exists in ml"):
         world.wait()
 
 
 @pytest.mark.parametrize("function", [wait, wait_scheduled, wait_for_sweep])
-def test_a_briefly_unreachable_cluster_is_awaited(
+def test_waiting_survives_a_brief_api_server_outage(
     world: World, function: Callable[..., object]
 ) -> None:
     world.has(volcano_job("digits-1", "Completed"), pod("digits-1"), pod("digits-1", 1))
@@ -340,7 +342,7 @@ def test_a_briefly_unreachable_cluster_is_awaited(
     assert len(world.reports) == 2
 
 
-def test_waiting_ends_if_the_cluster_stays_silent(
+def test_waiting_fails_after_a_long_api_server_outage(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "OUTAGE_SECONDS", 0.05)
@@ -356,7 +358,7 @@ def test_a_gang_is_scheduled_when_every_pod_has_a_node(world: World) -> None:
     assert world.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
-def test_the_pods_of_steps_do_not_count_for_the_gang(world: World) -> None:
+def test_pods_of_steps_are_not_counted_as_part_of_the_gang(world: World) -> None:
     step = pod("digits-1", 2, "Succeeded")
     step["metadata"]["labels"] |= {"volcano.sh/task-spec": "step"}
     world.has(step, pod("digits-1"))
@@ -365,9 +367,9 @@ def test_the_pods_of_steps_do_not_count_for_the_gang(world: World) -> None:
     assert world.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
-def test_a_gang_that_is_not_scheduled_is_reported_with_the_reasons(world: World) -> None:
+def test_unscheduled_gang_is_reported_with_the_reasons(world: World) -> None:
     pods = [pod("digits-1", number, "Pending") for number in range(2)]
-    job, gang = volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", least=2)
+    job, gang = volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", min_member=2)
     put(world.folder, [job, gang, *pods, node(gpus=2), queue()])
     reason = f"was not scheduled within 0 s: requests 4 {GPU}, but the cluster has only 2"
     with pytest.raises(DevclusterError, match=reason):

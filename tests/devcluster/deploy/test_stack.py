@@ -1,4 +1,4 @@
-"""The Pulumi stack, with a program in place of `pulumi` that prints what a test prepared."""
+"""The Pulumi stack, with a fake `pulumi` that prints the output that a test prepared."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def calls(fake_cli: Path) -> list[str]:
     return (fake_cli / "calls").read_text().splitlines()
 
 
-def test_changes_are_reported_in_words() -> None:
+def test_changes_are_summarized_in_words() -> None:
     changes = {"create": 12, "update": 1, "same": 30, "delete": 0, "refresh": 2}
     assert describe(changes) == "12 created, 1 updated, 2 refresh"
     assert describe_plan(changes) == "12 to create, 1 to update, 2 to refresh"
@@ -86,7 +86,7 @@ def test_changes_are_reported_in_words() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"same": 30}, {"same": 3, "read": 1, "create": 0}])
-def test_nothing_to_do_is_unchanged(changes: dict[str, int]) -> None:
+def test_update_without_changes_is_summarized_as_unchanged(changes: dict[str, int]) -> None:
     assert describe(changes) == describe_plan(changes) == "unchanged"
     assert is_unchanged(changes)
 
@@ -106,7 +106,7 @@ def test_events_are_followed_as_their_log_grows(tmp_path: Path) -> None:
     assert follower.changes == {"create": 1, "update": 1, "same": 1}
 
 
-def test_incomplete_lines_are_read_later(tmp_path: Path) -> None:
+def test_incomplete_event_lines_are_read_once_they_are_complete(tmp_path: Path) -> None:
     log, reports = tmp_path / "events", list[str]()
     whole = lines(pre("create", "größe"), pre("create", "job"), summary(create=2))
     follower = EventFollower(log)
@@ -145,7 +145,7 @@ def test_an_update_does_not_prompt(stack: Stack, fake_cli: Path) -> None:
     assert "--policy-pack policies" in call
 
 
-def test_events_of_an_earlier_update_are_not_counted_again(
+def test_events_of_an_earlier_update_are_not_counted(
     stack: Stack, fake_cli: Path, layout: Layout
 ) -> None:
     (layout.logs / "pulumi-up.events").write_bytes(lines(summary(create=99)))
@@ -228,8 +228,10 @@ def test_a_lock_of_a_dead_process_is_released(stack: Stack, fake_cli: Path, layo
     assert calls(fake_cli)[1] == "cancel --yes --stack dev --non-interactive"
 
 
-def test_a_lock_of_another_program_is_freed(stack: Stack, fake_cli: Path, layout: Layout) -> None:
-    lock(layout, os.getpid())  # the number was reused
+def test_lock_is_released_if_its_pid_belongs_to_another_program(
+    stack: Stack, fake_cli: Path, layout: Layout
+) -> None:
+    lock(layout, os.getpid())  # The process ID was reused.
     stack.select()
     assert len(calls(fake_cli)) == 2
 
@@ -245,7 +247,7 @@ def test_a_lock_of_a_running_process_is_kept(
     assert len(calls(fake_cli)) == 1
 
 
-def test_a_lock_is_released_while_another_stack_is_updated(
+def test_stale_lock_is_released_while_another_stack_is_updated(
     stack: Stack, fake_cli: Path, layout: Layout, tmp_path: Path
 ) -> None:
     (tmp_path / "pulumi").symlink_to("/bin/sleep")
@@ -259,9 +261,7 @@ def test_a_lock_is_released_while_another_stack_is_updated(
     assert len(calls(fake_cli)) == 2
 
 
-def test_a_lock_that_is_half_written_is_left_alone(
-    stack: Stack, fake_cli: Path, layout: Layout
-) -> None:
+def test_partially_written_lock_is_kept(stack: Stack, fake_cli: Path, layout: Layout) -> None:
     lock(layout, 1)
     for file in layout.pulumi_backend.rglob("1.json"):
         file.write_text('{"pid": ')
@@ -269,13 +269,13 @@ def test_a_lock_that_is_half_written_is_left_alone(
     assert len(calls(fake_cli)) == 1
 
 
-def test_outputs_are_read(stack: Stack, fake_cli: Path) -> None:
+def test_stack_outputs_are_parsed(stack: Stack, fake_cli: Path) -> None:
     (fake_cli / "out").write_text('{"namespace": "ml", "queues": ["research"]}')
     assert stack.outputs() == {"namespace": "ml", "queues": ["research"]}
     assert calls(fake_cli) == ["stack output --json --stack dev --non-interactive"]
 
 
-def test_a_command_that_fails_is_reported_with_its_reason(stack: Stack, fake_cli: Path) -> None:
+def test_failed_command_is_reported_with_its_error(stack: Stack, fake_cli: Path) -> None:
     (fake_cli / "status").write_text("255")
     (fake_cli / "err").write_text("error: incorrect passphrase\n")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The table that `make up` ends with."""
+"""The summary table that `make up` prints at the end."""
 
 import io
 import json
@@ -31,9 +31,7 @@ def cluster(layout: Layout, tmp_path: Path, install: Install) -> Cluster:
     return Cluster(cluster_spec(Kind.REAL), layout, tools)
 
 
-def test_a_preview_that_began_early_ends_with_a_start_that_fails(
-    cluster: Cluster, install: Install
-) -> None:
+def test_early_preview_is_stopped_if_the_start_fails(cluster: Cluster, install: Install) -> None:
     install("docker", "exit 0")
     state = """echo '{"deployment": {}}'"""
     install("pulumi", f'case "$1" in preview) exec sleep 60;; *) {state};; esac')
@@ -44,7 +42,7 @@ def test_a_preview_that_began_early_ends_with_a_start_that_fails(
     assert preview.process.returncode == -signal.SIGTERM
 
 
-def test_a_stack_is_selected_once(cluster: Cluster, tmp_path: Path, install: Install) -> None:
+def test_stack_is_selected_only_once(cluster: Cluster, tmp_path: Path, install: Install) -> None:
     install("docker", "exit 0")
     calls = tmp_path / "calls"
     state = """echo '{"deployment": {}}'"""
@@ -70,14 +68,14 @@ def printed(cluster: Cluster, summary: Summary) -> str:
     return console.file.getvalue()
 
 
-def test_every_kind_of_cluster_has_a_stack_in_the_checkout() -> None:
+def test_checkout_has_a_stack_for_every_kind_of_cluster() -> None:
     assert set(STACKS) == set(Kind)
     for name in STACKS.values():
         assert (CHECKOUT / f"Pulumi.{name}.yaml").exists()
         assert (CHECKOUT / "policies" / "config" / f"{name}.json").exists()
 
 
-def test_the_summary_names_queues_runs_and_predictions(cluster: Cluster, tmp_path: Path) -> None:
+def test_summary_lists_queues_runs_and_predictions(cluster: Cluster, tmp_path: Path) -> None:
     put_queue(tmp_path, state="Open", running=1, pending=0)
     summary = Summary(
         changes={"create": 12},
@@ -97,7 +95,7 @@ def test_the_summary_names_queues_runs_and_predictions(cluster: Cluster, tmp_pat
         assert part in text, text
 
 
-def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: Path) -> None:
+def test_readme_sample_matches_the_output_of_make_up(cluster: Cluster, tmp_path: Path) -> None:
     sample = re.search(r"┌.*?┘", (CHECKOUT / "README.md").read_text(), re.DOTALL)
     assert sample is not None
     digest = re.search(r"sha256 ([0-9a-f]{64})", sample[0])
@@ -121,7 +119,7 @@ def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: P
     assert sample[0] in printed(cluster, summary)
 
 
-def test_a_service_without_a_prediction_is_described_with_the_reason() -> None:
+def test_service_without_a_prediction_is_listed_with_the_reason() -> None:
     reason = NoPredictionError("the runtime is vllm")
     text = up.describe_service("chat", "http://chat.ml:8000", None, reason)
     assert text == "chat: http://chat.ml:8000\nno first prediction: the runtime is vllm"

@@ -1,4 +1,4 @@
-"""The base images: their names, the layers that they share, and failed builds."""
+"""The base images: their names, shared layers and failed builds."""
 
 import tarfile
 import time
@@ -14,8 +14,8 @@ from devcluster.images.catalog import BASES, MPI, NOTEBOOK, RAY, SWEEPS, TENSORF
 from devcluster.images.oci import Layer
 from tests.devcluster.programs import Install
 
-# The last argument is the path of Debian's tar file, which gets a file per package. uv writes a
-# module to its target.
+# The last argument is the path of Debian's tar file, to which a file per package is written. uv
+# writes a module to its target.
 MMDEBSTRAP = """echo debian >> {calls}
 for each; do case "$each" in --include=*) packages=${{each#--include=}} ;; esac; done
 root=$(mktemp -d)
@@ -39,29 +39,29 @@ def base(tmp_path: Path) -> Base:
 
 
 @pytest.mark.parametrize("each", BASES, ids=lambda each: each.reference)
-def test_the_requirements_of_the_checkout_exist(each: Base) -> None:
+def test_requirements_of_every_base_image_exist_and_are_pinned(each: Base) -> None:
     assert all("==" in file.read_text() for file in each.requirements)
 
 
-def test_the_name_stays_while_nothing_changes(base: Base) -> None:
+def test_image_name_is_stable_without_changes(base: Base) -> None:
     assert base.name == base.name
     name, _, key = base.name.rpartition("-")
     assert (name, len(key)) == ("pytorch-cpu", 12)
 
 
-def test_the_name_changes_with_packages_and_what_is_left_out(base: Base) -> None:
+def test_image_name_changes_with_added_and_removed_packages(base: Base) -> None:
     others = [replace(base, added=("openssh-server",)), replace(base, headers=("clang",))]
     assert len({base.name, *(other.name for other in others)}) == 3
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_the_name_changes_with_every_file_of_requirements(base: Base, which: int) -> None:
+def test_image_name_changes_with_every_requirements_file(base: Base, which: int) -> None:
     before = base.name
     base.requirements[which].write_text("torch==2.15.1\n")
     assert base.name != before
 
 
-def test_a_line_that_moves_to_the_other_file_changes_the_name(base: Base) -> None:
+def test_image_name_changes_if_a_requirement_moves_to_another_file(base: Base) -> None:
     base.requirements[0].write_text("ab")
     base.requirements[1].write_text("c")
     before = base.name
@@ -70,7 +70,7 @@ def test_a_line_that_moves_to_the_other_file_changes_the_name(base: Base) -> Non
     assert base.name != before
 
 
-def test_other_images_share_the_layers_of_pytorchs_and_add_one(
+def test_other_base_images_add_one_layer_to_the_pytorch_image(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_cpu, "cut", lambda _: None)
@@ -103,7 +103,7 @@ def test_other_images_share_the_layers_of_pytorchs_and_add_one(
         assert {name.removeprefix("./") for name in added.getnames()} == set(MPI.added)
 
 
-def test_a_failed_installation_of_packages_ends_the_build_of_debian_too(
+def test_failed_package_installation_also_stops_the_debian_build(
     tmp_path: Path, install: Install
 ) -> None:
     images, log = tmp_path / "images", tmp_path / "log"

@@ -1,4 +1,4 @@
-"""The layer of files that a larger root file system has in addition to a smaller one."""
+"""The layer with the files that a root file system adds to a smaller one."""
 
 import io
 import tarfile
@@ -8,7 +8,7 @@ from devcluster.images.base_image import write_difference
 
 
 def root(file: Path, **content: str | tuple[str, int]) -> Path:
-    """A compressed tar file of files by name; with a number, of another time."""
+    """A compressed tar file with files by name; a number sets another modification time."""
     with tarfile.open(file, "w:gz") as archive:
         folder = tarfile.TarInfo("etc")
         folder.type, folder.mtime = tarfile.DIRTYPE, len(content)
@@ -21,7 +21,7 @@ def root(file: Path, **content: str | tuple[str, int]) -> Path:
     return file
 
 
-def test_only_what_is_new_or_changed_is_in_the_layer(tmp_path: Path) -> None:
+def test_layer_contains_only_new_and_changed_files(tmp_path: Path) -> None:
     smaller = root(tmp_path / "smaller", same="a", longer="b", later="c")
     larger = root(tmp_path / "larger", same="a", longer="bb", later=("d", 2), new="e")
     write_difference(larger, smaller, tmp_path / "layer")
@@ -35,7 +35,7 @@ def test_only_what_is_new_or_changed_is_in_the_layer(tmp_path: Path) -> None:
         assert set(found) == {"etc/longer", "etc/later", "etc/new"}
 
 
-def test_owner_and_permissions_of_a_file_count(tmp_path: Path) -> None:
+def test_changed_owner_or_permissions_put_a_file_into_the_layer(tmp_path: Path) -> None:
     smaller = root(tmp_path / "smaller", same="a")
     larger = tmp_path / "larger"
     with tarfile.open(larger, "w") as archive:

@@ -1,4 +1,4 @@
-"""The images that are in the registry before anything is deployed."""
+"""The images in the registry before a deployment."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def binaries(tmp_path: Path, install: Install) -> Path:
     return folder
 
 
-def test_every_tool_of_an_image_is_one_of_the_toolchains() -> None:
+def test_toolchain_provides_every_tool_in_an_image() -> None:
     programs = {program.name for _, program in pins.load().group("real")}
     tools = {
         tool
@@ -39,19 +39,19 @@ def test_every_tool_of_an_image_is_one_of_the_toolchains() -> None:
     assert tools <= programs
 
 
-def test_kubectls_image_has_the_version_of_the_cluster() -> None:
+def test_kubectl_image_has_the_cluster_version() -> None:
     assert KUBECTL.reference == f"kubectl:{cluster_spec(Kind.REAL).kubernetes}"
 
 
-def test_containerd_finds_its_pause_image_in_the_catalog() -> None:
+def test_catalog_contains_the_pause_image_of_containerd() -> None:
     assert PAUSE_IMAGE.removeprefix("127.0.0.1:5000/") in {i.reference for i in TOOL_IMAGES}
 
 
-def test_the_dev_stack_builds_upon_the_base_image_of_the_catalog() -> None:
+def test_dev_stack_builds_on_the_base_image_in_the_catalog() -> None:
     assert f"127.0.0.1:5000/{PYTORCH.reference}" in (CHECKOUT / "Pulumi.dev.yaml").read_text()
 
 
-def test_an_image_is_built_once_for_the_same_program(tmp_path: Path, binaries: Path) -> None:
+def test_image_is_built_only_once_for_the_same_program(tmp_path: Path, binaries: Path) -> None:
     images = tmp_path / "images"
     first = PAUSE.layout(images, binaries)
     stamp = (first.directory / "index.json").stat().st_mtime_ns
@@ -61,7 +61,7 @@ def test_an_image_is_built_once_for_the_same_program(tmp_path: Path, binaries: P
     assert [path.name for path in images.iterdir()] == [first.directory.name]
 
 
-def test_another_program_gets_another_image(tmp_path: Path, binaries: Path) -> None:
+def test_changed_program_results_in_a_new_image(tmp_path: Path, binaries: Path) -> None:
     first = PAUSE.layout(tmp_path, binaries)
     (binaries / "pause").write_text("waits otherwise")
     second = PAUSE.layout(tmp_path, binaries)
@@ -78,7 +78,7 @@ def test_an_error_in_the_background_is_raised_by_wait(layout: Layout, install: I
 
 
 def test_existing_base_images_are_not_built_again(layout: Layout, binaries: Path) -> None:
-    uv = binaries / "uv"  # would fail, as it does not exist
+    uv = binaries / "uv"  # The build would fail, because the tool does not exist.
     images = BaseImages(layout, uv, BASES)
     for made in images.layouts.values():
         shutil.copytree(PAUSE.layout(layout.images, binaries).directory, made.directory)
@@ -86,12 +86,12 @@ def test_existing_base_images_are_not_built_again(layout: Layout, binaries: Path
     assert images.wait(0)
 
 
-def test_pytorchs_base_image_is_always_there_and_comes_first(layout: Layout) -> None:
+def test_pytorch_base_image_is_always_included_and_comes_first(layout: Layout) -> None:
     references = list(BaseImages(layout, Path("uv"), [MPI]).layouts)
     assert references == [PYTORCH.reference, MPI.reference]
 
 
-def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Path) -> None:
+def test_image_may_run_as_a_user_other_than_root(tmp_path: Path, binaries: Path) -> None:
     image = ToolImage("pause:3.10", "pause", "/pause", "65532:65532").layout(tmp_path, binaries)
     manifest = json.loads((image.directory / "index.json").read_text())["manifests"][0]
     blobs = image.directory / "blobs" / "sha256"
@@ -100,7 +100,7 @@ def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Pa
     assert described["config"]["User"] == "65532:65532"
 
 
-def test_an_additional_file_results_in_another_image(tmp_path: Path, binaries: Path) -> None:
+def test_additional_file_results_in_a_new_image(tmp_path: Path, binaries: Path) -> None:
     (binaries / "script").write_text("does more")
     image = ToolImage("pause:3.10", "pause", "/pause", files=(("/script.sh", "script"),))
     first = image.layout(tmp_path, binaries)
@@ -111,9 +111,9 @@ def test_an_additional_file_results_in_another_image(tmp_path: Path, binaries: P
         assert archive.getnames() == ["pause", "script.sh"]
 
 
-def test_the_image_of_volcanos_webhooks_makes_their_certificates() -> None:
+def test_volcano_webhook_image_contains_the_script_for_certificates() -> None:
     webhooks = next(image for image in TOOL_IMAGES if image.tool == "vc-webhook-manager")
-    # The path is written in Volcano's chart.
+    # The path is hard-coded in Volcano's chart.
     assert dict(webhooks.files)["/gen-admission-secret.sh"] == "volcano-certificates"
 
 

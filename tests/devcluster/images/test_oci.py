@@ -1,4 +1,4 @@
-"""Images on disk, and their push to a server that answers like a real registry."""
+"""Images on disk, and their push to a fake registry."""
 
 import gzip
 import hashlib
@@ -36,7 +36,7 @@ class Registry(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # must not be used
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # The proxy must not be used.
     with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
         server.images = {}  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -87,13 +87,13 @@ def test_the_same_bytes_have_the_same_digest(tmp_path: Path, program: Path) -> N
     assert first.digest == second.digest
 
 
-def test_other_bytes_have_another_digest(tmp_path: Path, program: Path) -> None:
+def test_changed_bytes_result_in_another_digest(tmp_path: Path, program: Path) -> None:
     first = image(tmp_path / "a", program)
     program.write_bytes(b"changed")
     assert image(tmp_path / "b", program).digest != first.digest
 
 
-def test_an_image_describes_itself(tmp_path: Path, program: Path) -> None:
+def test_image_has_valid_metadata(tmp_path: Path, program: Path) -> None:
     layout = image(tmp_path / "a", program)
     assert layout.digest is not None
     manifest = json.loads(blob(layout, layout.digest))
@@ -114,9 +114,7 @@ def test_an_image_describes_itself(tmp_path: Path, program: Path) -> None:
     )
 
 
-def test_an_image_of_one_program_holds_it_executable_for_everybody(
-    tmp_path: Path, program: Path
-) -> None:
+def test_program_in_an_image_is_executable_for_every_user(tmp_path: Path, program: Path) -> None:
     tar = tmp_path / "layer.tar"
     file_layer({"/usr/bin/pause": program}, tar)
     with tarfile.open(tar) as archive:
@@ -127,14 +125,16 @@ def test_an_image_of_one_program_holds_it_executable_for_everybody(
     assert (entry.name, entry.mode, entry.uid, entry.mtime) == ("usr/bin/pause", 0o755, 0, 0)
 
 
-def test_a_program_behind_a_link_is_packed_itself(tmp_path: Path, program: Path) -> None:
+def test_symbolic_link_to_a_program_is_followed(tmp_path: Path, program: Path) -> None:
     (tmp_path / "link").symlink_to(program)
     file_layer({"/pause": tmp_path / "link"}, tmp_path / "layer.tar")
     with tarfile.open(tmp_path / "layer.tar") as archive:
         assert archive.getmember("pause").isreg()
 
 
-def test_an_image_is_complete_or_absent(tmp_path: Path, program: Path, install: Install) -> None:
+def test_failed_build_leaves_no_incomplete_image(
+    tmp_path: Path, program: Path, install: Install
+) -> None:
     install("pigz", "printf half; exit 1")
     with pytest.raises(Exception, match="pigz"):
         image(tmp_path / "a", program)
@@ -173,15 +173,15 @@ def test_an_image_that_the_registry_lacks_is_pushed(
     install: Install,
     held: str | None,
 ) -> None:
-    install("skopeo", f'echo "$*" > {tmp_path}/asked')
+    install("skopeo", f'echo "$*" > {tmp_path}/arguments')
     layout = image(tmp_path / "a", program)
     registry.images["/v2/pause/manifests/3.10"] = held  # type: ignore[attr-defined]
     assert layout.push(address(registry), "pause:3.10", tmp_path / "log") is True
-    asked = (tmp_path / "asked").read_text()
-    assert asked.endswith(f"oci:{layout.directory} docker://{address(registry)}/pause:3.10\n")
+    arguments = (tmp_path / "arguments").read_text()
+    assert arguments.endswith(f"oci:{layout.directory} docker://{address(registry)}/pause:3.10\n")
 
 
-def test_a_push_that_fails_names_the_log(
+def test_error_of_a_failed_push_names_the_log(
     tmp_path: Path, program: Path, registry: ThreadingHTTPServer, install: Install
 ) -> None:
     install("skopeo", "echo no room >&2; exit 1")
@@ -191,6 +191,6 @@ def test_a_push_that_fails_names_the_log(
     assert log.read_text() == "no room\n"
 
 
-def test_a_registry_that_does_not_answer_is_named(tmp_path: Path, program: Path) -> None:
+def test_unreachable_registry_is_reported(tmp_path: Path, program: Path) -> None:
     with pytest.raises(DevclusterError, match=r"the registry 127.0.0.1:9 does not respond"):
         image(tmp_path / "a", program).push("127.0.0.1:9", "pause:3.10", tmp_path / "log")

@@ -13,7 +13,8 @@ from devcluster.images import torch_cpu
 from devcluster.images.torch_cpu import stub_source
 
 needs_gcc = pytest.mark.skipif(
-    not all(map(shutil.which, ("gcc", "strip", "readelf", "nm"))), reason="no C compiler here"
+    not all(map(shutil.which, ("gcc", "strip", "readelf", "nm"))),
+    reason="no C compiler is installed",
 )
 
 
@@ -24,7 +25,7 @@ def compile_library(source: str, out: Path, *flags: str) -> None:
 
 
 @needs_gcc
-def test_a_stub_names_the_called_function_and_aborts(tmp_path: Path) -> None:
+def test_called_stub_prints_the_function_name_and_aborts(tmp_path: Path) -> None:
     library = tmp_path / "libstub.so"
     compile_library(stub_source(["cublasCreate_v2", "ncclAllReduce"]), library)
     call = f"import ctypes; ctypes.CDLL({str(library)!r}).ncclAllReduce()"
@@ -34,7 +35,7 @@ def test_a_stub_names_the_called_function_and_aborts(tmp_path: Path) -> None:
 
 
 @needs_gcc
-def test_a_stub_of_data_is_data(tmp_path: Path) -> None:
+def test_stub_of_a_variable_is_a_data_symbol(tmp_path: Path) -> None:
     library = tmp_path / "libstub.so"
     compile_library(stub_source(sorted(torch_cpu.DATA)), library)
     (name,) = torch_cpu.DATA
@@ -43,7 +44,7 @@ def test_a_stub_of_data_is_data(tmp_path: Path) -> None:
 
 
 @needs_gcc
-def test_a_cut_package_loads_without_the_libraries_that_it_lacks(tmp_path: Path) -> None:
+def test_stripped_package_loads_without_the_missing_libraries(tmp_path: Path) -> None:
     packages, apart = tmp_path / "packages", tmp_path / "apart"
     libraries = packages / "torch" / "lib"
     named = "-Wl,-soname,libcublas.so.13"
@@ -76,7 +77,7 @@ SECTION = '__attribute__((section(".nv_fatbin"))) const char code[1 << 20] = {1,
 
 
 @needs_gcc
-def test_gpu_code_is_cut_out_of_the_file(tmp_path: Path) -> None:
+def test_gpu_code_is_removed_from_the_file(tmp_path: Path) -> None:
     library = tmp_path / "libgpu.so"
     values = 'int before = 7; const char *text = "after"; int read(int i) { return code[i]; }'
     compile_library(f"{SECTION} {values}", library)
@@ -91,7 +92,7 @@ def test_gpu_code_is_cut_out_of_the_file(tmp_path: Path) -> None:
 
 @needs_gcc
 @pytest.mark.parametrize("flags", [(), ("-Wl,--build-id=none", "-Wa,-mx86-used-note=no")])
-def test_a_library_without_gpu_code_or_a_spare_header_stays(
+def test_library_without_gpu_code_or_a_spare_header_is_unchanged(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     library = tmp_path / "libcpu.so"
@@ -104,5 +105,5 @@ def test_a_library_without_gpu_code_or_a_spare_header_stays(
     assert library.read_bytes() == before
 
 
-def test_no_missing_libraries_need_no_stubs() -> None:
+def test_no_stubs_are_built_if_no_libraries_are_missing() -> None:
     assert "void" not in stub_source([])

@@ -19,10 +19,10 @@ SAMPLE_INTERVAL = 0.05
 
 FIRST, SECOND, THIRD = UUIDS = [f"GPU-simulated-test-{index}" for index in range(3)]
 TOTAL = 81920
-COMPUTES = "while True: pass"
-SLEEPS = "import time; time.sleep(600)"
-# The pages count once they have been written to.
-REMEMBERS = f"held = bytearray(b'x') * (64 * 2**20); print(flush=True); {SLEEPS}"
+BUSY_PROGRAM = "while True: pass"
+SLEEPING_PROGRAM = "import time; time.sleep(600)"
+# Pages are only counted after they have been written to.
+ALLOCATING_PROGRAM = f"held = bytearray(b'x') * (64 * 2**20); print(flush=True); {SLEEPING_PROGRAM}"
 
 Start = Callable[[str, str], "subprocess.Popen[str]"]
 
@@ -40,7 +40,7 @@ def gpus(faults: Path, monkeypatch: pytest.MonkeyPatch) -> Gpus:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a program that holds the named GPUs."""
+    """Start a program to which these GPUs are visible."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(program: str, visible: str) -> "subprocess.Popen[str]":
@@ -83,9 +83,11 @@ def test_an_unassigned_gpu_is_idle(gpus: Gpus) -> None:
     }
 
 
-def test_a_busy_process_uses_its_gpu_and_a_sleeping_one_does_not(gpus: Gpus, start: Start) -> None:
-    start(COMPUTES, FIRST)
-    start(SLEEPS, SECOND)
+def test_gpu_is_utilized_by_a_busy_process_but_not_by_a_sleeping_one(
+    gpus: Gpus, start: Start
+) -> None:
+    start(BUSY_PROGRAM, FIRST)
+    start(SLEEPING_PROGRAM, SECOND)
     found = await_use(gpus, lambda use: use[0] > 0 and use[1] == 0)
     assert 0 < found[0] <= 100
     assert found[2] == 0
@@ -93,22 +95,22 @@ def test_a_busy_process_uses_its_gpu_and_a_sleeping_one_does_not(gpus: Gpus, sta
     assert power[0] > power[2] == POWER_IDLE
 
 
-def test_the_load_of_a_process_is_divided_among_its_gpus(gpus: Gpus, start: Start) -> None:
-    start(COMPUTES, f"{FIRST},{THIRD}")
+def test_load_of_a_process_is_divided_among_its_gpus(gpus: Gpus, start: Start) -> None:
+    start(BUSY_PROGRAM, f"{FIRST},{THIRD}")
     use = await_use(gpus, lambda use: use[0] > 0)
     assert use[0] == use[2] < 100
     assert use[1] == 0
 
 
-def test_a_process_that_only_reads_gpus_has_none(gpus: Gpus, start: Start) -> None:
-    start(COMPUTES, "all")
-    start(COMPUTES, FIRST)
+def test_process_that_only_monitors_gpus_uses_none(gpus: Gpus, start: Start) -> None:
+    start(BUSY_PROGRAM, "all")
+    start(BUSY_PROGRAM, FIRST)
     use = await_use(gpus, lambda use: use[0] > 0)
     assert use[1:] == [0, 0]
 
 
-def test_memory_is_the_private_memory_of_the_processes(gpus: Gpus, start: Start) -> None:
-    process = start(REMEMBERS, FIRST)
+def test_gpu_memory_is_the_private_memory_of_its_processes(gpus: Gpus, start: Start) -> None:
+    process = start(ALLOCATING_PROGRAM, FIRST)
     assert process.stdout is not None
     process.stdout.readline()
     (used, *others), (free, *_) = field(gpus, "FB_USED"), field(gpus, "FB_FREE")
@@ -120,7 +122,7 @@ def test_memory_is_the_private_memory_of_the_processes(gpus: Gpus, start: Start)
     assert field(gpus, "FB_USED") == [0, 0, 0]
 
 
-def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path) -> None:
+def test_faults_are_injected_while_the_fault_file_exists(gpus: Gpus, faults: Path) -> None:
     faults.write_text('{"1": {"DCGM_FI_DEV_XID_ERRORS": 79}}')
     assert field(gpus, "XID_ERRORS") == [0, 79, 0]
     assert field(gpus, "FB_FREE") == [TOTAL] * 3
@@ -140,15 +142,13 @@ def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path) -
         ),
     ],
 )
-def test_an_invalid_fault_file_is_refused(
-    gpus: Gpus, faults: Path, text: str, message: str
-) -> None:
+def test_invalid_fault_file_is_rejected(gpus: Gpus, faults: Path, text: str, message: str) -> None:
     faults.write_text(text)
     with pytest.raises(DevclusterError, match=message):
         gpus.read()
 
 
-def test_connected_clients_receive_values(gpus: Gpus, faults: Path, tmp_path: Path) -> None:
+def test_connected_clients_receive_gpu_metrics(gpus: Gpus, faults: Path, tmp_path: Path) -> None:
     where = tmp_path / "pod-resources" / "gpus.sock"
     with server(where, gpus) as served:
         answering = threading.Thread(target=served.serve_forever)

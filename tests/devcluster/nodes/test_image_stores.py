@@ -74,25 +74,29 @@ def stores(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
     return layout
 
 
-def test_stores_stay_while_there_is_space(stores: Layout) -> None:
+def test_image_stores_are_kept_while_there_is_disk_space(stores: Layout) -> None:
     assert free_space(stores) == ""
     assert stores.node_stores.exists()
 
 
-def test_stores_are_emptied_on_a_full_disk(stores: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_stores_are_deleted_if_the_disk_is_full(
+    stores: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1 << 60)
     assert "because only " in free_space(stores)
     assert not stores.node_stores.exists()
 
 
 @pytest.mark.parametrize("names", ["", "pytorch-cpu-0\n", f"pytorch-cpu-0\n{PYTORCH.name}\n"])
-def test_stores_with_another_base_image_are_emptied(stores: Layout, names: str) -> None:
+def test_image_stores_with_another_base_image_are_deleted(stores: Layout, names: str) -> None:
     (stores.node_stores / "base-images").write_text(names)
     assert "because the base image has changed" in free_space(stores)
     assert not stores.node_stores.exists()
 
 
-def test_stores_of_a_running_cluster_stay(stores: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_stores_of_a_running_cluster_are_kept(
+    stores: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1 << 60)
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [Path("/elsewhere")])
     assert free_space(stores) == ""
@@ -121,7 +125,7 @@ def write_image(layout: Layout, tmp_path: Path) -> None:
 def nodes(
     layout: Layout, tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> Layout:
-    """Two nodes whose containerd runs, and a base image."""
+    """Two nodes with a running containerd, and a base image."""
     install("pigz", 'case "$1" in -d) exec gzip -d ;; *) exec gzip -n -c "$4" ;; esac')
     write_image(layout, tmp_path)
     script = tmp_path / "ctr.py"
@@ -145,7 +149,7 @@ def test_the_base_image_is_unpacked_once_for_all_stores(
     nodes: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("DOCKER_TLS", "DOCKER_TLS_VERIFY"):
-        monkeypatch.setenv(name, "1")  # the user's, for another engine
+        monkeypatch.setenv(name, "1")  # The user's setting for another Docker engine.
     link_base(nodes, SPEC, REFERENCE)
     for name in ("root", "site"):
         found = copies(nodes, name)
@@ -156,13 +160,13 @@ def test_the_base_image_is_unpacked_once_for_all_stores(
     assert (nodes.node_stores / "base-images").read_text() == f"{PYTORCH.name}\n"
 
 
-def test_a_second_start_leaves_the_stores_alone(nodes: Layout, install: Install) -> None:
+def test_second_start_does_not_change_the_image_stores(nodes: Layout, install: Install) -> None:
     link_base(nodes, SPEC, REFERENCE)
     install("ctr", "exit 1")
     link_base(nodes, SPEC, REFERENCE)
 
 
-def test_an_interrupted_start_is_completed(nodes: Layout) -> None:
+def test_interrupted_copy_of_the_base_image_is_completed(nodes: Layout) -> None:
     link_base(nodes, SPEC, REFERENCE)
     (nodes.node_stores / "base-images").unlink()
     names = nodes.node_store("gpu-node-1") / "containerd" / "names"
@@ -173,7 +177,9 @@ def test_an_interrupted_start_is_completed(nodes: Layout) -> None:
     assert draft.exists()
 
 
-def test_a_node_without_containerd_is_named(nodes: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_node_without_containerd(
+    nodes: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(psutil, "process_iter", lambda _: [])
     with pytest.raises(DevclusterError, match="containerd of gpu-node-0 is not running"):
         link_base(nodes, SPEC, REFERENCE)

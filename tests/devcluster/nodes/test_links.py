@@ -1,4 +1,4 @@
-"""The host's routes, as a stand-in for `ip` prints them, and the ports of nodes."""
+"""The host's routes, printed by a fake `ip`, and the ports of nodes."""
 
 import json
 
@@ -19,32 +19,32 @@ def show(install: Install, routes: list[dict[str, str]]) -> None:
     install("ip", f"[ \"$*\" = '-json route show' ] && echo '{json.dumps(routes)}'")
 
 
-def test_routes_outside_the_block_do_not_clash(install: Install) -> None:
+def test_routes_outside_the_cluster_network_do_not_clash(install: Install) -> None:
     show(install, HARMLESS)
     assert clashing_routes(Network()) == []
 
 
-def test_a_route_into_the_block_clashes(install: Install) -> None:
+def test_route_to_a_part_of_the_cluster_network_clashes(install: Install) -> None:
     show(install, [*HARMLESS, {"dst": "10.250.76.0/24", "dev": "gpu-platform"}])
     assert clashing_routes(Network()) == ["10.250.76.0/24 dev gpu-platform"]
 
 
-def test_a_route_to_a_single_address_of_the_block_clashes(install: Install) -> None:
+def test_route_to_a_single_address_in_the_cluster_network_clashes(install: Install) -> None:
     show(install, [{"dst": "10.250.0.7", "dev": "wg0"}])
     assert clashing_routes(Network()) == ["10.250.0.7 dev wg0"]
 
 
-def test_a_route_around_the_block_clashes(install: Install) -> None:
+def test_route_that_contains_the_cluster_network_clashes(install: Install) -> None:
     show(install, [{"type": "blackhole", "dst": "10.0.0.0/8"}])
     assert clashing_routes(Network()) == ["10.0.0.0/8 dev ?"]
 
 
-def test_a_machine_without_routes_has_no_clash(install: Install) -> None:
+def test_host_without_routes_has_no_clash(install: Install) -> None:
     install("ip", "true")
     assert clashing_routes(Network()) == []
 
 
-def test_no_connection_takes_a_port_on_which_kubernetes_listens() -> None:
+def test_ephemeral_ports_do_not_include_ports_of_kubernetes() -> None:
     kubelet, kube_proxy, controllers, scheduler = (10248, 10250), (10249, 10256), 10257, 10259
     listening = {*kubelet, *kube_proxy, controllers, scheduler, *range(30000, 32768)}
     assert not listening & set(EPHEMERAL_PORTS)

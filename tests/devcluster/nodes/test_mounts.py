@@ -1,11 +1,11 @@
-"""Assumptions about the mounts of a node."""
+"""Assumptions about the mounts and kernel settings of a node."""
 
 from pathlib import Path
 
 from devcluster.nodes import mounts
 
 
-def test_nodes_have_their_own_kernel_settings() -> None:
+def test_kernel_settings_of_nodes_exist_and_are_integers() -> None:
     for key, value in mounts.SYSCTLS.items():
         assert Path("/proc/sys", key).exists(), key
         assert value.isdigit()

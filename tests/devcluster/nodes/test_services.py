@@ -1,4 +1,4 @@
-"""The documents that a real node's daemons read."""
+"""The configuration files of the daemons on a real node."""
 
 import json
 import tomllib
@@ -64,7 +64,7 @@ def test_containerd_knows_the_runtime_class_of_gpus(first: NodeServices) -> None
     assert cri["restrict_oom_score_adj"] is True
 
 
-def test_pods_get_addresses_from_the_range_of_their_node(second: NodeServices) -> None:
+def test_pods_get_addresses_from_the_pod_range_of_their_node(second: NodeServices) -> None:
     second.containerd()
     chain = json.loads(services.CNI_CHAIN.read_text())
     bridge = chain["plugins"][0]
@@ -89,7 +89,7 @@ def test_only_the_first_node_accepts_pods_without_a_gpu(
     assert taint in second.kubelet().command
 
 
-def test_the_device_plugin_and_exporter_find_the_nodes_hardware(
+def test_device_plugin_and_exporter_find_the_nodes_hardware(
     first: NodeServices, machine: Layout
 ) -> None:
     service = first.gpus()
@@ -106,7 +106,7 @@ def test_the_device_plugin_and_exporter_find_the_nodes_hardware(
     ]
 
 
-def test_no_two_nodes_have_the_same_gpu() -> None:
+def test_gpu_uuids_are_unique_across_nodes() -> None:
     assert set(FIRST.gpu_uuids).isdisjoint(SECOND.gpu_uuids)
 
 
@@ -118,20 +118,20 @@ def test_kubelet_requires_a_client_certificate(first: NodeServices, machine: Lay
     assert config["readOnlyPort"] == 0
 
 
-def test_the_kubelet_runs_on_both_versions_of_cgroups_and_with_swap(first: NodeServices) -> None:
+def test_kubelet_supports_both_cgroup_versions_and_swap(first: NodeServices) -> None:
     config = read(first.kubelet())
     assert config["failCgroupV1"] is False
     assert config["failSwapOn"] is False
     assert config["cgroupDriver"] == "cgroupfs"
 
 
-def test_pods_use_the_dns_of_the_cluster(first: NodeServices) -> None:
+def test_pods_use_the_cluster_dns(first: NodeServices) -> None:
     config = read(first.kubelet())
     assert config["clusterDNS"] == [SPEC.network.dns]
     assert Path(config["resolvConf"]).read_text() == ""
 
 
-def test_kube_proxy_keeps_the_hosts_connection_tracking(second: NodeServices) -> None:
+def test_kube_proxy_does_not_change_the_hosts_connection_tracking(second: NodeServices) -> None:
     config = read(second.kube_proxy())
     assert config["conntrack"] == {
         "maxPerCore": 0,
@@ -165,13 +165,15 @@ def test_the_registry_keeps_its_images_in_the_cache(first: NodeServices, machine
     assert config["http"]["addr"].endswith(":5000")
 
 
-def test_charts_are_served_on_the_nodes_address_alone(first: NodeServices) -> None:
+def test_charts_are_served_only_on_the_nodes_address(first: NodeServices) -> None:
     command = list(first.chart_repository(Path("/charts")).command)
     assert command[-4:] == ["--bind", FIRST.address, "--directory", "/charts"]
     assert "8879" in command
 
 
-def test_dockers_socket_is_in_the_clusters_state(first: NodeServices, machine: Layout) -> None:
+def test_docker_socket_is_in_the_clusters_state_directory(
+    first: NodeServices, machine: Layout
+) -> None:
     assert option(first.docker(), "--host") == f"unix://{machine.docker_socket}"
 
 

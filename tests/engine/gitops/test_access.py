@@ -1,4 +1,4 @@
-"""The rights that the program prints for the pipelines of an environment."""
+"""The rights that `python -m gitops access` prints for the pipelines of an environment."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ from devcluster.paths import CHECKOUT
 from tests.engine.conftest import MakeStack
 
 
-def test_rights_are_those_of_every_object_and_charts_are_named(engine: MakeStack) -> None:
-    """Production has Secrets of registries, charts and namespaces of the system."""
+def test_rights_cover_every_object_and_charts_are_mentioned(engine: MakeStack) -> None:
+    """Production has registry Secrets, charts and system namespaces."""
     done = subprocess.run(
         [sys.executable, "-m", "gitops", "access", "--stack", "prod", "--updaters", "cd"],
         cwd=CHECKOUT,

@@ -13,7 +13,7 @@ from devcluster.paths import CHECKOUT
 from tests.engine.conftest import MakeStack, Stack
 
 
-def test_a_new_environment_keeps_every_mandatory_rule_at_once(
+def test_new_environment_passes_every_mandatory_rule_without_edits(
     engine: MakeStack, tmp_path: Path
 ) -> None:
     environment = engine("simulated")._environment
@@ -54,7 +54,7 @@ def protected(engine: MakeStack) -> Stack:
     return stack
 
 
-def test_no_command_or_edit_deletes_a_protected_claim(protected: Stack) -> None:
+def test_protected_claim_is_deleted_by_neither_destroy_nor_an_edit(protected: Stack) -> None:
     destroyed = protected._pulumi("destroy", "--yes", "--skip-preview")
     assert destroyed.status != 0
     assert "protected" in destroyed.text

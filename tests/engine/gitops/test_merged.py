@@ -1,4 +1,4 @@
-"""Updates after a merge: options take effect, and every checkout sees the same stack."""
+"""Updates after a merge: options take effect, and every checkout previews the same stack."""
 
 import os
 import shutil
@@ -33,13 +33,15 @@ def unprotected(config: dict[str, Any]) -> None:
 
 
 def unused(config: dict[str, Any]) -> None:
-    """The claim leaves the stack, and with it everything that mounts it."""
+    """Remove the claim from the stack, together with everything that mounts it."""
     config["gpu-platform:storage"]["claims"] = {}
     config["gpu-platform:training"]["jobs"] = {}
     config["gpu-platform:inference"]["services"] = {}
 
 
-def test_a_claim_is_removed_after_its_protection_was_merged(applied: Stack, tmp_path: Path) -> None:
+def test_claim_is_removable_once_the_removal_of_its_protection_is_merged(
+    applied: Stack, tmp_path: Path
+) -> None:
     applied.edit(unprotected)
     previewed = gitops(applied, tmp_path / "options")
     assert previewed.status == 2, previewed.comment
@@ -60,8 +62,10 @@ def test_a_protected_claim_cannot_be_removed(applied: Stack, tmp_path: Path) -> 
     assert gitops(applied, tmp_path).status == 3
 
 
-def test_another_checkout_of_the_same_commit_sees_no_change(applied: Stack, tmp_path: Path) -> None:
-    """As a CI job does, which checks out into another directory than a laptop."""
+def test_preview_from_another_checkout_of_the_same_commit_shows_no_change(
+    applied: Stack, tmp_path: Path
+) -> None:
+    """The checkout of a CI job is in another directory than that of a laptop."""
     other = copy_checkout(tmp_path / "other")
     shutil.copy(applied._file, other / "Pulumi.simulated.yaml")
     command = [sys.executable, "-m", "gitops", "preview", "--stack", "simulated"]

@@ -63,7 +63,7 @@ def merged(config: dict[str, Any]) -> None:
 
 
 def proposed(config: dict[str, Any]) -> None:
-    """Four more GPUs, a claim on another volume, an image from a registry that is not allowed."""
+    """Add four GPUs, move a claim to another volume and use an image from a forbidden registry."""
     config["gpu-platform:training"]["jobs"]["sweep"] |= {"nodes": 3, "env": {"TOKEN": "abc"}}
     storage = config["gpu-platform:storage"]
     storage["volumes"]["shared-other"] = dict(storage["volumes"]["shared-checkpoints"])
@@ -80,7 +80,7 @@ def secret(stack: Stack, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def base(engine: MakeStack) -> Stack:
-    """A stack that is applied, with a secret in it."""
+    """An applied stack that contains a secret."""
     stack = engine("simulated", merged)
     document = stack._file.read_text().split("encryptionsalt")[0]
     stack._file.write_text(document)
@@ -110,13 +110,15 @@ def pull_request(
     return first, second
 
 
-def test_an_unchanged_stack_has_its_own_exit_status(unchanged: Previewed) -> None:
+def test_preview_of_an_unchanged_stack_has_a_distinct_exit_status(unchanged: Previewed) -> None:
     assert unchanged.status == 0, unchanged.output
     assert "Preview of `simulated`: nothing changes" in unchanged.comment
     assert unchanged.report["differences"] == []
 
 
-def test_the_comment_contains_each_fact(pull_request: tuple[Previewed, Previewed]) -> None:
+def test_comment_on_the_pull_request_contains_each_fact(
+    pull_request: tuple[Previewed, Previewed],
+) -> None:
     previewed, _ = pull_request
     comment = previewed.comment
     assert previewed.status == 3, previewed.output
@@ -153,12 +155,12 @@ def test_rendered_files_contain_no_secret(
     previewed, _ = pull_request
     text = previewed.comment + (previewed.folder / "report.json").read_text() + previewed.output
     assert "Secret registry" in text
-    # Neither as it is nor as Markdown, JSON or HTML would spell a part of it.
+    # No part of the secret may appear, literally or escaped for Markdown, JSON or HTML.
     for part in (PASSWORD, "horse", TOKEN, "tok_en", "tok\\_en", "staple"):
         assert part not in text
 
 
-def test_a_rendered_preview_needs_no_state_no_cluster_and_no_secrets(
+def test_rendered_preview_requires_no_state_cluster_or_secrets(
     pull_request: tuple[Previewed, Previewed], base: Stack, tools: Toolchain, tmp_path: Path
 ) -> None:
     live, _ = pull_request
@@ -178,7 +180,7 @@ def test_a_rendered_preview_needs_no_state_no_cluster_and_no_secrets(
     assert gpus[0] == gpus[1]
 
 
-def test_a_wrong_configuration_is_reported_in_the_comment(
+def test_invalid_configuration_is_reported_in_the_comment(
     engine: MakeStack, tmp_path: Path
 ) -> None:
     def mistake(config: dict[str, Any]) -> None:
@@ -197,10 +199,10 @@ SECRETS = (
     "inference.services.digits.env.TOKEN",
     "images.workloads.training.reference",
 )
-"""Settings into which a user may write a secret."""
+"""Settings into which a user might write a secret."""
 
 
-def test_a_secret_in_a_section_is_refused_and_written_nowhere(
+def test_secret_in_a_section_is_rejected_and_not_written_to_any_file(
     engine: MakeStack, tmp_path: Path
 ) -> None:
     stack = engine("simulated")

@@ -1,4 +1,4 @@
-"""State that survives accidents: two updates at once, backup and restore.
+"""State that survives mistakes: concurrent updates, backup and restore.
 
 Killed updates are in the cluster tier: recovery includes a refresh, which needs an API server.
 """
@@ -20,13 +20,13 @@ from tests.readme import blocks
 
 
 def clean(config: dict[str, Any]) -> None:
-    """Remove what does not matter here, so that updates are faster."""
+    """Remove settings that do not matter here, to make updates faster."""
     config["gpu-platform:inference"]["services"] = {}
 
 
 @contextmanager
 def updating(stack: Stack) -> Iterator[subprocess.Popen[str]]:
-    """An update in the background, in a process group of its own."""
+    """Run an update in the background, in a separate process group."""
     options = ("--stack", stack._name, "--config-file", str(stack._file), "--non-interactive")
     process = subprocess.Popen(
         ["pulumi", "up", "--yes", "--skip-preview", *options],
@@ -49,7 +49,7 @@ def command(stack: Stack, *arguments: str) -> Outcome:
     return stack._command(*arguments, "--stack", stack._name)
 
 
-def test_two_concurrent_updates_of_a_stack_do_not_damage_it(
+def test_concurrent_updates_of_a_stack_do_not_damage_it(
     engine: MakeStack,
 ) -> None:
     stack = engine("simulated", clean)
@@ -58,8 +58,8 @@ def test_two_concurrent_updates_of_a_stack_do_not_damage_it(
     with updating(stack) as first, updating(stack) as second:
         output = [process.communicate(timeout=800)[0] for process in (first, second)]
         statuses = [process.returncode for process in (first, second)]
-    # Each may see the other's lock in the same moment, and then both abort. One may also fail to
-    # read the lock that the other is writing.
+    # If each sees the other's lock at the same time, both abort. An update may also fail to read
+    # the lock that the other one is writing.
     for status, text in zip(statuses, output, strict=True):
         assert status == 0 or "locked" in text or "/.pulumi/locks/" in text, text
     outcome = stack.up()
@@ -67,7 +67,7 @@ def test_two_concurrent_updates_of_a_stack_do_not_damage_it(
     assert stack.up("--expect-no-changes").status == 0
 
 
-def test_a_backup_restores_a_state_that_was_lost(engine: MakeStack, tmp_path: Path) -> None:
+def test_lost_state_is_restored_from_a_backup(engine: MakeStack, tmp_path: Path) -> None:
     stack = engine("simulated", clean)
     assert stack.up().status == 0
     backup = tmp_path / "state.json"
@@ -83,7 +83,9 @@ def test_a_backup_restores_a_state_that_was_lost(engine: MakeStack, tmp_path: Pa
 
 
 @pytest.mark.parametrize("teams", [("simulated", "dev")])
-def test_two_teams_can_update_at_the_same_time(teams: tuple[str, str], engine: MakeStack) -> None:
+def test_two_teams_can_update_their_stacks_at_the_same_time(
+    teams: tuple[str, str], engine: MakeStack
+) -> None:
     def pinned(config: dict[str, Any]) -> None:
         clean(config)
         reference = f"registry.example.com/training@sha256:{'0' * 64}"
@@ -91,7 +93,7 @@ def test_two_teams_can_update_at_the_same_time(teams: tuple[str, str], engine: M
         workloads.update({key: {"reference": reference} for key in workloads})
 
     stacks = [engine(name, pinned) for name in teams]
-    # One backend for both, as teams have it.
+    # Teams share one backend.
     backend = stacks[0]._environment["PULUMI_BACKEND_URL"]
     for stack in stacks:
         stack._environment["PULUMI_BACKEND_URL"] = backend
@@ -106,7 +108,7 @@ def test_two_teams_can_update_at_the_same_time(teams: tuple[str, str], engine: M
         assert settled.status == 0, settled.text
 
 
-def test_an_update_does_nothing_else_than_its_plan(engine: MakeStack) -> None:
+def test_update_that_deviates_from_its_plan_is_rejected(engine: MakeStack) -> None:
     stack = engine("simulated", clean)
     plan = str(stack._folder / "plan.json")
     previewed = stack.preview("--save-plan", plan)
@@ -117,7 +119,7 @@ def test_an_update_does_nothing_else_than_its_plan(engine: MakeStack) -> None:
     assert "violates plan" in refused.text
 
 
-def test_a_planned_update_is_carried_out(engine: MakeStack) -> None:
+def test_update_that_matches_its_plan_is_applied(engine: MakeStack) -> None:
     stack = engine("simulated", clean)
     plan = str(stack._folder / "plan.json")
     assert stack.preview("--save-plan", plan).status == 0
@@ -126,7 +128,7 @@ def test_a_planned_update_is_carried_out(engine: MakeStack) -> None:
     assert len(stack.manifests()) > 10
 
 
-def test_secrets_and_their_passphrase_are_replaced_as_documented(
+def test_secrets_and_their_passphrase_are_rotated_as_documented(
     engine: MakeStack,
 ) -> None:
     def with_login(config: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The scripts of GitHub's workflows, from a merge over HTTP to an applied plan."""
+"""The scripts of the GitHub workflows, from a merge over HTTP to an applied plan."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from tests.engine.gitops.workflow_steps import Runner
 
 
 def git(folder: Path, *arguments: str) -> str:
-    # A body beyond the buffer would be sent in chunks, which the server of the tests cannot read.
+    # Git sends larger bodies in chunks, which the test server cannot read.
     settings = ("user.name=tester", "user.email=tester@example.com", "http.postBuffer=200000000")
     options = [word for setting in settings for word in ("-c", setting)]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""actionlint over the workflows: it understands expressions, which a schema does not."""
+"""actionlint on the workflows: unlike a schema, it checks expressions."""
 
 import shutil
 import subprocess

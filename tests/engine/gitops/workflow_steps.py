@@ -1,4 +1,4 @@
-"""The `run:` steps of the workflows, executed in order like a runner does, with an empty home."""
+"""Execution of the workflows' `run:` steps in order, as a runner does, with an empty home."""
 
 import os
 import subprocess
@@ -81,12 +81,14 @@ class Runner:
         file = self.checkout / ".github" / "workflows" / workflow
         found: dict[str, Any] = yaml.safe_load(file.read_text())["jobs"][job]
         shared = {
-            name: self.value(text, expressions) for name, text in found.get("env", {}).items()
+            name: self.evaluate(text, expressions) for name, text in found.get("env", {}).items()
         }
         for step in found["steps"]:
-            if "run" in step and self.holds(step.get("if"), expressions):
-                own = {n: self.value(text, expressions) for n, text in step.get("env", {}).items()}
-                # The tests' backend is unknown to the workflow's expressions.
+            if "run" in step and self.is_true(step.get("if"), expressions):
+                own = {
+                    n: self.evaluate(text, expressions) for n, text in step.get("env", {}).items()
+                }
+                # The workflow's expressions do not contain the backend of the tests.
                 given = {k: v for k, v in {**shared, **own}.items() if v}
                 done = self.bash(step["run"], **given)
                 assert done.status == 0, f"{step.get('name')}: {done.text}"
@@ -96,13 +98,13 @@ class Runner:
         return dict(line.split("=", 1) for line in lines)
 
     @staticmethod
-    def value(text: str, expressions: dict[str, str]) -> str:
+    def evaluate(text: str, expressions: dict[str, str]) -> str:
         if not text.startswith("${{"):
             return text
         return expressions.get(text.removeprefix("${{").removesuffix("}}").strip(), "")
 
     @staticmethod
-    def holds(condition: str | None, expressions: dict[str, str]) -> bool:
+    def is_true(condition: str | None, expressions: dict[str, str]) -> bool:
         """Evaluate a condition made of comparisons with `==`, `!=` and `&&`."""
         for part in (condition or "").split(" && ") if condition else ():
             left, operator, right = part.split(" ", 2)

@@ -1,4 +1,4 @@
-"""Manifests that a Pulumi program registers and the pack evaluates in the engine."""
+"""A Pulumi program that registers manifests, and the pack's reports about them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from devcluster.toolchain import Toolchain
 Manifest = dict[str, Any]
 
 PROGRAM = '''
-"""Registers the manifests of a file; `unknown` stands for what only an update computes.
+"""Register the manifests of a file; `unknown` stands for values known only after an update.
 
 `type token` overrides the type token that follows from `apiVersion` and `kind`.
 """
@@ -75,7 +75,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CheckResult:
     """Result of a command."""
 
     returncode: int
@@ -84,7 +84,7 @@ class Judged:
     reports: list[Report]
 
 
-Run = Callable[..., Judged]
+Run = Callable[..., CheckResult]
 
 
 def program(
@@ -110,7 +110,7 @@ def program(
         "PULUMI_SKIP_UPDATE_CHECK": "1",
         "PULUMI_CONFIG_PASSPHRASE": "unused",
         **({"CLUSTER": str(kubeconfig)} if kubeconfig is not None else {}),
-        # --event-log is one of the CLI's hidden flags
+        # --event-log is a hidden flag of the CLI.
         "PULUMI_DEBUG_COMMANDS": "1",
         **(environment or {}),
     }
@@ -126,7 +126,7 @@ def program(
             check=False,
         )
 
-    def judged(command: str, stack: list[Manifest], config: Manifest | None = None) -> Judged:
+    def judged(command: str, stack: list[Manifest], config: Manifest | None = None) -> CheckResult:
         (folder / "manifests.json").write_text(json.dumps(stack))
         (folder / "config.json").write_text(json.dumps(config or {}))
         events.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def program(
         pack = ["--policy-pack", str(CHECKOUT / "policies"), "--policy-pack-config", "config.json"]
         always = ["--yes", "--skip-preview"] if command == "up" else []
         done = pulumi(command, "--stack", "test", *pack, *always, "--event-log", str(events))
-        return Judged(done.returncode, done.stdout, done.stderr, _reports(events))
+        return CheckResult(done.returncode, done.stdout, done.stderr, _reports(events))
 
     return judged
 

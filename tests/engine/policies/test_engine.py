@@ -23,7 +23,7 @@ def run(tmp_path: Path, tools: Toolchain) -> Run:
     return program(tmp_path, tools)
 
 
-def test_a_mandatory_rule_names_the_remedy(run: Run) -> None:
+def test_violation_of_a_mandatory_rule_suggests_the_fix(run: Run) -> None:
     container = "spec/tasks/0/template/spec/containers/0"
     job = changed(manifests.volcano_job(), (f"{container}/resources/limits/nvidia.com~gpu", "0.5"))
     done = run("preview", [job])
@@ -34,7 +34,7 @@ def test_a_mandatory_rule_names_the_remedy(run: Run) -> None:
     assert f'{place}: found "0.5"; write an integer such as 1' in done.stdout
 
 
-def test_other_rules_are_evaluated_when_an_image_is_unknown(run: Run) -> None:
+def test_other_rules_are_evaluated_if_an_image_is_unknown(run: Run) -> None:
     container = "spec/tasks/0/template/spec/containers/0"
     job = changed(
         manifests.volcano_job(),
@@ -68,7 +68,7 @@ def test_a_helm_release_is_reported_as_unchecked(run: Run) -> None:
     assert command in report.message
 
 
-def test_an_unknown_rule_is_refused(run: Run) -> None:
+def test_unknown_rule_in_the_configuration_is_rejected(run: Run) -> None:
     done = run("preview", manifests.whole_stack(), {"no-host-pth": "mandatory"})
     assert done.returncode != 0
     (report,) = done.reports
@@ -76,14 +76,14 @@ def test_an_unknown_rule_is_refused(run: Run) -> None:
     assert "did you mean 'no-host-path'?" in report.message
 
 
-def test_configuration_that_does_not_fit_the_schema_is_refused(run: Run) -> None:
+def test_configuration_that_violates_the_schema_is_rejected(run: Run) -> None:
     done = run("preview", [], {"shm-fits-memory": {"share": "half"}})
     assert done.returncode != 0
     assert "shm-fits-memory" in done.stdout + done.stderr
     assert "share" in done.stdout + done.stderr
 
 
-def test_rules_about_simulations_have_settings_and_report_nothing(run: Run) -> None:
+def test_simulation_rules_accept_settings_but_report_nothing(run: Run) -> None:
     page = (CHECKOUT / "docs" / "simulation.md").read_text()
     settings = json.loads(page.partition("```json\n")[2].partition("```")[0])
     assert settings
@@ -117,7 +117,7 @@ UNKNOWN_KIND = {
 }
 
 
-def test_records_of_kinds_are_read_from_the_configuration(run: Run) -> None:
+def test_custom_kinds_are_read_from_the_configuration(run: Run) -> None:
     only = {"all": "disabled", "kind-known": "mandatory", "not-privileged": "mandatory"}
     done = run("preview", [UNKNOWN_KIND], only)
     assert done.returncode != 0
@@ -130,7 +130,7 @@ def test_records_of_kinds_are_read_from_the_configuration(run: Run) -> None:
     assert "spec.runner.securityContext.privileged: found true" in report.message
 
 
-def test_a_wrong_record_of_a_kind_is_refused(run: Run) -> None:
+def test_invalid_description_of_a_custom_kind_is_rejected(run: Run) -> None:
     kinds = {"Trainer.example.com": {"pod": []}}
     done = run("preview", manifests.whole_stack(), {"kinds": kinds})
     assert done.returncode != 0
@@ -149,13 +149,13 @@ def test_the_cluster_configuration_applies_to_every_rule(run: Run) -> None:
     assert (done.returncode, done.reports) == (0, []), done.stdout + done.stderr
 
 
-def test_a_configuration_that_disables_every_rule_is_refused(run: Run) -> None:
+def test_configuration_that_disables_every_rule_is_rejected(run: Run) -> None:
     done = run("preview", [manifests.volcano_job()], {"all": "disabled"})
     assert done.returncode != 0
     assert "it disables every rule" in done.stdout + done.stderr
 
 
-def test_exemptions_are_reported_and_expired_ones_refused(run: Run) -> None:
+def test_exemptions_are_reported_and_expired_ones_rejected(run: Run) -> None:
     def configuration(days: int) -> dict[str, Any]:
         entry = {
             "workload": "training/Job.batch.volcano.sh/digits",
@@ -179,12 +179,12 @@ def test_exemptions_are_reported_and_expired_ones_refused(run: Run) -> None:
     assert {report.level for report in done.reports} == {"mandatory"}
 
 
-def test_type_tokens_and_patches_do_not_evade_the_pack(run: Run) -> None:
+def test_unusual_type_tokens_and_patches_do_not_evade_the_pack(run: Run) -> None:
     stack = tokens.stack("training")
     done = run("preview", stack)
     assert done.returncode != 0
     refused = {(report.rule, *report.places) for report in done.reports}
-    assert refused >= tokens.REFUSED
+    assert refused >= tokens.REJECTED
     assert [report for report in done.reports if "itself failed" in report.message] == []
     existing = {"manifest-readable": {"existingObjects": ["training/Deployment/case6x"]}}
     scaled = run("preview", stack[-1:], existing)

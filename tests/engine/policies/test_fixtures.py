@@ -10,7 +10,7 @@ import yaml
 from devcluster.toolchain import Toolchain
 from kube import promoted_models
 from policies.catalogue import RULES, RULES_BY_NAME
-from tests.engine.policies.judged import Judged, Manifest, Run, program
+from tests.engine.policies.judged import CheckResult, Manifest, Run, program
 from tests.policies import manifests
 from tests.policies.case import LIMITS, MAIN, POD, Case
 from tests.policies.cases import CASES
@@ -22,7 +22,7 @@ REFERENCES = {
     *("priorityClassName", "storageClassName"),
 }
 GPUS = f"{LIMITS}/nvidia.com~gpu"
-# Fields that a rule reads, for fixtures that are bad due to the configuration or a missing part.
+# Fields that rules read, for fixtures that violate them by configuration or by a missing field.
 CHECKED_FIELDS = {
     "gpu-whole-nodes": GPUS,
     "image-registry-allowed": f"{MAIN}/image",
@@ -35,10 +35,10 @@ CHECKED_FIELDS = {
     "autoscaled-without-replicas": "spec/replicas",
     "helm-release-judged": "spec/chart",
 }
-# Rules about the whole stack, whose messages name no resource, or one whose name is fixed.
-OF_ALL = ("gpu-budget", "gpu-cost", "model-lineage-complete")
-OF_RESOURCES = {i: case for i, case in enumerate(CASES) if not case.of_stack}
-OF_STACKS = {i: case for i, case in enumerate(CASES) if case.of_stack}
+# Rules about the whole stack. Their messages name no resource, or one with a fixed name.
+WHOLE_STACK_RULES = ("gpu-budget", "gpu-cost", "model-lineage-complete")
+RESOURCE_CASES = {i: case for i, case in enumerate(CASES) if not case.of_stack}
+STACK_CASES = {i: case for i, case in enumerate(CASES) if case.of_stack}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def run(tmp_path: Path, tools: Toolchain) -> Run:
 
 
 def isolated(value: Any, tag: str) -> Any:
-    """A copy that shares no namespace, queue or class with the other fixtures."""
+    """Return a copy that shares no namespace, queue or class with the other fixtures."""
     if isinstance(value, list):
         return [isolated(item, tag) for item in value]
     if not isinstance(value, dict):
@@ -59,7 +59,7 @@ def isolated(value: Any, tag: str) -> Any:
         for key, item in value.items()
     }
     metadata = result.get("metadata") if "kind" in value else None
-    # An object of the cluster has no namespace, so its own name must be different.
+    # Cluster-scoped objects have no namespace, so their names must differ.
     if isinstance(metadata, dict) and "namespace" not in metadata:
         name = metadata.get("name")
         if isinstance(name, str) and name != "unknown":
@@ -87,7 +87,7 @@ def unknown(case: Case) -> list[Manifest]:
 
 
 def merged(cases: dict[int, Case]) -> dict[str, Any]:
-    """The configuration of all fixtures together; queues are named as in the fixtures."""
+    """Return the merged configuration of all fixtures, with the queue names of the fixtures."""
     found: dict[str, Any] = {}
     for index, case in cases.items():
         for key, value in (case.config or {}).items():
@@ -97,7 +97,7 @@ def merged(cases: dict[int, Case]) -> dict[str, Any]:
     return found
 
 
-def assert_every_fixture_is_reported(done: Judged, cases: dict[int, Case]) -> None:
+def assert_every_fixture_is_reported(done: CheckResult, cases: dict[int, Case]) -> None:
     assert done.returncode != 0
     assert [report for report in done.reports if "itself failed" in report.message] == []
     reported = {
@@ -106,33 +106,33 @@ def assert_every_fixture_is_reported(done: Judged, cases: dict[int, Case]) -> No
         for place in (*report.places, "anywhere")
     }
     for index, case in cases.items():
-        place = "anywhere" if case.rule in OF_ALL else f"case{index}x"
+        place = "anywhere" if case.rule in WHOLE_STACK_RULES else f"case{index}x"
         assert (case.rule, RULES_BY_NAME[case.rule].level.value, place) in reported
 
 
-def test_every_rule_about_resources_reports_its_bad_fixtures(run: Run) -> None:
-    stacks = ((i, [changed(case.build(), *case.edits)]) for i, case in OF_RESOURCES.items())
-    done = run("preview", tagged(stacks), merged(OF_RESOURCES))
-    assert_every_fixture_is_reported(done, OF_RESOURCES)
+def test_every_resource_rule_reports_its_bad_fixtures(run: Run) -> None:
+    stacks = ((i, [changed(case.build(), *case.edits)]) for i, case in RESOURCE_CASES.items())
+    done = run("preview", tagged(stacks), merged(RESOURCE_CASES))
+    assert_every_fixture_is_reported(done, RESOURCE_CASES)
 
 
-def test_every_rule_about_stacks_reports_its_bad_fixtures(run: Run) -> None:
-    stacks = ((i, case.stack()) for i, case in OF_STACKS.items())
-    done = run("preview", tagged(stacks), merged(OF_STACKS))
-    assert_every_fixture_is_reported(done, OF_STACKS)
+def test_every_stack_rule_reports_its_bad_fixtures(run: Run) -> None:
+    stacks = ((i, case.stack()) for i, case in STACK_CASES.items())
+    done = run("preview", tagged(stacks), merged(STACK_CASES))
+    assert_every_fixture_is_reported(done, STACK_CASES)
 
 
-def test_good_fixtures_are_reported_by_no_rule(run: Run) -> None:
+def test_no_rule_reports_good_fixtures(run: Run) -> None:
     done = run("preview", manifests.whole_stack(), STRICT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.reports == []
 
 
-def test_unknown_values_violate_no_rule_and_other_rules_are_evaluated(run: Run) -> None:
-    """Exceptions: a release, whose chart is never evaluated, and an unknown kind."""
-    counted = [i for i, case in OF_STACKS.items() if case.rule == "gpu-budget"]
+def test_unknown_values_violate_no_rule_and_do_not_stop_other_rules(run: Run) -> None:
+    """The exceptions are releases, whose charts are never evaluated, and unknown kinds."""
+    counted = [i for i, case in STACK_CASES.items() if case.rule == "gpu-budget"]
     budgets = {f"research-case{i}x": 6 for i in counted}
-    config = {**merged(OF_RESOURCES), "gpu-budget": {"maxGpusPerQueue": budgets}}
+    config = {**merged(RESOURCE_CASES), "gpu-budget": {"maxGpusPerQueue": budgets}}
     done = run("preview", tagged((i, unknown(case)) for i, case in enumerate(CASES)), config)
     reported = {(report.rule, place) for report in done.reports for place in report.places}
     wrong = {(case.rule, f"case{i}x") for i, case in enumerate(CASES)} & reported
@@ -140,12 +140,12 @@ def test_unknown_values_violate_no_rule_and_other_rules_are_evaluated(run: Run) 
     assert "gpu-budget" not in {report.rule for report in done.reports}
     assert [report for report in done.reports if "can't run policy" in report.message] == []
     assert [report for report in done.reports if "itself failed" in report.message] == []
-    # Unknown GPUs hide nothing: each job is still reported for its missing queue.
-    assert ("training-queue-declared", f"case{next(iter(OF_RESOURCES))}x") in reported
+    # An unknown number of GPUs hides no violation: each job's missing queue is still reported.
+    assert ("training-queue-declared", f"case{next(iter(RESOURCE_CASES))}x") in reported
 
 
-def test_unknown_gpus_have_no_cost(run: Run) -> None:
-    """Use a separate stack: with all fixtures, the cost of known GPUs would hide the effect."""
+def test_unknown_number_of_gpus_has_no_cost(run: Run) -> None:
+    """This requires a separate stack: the other fixtures have known GPUs, which do cost."""
     (case,) = (case for case in CASES if case.rule == "gpu-cost")
     prices = {"hourlyPrices": {"nvidia.com/gpu": 2.5}}
     unknown_stack = tagged([(0, unknown(case))])
@@ -155,7 +155,7 @@ def test_unknown_gpus_have_no_cost(run: Run) -> None:
     assert "gpu-cost" in {report.rule for report in beyond.reports}
 
 
-def test_every_remediation_changes_what_is_registered(run: Run, tmp_path: Path) -> None:
+def test_every_remediation_changes_the_registered_resource(run: Run, tmp_path: Path) -> None:
     volcano = changed(
         manifests.volcano_job(),
         (f"{POD}/tolerations", REMOVED),

@@ -1,4 +1,4 @@
-"""Reports of the check fit the schema of OpenReports, which its Go module contains."""
+"""Validation of the check's reports against the OpenReports schema from its Go module."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def schema(tools: Toolchain) -> Any:
 
 
 def strict(schema: Any) -> Any:
-    """The schema, with unknown fields refused as by server-side validation."""
+    """Return the schema with unknown fields rejected, as in server-side validation."""
     if isinstance(schema, list):
         return [strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -43,7 +43,7 @@ def strict(schema: Any) -> Any:
     return closed
 
 
-def test_reports_fit_the_schema(
+def test_reports_match_the_openreports_schema(
     schema: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "pod.yaml"

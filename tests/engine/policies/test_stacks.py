@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.conftest import MakeStack
 
-# In dev, devcluster pushes the device plugin's image to the registry with a tag.
+# In the dev stack, devcluster pushes the device plugin's image to the registry with a tag.
 ADVICE = {"dev": {"image-digest-pinned"}, "simulated": set[str]()}
 REFERENCE = f"127.0.0.1:5000/workload@sha256:{'0' * 64}"
 
@@ -49,7 +49,7 @@ REMEDIES = {
 }
 
 
-def test_a_configuration_that_violates_rules_creates_nothing(engine: MakeStack) -> None:
+def test_no_resource_is_created_if_the_configuration_violates_rules(engine: MakeStack) -> None:
     def mistakes(config: dict[str, Any]) -> None:
         foreign_registry(config)
         literal_secret(config)

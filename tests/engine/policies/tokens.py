@@ -1,4 +1,4 @@
-"""Objects that only a Pulumi program can declare: foreign type tokens, and patches."""
+"""Objects that only a Pulumi program can declare: unusual type tokens, and patches."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _HOST_PODS = {"template": {"spec": {"hostPID": True, **_HOST_PATHS}}}
 _VOLCANO_JOB = {"queue": "other", "minAvailable": 1, "maxRetry": 100_000}
 _SPEC = {"containers": [_PRIVILEGED]}
 
-_WAYS: list[tuple[str, str, str, Any, str]] = [
+_CASES: list[tuple[str, str, str, Any, str]] = [
     ("yaml/v1:Pod", "v1", "Pod", _SPEC, "not-privileged"),
     ("helm.sh/v3:Pod", "v1", "Pod", _SPEC, "not-privileged"),
     ("kustomize/v1:Pod", "v1", "Pod", _SPEC, "not-privileged"),
@@ -28,7 +28,7 @@ _WAYS: list[tuple[str, str, str, Any, str]] = [
     ("apps/v1:DeploymentPatch", "apps/v1", "Deployment", {"replicas": 5000}, "manifest-readable"),
 ]
 
-REFUSED = {(way[-1], f"case{index}x") for index, way in enumerate(_WAYS)}
+REJECTED = {(way[-1], f"case{index}x") for index, way in enumerate(_CASES)}
 """The rule that must reject each object, and the tag in the object's name."""
 
 
@@ -42,5 +42,5 @@ def stack(namespace: str) -> list[Manifest]:
             "metadata": {"name": f"case{index}x", "namespace": namespace},
             "spec": spec,
         }
-        for index, (token, version, kind, spec, _) in enumerate(_WAYS)
+        for index, (token, version, kind, spec, _) in enumerate(_CASES)
     ]

@@ -21,10 +21,10 @@ from workload import exit_codes, progress
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples/frameworks"
 STEPS = {"plain": 1200, "accelerated": 400, "huggingface": 220, "with_lightning": 800}
-"""Enough to be stopped and killed before the end."""
+"""Number of steps; enough for a run to be stopped and killed before its end."""
 
 ENVIRONMENTS = {"huggingface": "hugging-face", "with_lightning": "lightning"}
-"""Examples whose packages the tests do not have: tests/operators/test_frameworks.py."""
+"""Examples with additional packages, which tests/operators/test_frameworks.py runs."""
 
 
 class Gang(Protocol):
@@ -71,7 +71,7 @@ class Launched:
 
 @dataclass
 class Forked:
-    """Processes with the test's packages, which need not import them again."""
+    """Processes forked from a server that has already imported the test's packages."""
 
     ranks: list[Program]
 
@@ -123,7 +123,7 @@ Started = list[Launched | Forked]
 
 @pytest.fixture
 def started() -> Iterator[Started]:
-    """Everything that a test has started, which is killed at its end."""
+    """List of the processes that a test has started; they are killed at its end."""
     found: Started = []
     yield found
     for gang in found:
@@ -139,7 +139,7 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("example", sorted(STEPS.keys() - ENVIRONMENTS.keys()))
-def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(
+def test_stopped_and_killed_run_ends_with_the_weights_of_an_undisturbed_run(
     example: str, tmp_path: Path, started: Started
 ) -> None:
     check_resumption(example, tmp_path, started)
@@ -152,7 +152,7 @@ def test_a_stopped_and_killed_run_has_the_weights_of_an_undisturbed_one(
 
 
 def check_resumption(example: str, tmp_path: Path, started: Started) -> None:
-    """Stop, kill and resume an example; its weights must be those of an undisturbed run."""
+    """Check that a stopped, killed and resumed example has the weights of an undisturbed run."""
 
     def start(run_dir: Path, output: str) -> Gang:
         begin = launch if example in ENVIRONMENTS else fork

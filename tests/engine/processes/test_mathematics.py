@@ -1,4 +1,4 @@
-"""The mathematics of gangs of four processes."""
+"""The mathematics of training in gangs of four processes."""
 
 import shutil
 
@@ -12,10 +12,10 @@ from tests.training.test_mathematics import (  # noqa: F401 - collected again wi
     Result,
     check_training,
     chosen,
-    test_a_setting_has_its_effect,
+    test_evaluation_matches_all_held_out_samples,
     test_ranks_have_different_random_numbers,
-    test_the_evaluation_is_that_of_all_held_out_samples,
-    test_weights_and_losses_are_those_of_the_reference,
+    test_weights_and_losses_match_the_reference,
+    test_weights_match_only_a_reference_with_the_same_setting,
     trained,
 )
 
@@ -35,7 +35,7 @@ COMPILED: Cases = {
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-def test_compiled_blocks_compute_what_the_reference_computes(
+def test_compiled_blocks_match_the_reference(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     results = trained(2, COMPILED, tmp_path_factory.mktemp("compiled"))

@@ -16,7 +16,7 @@ FLAGS = ["--model=digits-net", "--dataset=digits", "--epochs=1"]
 
 
 @pytest.mark.parametrize("through", ["directly", "by a script that sets the ranks"])
-def test_mpirun_starts_a_gang(through: str, tmp_path: Path) -> None:
+def test_gang_started_by_mpirun_trains(through: str, tmp_path: Path) -> None:
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         pytest.skip("mpirun of Open MPI is not installed (Debian: openmpi-bin)")

@@ -1,4 +1,4 @@
-"""torchrun and accelerate: their processes are new interpreters, which import PyTorch again."""
+"""The program under torchrun and accelerate, which start new interpreters."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def test_an_elastic_gang_continues_with_the_remaining_nodes(tmp_path: Path) -> N
     options += ["--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"]
     options += ["-m", "training", *arguments(run_dir, SLOWLY, SAVING, "--peer-timeout=20")]
     outputs = [tmp_path / "one", tmp_path / "other"]
-    # Both start at the same time, so that they import PyTorch and join before last_call_timeout.
+    # Both nodes start at the same time, to import PyTorch and join before last_call_timeout.
     with (
         running(outputs[0], "training.launch", *options) as one,
         running(outputs[1], "training.launch", *options) as other,

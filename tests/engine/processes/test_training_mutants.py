@@ -1,4 +1,4 @@
-"""Mistakes in the mathematics of training are found by the unit tests of the mathematics."""
+"""Mutants of the mathematics of training, which the unit tests must detect."""
 
 import gc
 import importlib
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 TESTS = "tests/training/test_mathematics.py"
-AGREES = f"{TESTS}::test_weights_and_losses_are_those_of_the_reference"
-ADAPTS = "tests/training/test_lora.py::test_adapters_are_those_of_the_reference[sgd]"
+AGREES = f"{TESTS}::test_weights_and_losses_match_the_reference"
+ADAPTS = "tests/training/test_lora.py::test_adapters_match_the_reference[sgd]"
 PARALLEL, TRAIN, LORA = "training/parallel.py", "training/train.py", "training/lora.py"
 AUTOCAST = "torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32)"
 
 
 class Mutant(NamedTuple):
-    """A mistake in a file: the correct text, the wrong one, and the test that finds it."""
+    """A mistake in a file: the correct text, the wrong text, and the test that detects it."""
 
     file: str
     correct: str
@@ -39,25 +39,25 @@ MUTANTS = {
     "gradients are not clipped": Mutant(
         PARALLEL, "        if max_norm:", "        if False:", f"{AGREES}[1-sgd clip]"
     ),
-    "computes in fp32": Mutant(
+    "blocks compute in fp32": Mutant(
         PARALLEL,
         AUTOCAST,
         "torch.autocast(self._device.type, enabled=False)",
-        f"{TESTS}::test_blocks_compute_in_the_precision",
+        f"{TESTS}::test_blocks_compute_in_the_configured_precision",
     ),
     "fsdp gathers fp32": Mutant(
         PARALLEL,
         "        if self._dtype != torch.float32:\n",
         "        if False:\n",
-        f"{TESTS}::test_fsdp_gathers_weights_in_the_precision",
+        f"{TESTS}::test_fsdp_gathers_weights_in_the_configured_precision",
     ),
-    "keeps all activations": Mutant(
+    "activations are not checkpointed": Mutant(
         PARALLEL,
         "if config.activation_checkpointing:",
         "if False:",
         f"{TESTS}::test_checkpointed_activations_are_computed_twice",
     ),
-    "compiles nothing": Mutant(
+    "nothing is compiled": Mutant(
         PARALLEL, "if config.compile:", "if False:", "tests/training/test_parallel.py"
     ),
     "fsdp has one unit": Mutant(
@@ -66,13 +66,13 @@ MUTANTS = {
         "if False:",
         f"{TESTS}::test_fsdp_shards_each_block",
     ),
-    "compresses no gradients": Mutant(
+    "gradients are not compressed": Mutant(
         PARALLEL,
         'if config.gradient_compression != "none":',
         "if False:",
-        f"{TESTS}::test_compressed_gradients_differ_from_complete_ones",
+        f"{TESTS}::test_compressed_gradients_differ_from_uncompressed_ones",
     ),
-    "gradients are divided by the processes": Mutant(
+    "gradients are averaged over processes": Mutant(
         TRAIN, "(run.world.size / batch.total)", "(1 / batch.total)", f"{AGREES}[2-sgd]"
     ),
     "all ranks have the same dropout": Mutant(
@@ -81,7 +81,7 @@ MUTANTS = {
         "(config.seed, 0)",
         f"{TESTS}::test_ranks_have_different_random_numbers",
     ),
-    "ignores weight decay": Mutant(
+    "weight decay is ignored": Mutant(
         "training/optimizer.py",
         '"weight_decay": config.weight_decay',
         '"weight_decay": 0.0',
@@ -94,12 +94,12 @@ MUTANTS = {
         "training/evaluation.py",
         "real = loaded.batch.real",
         "real = len(loaded.batch.indices)",
-        f"{TESTS}::test_the_evaluation_is_that_of_all_held_out_samples[2-sgd]",
+        f"{TESTS}::test_evaluation_matches_all_held_out_samples[2-sgd]",
     ),
     "adapters are not scaled": Mutant(
         LORA, "adapter(self.dropout(inputs)) * self.scale", "adapter(self.dropout(inputs))", ADAPTS
     ),
-    "adapters change another part": Mutant(
+    "adapters change the wrong part": Mutant(
         LORA,
         "= outputs[self.parts.index(part)] + change",
         "= outputs[-1 - self.parts.index(part)] + change",
@@ -108,14 +108,14 @@ MUTANTS = {
     "adapted layers are trained": Mutant(
         LORA, "model.requires_grad_(requires_grad=False)", "pass", ADAPTS
     ),
-    "merges without the scale": Mutant(
+    "merged weights are not scaled": Mutant(
         LORA, ".add_(second @ first, alpha=self.scale)", ".add_(second @ first)", ADAPTS
     ),
     "adapters have no dropout": Mutant(
         LORA,
         "self.dropout = nn.Dropout(lora.dropout)",
         "self.dropout = nn.Dropout(0)",
-        "tests/training/test_lora.py::test_dropout_is_of_the_adapter_alone",
+        "tests/training/test_lora.py::test_dropout_applies_only_to_the_adapter",
     ),
 }
 
@@ -137,12 +137,12 @@ def status(checkout: Path, tests: Iterable[str], output: Path) -> int:
         descriptor = os.open(output, os.O_CREAT | os.O_WRONLY)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        # Pytest's replacements have no file descriptors, which a gang redirects.
+        # A gang redirects file descriptors, which pytest's replacements do not have.
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        # Modules of earlier tests are deleted below. Collecting what they hold, such as sockets,
-        # would fail a test in which it happens.
+        # Modules of earlier tests are deleted below. If their objects, such as sockets, were
+        # garbage collected during a test, that test would fail.
         gc.freeze()
-        # OpenMP's threads do not exist after a fork, and the first parallel loop waits for them.
+        # OpenMP's threads do not survive a fork, and the first parallel loop would wait for them.
         torch.set_num_threads(1)
         os.chdir(checkout)
         sys.dont_write_bytecode = True
@@ -150,7 +150,8 @@ def status(checkout: Path, tests: Iterable[str], output: Path) -> int:
         for name in list(sys.modules):
             if name.partition(".")[0] in {"training", "workload", "tests", "conftest"}:
                 del sys.modules[name]
-        # Gangs are forks of this process, which has the copy: a fork server would import it again.
+        # Gangs are forks of this process, which has imported the copy. A fork server would import
+        # it again.
         programs: Any = importlib.import_module("tests.training.programs")
         programs.SERVER = get_context("fork")
         options = ["-x", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "unit"]
@@ -159,13 +160,13 @@ def status(checkout: Path, tests: Iterable[str], output: Path) -> int:
         os._exit(code)
 
 
-def test_the_program_itself_passes(checkout: Path, tmp_path: Path) -> None:
+def test_unchanged_program_passes_the_tests(checkout: Path, tmp_path: Path) -> None:
     output, tests = tmp_path / "output", {mutant.test for mutant in MUTANTS.values()}
     assert status(checkout, tests, output) == pytest.ExitCode.OK, output.read_text()
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mistake_is_found(name: str, checkout: Path, tmp_path: Path) -> None:
+def test_mutant_is_detected_by_its_test(name: str, checkout: Path, tmp_path: Path) -> None:
     file, correct, wrong, test = MUTANTS[name]
     original = (checkout / file).read_text()
     assert original.count(correct) == 1, f"{file} has changed: adapt this mutant"

@@ -10,18 +10,18 @@ def environment(cluster: dict[str, list[str]], role: str, index: int) -> dict[st
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})}
 
 
-def test_without_a_cluster_a_worker_is_alone() -> None:
+def test_worker_without_a_cluster_is_the_only_one() -> None:
     assert read_worker({}) == Worker(0, 1)
 
 
-def test_the_first_worker_is_the_chief() -> None:
+def test_first_worker_is_the_chief_by_default() -> None:
     hosts = {"worker": ["a:1", "b:1", "c:1"]}
     assert read_worker(environment(hosts, "worker", 0)) == Worker(0, 3)
     assert read_worker(environment(hosts, "worker", 0)).is_chief
     assert not read_worker(environment(hosts, "worker", 2)).is_chief
 
 
-def test_a_separate_chief_comes_before_the_workers() -> None:
+def test_dedicated_chief_precedes_the_workers() -> None:
     hosts = {"worker": ["b:1", "c:1"], "chief": ["a:1"]}
     assert read_worker(environment(hosts, "chief", 0)) == Worker(0, 3)
     assert read_worker(environment(hosts, "worker", 1)) == Worker(2, 3)
@@ -37,6 +37,6 @@ def test_a_separate_chief_comes_before_the_workers() -> None:
         (environment({"ps": ["a:1"], "worker": []}, "ps", 0)["TF_CONFIG"], "workers and a chief"),
     ],
 )
-def test_a_cluster_that_cannot_be_used_is_reported(text: str, advice: str) -> None:
+def test_unusable_cluster_specification_is_reported(text: str, advice: str) -> None:
     with pytest.raises(ConfigurationError, match=advice):
         read_worker({"TF_CONFIG": text})

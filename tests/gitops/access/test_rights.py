@@ -1,4 +1,4 @@
-"""Rights of pipelines for the objects of a stack."""
+"""RBAC rights that pipelines get for a stack's objects."""
 
 import itertools
 from typing import Any
@@ -23,14 +23,16 @@ PREVIEW, UPDATE = "gpu-platform-preview-prod", "gpu-platform-update-prod"
 
 
 @pytest.fixture
-def made() -> list[dict[str, Any]]:
+def manifests() -> list[dict[str, Any]]:
     return list(access("prod", OBJECTS, {"preview": ["ci"], "update": ["cd"]}))
 
 
-def allowed(made: list[dict[str, Any]], role: str, namespace: str, resource: str) -> dict[str, str]:
+def allowed(
+    manifests: list[dict[str, Any]], role: str, namespace: str, resource: str
+) -> dict[str, str]:
     """Return the names for which each verb is allowed, or `*`."""
     found = {}
-    for manifest in made:
+    for manifest in manifests:
         metadata = manifest["metadata"]
         if metadata["name"] == role and metadata.get("namespace", "") == namespace:
             for rule in manifest.get("rules", []):
@@ -50,48 +52,50 @@ def allowed(made: list[dict[str, Any]], role: str, namespace: str, resource: str
         ("InferenceService", "inferenceservices"),
     ],
 )
-def test_resources_are_plurals_of_kinds(kind: str, resource: str) -> None:
+def test_resource_name_is_the_plural_of_the_kind(kind: str, resource: str) -> None:
     assert plural(kind) == resource
 
 
-def test_each_namespace_has_a_role_for_its_own_objects(made: list[dict[str, Any]]) -> None:
-    assert "patch" in allowed(made, UPDATE, "gpu-system", "daemonsets")
-    assert allowed(made, UPDATE, "ml", "daemonsets") == {}
-    assert allowed(made, UPDATE, "", "deployments") == {}
+def test_each_namespace_has_a_role_for_its_own_objects(manifests: list[dict[str, Any]]) -> None:
+    assert "patch" in allowed(manifests, UPDATE, "gpu-system", "daemonsets")
+    assert allowed(manifests, UPDATE, "ml", "daemonsets") == {}
+    assert allowed(manifests, UPDATE, "", "deployments") == {}
 
 
-def test_objects_of_other_teams_cannot_be_changed(made: list[dict[str, Any]]) -> None:
+def test_pipelines_cannot_change_objects_of_other_teams(manifests: list[dict[str, Any]]) -> None:
     for resource, name in (("queues", "research"), ("validatingadmissionpolicies", "rules")):
-        verbs = allowed(made, UPDATE, "", resource)
+        verbs = allowed(manifests, UPDATE, "", resource)
         assert {verbs[verb] for verb in ("patch", "update", "delete")} == {name}
-    assert allowed(made, UPDATE, "ml", "roles")["escalate"] == "team-members"
+    assert allowed(manifests, UPDATE, "ml", "roles")["escalate"] == "team-members"
 
 
 @pytest.mark.parametrize("role", [PREVIEW, UPDATE])
-def test_other_secrets_cannot_be_read(made: list[dict[str, Any]], role: str) -> None:
-    verbs = allowed(made, role, "ml", "secrets")
+def test_pipelines_cannot_read_other_secrets(manifests: list[dict[str, Any]], role: str) -> None:
+    verbs = allowed(manifests, role, "ml", "secrets")
     assert verbs["get"] == "pull"
     assert verbs.keys().isdisjoint({"list", "watch"})
 
 
-def test_admission_policies_see_everything_that_previews_write(made: list[dict[str, Any]]) -> None:
-    assert set(allowed(made, PREVIEW, "", "validatingadmissionpolicies")) == {"get"}
-    assert allowed(made, PREVIEW, "ml", "deployments").keys() == {"get", "create", "patch"}
-
-
-def test_previewers_are_limited_to_dry_runs_before_they_get_rights(
-    made: list[dict[str, Any]],
+def test_previews_cannot_delete_objects_or_change_admission_policies(
+    manifests: list[dict[str, Any]],
 ) -> None:
-    policy, binding = made[:2]
+    assert set(allowed(manifests, PREVIEW, "", "validatingadmissionpolicies")) == {"get"}
+    assert allowed(manifests, PREVIEW, "ml", "deployments").keys() == {"get", "create", "patch"}
+
+
+def test_dry_run_policy_is_created_before_preview_rights(
+    manifests: list[dict[str, Any]],
+) -> None:
+    policy, binding = manifests[:2]
     assert policy["kind"] == "ValidatingAdmissionPolicy"
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert "'ci'" in policy["spec"]["matchConditions"][0]["expression"]
     assert binding["spec"]["validationActions"] == ["Deny"]
 
 
-def test_only_updates_need_no_policy() -> None:
-    made = access("prod", OBJECTS, {"preview": [], "update": ["cd"]})
-    assert {manifest["apiVersion"] for manifest in made} == {"rbac.authorization.k8s.io/v1"}
+def test_update_rights_alone_need_no_admission_policy() -> None:
+    manifests = access("prod", OBJECTS, {"preview": [], "update": ["cd"]})
+    assert {manifest["apiVersion"] for manifest in manifests} == {"rbac.authorization.k8s.io/v1"}
 
 
 @pytest.mark.parametrize(
@@ -106,24 +110,26 @@ def test_only_updates_need_no_policy() -> None:
         ),
     ],
 )
-def test_groups_that_would_get_wrong_rights_are_rejected(
+def test_unsuitable_groups_are_rejected(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["access", "--stack", "prod", *arguments]) == 1
     assert message in capsys.readouterr().err
 
 
-def test_snapshots_list_what_the_scheduler_sees_and_no_secrets() -> None:
-    made = list(snapshots(["viewers"], "volcano-system"))
+def test_snapshot_role_lists_scheduling_objects_but_not_secrets() -> None:
+    manifests = list(snapshots(["viewers"], "volcano-system"))
     for resource in ("nodes", "pods", "queues", "podgroups", "priorityclasses", "deployments"):
-        assert allowed(made, "gpu-platform-snapshot", "", resource) == {"list": "*"}
-    assert allowed(made, "gpu-platform-snapshot", "", "pods/log") == {"get": "*"}
-    assert allowed(made, "gpu-platform-snapshot", "", "configmaps") == {}
-    assert allowed(made, "gpu-platform-snapshot", "volcano-system", "configmaps") == {"list": "*"}
-    assert allowed(made, "gpu-platform-snapshot", "", "secrets") == {}
+        assert allowed(manifests, "gpu-platform-snapshot", "", resource) == {"list": "*"}
+    assert allowed(manifests, "gpu-platform-snapshot", "", "pods/log") == {"get": "*"}
+    assert allowed(manifests, "gpu-platform-snapshot", "", "configmaps") == {}
+    assert allowed(manifests, "gpu-platform-snapshot", "volcano-system", "configmaps") == {
+        "list": "*"
+    }
+    assert allowed(manifests, "gpu-platform-snapshot", "", "secrets") == {}
 
 
-def test_kubectl_reads_every_group_as_a_string(capsys: pytest.CaptureFixture[str]) -> None:
+def test_group_names_are_always_yaml_strings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["access", "--stack", "prod", "--snapshotters", "1e3", "y", "08"]) == 0
     documents = yaml.load_all(capsys.readouterr().out, Loader)
     subjects = [each.get("subjects", []) for each in documents]

@@ -19,19 +19,19 @@ def sentences(other: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_a_changed_value_has_its_description_and_both_values() -> None:
+def test_changed_setting_is_shown_with_its_description_and_both_values() -> None:
     description = QuotaSettings.model_fields["gpus"].description
     assert description
     (text,) = sentences(changed("tenancy.quota.gpus", 16))
     assert text == f"`tenancy.quota.gpus` ({description.rstrip('.')}): 32 in one, 16 in other."
 
 
-def test_a_default_is_a_value_like_any_other() -> None:
+def test_default_is_compared_like_an_explicit_value() -> None:
     (text,) = sentences(changed("training.jobs.digits.retries", 7))
     assert ": 3 in one, 7 in other." in text
 
 
-def test_settings_of_one_environment_are_reported_once() -> None:
+def test_section_missing_in_one_environment_is_reported_once() -> None:
     (text,) = sentences(without("inference.services.digits"))
     assert text.startswith("`inference.services.digits` is only in one (job digits")
 
@@ -47,17 +47,17 @@ def test_settings_of_one_environment_are_reported_once() -> None:
         ),
     ],
 )
-def test_values_that_differ_are_shown_differently(key: str, before: object, after: object) -> None:
+def test_nearly_equal_values_are_shown_in_full(key: str, before: object, after: object) -> None:
     one, other = (validate(changed(key, value)) for value in (before, after))
     (found,) = differences(one, other)
     assert (found.one, found.other) == (str(before), str(after))
 
 
-def test_equal_environments_have_no_difference() -> None:
+def test_equal_environments_have_no_differences() -> None:
     assert sentences(good()) == []
 
 
-def test_the_environments_of_the_repository_are_compared(
+def test_environments_in_the_repository_can_be_compared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["diff", "staging", "prod"]) == 2
@@ -101,7 +101,9 @@ def test_an_unreadable_file_is_reported_without_a_traceback(
     assert message in error
 
 
-def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_encrypted_secrets_are_not_printed(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (CHECKOUT / "Pulumi.prod.yaml").read_text()
     for name, value in (("a", "v1:one"), ("b", "v1:two")):
         file = tmp_path / f"Pulumi.{name}.yaml"
@@ -112,7 +114,7 @@ def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[s
     assert "v1:" not in capsys.readouterr().out
 
 
-def test_literals_that_look_secret_are_hidden() -> None:
+def test_literal_secrets_are_hidden() -> None:
     key = "sk-live-0123456789abcdef0123456789abcdef"
     path = "training.jobs.digits.env"
     texts = sentences(changed(path, {"PLAIN_API_KEY": key, "MODE": "fast"}))

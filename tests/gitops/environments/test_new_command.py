@@ -40,7 +40,7 @@ def new(project: Path, *arguments: str) -> int:
         ["--context", "yes", "--namespace", "no"],
     ],
 )
-def test_the_settings_the_schema_and_the_pack_accept_what_is_written(
+def test_new_environment_passes_settings_schema_and_policy_checks(
     flags: list[str], project: Path
 ) -> None:
     assert new(project, "lab", "--defaults", *flags) == 0
@@ -53,13 +53,13 @@ def test_the_settings_the_schema_and_the_pack_accept_what_is_written(
     parse((project / "policies" / "config" / "lab.json").read_text(), RULES)
 
 
-def test_every_section_is_explained(project: Path) -> None:
+def test_comments_explain_the_sections_of_a_new_environment(project: Path) -> None:
     new(project, "lab", "--defaults")
     lines = (project / "Pulumi.lab.yaml").read_text().splitlines()
     assert sum(line.strip().startswith("#") for line in lines) >= 15
 
 
-def test_flags_decide_what_is_written(project: Path) -> None:
+def test_flags_set_quota_queue_and_gpu_budget(project: Path) -> None:
     new(project, "lab", "--defaults", "--nodes", "3", "--gpus-per-node", "4", "--team", "vision")
     settings = settings_of(project / "Pulumi.lab.yaml")
     assert settings.tenancy.quota.gpus == 12
@@ -77,7 +77,7 @@ def test_an_existing_environment_is_not_changed(
     assert "was not changed" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", _Terminal("\n" * 20))
     assert new(project, "lab") == 1
-    assert capsys.readouterr().out == "", "a question was asked in vain"
+    assert capsys.readouterr().out == "", "prompted although the environment exists"
     assert (project / "Pulumi.lab.yaml").read_text() == "mine"
 
 
@@ -100,7 +100,7 @@ def test_an_existing_environment_is_not_changed(
         (["lab", "--registry", "https://r.example.com"], "images.registry"),
     ],
 )
-def test_an_invalid_environment_is_rejected_without_writing(
+def test_invalid_arguments_leave_no_files(
     arguments: list[str], message: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert new(project, *arguments, "--defaults") == 1
@@ -113,7 +113,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_missing_flags_are_prompted_until_valid(
+def test_prompts_for_missing_flags_repeat_until_valid(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
 ) -> None:
     answers = [
@@ -132,9 +132,9 @@ def test_missing_flags_are_prompted_until_valid(
     ]
     monkeypatch.setattr("sys.stdin", _Terminal("\n".join(answers) + "\n"))
     assert new(project, "lab") == 0
-    asked = capsys.readouterr().out
-    assert "nodes with GPUs [1]: use a number from 1 to 10000" in asked
-    assert "answer yes or no" in asked
+    prompts = capsys.readouterr().out
+    assert "nodes with GPUs [1]: use a number from 1 to 10000" in prompts
+    assert "answer yes or no" in prompts
     settings = settings_of(project / "Pulumi.lab.yaml")
     assert settings.cluster.context == "lab.example.com"
     assert settings.tenancy.namespace == "ml-lab"
@@ -143,7 +143,7 @@ def test_missing_flags_are_prompted_until_valid(
     assert settings.gpu.provider == "existing"
 
 
-def test_the_class_of_existing_storage_is_prompted_until_given(
+def test_storage_class_prompt_repeats_until_answered(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
 ) -> None:
     monkeypatch.setattr("sys.stdin", _Terminal("\n" * 5 + "existing\n\n\ngp3\n" + "\n" * 5))
@@ -161,7 +161,7 @@ def test_an_invalid_name_is_rejected_before_any_prompt(
     assert capsys.readouterr().out == ""
 
 
-def test_the_end_of_the_input_writes_nothing(
+def test_end_of_input_leaves_no_files(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
 ) -> None:
     monkeypatch.setattr("sys.stdin", _Terminal("lab.example.com\n"))

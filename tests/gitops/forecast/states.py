@@ -31,7 +31,10 @@ def gang(name: str, count: int, gpus: int, *nodes: str, hour: int, **more: Any) 
 
 
 def state() -> State:
-    """Return a snapshot: `a` saved 15 minutes ago and ends in an hour, `b` ends in 10 minutes."""
+    """Return a snapshot.
+
+    Gang `a` saved a checkpoint 15 minutes ago and ends in an hour; `b` ends in 10 minutes.
+    """
     saved = TAKEN - timedelta(minutes=15)
     return State(
         taken=TAKEN,

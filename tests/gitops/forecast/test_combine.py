@@ -1,4 +1,4 @@
-"""Several simulations of the same snapshot, combined."""
+"""Combining several simulations of the same snapshot."""
 
 import pytest
 
@@ -33,31 +33,31 @@ OTHER = answer(
 )
 
 
-def line(found: Answer, name: str) -> list[str]:
+def row_cells(found: Answer, name: str) -> list[str]:
     row = next(row for row in render(found).splitlines() if row.startswith(f"ml/{name} "))
     return [cell.strip() for cell in row.split("  ") if cell.strip()]
 
 
-def test_a_single_simulation_is_its_own_answer() -> None:
+def test_single_simulation_is_returned_unchanged() -> None:
     found = combine([ONE])
     assert [(g.verdict, g.start_seconds) for g in found.gangs] == [
         (g.verdict, g.start_seconds) for g in ONE.gangs
     ]
     assert (found.varies, found.assumptions) == (False, [])
-    assert line(found, "late") == ["ml/late", "vision", "8", "starts later", "30m", "1h00m"]
+    assert row_cells(found, "late") == ["ml/late", "vision", "8", "starts later", "30m", "1h00m"]
 
 
-def test_reasons_are_no_markup() -> None:
+def test_markup_in_reasons_is_not_interpreted() -> None:
     reason = "insufficient [nvidia.com/gpu] [/home] :smile:"
     assert reason in render(combine([answer(gang("a", "waits", None, None, reason=reason))]))
 
 
-def test_simulations_that_agree_are_one_answer() -> None:
+def test_identical_simulations_give_a_single_answer() -> None:
     assert render(combine([ONE, ONE, ONE])) == render(combine([ONE]))
     assert svg(combine([ONE, ONE])) == svg(combine([ONE]))
 
 
-def test_the_most_frequent_verdict_is_first_and_counts_follow() -> None:
+def test_most_frequent_verdict_comes_first_with_counts() -> None:
     found = combine([OTHER, ONE, ONE])
     gangs = {each.name: each for each in found.gangs}
     assert gangs["new"].verdict == "starts at once"
@@ -66,14 +66,14 @@ def test_the_most_frequent_verdict_is_first_and_counts_follow() -> None:
     assert gangs["new"].reason == "Unschedulable"
     assert gangs["late"].outcome == "starts later"
     assert gangs["late"].start_range == Range(least=1800, most=3600)
-    # The first simulation is not typical.
+    # The start times come from a typical simulation, which the first one is not.
     assert [each.start_seconds for each in found.gangs] == [1800, 0, 0]
     assert [each.name for each in found.gangs] == ["late", "new", "a"]
 
 
-def test_a_gang_that_one_simulation_moves_is_listed_with_its_range() -> None:
+def test_gang_with_varying_start_is_listed_with_its_range() -> None:
     found = combine([ONE, OTHER, ONE])
-    assert line(found, "a")[3:6] == [
+    assert row_cells(found, "a")[3:6] == [
         "runs (2 of 3), starts later (1 of 3)",
         "0m to 30m",
         "1h00m",
@@ -82,7 +82,7 @@ def test_a_gang_that_one_simulation_moves_is_listed_with_its_range() -> None:
     assert found.assumptions[1].startswith("1 of 3 gangs have the same verdict in all 3 sim")
 
 
-def test_evictions_have_counts_and_the_worst_loss() -> None:
+def test_evictions_are_listed_with_counts_and_losses() -> None:
     found = combine([ONE, OTHER])
     first, second, third = found.victims
     assert (first.name, first.simulations, first.lost_hours) == ("late", 2, "2.0 to 4.0")
@@ -94,18 +94,18 @@ def test_evictions_have_counts_and_the_worst_loss() -> None:
     assert "2 of 2" in render(found)
 
 
-def test_an_unknown_loss_is_the_worst() -> None:
+def test_unknown_loss_counts_as_the_worst() -> None:
     found = combine([answer(victims=[victim("b", hours=hours)]) for hours in (1, None)])
     assert (found.victims[0].gpu_hours, found.victims[0].lost_hours) == (None, "unknown")
 
 
 @pytest.mark.parametrize("answers", [[ONE, OTHER], [ONE]])
-def test_the_chart_names_the_number_of_simulations_that_differ(answers: list[Answer]) -> None:
+def test_chart_states_the_number_of_differing_simulations(answers: list[Answer]) -> None:
     picture = svg(combine(answers))
     assert ("most typical of 2 simulations" in picture) == (len(answers) == 2)
 
 
-def test_the_example_of_the_page_has_several_outcomes() -> None:
+def test_example_on_the_page_matches_the_output() -> None:
     section = (CHECKOUT / "docs/simulation.md").read_text().partition("### Several outcomes")[2]
     shown = section.partition("```text\n")[2].partition("```")[0].splitlines()
     assert shown == render(combine([ONE, OTHER, ONE])).splitlines()[1 : len(shown) + 1]
@@ -116,7 +116,7 @@ def without_evictions() -> State:
     return state().model_copy(update={"scheduler_configuration": text})
 
 
-def test_a_scheduler_that_evicts_is_simulated_three_times_in_the_same_orders() -> None:
+def test_evicting_scheduler_is_simulated_in_three_reproducible_orders() -> None:
     found = [order and order.random() for order in orders(state())]
     assert len(set(found)) == 3
     assert found == [order and order.random() for order in orders(state())]

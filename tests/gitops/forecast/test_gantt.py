@@ -34,22 +34,22 @@ def answer(*gangs: GangAnswer, **more: Any) -> Answer:
 
 
 def bars(found: Answer) -> dict[str, list[tuple[str, float, float]]]:
-    """Return class, start and length of the bars of each title, in seconds of 7,200."""
+    """Return class, start and length of each title's bars; the chart spans 7,200 seconds."""
     picture = ElementTree.fromstring(svg(found))  # noqa: S314  our own picture
     name = "{http://www.w3.org/2000/svg}"
-    made: dict[str, list[tuple[str, float, float]]] = {}
+    found_bars: dict[str, list[tuple[str, float, float]]] = {}
     for rect in picture.iter(f"{name}rect"):
         title = rect.find(f"{name}title")
         if title is not None and title.text:
             x, width = float(rect.get("x", 0)) - 260, float(rect.get("width", 0))
             seconds = (round(x / 720 * 7200), round(width / 720 * 7200))
-            made.setdefault(title.text.partition(":")[0], []).append(
+            found_bars.setdefault(title.text.partition(":")[0], []).append(
                 (rect.get("class", ""), *seconds)
             )
-    return made
+    return found_bars
 
 
-def test_bars_are_where_gangs_run() -> None:
+def test_bars_show_when_gangs_run() -> None:
     found = bars(
         answer(
             gang("old", "runs", 0, 3600),
@@ -65,7 +65,7 @@ def test_bars_are_where_gangs_run() -> None:
     }
 
 
-def test_a_comparison_has_a_second_bar_for_gangs_of_the_snapshot() -> None:
+def test_comparison_has_a_second_bar_for_existing_gangs() -> None:
     victim = Victim(namespace="ml", name="old", at_seconds=0, pods=1, gpu_hours=1)
     found = bars(
         answer(
@@ -80,6 +80,6 @@ def test_a_comparison_has_a_second_bar_for_gangs_of_the_snapshot() -> None:
     assert "ml/new without the change" not in found
 
 
-def test_names_are_text() -> None:
+def test_names_are_escaped() -> None:
     picture = svg(answer(gang("<script>alert(1)</script>", "runs", 0, 60)))
     assert "<script>" not in picture

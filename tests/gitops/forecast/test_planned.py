@@ -1,4 +1,4 @@
-"""Gangs in manifests, as Volcano will schedule them."""
+"""Gangs that Volcano will schedule for the manifests of a plan."""
 
 from typing import Any
 
@@ -38,19 +38,19 @@ def volcano(**spec: Any) -> dict[str, Any]:
     return manifest("batch.volcano.sh/v1alpha1", "Job", {"tasks": tasks, "queue": "vision", **spec})
 
 
-def test_a_volcano_job_describes_its_complete_gang() -> None:
+def test_volcano_job_defines_its_whole_gang() -> None:
     (gang,) = gangs(volcano(minAvailable=2, priorityClassName="urgent"))
     assert (gang.key, gang.queue, gang.priority_class) == (("ml", "job"), "vision", "urgent")
     assert (gang.minimum, gang.size, gang.state) == (2, 3, "pending")
     assert gang.pods[0].requests == {GPU: "4"}
 
 
-def test_the_gang_of_a_volcano_job_contains_all_pods_by_default() -> None:
+def test_volcano_job_needs_all_its_pods_by_default() -> None:
     (gang,) = gangs(volcano())
     assert gang.minimum == 3
 
 
-def test_a_job_in_a_pod_group_has_its_minimum_and_queue() -> None:
+def test_job_takes_minimum_and_queue_from_its_podgroup() -> None:
     template = {"metadata": {"annotations": {"scheduling.k8s.io/group-name": "group"}}, "spec": POD}
     spec = {"parallelism": 4, "completions": 4, "activeDeadlineSeconds": 600, "template": template}
     group = manifest(
@@ -60,7 +60,7 @@ def test_a_job_in_a_pod_group_has_its_minimum_and_queue() -> None:
     assert (gang.minimum, gang.size, gang.queue, gang.deadline_seconds) == (2, 4, "lab", 600)
 
 
-def test_a_job_without_a_gang_starts_pod_by_pod() -> None:
+def test_pods_of_a_job_without_a_gang_start_individually() -> None:
     spec = {"parallelism": 4, "completions": 4, "template": {"spec": POD}}
     (gang,) = gangs(manifest("batch/v1", "Job", spec))
     assert (gang.minimum, gang.size, gang.queue) == (1, 4, "default")
@@ -84,14 +84,14 @@ def test_a_suspended_job_is_a_suspended_gang() -> None:
             name="web",
         ),
     ],
-    ids=["another scheduler", "a schedule"],
+    ids=["another scheduler", "CronJob"],
 )
-def test_pods_with_gpus_outside_gangs_are_named(other: dict[str, Any]) -> None:
+def test_gpu_pods_outside_gangs_are_reported_as_omitted(other: dict[str, Any]) -> None:
     assert gangs(other) == []
     assert omitted(other) == [f'{other["kind"]} "web" in namespace "ml"']
 
 
-def test_pods_without_gpus_are_not_mentioned() -> None:
+def test_pods_without_gpus_are_not_reported_as_omitted() -> None:
     plain = {"containers": [{"name": "main"}]}
     web = manifest("apps/v1", "Deployment", {"template": {"spec": plain}})
     assert omitted(web) == []

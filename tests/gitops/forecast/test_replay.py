@@ -1,4 +1,4 @@
-"""Decisions of a replay, with a scheduler that preempts in a chosen session."""
+"""Replays of a snapshot, with a fake scheduler that preempts in a chosen session."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +66,7 @@ class Scheduler:
         self._pods = {k: pod for k, pod in self._pods.items() if not k.startswith(name)}
 
     def not_preempted(self, queues: set[str], since: int) -> set[str]:
-        """Return the queues until the session that preempts has ended."""
+        """Return all queues until the preempting session has ended."""
         self.preempting = queues
         return queues if since < self._session else set()
 
@@ -81,21 +81,21 @@ class Scheduler:
 
 
 def snapshot(other_queue: str, pods: int = 1, priority: int = 2000) -> State:
-    """Return a state in which `high` waits, and may preempt `low` if it has one pod."""
+    """Return a state in which `high` waits; with one pod, `high` can preempt `low`."""
 
-    def of(made: Gang, **more: Any) -> Gang:
+    def changed(made: Gang, **more: Any) -> Gang:
         return made.model_copy(update=more)
 
     gangs = [
         gang("low", 1, 8, "gpu-0", hour=7),
-        of(gang("other", 2, 8, "gpu-1", "gpu-2", hour=7), queue=other_queue),
-        of(gang("high", pods, 8, hour=8), priority=priority, priority_class="urgent"),
+        changed(gang("other", 2, 8, "gpu-1", "gpu-2", hour=7), queue=other_queue),
+        changed(gang("high", pods, 8, hour=8), priority=priority, priority_class="urgent"),
     ]
     queues = [Queue(name="vision"), Queue(name=other_queue)]
     return state().model_copy(update={"gangs": gangs, "queues": queues})
 
 
-def decided(cluster: Scheduler, found: State) -> Replay:
+def started_replay(cluster: Scheduler, found: State) -> Replay:
     replay = Replay(cast(Sandbox, cluster), found)
     replay.start()
     return replay
@@ -107,9 +107,9 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gitops.forecast.replay._STABLE_LISTS", 0)
 
 
-def test_a_replay_waits_for_a_preemption_that_some_sessions_miss() -> None:
+def test_replay_waits_for_a_preemption_in_a_later_session() -> None:
     cluster = Scheduler(session=10)
-    replay = decided(cluster, snapshot("language"))
+    replay = started_replay(cluster, snapshot("language"))
     assert [victim.name for victim in replay.victims] == ["low"]
     assert {run.gang.name: run.start for run in replay.runs} == {
         "low": None,
@@ -118,37 +118,37 @@ def test_a_replay_waits_for_a_preemption_that_some_sessions_miss() -> None:
     }
 
 
-def test_the_priority_of_a_gang_is_the_value_of_its_class() -> None:
-    # The priority of a planned gang, or of a gang without pods, is unknown.
-    replay = decided(Scheduler(session=10), snapshot("language", priority=0))
+def test_gang_gets_the_priority_of_its_class() -> None:
+    # A snapshot does not contain the priority of planned gangs or gangs without pods.
+    replay = started_replay(Scheduler(session=10), snapshot("language", priority=0))
     assert [victim.name for victim in replay.victims] == ["low"]
 
 
-def test_a_gang_of_an_unknown_class_keeps_its_priority() -> None:
+def test_gang_with_an_unknown_class_keeps_its_priority() -> None:
     found = snapshot("language").model_copy(update={"priority_classes": []})
-    replay = decided(Scheduler(session=10), found)
+    replay = started_replay(Scheduler(session=10), found)
     assert [victim.name for victim in replay.victims] == ["low"]
 
 
 @pytest.mark.parametrize(("pods", "queues"), [(1, {"vision"}), (2, set[str]())])
-def test_preemption_is_expected_only_in_queues_where_it_frees_enough(
+def test_preemption_is_expected_only_where_it_frees_enough_resources(
     pods: int, queues: set[str]
 ) -> None:
     cluster = Scheduler(session=-1)
-    assert decided(cluster, snapshot("language", pods)).victims == []
+    assert started_replay(cluster, snapshot("language", pods)).victims == []
     assert cluster.preempting == queues
     assert cluster.count < 8
 
 
-def test_a_decision_is_not_final_before_the_placed_pods_run() -> None:
-    # Volcano preempts running pods only, so the next session may preempt these as well.
+def test_decisions_are_not_final_until_placed_pods_run() -> None:
+    # Volcano preempts only running pods; once the placed pods run, they may be preempted.
     cluster = Scheduler(session=4, starts_after=40)
-    decided(cluster, snapshot("vision"))
+    started_replay(cluster, snapshot("vision"))
     assert cluster.count >= 44
 
 
-def test_a_decision_waits_for_a_scheduler_that_is_still_binding() -> None:
+def test_replay_waits_while_the_scheduler_is_binding_pods() -> None:
     phases = {f"gang-0-{number:05}": "Running" for number in range(3)}
     cluster = Scheduler(session=40, phases=phases, behind_until=41)
-    replay = decided(cluster, snapshot("vision"))
+    replay = started_replay(cluster, snapshot("vision"))
     assert [victim.name for victim in replay.victims] == ["low"]

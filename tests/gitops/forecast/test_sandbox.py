@@ -1,4 +1,4 @@
-"""The simulated cluster's API and the scheduler's log, without a cluster."""
+"""The sandbox, with a fake API server and scheduler log."""
 
 import json
 from pathlib import Path
@@ -29,16 +29,16 @@ KNOWN = 'I0101 cache.go:9] "SnapShot for scheduling" jobNum={} QueueNum=2 NodeNu
 
 
 class Api:
-    """An API server that accepts everything but the kinds that it refuses."""
+    """A fake API server that accepts all objects except the given kinds."""
 
-    def __init__(self, *refused: str) -> None:
-        self.refused = refused
-        self.asked: list[tuple[str, str]] = []
+    def __init__(self, *rejected_kinds: str) -> None:
+        self.rejected_kinds = rejected_kinds
+        self.requests: list[tuple[str, str]] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append((request.method, request.url.path))
-        made = json.loads(request.content) if request.content else {}
-        if made.get("kind") in self.refused:
+        self.requests.append((request.method, request.url.path))
+        body = json.loads(request.content) if request.content else {}
+        if body.get("kind") in self.rejected_kinds:
             return httpx.Response(403, text="not now")
         items = [] if request.url.path.endswith("/pods") else [READY] * 3
         return httpx.Response(200, json={"items": items})
@@ -50,86 +50,87 @@ def sandbox(folder: Path, api: Api, log: str = CLOSED, settings: Path = Path()) 
     return Sandbox(client, folder / "log", settings=settings)
 
 
-def test_sessions_are_counted_once_and_only_in_complete_lines(tmp_path: Path) -> None:
-    made = sandbox(tmp_path, Api(), CLOSED + "I0101] Close Session 2")
-    assert made.sessions() == 1
+def test_only_complete_log_lines_count_as_sessions(tmp_path: Path) -> None:
+    simulated = sandbox(tmp_path, Api(), CLOSED + "I0101] Close Session 2")
+    assert simulated.sessions() == 1
     with (tmp_path / "log").open("a") as log:
         log.write(f"\nother\n{CLOSED}")
-    assert made.sessions() == 3
-    assert made.sessions() == 3
+    assert simulated.sessions() == 3
+    assert simulated.sessions() == 3
 
 
 @pytest.mark.parametrize("release", LOGS)
-def test_the_log_of_every_release_names_gangs_nodes_and_actions(
-    release: str, tmp_path: Path
-) -> None:
+def test_log_of_each_volcano_release_is_parsed(release: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(LOGS[release])
     log = SchedulerLog(tmp_path / "log").read()
     assert (log.gangs, log.nodes) == (12, 34)
-    assert (log.configurations, log.actions) == (1, "enqueue allocate")
+    assert (log.configuration_reads, log.actions) == (1, "enqueue allocate")
 
 
-def test_a_queue_is_preempted_by_a_session_that_considers_it_first(tmp_path: Path) -> None:
+def test_queue_is_done_after_a_session_that_considers_it_first(tmp_path: Path) -> None:
     vision, language = PREEMPTED.format("vision"), PREEMPTED.format("language")
     of_vision, of_language = vision + language + CLOSED, language + vision + CLOSED
-    made = sandbox(tmp_path, Api(), of_language + of_vision)
-    since = made.sessions()
+    simulated = sandbox(tmp_path, Api(), of_language + of_vision)
+    since = simulated.sessions()
     queues = {"vision", "language", "without-admitted-gangs"}
 
-    def left_after(session: str) -> set[str]:
+    def remaining_after(session: str) -> set[str]:
         with (tmp_path / "log").open("a") as log:
             log.write(session)
-        return made.not_preempted(queues, since)
+        return simulated.not_preempted(queues, since)
 
     both = {"vision", "language"}
-    # The first session may have started before the last change.
-    assert left_after(of_language) == both
-    assert left_after(of_vision) == {"language"}
-    assert left_after(of_vision + language) == {"language"}
-    assert left_after(vision + CLOSED) == set()
+    # The first session may have started before the latest change.
+    assert remaining_after(of_language) == both
+    assert remaining_after(of_vision) == {"language"}
+    assert remaining_after(of_vision + language) == {"language"}
+    assert remaining_after(vision + CLOSED) == set()
 
 
-def test_a_second_state_applies_only_what_differs(tmp_path: Path) -> None:
+def test_loading_a_second_state_applies_only_differences(tmp_path: Path) -> None:
     api = Api()
-    made = sandbox(tmp_path, api)
-    made.load(state())
-    api.asked.clear()
+    simulated = sandbox(tmp_path, api)
+    simulated.load(state())
+    api.requests.clear()
     changed = state()
     changed.queues[0] = changed.queues[0].model_copy(update={"spec": {"weight": 3}})
     for each in (changed, changed, state()):
-        made.load(each)
-    written = [path.rpartition("/")[2] for method, path in api.asked if method == "PATCH"]
+        simulated.load(each)
+    written = [path.rpartition("/")[2] for method, path in api.requests if method == "PATCH"]
     assert written == ["vision", "vision"]
 
 
-def test_parents_of_queues_are_created_first(tmp_path: Path) -> None:
+def test_parent_queues_are_created_first(tmp_path: Path) -> None:
     api = Api()
     parents = {"ai": "lab", "lab": "science", "science": "root", "root": ""}
     queues = [Queue(name=name, spec={"parent": parent}) for name, parent in parents.items()]
     sandbox(tmp_path, api).load(state().model_copy(update={"queues": queues}))
-    names = [path.rpartition("/")[2] for method, path in api.asked if method == "PATCH"]
+    names = [path.rpartition("/")[2] for method, path in api.requests if method == "PATCH"]
     assert [name for name in names if name in parents] == ["science", "lab", "ai"]
 
 
-def test_a_changed_priority_class_is_created_again(tmp_path: Path) -> None:
+def test_changed_priority_class_is_recreated(tmp_path: Path) -> None:
     api = Api()
-    made = sandbox(tmp_path, api)
-    made.load(state())
-    api.asked.clear()
+    simulated = sandbox(tmp_path, api)
+    simulated.load(state())
+    api.requests.clear()
     changed = state()
     changed.priority_classes[0] = changed.priority_classes[0].model_copy(update={"value": 3})
-    made.load(changed)
+    simulated.load(changed)
     path = "/apis/scheduling.k8s.io/v1/priorityclasses/batch"
-    assert [method for method, asked in api.asked if asked == path] == ["DELETE", "PATCH"]
+    assert [method for method, requested in api.requests if requested == path] == [
+        "DELETE",
+        "PATCH",
+    ]
 
 
-def test_a_rejected_object_is_named(tmp_path: Path) -> None:
+def test_rejected_object_is_reported(tmp_path: Path) -> None:
     with pytest.raises(GitopsError, match="rejected an object: not now"):
         sandbox(tmp_path, Api("Node")).load(state())
 
 
 class Scheduler:
-    """A scheduler that appends the next text to its log whenever the sandbox sleeps."""
+    """A fake scheduler that appends the next text to its log whenever the sandbox sleeps."""
 
     def __init__(self, folder: Path, *texts: str) -> None:
         self._texts = list(texts)
@@ -149,26 +150,26 @@ def paused(
     scheduler = Scheduler(folder, *texts)
     monkeypatch.setattr("gitops.forecast.sandbox.time.sleep", scheduler.sleep)
     monkeypatch.setattr("gitops.forecast.sandbox.TIMEOUT_SECONDS", 0.2)
-    made = sandbox(folder, Api(), settings=scheduler.settings)
-    made.load(state())
-    with made.scheduler_paused():
+    simulated = sandbox(folder, Api(), settings=scheduler.settings)
+    simulated.load(state())
+    with simulated.scheduler_paused():
         scheduler.configurations.append("block")
-    assert made.rejects_configuration is rejects
+    assert simulated.rejects_configuration is rejects
     return scheduler
 
 
-def test_a_paused_scheduler_continues_when_it_knows_all_objects(
+def test_paused_scheduler_resumes_once_it_knows_all_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = [PAUSED, CLOSED, CLOSED]
+    pausing = [PAUSED, CLOSED, CLOSED]
     # The API server returns three PodGroups; the state has three nodes.
-    partly = [MARKER, KNOWN.format(3, 2), KNOWN.format(2, 3)]
-    scheduler = paused(tmp_path, monkeypatch, *before, *partly, KNOWN.format(3, 3), RESUMED)
-    pause, go = "actions: shuffle\n", "actions: allocate\n"
-    assert scheduler.configurations == [*[pause] * 3, "block", *[pause] * 4, go]
+    incomplete = [MARKER, KNOWN.format(3, 2), KNOWN.format(2, 3)]
+    scheduler = paused(tmp_path, monkeypatch, *pausing, *incomplete, KNOWN.format(3, 3), RESUMED)
+    pause, resumed = "actions: shuffle\n", "actions: allocate\n"
+    assert scheduler.configurations == [*[pause] * 3, "block", *[pause] * 4, resumed]
 
 
-def test_volcanos_default_replaces_a_configuration_that_it_rejects(
+def test_rejected_configuration_is_replaced_by_volcanos_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [PAUSED, CLOSED * 2, MARKER, KNOWN.format(3, 3), PAUSED, RESUMED]
@@ -185,7 +186,7 @@ def test_volcanos_default_replaces_a_configuration_that_it_rejects(
         ([PAUSED, CLOSED * 2, MARKER], "knows 0 of 3 gangs and 0 of 3 nodes"),
     ],
 )
-def test_a_scheduler_with_other_log_messages_is_named(
+def test_missing_scheduler_log_messages_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], missing: str
 ) -> None:
     with pytest.raises(GitopsError, match=missing):

@@ -1,4 +1,4 @@
-"""Snapshots of a cluster: capture, file, redaction."""
+"""Capturing, storing and redacting snapshots of a cluster."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -66,9 +66,9 @@ def cluster() -> list[dict[str, Any]]:
         objects.queue(),
         *running,
         objects.volcano_job("running", "Running"),
-        objects.group("running", least=2, created=CREATED),
+        objects.group("running", min_member=2, created=CREATED),
         waiting,
-        objects.group("waiting", "Pending", least=3, created="2026-01-01T07:30:00Z"),
+        objects.group("waiting", "Pending", min_member=3, created="2026-01-01T07:30:00Z"),
         suspended,
         objects.volcano_job("over", "Completed"),
         objects.group("over", "Completed"),
@@ -102,7 +102,7 @@ def taken(folder: Path, *arguments: str, name: str = "state.json") -> State:
     return load(folder / name)
 
 
-def test_a_snapshot_has_nodes_queues_and_gangs(installed: Path) -> None:
+def test_snapshot_contains_nodes_queues_and_gangs(installed: Path) -> None:
     state = taken(installed)
     node, down = state.nodes
     assert (node.unschedulable, down.unschedulable) == (False, True)
@@ -120,7 +120,7 @@ def test_a_snapshot_has_nodes_queues_and_gangs(installed: Path) -> None:
     assert state.notes == ["nodes that are not Ready, listed as unschedulable: 1"]
 
 
-def test_a_running_gang_has_its_nodes_deadline_and_progress(installed: Path) -> None:
+def test_running_gang_is_captured_with_nodes_deadline_and_progress(installed: Path) -> None:
     (running,) = (gang for gang in taken(installed).gangs if gang.state == "running")
     (shape,) = running.pods
     assert (shape.count, shape.nodes) == (2, ["n", "n"])
@@ -141,13 +141,13 @@ def test_a_running_gang_has_its_nodes_deadline_and_progress(installed: Path) -> 
         ({"saved": 300}, 7200, 7500),
         ({"saved": 300, "saves_every_seconds": 600.0}, 120, 420),
         ({"saved": 300, "saves_every_seconds": 600.0}, 7200, 600),
-        # The last one is late, so the next ones may be.
+        # The last checkpoint is overdue, so later ones may be as well.
         ({"saved": 900, "saves_every_seconds": 600.0}, 7200, 900),
         ({"started": 3600}, 60, 3660),
         ({}, 0, None),
     ],
 )
-def test_what_is_lost_counts_from_the_last_checkpoint(
+def test_unsaved_work_counts_from_the_last_checkpoint(
     known: dict[str, float], later: float, unsaved: float | None
 ) -> None:
     ago = {k: TAKEN - timedelta(seconds=known[k]) for k in ("saved", "started") if k in known}
@@ -155,7 +155,7 @@ def test_what_is_lost_counts_from_the_last_checkpoint(
     assert running.unsaved_seconds(TAKEN, later) == unsaved
 
 
-def test_a_gang_that_is_not_admitted_has_the_pods_of_its_tasks(installed: Path) -> None:
+def test_pods_of_an_unadmitted_gang_come_from_its_tasks(installed: Path) -> None:
     (waiting,) = (gang for gang in taken(installed).gangs if gang.name == "waiting")
     assert (waiting.size, waiting.minimum, waiting.priority_class) == (3, 3, "urgent")
     assert waiting.pods[0].requests == {objects.GPU: "8"}
@@ -163,13 +163,15 @@ def test_a_gang_that_is_not_admitted_has_the_pods_of_its_tasks(installed: Path) 
 
 
 @pytest.mark.parametrize(("minimum", "each"), [(2, "8"), (3, "6")])
-def test_a_gang_without_pods_and_tasks_has_shares_of_its_minimum(minimum: int, each: str) -> None:
+def test_pods_are_estimated_from_the_minimum_resources_of_a_podgroup(
+    minimum: int, each: str
+) -> None:
     amounts = {objects.GPU: "16", "cpu": "7", "pods": "2"}
     (shape,) = estimated_shapes({"minMember": minimum, "minResources": amounts})
     assert (shape.count, shape.requests[objects.GPU]) == (minimum, each)
 
 
-def test_shares_of_huge_pages_are_whole_pages() -> None:
+def test_estimated_huge_pages_are_rounded_up_to_whole_pages() -> None:
     amounts = {"requests.hugepages-2Mi": "1Gi", "cpu": "7"}
     (shape,) = estimated_shapes({"minMember": 3, "minResources": amounts})
     assert parse_quantity(shape.requests["hugepages-2Mi"]) == 171 * 2 * 1024**2
@@ -181,7 +183,7 @@ def test_a_full_node_with_shared_gpus_has_no_free_device() -> None:
     assert free_devices({"gpu-0": left}) == 0
 
 
-def test_network_devices_are_no_gpus(installed: Path) -> None:
+def test_network_devices_do_not_count_as_gpus(installed: Path) -> None:
     items = cluster()
     for item in items:
         if item["kind"] == "Node":
@@ -198,7 +200,7 @@ def test_network_devices_are_no_gpus(installed: Path) -> None:
     assert status.gpus == {objects.GPU: 4}
 
 
-def test_priorities_are_those_of_the_classes(installed: Path) -> None:
+def test_gang_priorities_come_from_pods_or_priority_classes(installed: Path) -> None:
     items = cluster()
     for item in items:
         if item["metadata"]["name"].startswith("running") and item["kind"] == "Pod":
@@ -210,7 +212,7 @@ def test_priorities_are_those_of_the_classes(installed: Path) -> None:
     assert priorities == {"running": 10, "waiting": 2000, "suspended": 2000}
 
 
-def test_gangs_whose_queue_does_not_exist_only_reserve_resources(installed: Path) -> None:
+def test_gangs_in_missing_queues_only_reserve_resources(installed: Path) -> None:
     items = cluster()
     for item in items:
         if item["kind"] == "PodGroup" and item["metadata"]["name"] in ("running", "waiting"):
@@ -222,15 +224,15 @@ def test_gangs_whose_queue_does_not_exist_only_reserve_resources(installed: Path
     assert any("queues that do not exist" in note for note in state.notes)
 
 
-def test_closed_queues_are_named(installed: Path) -> None:
+def test_closed_queues_are_counted_in_the_notes(installed: Path) -> None:
     closed = objects.queue("closed") | {"status": {"state": "Closed"}}
-    before = taken(installed).notes
+    notes_before = taken(installed).notes
     kubectl.put(installed, [*cluster(), closed])
-    (note,) = set(taken(installed).notes) - set(before)
+    (note,) = set(taken(installed).notes) - set(notes_before)
     assert note.endswith(": 1")
 
 
-def test_groups_may_lack_a_spec(installed: Path) -> None:
+def test_podgroups_without_a_spec_get_defaults(installed: Path) -> None:
     items = [*cluster(), objects.queue("default")]
     for item in items:
         if item["kind"] == "PodGroup":
@@ -245,7 +247,7 @@ def test_a_snapshot_contains_no_environment_variables(installed: Path) -> None:
     assert "hidden" not in (installed / "state.json").read_text()
 
 
-def test_gangs_without_a_class_get_the_default_class(installed: Path) -> None:
+def test_gangs_without_a_priority_class_get_the_default(installed: Path) -> None:
     normal = objects.priority_class("normal", 100) | {"globalDefault": True}
     kubectl.put(installed, [*cluster(), normal])
     gangs = {gang.name: (gang.priority_class, gang.priority) for gang in taken(installed).gangs}
@@ -271,7 +273,7 @@ def test_redaction_replaces_names_and_keeps_references(installed: Path) -> None:
     assert {each.name for each in state.priority_classes} == {"priority-1", "system-node-critical"}
 
 
-def test_redaction_replaces_names_of_objects_that_are_not_listed(installed: Path) -> None:
+def test_redaction_replaces_names_of_unlisted_objects(installed: Path) -> None:
     state = taken(installed)
     unlisted = {"priority_class": "unlisted-class", "queue": "unlisted-queue"}
     queues = [each.model_copy(update={"spec": {"parent": "division"}}) for each in state.queues]
@@ -289,7 +291,9 @@ def test_redaction_keeps_values_that_equal_a_name(installed: Path) -> None:
     assert [gang.state for gang in redact(odd).gangs] == [gang.state for gang in state.gangs]
 
 
-def test_unreadable_parts_are_named(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kinds_that_cannot_be_listed_are_noted(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kubectl.forbid(installed, "priorityclasses.scheduling.k8s.io")
     (installed / "deployments").unlink()
     state = taken(installed)
@@ -307,22 +311,22 @@ def test_unreadable_parts_are_named(installed: Path, capsys: pytest.CaptureFixtu
         ("version: 1\nnodes: 3", "taken: Field required"),
     ],
 )
-def test_rejects_a_file_that_is_not_a_snapshot(tmp_path: Path, text: str, message: str) -> None:
+def test_file_that_is_not_a_snapshot_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(GitopsError, match=message):
         load(tmp_path / "file")
 
 
-def test_rejects_unknown_fields(installed: Path) -> None:
+def test_unknown_fields_are_rejected(installed: Path) -> None:
     taken(installed)
     document = json.loads((installed / "state.json").read_text())
-    document["gangs"][0]["colour"] = "red"
+    document["gangs"][0]["color"] = "red"
     (installed / "odd.yaml").write_text(yaml.safe_dump(document))
-    with pytest.raises(GitopsError, match=r"gangs\.0\.colour"):
+    with pytest.raises(GitopsError, match=r"gangs\.0\.color"):
         load(installed / "odd.yaml")
 
 
-def test_rejects_pods_on_unknown_nodes(installed: Path) -> None:
+def test_pods_on_unknown_nodes_are_rejected(installed: Path) -> None:
     taken(installed)
     document = json.loads((installed / "state.json").read_text())
     del document["nodes"][0]
@@ -332,7 +336,7 @@ def test_rejects_pods_on_unknown_nodes(installed: Path) -> None:
         load(installed / "odd.json")
 
 
-def test_pods_of_deleted_nodes_are_left_out(installed: Path) -> None:
+def test_pods_on_deleted_nodes_are_omitted(installed: Path) -> None:
     items = cluster()
     pods = [item for item in items if item["kind"] == "Pod"]
     pods[1]["spec"]["nodeName"] = "deleted"

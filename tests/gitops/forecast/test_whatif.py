@@ -1,4 +1,4 @@
-"""Changes of a snapshot, and the objects of its simulated cluster."""
+"""Changes to a snapshot, and the objects created in the simulated cluster."""
 
 from pathlib import Path
 
@@ -26,10 +26,10 @@ def test_changes_add_and_remove_gangs(job: Path) -> None:
     assert urgent.pods[0].requests == {GPU: "8"}
 
 
-def test_added_nodes_are_copies_of_the_most_frequent_kind() -> None:
-    before = state()
-    before.nodes.insert(0, Node(name="cpu", allocatable={"cpu": "8"}))
-    changed, assumptions = Changes(nodes="+2").apply(before)
+def test_added_nodes_are_copies_of_the_most_common_node_type() -> None:
+    original = state()
+    original.nodes.insert(0, Node(name="cpu", allocatable={"cpu": "8"}))
+    changed, assumptions = Changes(nodes="+2").apply(original)
     added = changed.nodes[-2:]
     assert [node.name for node in added] == ["added-1", "added-2"]
     assert [node.allocatable for node in added] == [ALLOCATABLE] * 2
@@ -37,7 +37,7 @@ def test_added_nodes_are_copies_of_the_most_frequent_kind() -> None:
     assert assumptions == [f"each added node has 8 {GPU}, like the most common node type"]
 
 
-def test_added_nodes_have_only_the_reservations_and_taints_that_all_have() -> None:
+def test_added_nodes_have_only_common_reservations_and_taints() -> None:
     shared = {"key": GPU, "value": "present", "effect": "NoSchedule"}
     occupied = {"key": "node-health", "effect": "NoSchedule"}
     reserved = [
@@ -51,30 +51,30 @@ def test_added_nodes_have_only_the_reservations_and_taints_that_all_have() -> No
         for node, amounts, each in zip(state().nodes, reserved, taints, strict=True)
     ]
     other = Node(name="cpu", allocatable={"cpu": "8"})
-    before = state().model_copy(update={"nodes": [*nodes, other]})
-    added = Changes(nodes="+1").apply(before)[0].nodes[-1]
+    original = state().model_copy(update={"nodes": [*nodes, other]})
+    added = Changes(nodes="+1").apply(original)[0].nodes[-1]
     assert (added.reserved, added.taints) == ({"cpu": "0.5", "pods": "3"}, [shared])
 
 
-def test_weights_of_queues_change() -> None:
+def test_queue_weight_can_be_changed() -> None:
     changed, _ = Changes(queues=["vision.weight=3"]).apply(state())
     assert changed.queues[0].spec == {"weight": 3}
 
 
-def test_weights_without_effect_are_rejected() -> None:
+def test_queue_weight_without_effect_is_rejected() -> None:
     text = "actions: allocate\ntiers:\n- plugins:\n  - name: priority\n  - name: capacity\n"
-    before = state().model_copy(update={"scheduler_configuration": text})
+    original = state().model_copy(update={"scheduler_configuration": text})
     with pytest.raises(GitopsError, match=r"vision\.weight=3 has no effect: only the plugin"):
-        Changes(queues=["vision.weight=3"]).apply(before)
+        Changes(queues=["vision.weight=3"]).apply(original)
 
 
 @pytest.mark.parametrize(
     "text", [None, "tiers: 3", "- a", ": [", "tiers: [1, plugins: [a]]", "tiers: [{plugins: 3}]"]
 )
-def test_an_invalid_scheduler_configuration_has_no_plugins(text: str | None) -> None:
-    before = state().model_copy(update={"scheduler_configuration": text})
-    assert (before.plugins, before.actions, before.evicts) == (set(), [], False)
-    assert Changes(queues=["vision.weight=3"]).apply(before)[0].queues[0].spec == {"weight": 3}
+def test_invalid_scheduler_configuration_counts_as_empty(text: str | None) -> None:
+    original = state().model_copy(update={"scheduler_configuration": text})
+    assert (original.plugins, original.actions, original.evicts) == (set(), [], False)
+    assert Changes(queues=["vision.weight=3"]).apply(original)[0].queues[0].spec == {"weight": 3}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_invalid_scheduler_configuration_has_no_plugins(text: str | None) -> 
         (Changes(add=[Path("/nonexistent")]), "cannot read"),
     ],
 )
-def test_rejects_invalid_changes(changes: Changes, message: str) -> None:
+def test_invalid_changes_are_rejected(changes: Changes, message: str) -> None:
     with pytest.raises(GitopsError, match=message):
         changes.apply(state())
 
@@ -112,20 +112,22 @@ def test_rejects_invalid_changes(changes: Changes, message: str) -> None:
         ("name: urgent", "name: small", "ml/small is already in the snapshot; omit its manifest"),
     ],
 )
-def test_rejects_jobs_that_cannot_be_simulated(job: Path, old: str, new: str, message: str) -> None:
+def test_jobs_that_cannot_be_simulated_are_rejected(
+    job: Path, old: str, new: str, message: str
+) -> None:
     job.write_text(JOB.replace(old, new).replace("minAvailable: 2", "minAvailable: 1"))
     with pytest.raises(GitopsError, match=message):
         Changes(add=[job]).apply(state())
 
 
-def test_pods_of_the_first_attempt_are_on_the_nodes_of_the_snapshot() -> None:
+def test_only_first_attempt_pods_are_bound_to_snapshot_nodes() -> None:
     running = state().gangs[0]
     nodes = [pod["spec"].get("nodeName") for pod in objects.pods("gang", running, 0)]
     assert nodes == ["gpu-0", "gpu-1"]
     assert not any("nodeName" in pod["spec"] for pod in objects.pods("gang", running, 1))
 
 
-def test_devices_and_huge_pages_have_limits() -> None:
+def test_devices_and_huge_pages_are_set_as_limits() -> None:
     gang = state().gangs[1]
     limited = {GPU: "8", "rdma/hca": "1", "hugepages-2Mi": "5368709120"}
     shape = gang.pods[0].model_copy(update={"requests": {"cpu": "1", "memory": "1Gi", **limited}})
@@ -134,12 +136,12 @@ def test_devices_and_huge_pages_have_limits() -> None:
     assert container["resources"]["limits"] == limited
 
 
-def test_a_group_requests_the_resources_of_its_minimum() -> None:
+def test_podgroup_requests_resources_for_its_minimum() -> None:
     spec = objects.group("gang", state().gangs[0])["spec"]
     assert (spec["minMember"], spec["minResources"]) == (2, {GPU: "16", "cpu": "2"})
 
 
-def test_a_class_that_is_not_listed_has_the_priority_of_its_gangs() -> None:
+def test_unlisted_priority_class_gets_the_priority_of_its_gangs() -> None:
     new = state().gangs[-1].model_copy(update={"priority": 0})
     gangs = [new, state().gangs[0], new]
     found = state().model_copy(update={"priority_classes": [], "gangs": gangs})
@@ -147,13 +149,13 @@ def test_a_class_that_is_not_listed_has_the_priority_of_its_gangs() -> None:
     assert [each["value"] for each in created if each["kind"] == "PriorityClass"] == [1000]
 
 
-def test_a_simulated_node_has_only_the_labels_of_the_snapshot() -> None:
+def test_simulated_node_has_only_labels_from_the_snapshot() -> None:
     labels = {"type": "gpu"}
     assert (
         objects.node(Node(name="n", labels=labels, allocatable={}))["metadata"]["labels"] == labels
     )
 
 
-def test_a_simulated_node_has_what_other_pods_leave() -> None:
+def test_simulated_node_offers_only_unreserved_resources() -> None:
     made = Node(name="n", allocatable={GPU: "8", "cpu": "64"}, reserved={GPU: "10", "cpu": "1.5"})
     assert objects.node(made)["status"]["allocatable"] == {GPU: "0", "cpu": "62.5"}

@@ -26,7 +26,9 @@ def report(*steps: dict[str, Any], result: str = "succeeded") -> Report:
         ([plans.step("delete", plans.claim(), protect=True)], "failed", "blocked"),
     ],
 )
-def test_the_status_follows_the_exit_code(steps: Any, result: str, status: str) -> None:
+def test_status_reflects_changes_violations_and_failures(
+    steps: Any, result: str, status: str
+) -> None:
     assert report(*steps, result=result).status == status
 
 
@@ -74,7 +76,7 @@ def test_limits_show_free_and_exceeded_capacity() -> None:
         ("nvidia.com/mig-7g.80gb", 1, []),
     ],
 )
-def test_devices_take_their_share_of_the_installed_gpus(
+def test_mig_devices_count_as_shares_of_the_installed_gpus(
     resource: str, count: int, gpus: list[str]
 ) -> None:
     job = plans.volcano_job(pods=1)
@@ -84,7 +86,7 @@ def test_devices_take_their_share_of_the_installed_gpus(
     assert [f"{row.asked:.2f}" for row in found.limits] == gpus
 
 
-def test_a_queue_counts_what_is_in_the_queues_below_it() -> None:
+def test_parent_queue_includes_the_requests_of_its_child_queues() -> None:
     vision = plans.volcano_job("vision-00000000", pods=1, gpus=4)
     vision["spec"]["queue"] = "vision"
     found = report(
@@ -109,7 +111,7 @@ def test_a_queue_counts_what_is_in_the_queues_below_it() -> None:
     }
 
 
-def test_a_namespace_s_quota_counts_what_is_in_it_only() -> None:
+def test_quota_counts_only_objects_in_its_namespace() -> None:
     elsewhere = plans.volcano_job(pods=2, gpus=8)
     elsewhere["metadata"]["namespace"] = "other"
     found = report(plans.same(plans.quota()), plans.same(elsewhere))
@@ -117,7 +119,7 @@ def test_a_namespace_s_quota_counts_what_is_in_it_only() -> None:
     assert asked["quota of ml"] == 0
 
 
-def test_two_runs_of_one_job_are_one_difference() -> None:
+def test_consecutive_runs_of_a_job_are_shown_as_one_difference() -> None:
     found = report(
         plans.step("delete", plans.volcano_job("run-00000000", pods=2)),
         plans.step("create", new=plans.volcano_job("run-11111111", pods=3)),
@@ -154,7 +156,7 @@ def test_unknown_values_are_reported_by_field() -> None:
     assert any("(known after the update)" in line for line in found.differences[0].lines)
 
 
-def test_an_unknown_number_of_pods_is_reported_as_unknown() -> None:
+def test_unknown_number_of_pods_adds_a_warning() -> None:
     job = plans.volcano_job()
     job["spec"]["tasks"][0]["replicas"] = plans.UNKNOWN
     found = report(plans.step("create", new=job))
@@ -175,7 +177,7 @@ def test_secrets_do_not_reach_the_report() -> None:
     assert "[secret]" in found.model_dump_json()
 
 
-def test_a_violation_has_its_remedy_and_an_exemption_its_reason() -> None:
+def test_violations_show_a_remedy_and_exemptions_a_reason() -> None:
     rule = "The pack's own description"
     exemption = 'Job "x": exempted from no-host-path until 2030-01-01, because: moves\nExempted: y'
     found = report(
@@ -189,7 +191,7 @@ def test_a_violation_has_its_remedy_and_an_exemption_its_reason() -> None:
     assert found.exemptions == [" ".join(exemption.split("\n"))]
 
 
-def test_the_file_is_json_with_numbers_in_it() -> None:
+def test_report_is_json_with_plain_numbers() -> None:
     text = report(plans.same(plans.volcano_job())).model_dump_json(by_alias=True)
     (row,) = json.loads(text)["gpus"]
     assert row["now"] == row["after"] == row["fewestAfter"] == 2

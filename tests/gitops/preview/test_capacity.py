@@ -43,20 +43,20 @@ def cost(*steps: dict[str, Any], stack: str = "prod") -> list[CostRow]:
     return costs(count_gpus(now, later, PRICES, stack), PRICES, stack)
 
 
-def test_four_more_gpus_cost_four_prices_more_and_half_of_the_month() -> None:
+def test_additional_gpus_raise_hourly_and_monthly_costs() -> None:
     job = plans.volcano_job
     (item,) = cost(plans.step("replace", job(pods=2, gpus=4), job(pods=3, gpus=4)))
     assert (item.now_hour, item.after_hour) == (32, 48)
     assert (item.now_month, item.after_month) == (1600, 2400)
 
 
-def test_a_server_costs_the_whole_month() -> None:
+def test_server_is_charged_for_the_whole_month() -> None:
     (item,) = cost(plans.step("create", new=plans.deployment(replicas=3, product="small")))
     assert (item.after_hour, item.after_month) == (Decimal("1.5"), 150)
     assert (item.now_hour, item.role) == (0, "serving")
 
 
-def test_spot_prices_follow_node_selectors_and_queues() -> None:
+def test_spot_price_depends_on_node_selector_and_queue() -> None:
     spot = plans.volcano_job(nodeSelector={"capacity": "spot"})
     (item,) = cost(plans.same(spot))
     assert (item.purchase, item.price) == ("spot", 1)
@@ -78,7 +78,7 @@ def test_the_cost_of_resources_without_a_price_is_unknown() -> None:
     assert (item.price, item.product) == (None, "any model")
 
 
-def test_a_share_of_a_gpu_costs_its_share_and_an_unlisted_one_is_unknown() -> None:
+def test_gpu_share_costs_its_fraction_and_unlisted_shares_are_unknown() -> None:
     job = plans.volcano_job(pods=1)
     resources = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"]
     resources["limits"] = {"nvidia.com/mig-1g.10gb": 2, "nvidia.com/gpu.shared": 1}
@@ -100,14 +100,14 @@ def test_a_server_without_gpus_costs_its_cpus_and_memory() -> None:
     assert (cpu.product, cpu.after_month, cpu.role) == ("plain", 120, "serving")
 
 
-def test_pods_with_gpus_pay_for_cpus_only_if_the_table_states_it() -> None:
+def test_gpu_pods_are_charged_for_cpus_only_if_configured() -> None:
     steps = [plans.same(plans.volcano_job(pods=2, gpus=1))]
     assert host_cost(*steps) == []
     cpu, memory = host_cost(*steps, stack="charged")
     assert (cpu.after_hour, memory.after_hour) == (Decimal("0.8"), 0)
 
 
-def test_the_cpus_of_an_environment_without_a_host_are_not_priced() -> None:
+def test_cpus_are_not_priced_without_a_host_in_the_table() -> None:
     assert host_cost(plans.same(plans.deployment(gpus=0)), stack="elsewhere") == []
 
 
@@ -119,7 +119,7 @@ def test_the_cost_of_cpus_without_a_price_is_unknown() -> None:
     assert (cpu.price, memory.price) == (Decimal("0.05"), None)
 
 
-def test_pods_of_an_unknown_number_are_named() -> None:
+def test_unknown_number_of_pods_is_noted() -> None:
     found = demands(after(changes(plans.plan(plans.same(plans.agents())).steps)))
     assert uncounted(found, PRICES, "elsewhere") == []
     (note,) = uncounted(found, PRICES, "prod")

@@ -14,7 +14,7 @@ from tests.gitops import plans
 
 
 class Engine:
-    """A preview that has ended."""
+    """A fake preview that has already ended."""
 
     def __init__(self, log: Path, *events: dict[str, Any]) -> None:
         self.log = log

@@ -15,7 +15,7 @@ from tests.gitops import plans
 from tests.gitops.plans import SECRET
 
 
-def test_steps_of_a_replacement_are_reported_once() -> None:
+def test_replacement_is_reported_as_one_step() -> None:
     claim, other = plans.claim(), plans.claim(volume="other")
     found = plans.plan(
         plans.step("delete-replaced", claim),
@@ -53,7 +53,7 @@ def test_a_plan_does_not_depend_on_the_order_of_events() -> None:
     assert [f.message for f in expected.findings] == ["a", "b", "c"]
 
 
-def test_only_a_summary_means_success() -> None:
+def test_plan_succeeds_only_with_a_successful_summary() -> None:
     assert plans.plan().succeeded
     assert not plans.plan(result="failed").succeeded
     assert not events.plan([]).succeeded
@@ -80,14 +80,14 @@ def test_debug_messages_are_not_reported() -> None:
 ORIGIN = "using pulumi-resource-kubernetes from $PATH at /usr/bin/pulumi-resource-kubernetes"
 
 
-def test_the_origin_of_a_provider_is_not_reported() -> None:
+def test_warning_about_the_provider_path_is_omitted() -> None:
     found = plans.plan(
         plans.diagnostic("warning", ORIGIN), plans.diagnostic("warning", f"{ORIGIN}\nslow")
     )
     assert found.warnings == ("slow",)
 
 
-def test_an_error_that_is_part_of_another_one_is_reported_once() -> None:
+def test_error_contained_in_another_is_reported_once() -> None:
     first = {**plans.diagnostic("error", "no such file"), "sequence": 1}
     first["diagnosticEvent"]["urn"] = "urn:pulumi:prod::gpu-platform::x::digits"
     found = plans.plan(
@@ -96,7 +96,7 @@ def test_an_error_that_is_part_of_another_one_is_reported_once() -> None:
     assert found.errors == ("digits: no such file", "other")
 
 
-def test_output_of_the_cli_has_each_error_once() -> None:
+def test_repeated_errors_in_cli_output_are_removed() -> None:
     output = f"warning: {ORIGIN}\nerror: no stack\n\nDiagnostics:\n\nerror: no stack\n"
     assert events.useful(output) == "error: no stack\n\nDiagnostics:"
 
@@ -110,13 +110,13 @@ def test_a_damaged_log_is_reported(tmp_path: Path) -> None:
         events.plan([{"resourcePreEvent": {"metadata": {"op": 1}}}])
 
 
-def test_prices_round_trip(tmp_path: Path) -> None:
+def test_event_log_is_read_from_a_file(tmp_path: Path) -> None:
     log = tmp_path / "events"
     log.write_text(json.dumps(plans.same(plans.claim())) + "\n")
     assert len(events.plan(events.read(log)).steps) == 1
 
 
-def test_the_marks_are_those_of_the_sdk() -> None:
+def test_signatures_match_the_pulumi_sdk() -> None:
     assert rpc._special_sig_key == SIGNATURE
     assert SECRET[SIGNATURE] == rpc._special_secret_sig
     assert rpc.UNKNOWN == UNKNOWN_TEXT
@@ -125,11 +125,11 @@ def test_the_marks_are_those_of_the_sdk() -> None:
 @pytest.mark.parametrize(
     "secret", [SECRET, {SIGNATURE: rpc._special_secret_sig, "plaintext": '"hunter2"'}]
 )
-def test_a_secret_is_never_read_even_if_its_text_is_present(secret: dict[str, str]) -> None:
+def test_secret_is_hidden_even_if_its_plaintext_is_present(secret: dict[str, str]) -> None:
     assert plain({"a": [{"password": secret}]}) == {"a": [{"password": HIDDEN}]}
 
 
-def test_an_output_is_its_value_and_unknown_without_one() -> None:
+def test_output_without_a_value_is_unknown() -> None:
     mark = {SIGNATURE: rpc._special_output_value_sig}
     assert plain({**mark, "value": 3.0}) == 3
     assert plain(mark) is UNKNOWN
@@ -137,7 +137,7 @@ def test_an_output_is_its_value_and_unknown_without_one() -> None:
     assert plain(UNKNOWN_TEXT) is UNKNOWN
 
 
-def test_data_of_a_secret_is_hidden_even_without_a_mark() -> None:
+def test_kubernetes_secret_data_is_hidden_even_if_not_marked_secret() -> None:
     shown = manifest({"kind": "Secret", "data": {"key": "aHVudGVyMg=="}, "__defaults": []})
     assert shown == {"kind": "Secret", "data": {"key": HIDDEN}}
 
@@ -170,7 +170,7 @@ def test_a_secret_is_masked_in_urls_and_inside_longer_base64(before: str) -> Non
         assert hide(f"https://{url}@host") == f"https://{HIDDEN}@host"
 
 
-def test_a_secret_number_is_masked_as_float() -> None:
+def test_secret_number_is_masked_when_parsed_as_float() -> None:
     assert Mask(["1234"]).tree({"port": 1234.0}) == {"port": HIDDEN}
 
 

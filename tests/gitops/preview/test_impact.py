@@ -38,7 +38,7 @@ def test_creations_and_updates_have_no_impact() -> None:
     assert texts_of(plans.step("update", job, plans.volcano_job(pods=3))) == []
 
 
-def test_a_replaced_claim_has_its_reason_and_the_lost_data() -> None:
+def test_replaced_claim_states_the_reason_and_the_data_loss() -> None:
     step = plans.step(
         "replace", plans.claim(), plans.claim(volume="other"), keys=["spec.volumeName"]
     )
@@ -47,7 +47,7 @@ def test_a_replaced_claim_has_its_reason_and_the_lost_data() -> None:
     assert "Its data is lost unless the reclaim policy of its volume is `Retain`" in text
 
 
-def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
+def test_impact_of_a_retained_claim_depends_on_its_replacement() -> None:
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), retain=True)
     (text,) = texts_of(step)
     assert "the cluster rejects a second one" in text
@@ -59,7 +59,7 @@ def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
     assert "leaves the stack and stays in the cluster. Its data is kept" in text
 
 
-def test_a_protected_claim_is_reported_as_protected() -> None:
+def test_impact_states_that_a_claim_is_protected() -> None:
     (text,) = texts_of(plans.step("delete", plans.claim(), protect=True))
     assert "It is protected: the update is rejected" in text
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), protect=True)
@@ -69,7 +69,9 @@ def test_a_protected_claim_is_reported_as_protected() -> None:
 
 
 @pytest.mark.parametrize(("policy", "message"), [("Delete", "is deleted."), ("Retain", "keeps")])
-def test_a_deleted_volume_states_whether_its_data_is_kept(policy: str, message: str) -> None:
+def test_impact_of_a_deleted_volume_depends_on_its_reclaim_policy(
+    policy: str, message: str
+) -> None:
     volume = {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -79,7 +81,7 @@ def test_a_deleted_volume_states_whether_its_data_is_kept(policy: str, message: 
     assert message in texts_of(plans.step("delete", volume))[0]
 
 
-def test_a_run_that_stays_holds_its_gpus_until_it_ends() -> None:
+def test_retained_run_holds_its_gpus_until_it_ends() -> None:
     step = plans.step("delete", plans.volcano_job(pods=2, gpus=4), retain=True)
     assert "it continues and holds 8 GPUs" in texts_of(step)[0]
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
@@ -92,7 +94,7 @@ def test_a_run_that_stays_holds_its_gpus_until_it_ends() -> None:
         ("ml", "provider", "in the new cluster"),
     ],
 )
-def test_a_run_that_is_replaced_elsewhere_stays_and_a_second_one_starts(
+def test_run_moved_elsewhere_continues_and_a_second_one_starts(
     namespace: str, key: str, place: str
 ) -> None:
     job = plans.volcano_job(pods=2, gpus=4)
@@ -104,7 +106,7 @@ def test_a_run_that_is_replaced_elsewhere_stays_and_a_second_one_starts(
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
 
-def test_a_finished_run_that_is_replaced_elsewhere_starts_again() -> None:
+def test_finished_run_moved_elsewhere_starts_again() -> None:
     outputs = {"status": {"state": {"phase": "Completed"}}}
     job = plans.volcano_job()
     new = {**job, "metadata": {**job["metadata"], "namespace": "ml2"}}
@@ -115,7 +117,7 @@ def test_a_finished_run_that_is_replaced_elsewhere_starts_again() -> None:
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
 
 
-def test_a_run_that_is_replaced_without_retention_is_killed() -> None:
+def test_run_replaced_without_retention_is_killed() -> None:
     job = plans.volcano_job()
     step = plans.step("replace", job, job, keys=["metadata.namespace"])
     (text,) = texts_of(step)
@@ -124,12 +126,12 @@ def test_a_run_that_is_replaced_without_retention_is_killed() -> None:
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
 
 
-def test_a_killed_run_loses_its_progress_since_its_checkpoint() -> None:
+def test_killed_run_loses_progress_since_its_last_checkpoint() -> None:
     (text,) = texts_of(plans.step("delete", plans.volcano_job()))
     assert "it is killed, and the work since its last checkpoint is lost" in text
 
 
-def test_a_run_that_has_ended_loses_nothing_and_holds_nothing() -> None:
+def test_finished_run_loses_no_work_and_holds_no_gpus() -> None:
     outputs = {"status": {"state": {"phase": "Completed"}}}
     step = plans.step("delete", plans.volcano_job(), outputs=outputs, retain=True)
     assert "It had already succeeded" in texts_of(step)[0]
@@ -140,19 +142,19 @@ def test_a_run_that_has_ended_loses_nothing_and_holds_nothing() -> None:
     ("phase", "ended"),
     [("Running", False), ("Aborted", False), ("Terminated", True), ("Terminating", True)],
 )
-def test_only_a_completed_run_holds_no_gpus(phase: str, ended: bool) -> None:
+def test_only_finished_runs_release_their_gpus(phase: str, ended: bool) -> None:
     outputs = {"status": {"state": {"phase": phase}}}
     step = plans.step("delete", plans.volcano_job(), outputs=outputs, retain=True)
     assert (held_by_earlier_runs(changes(plans.plan(step).steps)) == {}) is ended
 
 
 @pytest.mark.parametrize("status", [None, "?", {}])
-def test_a_run_without_readable_status_may_still_run(status: Any) -> None:
+def test_run_with_unreadable_status_counts_as_running(status: Any) -> None:
     step = plans.step("delete", plans.volcano_job(), outputs={"status": status}, retain=True)
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) != {}
 
 
-def test_objects_of_a_run_that_stays_are_not_reported_again() -> None:
+def test_objects_of_a_retained_run_are_not_reported_separately() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("run-00000000")}
     assert texts_of(plans.step("delete", service, retain=True)) == []
 
@@ -163,14 +165,14 @@ def sized(storage: str, name: str = "checkpoints") -> plans.Manifest:
     return claim
 
 
-def test_a_claim_that_shrinks_is_a_warning_and_one_that_grows_is_none() -> None:
+def test_shrinking_claim_is_reported_but_growing_claim_is_not() -> None:
     (text,) = texts_of(plans.step("update", sized("50Ti"), sized("1Ti")))
     assert "Claim `checkpoints` shrinks from 50Ti to 1Ti" in text
     assert "Kubernetes rejects" in text
     assert texts_of(plans.step("update", sized("1Ti"), sized("50Ti"))) == []
 
 
-def test_a_claim_under_a_new_key_is_empty() -> None:
+def test_renamed_claim_is_reported_as_empty() -> None:
     texts = texts_of(
         plans.step("delete", plans.claim("old"), retain=True),
         plans.step("create", new=plans.claim("new")),
@@ -179,7 +181,7 @@ def test_a_claim_under_a_new_key_is_empty() -> None:
     assert texts_of(plans.step("create", new=plans.claim("new"))) == []
 
 
-def test_a_claim_in_another_namespace_is_a_new_one() -> None:
+def test_claim_moved_to_another_namespace_is_reported_as_empty() -> None:
     moved = plans.claim()
     moved["metadata"]["namespace"] = "research"
     (text,) = texts_of(plans.step("replace", plans.claim(), moved, retain=True))
@@ -194,25 +196,25 @@ def serving(run: str) -> plans.Manifest:
     return deployment
 
 
-def test_a_server_that_follows_an_untrained_run_is_a_warning() -> None:
+def test_server_of_an_untrained_run_is_reported() -> None:
     started = plans.step("create", new=plans.volcano_job("run-11111111"))
-    followed = plans.step("update", serving("run-00000000"), serving("run-11111111"))
-    (text,) = texts_of(started, followed)
+    server_update = plans.step("update", serving("run-00000000"), serving("run-11111111"))
+    (text,) = texts_of(started, server_update)
     assert "Deployment `digits` will serve the run `run-11111111`" in text
     assert "which this change starts" in text
-    # An existing run may have been trained, and a new server has served nothing before.
-    assert texts_of(plans.same(plans.volcano_job("run-11111111")), followed) == []
+    # An existing run may have been trained already.
+    assert texts_of(plans.same(plans.volcano_job("run-11111111")), server_update) == []
 
 
-def test_a_server_of_a_winner_whose_sweep_changes_is_a_warning() -> None:
-    def searched(trials: int) -> plans.Manifest:
+def test_server_of_a_changed_sweeps_winner_is_reported() -> None:
+    def sweep_template(trials: int) -> plans.Manifest:
         template = {**plans.volcano_job("digits-sweep"), "kind": "JobTemplate"}
         template["apiVersion"] = "flow.volcano.sh/v1alpha1"
         bounds = {"gpu-platform.dev/sweep-parallel": "1", "gpu-platform.dev/sweep-trials": trials}
         template["metadata"]["annotations"] = bounds
         return template
 
-    def follows(link: str) -> plans.Manifest:
+    def serving_winner(link: str) -> plans.Manifest:
         deployment = serving(link)
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         container["env"] = [
@@ -221,13 +223,13 @@ def test_a_server_of_a_winner_whose_sweep_changes_is_a_warning() -> None:
         ]
         return deployment
 
-    followed = plans.step("update", follows("a"), follows("b"))
-    (text,) = texts_of(plans.step("update", searched(8), searched(9)), followed)
+    server_update = plans.step("update", serving_winner("a"), serving_winner("b"))
+    (text,) = texts_of(plans.step("update", sweep_template(8), sweep_template(9)), server_update)
     assert "Deployment `digits` serves the winner of the sweep `digits-sweep`" in text
-    assert texts_of(plans.same(searched(8)), followed) == []
+    assert texts_of(plans.same(sweep_template(8)), server_update) == []
 
 
-def test_a_run_that_is_stopped_never_continues() -> None:
+def test_stopped_run_is_reported_as_permanently_stopped() -> None:
     command = {
         "apiVersion": "bus.volcano.sh/v1alpha1",
         "kind": "Command",
@@ -240,13 +242,13 @@ def test_a_run_that_is_stopped_never_continues() -> None:
     assert texts_of(plans.same(command)) == []
 
 
-def test_a_deleted_namespace_deletes_everything_in_it() -> None:
+def test_deleted_namespace_is_reported_with_its_content() -> None:
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
     assert "including claims and their data" in texts_of(plans.step("delete", space))[0]
     assert "Its content is kept" in texts_of(plans.step("delete", space, retain=True))[0]
 
 
-def test_the_impact_of_a_suspended_run_states_what_is_lost_and_what_is_kept() -> None:
+def test_suspending_a_run_is_reported_but_resuming_is_not() -> None:
     job = {**plans.volcano_job(), "apiVersion": "batch/v1"}
     halted = {**job, "spec": {**job["spec"], "suspend": True}}
     (text,) = texts_of(plans.step("update", job, halted))
@@ -263,7 +265,7 @@ def test_the_impact_of_a_suspended_run_states_what_is_lost_and_what_is_kept() ->
     ],
     ids=lambda kept: kept["kind"],
 )
-def test_an_object_that_stays_in_the_cluster_has_no_other_effect(kept: dict[str, Any]) -> None:
+def test_retained_object_has_no_other_impact(kept: dict[str, Any]) -> None:
     (text,) = texts_of(plans.step("delete", kept, retain=True))
     assert text.endswith("leaves the stack and stays in the cluster.")
 
@@ -291,7 +293,7 @@ def test_a_changed_schedule_does_not_affect_an_active_run() -> None:
 
 
 @pytest.mark.parametrize("operation", ["delete", "replace"])
-def test_a_deleted_chart_deletes_objects_of_its_kinds(operation: str) -> None:
+def test_removed_chart_warns_about_its_custom_resources(operation: str) -> None:
     release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}
     new = release if operation == "replace" else None
     (text,) = texts_of(plans.step(operation, release, new, keys=["namespace"]))
@@ -300,7 +302,7 @@ def test_a_deleted_chart_deletes_objects_of_its_kinds(operation: str) -> None:
 
 
 @pytest.mark.parametrize("weight", [20, 0])
-def test_requests_do_not_fail_when_a_canary_is_removed(weight: int) -> None:
+def test_requests_do_not_fail_when_a_routed_canary_is_removed(weight: int) -> None:
     settings: dict[str, Any] = {"job": None, "run": "digits-0123abcd", "route": examples.GATEWAY}
     before = examples.serving(**settings, canary={**examples.CANARY, "weight": weight})
     (old,), (new,) = routes(before), routes(examples.serving(**settings))

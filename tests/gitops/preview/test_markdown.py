@@ -29,7 +29,7 @@ def pull_request() -> Report:
     )
 
 
-def test_the_marker_is_first_and_names_the_stack() -> None:
+def test_comment_starts_with_a_marker_for_its_stack() -> None:
     assert render(pull_request()).startswith("<!-- gpu-platform preview prod -->\n")
     assert marker("drift", "prod") != marker("preview", "prod") != marker("preview", "dev")
 
@@ -53,7 +53,7 @@ def test_the_comment_contains_what_a_reviewer_needs() -> None:
     assert comment.index("Check this first") < comment.index("### GPUs")
 
 
-def test_nothing_from_outside_is_markup() -> None:
+def test_external_text_is_escaped() -> None:
     comment = render(pull_request())
     assert "<script>" not in comment
     assert "@all" not in comment
@@ -81,20 +81,20 @@ def test_a_long_comment_is_truncated_between_its_parts() -> None:
     assert short.startswith("<!-- gpu-platform preview prod -->")
 
 
-def test_an_empty_report_is_short() -> None:
+def test_report_without_changes_is_short() -> None:
     comment = render(report(plans.same(plans.queue())))
     assert "nothing changes" in comment
     assert "###" not in comment.replace("### Quota", "")
 
 
-def test_errors_are_shown_where_nothing_else_explains_the_failure() -> None:
+def test_errors_are_shown_if_nothing_else_explains_the_failure() -> None:
     comment = render(
         report(plans.diagnostic("error", "The configuration has 1 problem"), result="failed")
     )
     assert "The configuration has 1 problem" in comment
 
 
-def test_an_early_end_is_reported() -> None:
+def test_preview_that_stopped_early_is_reported() -> None:
     early = plans.plan(plans.diagnostic("error", "refused"), result="failed", complete=False)
     comment = render(build(early, stack="prod", prices=TABLE))
     assert "The preview stopped at an error." in comment
@@ -102,7 +102,7 @@ def test_an_early_end_is_reported() -> None:
     assert "stopped at an error" not in render(pull_request())
 
 
-def test_a_rendered_preview_names_its_base() -> None:
+def test_rendered_preview_states_its_base() -> None:
     assert "compared with nothing" in render(report(mode="rendered"))
     assert "compared with `main`" in render(report(mode="rendered", base="main"))
 
@@ -118,11 +118,11 @@ def test_a_rendered_preview_names_its_base() -> None:
         ("$a$", "\\$a\\$"),
     ],
 )
-def test_text_is_only_text(given: str, shown: str) -> None:
+def test_plain_text_is_escaped(given: str, shown: str) -> None:
     assert markdown.plain(given) == shown
 
 
-def test_code_in_sentences_is_kept() -> None:
+def test_inline_code_is_not_escaped() -> None:
     assert markdown.sentence("Claim `a_b` is_gone") == "Claim `a_b` is\\_gone"
     assert markdown.sentence("an odd ` tick") == "an odd \\` tick"
 
@@ -137,12 +137,12 @@ def test_code_in_sentences_is_kept() -> None:
         ("pods", 0, "0"),
     ],
 )
-def test_amounts_are_written_as_people_write_them(resource: str, value: int, shown: str) -> None:
+def test_amounts_use_readable_units(resource: str, value: int, shown: str) -> None:
     assert markdown.amount(Decimal(value), resource) == shown
 
 
 @pytest.mark.parametrize("error", ["x" * 200_000, "line\n" * 40_000, "```\n" * 40_000])
-def test_errors_that_are_too_long_are_cut_inside_a_closed_fence(error: str) -> None:
+def test_long_errors_are_truncated_within_a_closed_fence(error: str) -> None:
     failed = plans.plan(plans.diagnostic("error", error), result="failed", complete=False)
     shown = render(build(failed, stack="prod", prices=prices.load()))
     assert len(shown) <= MAX_LENGTH

@@ -1,4 +1,4 @@
-"""Cost and queue of the runs that an update would start."""
+"""Cost of the runs that an update would start, and whether they wait in their queue."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_a_new_run_costs_its_gpus_until_its_deadline() -> None:
     assert float(row.cost or 0) == pytest.approx(8 * 2 * 2.40)
 
 
-def test_a_deadline_of_the_pods_is_that_of_each_attempt() -> None:
+def test_pod_deadline_limits_each_attempt() -> None:
     found = report(plans.step("create", new=run(activeDeadlineSeconds=36_000)))
     (row,) = found.new_runs
     assert (row.queue, row.hours, row.each_attempt) == ("research", 10, True)
@@ -57,7 +57,7 @@ def test_a_long_deadline_is_written_in_days() -> None:
 @pytest.mark.parametrize(
     "job", [indexed(None), run(activeDeadlineSeconds=60, product="NVIDIA-B200")]
 )
-def test_without_deadline_or_price_the_cost_is_unknown(job: plans.Manifest) -> None:
+def test_cost_is_unknown_without_a_deadline_or_price(job: plans.Manifest) -> None:
     found = report(plans.step("create", new=job))
     assert found.new_runs[0].cost is None
     assert render(found).split("### New runs")[1].split("\n")[4].endswith("| unknown |")
@@ -69,7 +69,7 @@ def test_running_and_suspended_jobs_are_not_new_runs() -> None:
     assert report(plans.same(run()), plans.step("create", new=suspended)).new_runs == []
 
 
-def test_a_run_waits_if_the_earlier_one_holds_the_queue() -> None:
+def test_run_waits_while_an_earlier_run_holds_the_queue() -> None:
     steps = [
         plans.same(plans.queue(gpus=16)),
         plans.step("delete", run("run-00000000"), retain=True),
@@ -84,7 +84,7 @@ def test_a_run_waits_if_the_earlier_one_holds_the_queue() -> None:
     assert report(*steps).waiting == []
 
 
-def test_a_run_in_a_new_namespace_waits_for_itself_but_not_in_a_new_cluster() -> None:
+def test_moved_run_waits_for_its_earlier_run_only_in_the_same_cluster() -> None:
     moved = run()
     moved["metadata"] = {**moved["metadata"], "namespace": "ml2"}
     steps = [
@@ -97,7 +97,7 @@ def test_a_run_in_a_new_namespace_waits_for_itself_but_not_in_a_new_cluster() ->
     found = report(*steps)
     assert found.waiting == []
     assert found.held_by_earlier_runs == {"research": 16}
-    # The new cluster does not run the deleted run, either.
+    # A run deleted from the old cluster holds no GPUs in the new cluster.
     queue = plans.queue(gpus=16)
     steps = [
         plans.step("replace", queue, queue, keys=["provider"]),
@@ -140,7 +140,7 @@ def test_a_full_queue_without_new_runs_is_not_mentioned() -> None:
     assert report(plans.same(plans.queue(gpus=8)), plans.same(run())).waiting == []
 
 
-def test_earlier_runs_have_a_cost() -> None:
+def test_cost_of_earlier_runs_is_reported() -> None:
     found = report(plans.step("delete", run(), retain=True), plans.same(run("other")))
     assert float(found.held_cost_hour or 0) == pytest.approx(16 * 2.40)
     assert "may hold 16 more in `research` until they end.\nTheir cost per hour: 38.40." in render(
@@ -148,7 +148,7 @@ def test_earlier_runs_have_a_cost() -> None:
     )
 
 
-def test_an_unknown_price_is_never_a_saving() -> None:
+def test_unknown_price_is_not_shown_as_a_saving() -> None:
     old, new = (plans.deployment(product=product) for product in ("NVIDIA-L4", "NVIDIA-B200"))
     comment = render(report(plans.step("update", old, new)))
     assert "| per hour, all GPUs busy | 1.50 | unknown | unknown |" in comment
@@ -172,7 +172,7 @@ def test_a_sweep_costs_its_budget_and_counts_its_parallel_trials() -> None:
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
-def test_a_new_notebook_has_its_cost_per_hour(gpus: int) -> None:
+def test_new_notebook_shows_its_hourly_cost(gpus: int) -> None:
     created = jobs.objects(jobs.job("notebook", gpus_per_node=gpus, gpu_product=A800))
     (row,) = report(*(plans.step("create", new=made) for made in created)).new_runs
     assert (row.run, row.queue, row.gpus) == ("job-0123abcd", "research", gpus)

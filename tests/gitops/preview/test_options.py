@@ -23,7 +23,7 @@ def flags(*, protect: tuple[bool, bool] = (False, False), retain: Any = (False, 
 
 
 def outputs(now: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """The event of a stack that registers its outputs, as the engine writes it."""
+    """Return the engine's event for a stack that registers its outputs."""
     stack = "pulumi:pulumi:Stack"
     metadata = {
         "op": "same",
@@ -44,7 +44,7 @@ def outputs(now: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         (flags(retain=(False, True)), "stays in the cluster when it leaves the stack"),
     ],
 )
-def test_a_changed_option_is_a_change(event: dict[str, Any], sentence: str) -> None:
+def test_changed_resource_option_counts_as_a_change(event: dict[str, Any], sentence: str) -> None:
     found = report(event)
     assert found.status == "changes"
     assert found.resources == []
@@ -55,7 +55,7 @@ def test_a_changed_option_is_a_change(event: dict[str, Any], sentence: str) -> N
     assert "### Options\n\n- `PersistentVolumeClaim checkpoints in ml`" in comment
 
 
-def test_changed_outputs_are_a_change() -> None:
+def test_changed_outputs_count_as_a_change() -> None:
     now = {"images": {"training": "a"}, "namespace": "ml", "queues": ["one"]}
     after = {"images": {"training": "a", "new": "b"}, "namespace": "ml", "queues": ["two"]}
     found = report(plans.same(plans.claim()), outputs(now, after))
@@ -73,7 +73,7 @@ def test_unknown_values_in_outputs_are_described() -> None:
     ]
 
 
-def test_equal_outputs_are_no_change() -> None:
+def test_equal_outputs_do_not_count_as_a_change() -> None:
     secret = {"password": plans.SECRET, "count": 3.0, "mark": {SIGNATURE: "x", "urn": "y"}}
     assert report(outputs(secret, dict(secret))).status == "unchanged"
 
@@ -85,7 +85,7 @@ def test_outputs_of_a_failed_preview_are_not_compared() -> None:
     assert found.outputs == []
 
 
-def test_a_changed_provider_is_a_change() -> None:
+def test_changed_provider_counts_as_a_change() -> None:
     event = plans.step("update", plans.claim(), plans.claim())
     metadata = event["resourcePreEvent"]["metadata"]
     metadata["type"] = "pulumi:providers:kubernetes"

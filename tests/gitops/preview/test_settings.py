@@ -15,7 +15,7 @@ from tests.gitops.preview.test_command import Engine
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A repository whose branch lowers a learning rate, after which the base has moved on."""
+    """Return a repository whose branch lowers a learning rate and whose base has moved on."""
     file = tmp_path / "Pulumi.staging.yaml"
     text = (CHECKOUT / file.name).read_text()
     assert "learning_rate: 0.002" in text
@@ -66,7 +66,7 @@ def test_a_new_environment_has_no_changed_settings(project: Path) -> None:
     assert "not compared" not in comment(project, "empty")
 
 
-def test_without_a_base_nothing_is_compared(project: Path) -> None:
+def test_settings_are_not_compared_without_a_base(project: Path) -> None:
     assert "Changed settings" not in comment(project, None)
 
 

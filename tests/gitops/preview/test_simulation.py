@@ -1,4 +1,4 @@
-"""The snapshot after a plan, and the rules about its simulation."""
+"""Snapshots with a plan applied, and the policy rules on their simulation."""
 
 import json
 from collections.abc import Sequence
@@ -31,32 +31,36 @@ def job(name: str = "urgent", **spec: Any) -> dict[str, Any]:
 
 
 def after(*events: dict[str, Any], of: State | None = None) -> tuple[dict[str, str], list[str]]:
-    """Return the states of gangs by name after a plan, and the assumptions."""
+    """Return the gangs' states by name after a plan, and the assumptions."""
     found, assumptions = with_plan(changes(plan(events).steps), of or state())
     return {gang.name: gang.state for gang in found.gangs}, assumptions
 
 
-BEFORE = {"a": "running", "b": "running", "large": "pending", "small": "pending"}
+INITIAL_STATES = {"a": "running", "b": "running", "large": "pending", "small": "pending"}
 
 
-def test_created_runs_are_pending_and_deleted_ones_are_gone() -> None:
+def test_created_runs_are_pending_and_deleted_runs_are_removed() -> None:
     gangs, _ = after(plans.step("create", new=job()), plans.step("delete", old=job("b")))
-    assert gangs == {name: BEFORE[name] for name in ("a", "large", "small")} | {"urgent": "pending"}
+    assert gangs == {name: INITIAL_STATES[name] for name in ("a", "large", "small")} | {
+        "urgent": "pending"
+    }
 
 
 def test_a_replaced_run_starts_again() -> None:
     old, new = job("a"), job("other")
     gangs, _ = after(plans.step("replace", old=old, new=new, keys=["metadata.name"]))
-    assert gangs == {name: BEFORE[name] for name in ("b", "large", "small")} | {"other": "pending"}
+    assert gangs == {name: INITIAL_STATES[name] for name in ("b", "large", "small")} | {
+        "other": "pending"
+    }
 
 
-def test_a_run_that_stays_in_the_cluster_continues() -> None:
+def test_retained_run_continues() -> None:
     gangs, _ = after(plans.step("delete", old=job("a"), retain=True))
-    assert gangs == BEFORE
+    assert gangs == INITIAL_STATES
 
 
 @pytest.mark.parametrize(("key", "continues"), [("metadata.namespace", True), ("provider", False)])
-def test_a_run_that_starts_in_another_namespace_also_continues(key: str, continues: bool) -> None:
+def test_moved_run_continues_only_in_the_same_cluster(key: str, continues: bool) -> None:
     new = job("a")
     new["metadata"]["namespace"] = "other"
     events = [plans.step("replace", old=job("a"), new=new, retain=True, keys=[key])]
@@ -66,7 +70,7 @@ def test_a_run_that_starts_in_another_namespace_also_continues(key: str, continu
     assert (("ml", "a") in gangs) is continues
 
 
-def test_the_steps_of_a_deleted_run_are_gone() -> None:
+def test_deleting_a_run_removes_its_steps() -> None:
     flow = {
         "apiVersion": "flow.volcano.sh/v1alpha1",
         "kind": "JobFlow",
@@ -83,7 +87,7 @@ def test_the_steps_of_a_deleted_run_are_gone() -> None:
     assert gangs[step] == "running"
 
 
-def test_a_terminated_run_is_gone() -> None:
+def test_terminated_run_is_removed() -> None:
     command = {
         "apiVersion": "bus.volcano.sh/v1alpha1",
         "kind": "Command",
@@ -126,7 +130,7 @@ def test_runs_are_suspended_and_resumed() -> None:
 
 @pytest.mark.parametrize("kind", sorted(kinds_that_support("state: suspended")))
 def test_runs_of_every_kind_are_resumed_as_whole_gangs(kind: str) -> None:
-    """Only the job changes, but other objects define its gang, and the snapshot lacks it."""
+    """Only the job changes; other objects define its gang, which the snapshot lacks."""
     running, suspended = (
         jobs.objects(jobs.job(kind, state=state, priority_class=None))
         for state in (None, "suspended")
@@ -144,7 +148,7 @@ def test_runs_of_every_kind_are_resumed_as_whole_gangs(kind: str) -> None:
     assert [each.state for each in changed(running, suspended, resumed).gangs] == ["suspended"]
 
 
-def test_a_queue_and_a_priority_of_the_plan_are_those_of_its_runs() -> None:
+def test_runs_can_use_queues_and_priorities_created_by_the_plan() -> None:
     queue = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -170,7 +174,7 @@ def test_a_queue_and_a_priority_of_the_plan_are_those_of_its_runs() -> None:
 
 def test_a_run_in_the_snapshot_is_not_added_again() -> None:
     gangs, assumptions = after(plans.step("create", new=job("small")))
-    assert gangs == BEFORE
+    assert gangs == INITIAL_STATES
     assert assumptions == ["ml/small is already in the snapshot"]
 
 
@@ -193,12 +197,12 @@ WAITING = combine([ALONE])
 
 @pytest.fixture
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a snapshot, whose simulation has the answer `WAITING`."""
+    """Return a snapshot's file, and make its simulation return `WAITING`."""
 
-    def instead(*_: object, **__: object) -> Answer:
+    def fake_simulate(*_: object, **__: object) -> Answer:
         return WAITING
 
-    monkeypatch.setattr(simulate, "simulate", instead)
+    monkeypatch.setattr(simulate, "simulate", fake_simulate)
     (tmp_path / "cluster.yaml").write_text(dump(state(), as_yaml=True))
     return tmp_path / "cluster.yaml"
 
@@ -261,7 +265,7 @@ def test_losses_below_the_limit_are_accepted(simulated: Path) -> None:
     assert "plan-preempts-nothing-of" not in [rule for rule, *_ in found(simulated, settings)[1]]
 
 
-def test_the_worst_of_several_simulations_counts(
+def test_worst_of_several_simulations_decides(
     simulated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     better = answer(
@@ -293,7 +297,7 @@ def test_a_mandatory_rule_is_violated_if_the_plan_cannot_be_simulated(simulated:
     assert "is not a snapshot" in done.warnings[0]
 
 
-def test_a_preview_without_a_simulation_names_mandatory_rules(
+def test_preview_without_simulation_lists_skipped_mandatory_rules(
     simulated: Path, tmp_path: Path
 ) -> None:
     rules = tmp_path / "mandatory.json"

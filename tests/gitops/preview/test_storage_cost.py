@@ -1,4 +1,4 @@
-"""Cost of claims: new, removed, resized, and what is unknown or stays."""
+"""Storage costs of new, removed, resized and retained claims."""
 
 from decimal import Decimal
 from typing import Any
@@ -31,7 +31,7 @@ def report(*steps: dict[str, Any]) -> Report:
     return build(plans.plan(*steps), stack="prod", prices=PRICES)
 
 
-def test_a_new_claim_costs_its_size() -> None:
+def test_new_claim_is_charged_for_its_size() -> None:
     (row,) = rows(plans.step("create", new=plans.claim_of_class("fast")))
     assert (row.claim, row.namespace, row.storage_class) == ("datasets", "ml", "fast")
     assert (row.now, row.after, row.price) == (0, 100, Decimal("0.2"))
@@ -49,12 +49,12 @@ def test_a_removed_claim_no_longer_costs_anything() -> None:
     assert (row.after, row.now_month, row.after_month, row.stays) == (0, 20, 0, False)
 
 
-def test_a_removed_claim_that_is_retained_is_no_saving() -> None:
+def test_removed_but_retained_claim_is_not_a_saving() -> None:
     (row,) = rows(plans.step("delete", plans.claim_of_class("fast"), retain=True))
     assert (row.after, row.now_month, row.after_month, row.stays) == (100, 20, 20, True)
 
 
-def test_a_removed_claim_whose_class_retains_volumes_is_no_saving() -> None:
+def test_removed_claim_with_retained_volume_is_not_a_saving() -> None:
     retaining = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -65,7 +65,7 @@ def test_a_removed_claim_whose_class_retains_volumes_is_no_saving() -> None:
     assert (row.now_month, row.after_month, row.stays) == (20, 20, True)
 
 
-def test_a_claim_that_gets_another_name_is_paid_twice_if_the_first_one_is_retained() -> None:
+def test_renamed_claim_costs_twice_if_the_old_one_is_retained() -> None:
     old, new = (plans.claim_of_class("fast", name=name) for name in ("old", "new"))
     kept = rows(plans.step("replace", old, new, retain=True))
     assert [(row.claim, row.after_month) for row in kept] == [("new", 20), ("old", 20)]
@@ -73,12 +73,12 @@ def test_a_claim_that_gets_another_name_is_paid_twice_if_the_first_one_is_retain
     assert [(row.claim, row.after_month) for row in gone] == [("new", 20), ("old", 0)]
 
 
-def test_a_claim_without_a_class_has_the_one_of_its_environment() -> None:
+def test_claim_without_a_class_uses_the_environments_default() -> None:
     (row,) = rows(plans.same(plans.claim()))
     assert (row.storage_class, row.after_month) == ("shared", Decimal("0.25"))
 
 
-def test_an_unknown_price_or_size_is_never_a_saving() -> None:
+def test_unknown_price_or_size_is_not_a_saving() -> None:
     old, new = plans.claim_of_class("fast"), plans.claim_of_class("unheard-of")
     (row,) = rows(plans.step("replace", old, new))
     assert (row.now_month, row.after_month, row.price) == (20, None, None)
@@ -88,12 +88,12 @@ def test_an_unknown_price_or_size_is_never_a_saving() -> None:
     assert (row.storage_class, row.after_month) == ("", None)
 
 
-def test_a_table_without_prices_of_storage_has_no_rows() -> None:
+def test_report_has_no_storage_costs_without_storage_prices() -> None:
     plain = Prices.model_validate({"currency": "EUR"})
     assert rows(plans.same(plans.claim()), prices=plain) == []
 
 
-def test_the_comment_lists_what_gpu_prices_exclude() -> None:
+def test_comment_lists_costs_that_gpu_prices_exclude() -> None:
     comment = render(
         report(
             plans.step("create", new=plans.claim_of_class("fast")),
@@ -132,13 +132,13 @@ def test_the_comment_lists_what_gpu_prices_exclude() -> None:
     assert "Not in the price table" not in comment
 
 
-def test_the_comment_names_classes_without_a_price() -> None:
+def test_comment_lists_storage_classes_without_a_price() -> None:
     comment = render(report(plans.step("delete", plans.claim_of_class("unheard-of"))))
     assert "| storage per month | unknown | 0.00 | unknown |" in comment
     assert "Not in the price table: `unheard-of`.\n" in comment
 
 
-def test_a_new_run_costs_its_cpus_as_well_where_gpus_do_not_include_them() -> None:
+def test_cost_of_a_new_run_includes_separately_charged_cpus() -> None:
     host = PRICES.hosts["plain"].model_copy(update={"gpu_pods": True})
     charged = PRICES.model_copy(update={"hosts": {"plain": host}})
     plan = plans.plan(plans.step("create", new=plans.volcano_job(pods=1)))

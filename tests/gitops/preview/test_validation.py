@@ -15,8 +15,8 @@ config:
   gpu-platform:storage: {claims: {checkpoints: {size: 1Gi}}}
   gpu-platform:training: {jobs: {digits: {queue: research}, other: {kind: indexed}}}
 """
-QUESTIONS = 8
-"""To create and to patch a queue, a claim and jobs of two kinds."""
+CHECKED_RIGHTS = 8
+"""Checked rights: to create and to patch a queue, a claim and jobs of two kinds."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
 
 def kubectl(folder: Path, answer: str) -> None:
     program = folder / "kubectl"
-    text = f'#!/bin/sh\necho "$@" > {folder}/options\n/bin/cat > {folder}/asked\n{answer}\n'
+    text = f'#!/bin/sh\necho "$@" > {folder}/options\n/bin/cat > {folder}/reviews\n{answer}\n'
     program.write_text(text)
     program.chmod(0o755)
 
@@ -39,13 +39,13 @@ def answers(*allowed: bool) -> str:
 
 
 def test_a_user_with_full_rights_gets_no_notice(stack: Stack) -> None:
-    kubectl(stack.project, answers(*[True] * QUESTIONS))
+    kubectl(stack.project, answers(*[True] * CHECKED_RIGHTS))
     assert probe(stack) == ()
     assert "--context blue" in (stack.project / "options").read_text()
-    asked = json.loads((stack.project / "asked").read_text())["items"]
-    rights = [review["spec"]["resourceAttributes"] for review in asked]
+    reviews = json.loads((stack.project / "reviews").read_text())["items"]
+    rights = [review["spec"]["resourceAttributes"] for review in reviews]
     patch = {"verb": "patch", "group": "scheduling.volcano.sh", "resource": "queues"}
-    # The right to patch objects of the cluster may be limited to those of the stack.
+    # The right to patch cluster-scoped objects may be limited to the stack's objects.
     assert {**patch, "name": "research"} in rights
     assert [r["resource"] for r in rights if r.get("namespace") == "ml"] == [
         *["persistentvolumeclaims"] * 2,
@@ -53,7 +53,7 @@ def test_a_user_with_full_rights_gets_no_notice(stack: Stack) -> None:
     ]
 
 
-def test_a_service_on_several_nodes_needs_the_right_to_its_groups(stack: Stack) -> None:
+def test_multi_node_service_requires_rights_for_leaderworkersets(stack: Stack) -> None:
     stack.file.write_text(
         "config: {gpu-platform:inference: {services: {digits: {}, other: {}, "
         "chat: {server: {nnodes: 2}}}}}"
@@ -61,13 +61,13 @@ def test_a_service_on_several_nodes_needs_the_right_to_its_groups(stack: Stack) 
     kubectl(stack.project, answers(True, True, True, False))
     (notice,) = probe(stack)
     assert "this user may not `patch leaderworkersets`, so" in notice
-    asked = json.loads((stack.project / "asked").read_text())["items"]
-    names = [review["spec"]["resourceAttributes"].get("name") for review in asked]
+    reviews = json.loads((stack.project / "reviews").read_text())["items"]
+    names = [review["spec"]["resourceAttributes"].get("name") for review in reviews]
     assert names == [None, "digits", None, "chat"]
 
 
-def test_a_missing_right_is_named(stack: Stack) -> None:
-    kubectl(stack.project, answers(True, True, True, False, *[True] * (QUESTIONS - 4)))
+def test_missing_right_is_reported(stack: Stack) -> None:
+    kubectl(stack.project, answers(True, True, True, False, *[True] * (CHECKED_RIGHTS - 4)))
     (notice,) = probe(stack)
     assert notice.startswith(
         "Not validated by the API server: this user may not `patch persistentvolumeclaims`, so"
@@ -77,7 +77,7 @@ def test_a_missing_right_is_named(stack: Stack) -> None:
 @pytest.mark.parametrize(
     "answer", ["echo 'connection refused' >&2; exit 1", "echo true; echo 'connection refused' >&2"]
 )
-def test_a_cluster_that_does_not_answer_is_an_error(stack: Stack, answer: str) -> None:
+def test_unreachable_cluster_is_an_error(stack: Stack, answer: str) -> None:
     kubectl(stack.project, answer)
     with pytest.raises(GitopsError, match=r"blue does not respond.*connection refused"):
         probe(stack)
@@ -93,19 +93,17 @@ def test_a_cluster_that_does_not_answer_is_an_error(stack: Stack, answer: str) -
     ],
     ids=["unreachable", "secret", "contents", "environment"],
 )
-def test_the_cluster_of_another_projects_program_may_be_unknown(
-    stack: Stack, text: str, reason: str
-) -> None:
+def test_validation_of_other_projects_may_be_unknown(stack: Stack, text: str, reason: str) -> None:
     stack.file.write_text(text)
     kubectl(stack.project, "echo 'connection refused' >&2; exit 1")
     (notice,) = probe(stack)
     assert notice.startswith("It is unknown whether the API server validated this preview: ")
     assert reason in notice
-    asked = stack.project / "options"
-    assert not asked.exists() or "xxx" not in asked.read_text()
+    options = stack.project / "options"
+    assert not options.exists() or "xxx" not in options.read_text()
 
 
-def test_drift_needs_an_answer_and_no_right_to_write(stack: Stack) -> None:
+def test_drift_needs_a_reachable_cluster_but_no_write_access(stack: Stack) -> None:
     kubectl(stack.project, answers(False))
     assert probe(stack, dry_run=False) == ()
     kubectl(stack.project, "exit 1")
@@ -113,12 +111,12 @@ def test_drift_needs_an_answer_and_no_right_to_write(stack: Stack) -> None:
         probe(stack, dry_run=False)
 
 
-def test_without_kubectl_the_validation_is_unknown(stack: Stack) -> None:
+def test_validation_is_unknown_without_kubectl(stack: Stack) -> None:
     (notice,) = probe(stack)
     assert notice.startswith("It is unknown whether the API server validated this preview: ")
 
 
-def test_other_projects_configure_the_default_provider(stack: Stack) -> None:
+def test_configuration_of_the_default_provider_is_used(stack: Stack) -> None:
     stack.file.write_text("config: {kubernetes:context: green}")
     kubectl(stack.project, answers(True))
     assert probe(stack) == ()

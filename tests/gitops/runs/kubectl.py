@@ -52,7 +52,7 @@ def install(
 
 
 def put(folder: Path, objects: Sequence[dict[str, Any]], name: str = "all") -> None:
-    """Change the objects of the cluster; with the name `all.2`, those of the second call."""
+    """Write the cluster's objects; the second call returns those written to `all.2`."""
     (folder / name).write_text(json.dumps({"items": list(objects)}))
 
 

@@ -18,7 +18,7 @@ def volcano_job(run: str, phase: str, **status: Any) -> dict[str, Any]:
 
 def job_flow(run: str, phase: str = "", **steps: str) -> dict[str, Any]:
     """Return a JobFlow with the phases of its jobs, by step."""
-    made = [
+    jobs = [
         {"name": f"{run}-{run.rpartition('-')[2]}-{step}", "state": state, "restartCount": 1}
         for step, state in steps.items()
     ]
@@ -29,20 +29,20 @@ def job_flow(run: str, phase: str = "", **steps: str) -> dict[str, Any]:
         "spec": {},
         "status": {
             "state": {"phase": phase},
-            "jobStatusList": made,
+            "jobStatusList": jobs,
             # A mapping, unlike the conditions of other kinds.
-            "conditions": {step["name"]: {"phase": step["state"]} for step in made},
+            "conditions": {step["name"]: {"phase": step["state"]} for step in jobs},
         },
     }
 
 
 def step_job(run: str, step: str, phase: str) -> dict[str, Any]:
-    """A step's job, which a JobFlow creates without the run's label."""
+    """Return a step's job, which a JobFlow creates without the run's label."""
     owners = [{"kind": "JobFlow", "name": run, "controller": True}]
     name = f"{run}-{run.rpartition('-')[2]}-{step}"
-    made = volcano_job(run, phase)
-    made["metadata"] |= {"name": name, "labels": {}, "ownerReferences": owners}
-    return made
+    job = volcano_job(run, phase)
+    job["metadata"] |= {"name": name, "labels": {}, "ownerReferences": owners}
+    return job
 
 
 def batch_job(run: str, *conditions: str, owner: str = "") -> dict[str, Any]:
@@ -60,7 +60,7 @@ def batch_job(run: str, *conditions: str, owner: str = "") -> dict[str, Any]:
 
 
 def pod(run: str, number: int = 0, phase: str = "Running", **more: Any) -> dict[str, Any]:
-    """Return a pod with two GPUs: placed on node `n` two hours before ten o'clock, or waiting."""
+    """Return a pod with two GPUs that is waiting or was placed on node `n` at 08:00."""
     placed = phase != "Pending"
     metadata = _metadata(run) | {"name": f"{run}-worker-{number}"}
     metadata["annotations"] = {"scheduling.k8s.io/group-name": run}
@@ -88,13 +88,13 @@ def ended(message: str = "", at: str = "2026-01-01T09:00:00Z") -> dict[str, Any]
 
 
 def group(
-    run: str, phase: str = "Running", least: int = 1, created: str = "", queue: str = "vision"
+    run: str, phase: str = "Running", min_member: int = 1, created: str = "", queue: str = "vision"
 ) -> dict[str, Any]:
     metadata = _metadata(run) | ({"creationTimestamp": created} if created else {})
     return {
         "kind": "PodGroup",
         "metadata": metadata | {"uid": f"uid-{run}"},
-        "spec": {"queue": queue, "minMember": least},
+        "spec": {"queue": queue, "minMember": min_member},
         "status": {"phase": phase},
     }
 

@@ -34,7 +34,7 @@ def test_the_latest_epoch_and_step_are_reported() -> None:
     assert found.completed_fraction == 0.1
 
 
-def test_the_remaining_time_follows_the_observed_epochs() -> None:
+def test_remaining_time_is_estimated_from_observed_epochs() -> None:
     lines = [line(0, "start", epochs=10), epoch(60, 1), epoch(120, 2)]
     expected = Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60), saved=START)
     assert progress(lines, at(120)) == expected
@@ -55,20 +55,20 @@ def test_steps_determine_progress_and_remaining_time() -> None:
     assert found.remaining_seconds == pytest.approx(500)
 
 
-def test_a_resumed_run_counts_from_its_checkpoint() -> None:
+def test_estimate_for_a_resumed_run_starts_at_its_checkpoint() -> None:
     lines = [epoch(0, 6), line(500, "resume", epochs=10, done_epochs=4, step=40), epoch(530, 5)]
     found = progress(lines, at(530))
     assert found is not None
     assert found.remaining_seconds == pytest.approx(5 * 30)
 
 
-def test_the_time_left_is_not_known_before_an_epoch_is_done() -> None:
+def test_remaining_time_is_unknown_before_the_first_epoch_ends() -> None:
     found = progress([line(0, "start", epochs=10)], at(500))
     assert found is not None
     assert found.remaining_seconds is None
 
 
-def test_the_last_checkpoint_counts_from_its_state_not_from_its_last_byte() -> None:
+def test_checkpoint_time_is_when_its_state_was_captured() -> None:
     lines = [
         line(0, "resume", epochs=10, done_epochs=4, step=40),
         line(130, "checkpoint", step=80, seconds=30),
@@ -79,14 +79,14 @@ def test_the_last_checkpoint_counts_from_its_state_not_from_its_last_byte() -> N
     assert (found.saved, found.saves_every_seconds) == (at(200), 100)
 
 
-def test_an_attempt_has_lost_nothing_at_its_start() -> None:
+def test_resumed_attempt_starts_without_unsaved_work() -> None:
     lines = [line(0, "checkpoint", step=1), line(500, "resume", epochs=10, step=40)]
     found = progress(lines, at(530))
     assert found is not None
     assert (found.saved, found.saves_every_seconds) == (at(500), None)
 
 
-def test_a_finished_run_is_done() -> None:
+def test_finished_run_has_no_remaining_time() -> None:
     lines = [epoch(60, 9), epoch(66, 10), line(70, "finished", accuracy=0.98, seconds=70)]
     found = progress(lines, at(100))
     assert found is not None
@@ -96,7 +96,7 @@ def test_a_finished_run_is_done() -> None:
 @pytest.mark.parametrize(
     "text", ["", "no time", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z {", "x {}", "[]"]
 )
-def test_a_custom_program_may_print_anything(text: str) -> None:
+def test_unrelated_log_lines_are_ignored(text: str) -> None:
     assert progress([text, f"{START.isoformat()} [1, 2]"], at(0)) is None
 
 
@@ -111,11 +111,11 @@ def test_a_custom_program_may_print_anything(text: str) -> None:
         ("checkpoint", {"step": 1, "seconds": math.nan}),
     ],
 )
-def test_events_with_implausible_numbers_are_omitted(event: str, fields: dict[str, float]) -> None:
+def test_events_with_implausible_numbers_are_ignored(event: str, fields: dict[str, float]) -> None:
     assert progress([line(0, event, **fields)], START) is None
 
 
-def test_implausible_numbers_are_unknown() -> None:
+def test_implausible_numbers_are_reported_as_unknown() -> None:
     lines = [
         line(n, "step", step=n, loss=math.nan, done_epochs=n, epochs=math.inf) for n in range(2)
     ]
@@ -129,11 +129,11 @@ def test_implausible_numbers_are_unknown() -> None:
     assert result([finished]) == Finished(event="finished", accuracy=None, seconds=None)
 
 
-def test_values_that_are_not_numbers_are_omitted() -> None:
+def test_events_with_non_numeric_values_are_ignored() -> None:
     assert progress([line(0, "epoch", epoch="many", epochs=10, loss=0.1)], at(0)) is None
 
 
-def test_a_reported_error_replaces_the_last_lines() -> None:
+def test_reported_error_replaces_the_last_log_lines() -> None:
     expected = json.dumps({"event": "error", "message": "no data in /data", "exit_code": 64})
     assert failure_text(expected, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
     assert failure_text("OOM\n", []) == ["OOM"]
@@ -143,7 +143,7 @@ def test_a_reported_error_replaces_the_last_lines() -> None:
     ]
 
 
-def test_a_run_that_ends_within_an_epoch_reports_fractions() -> None:
+def test_run_with_fractional_epochs_reports_fractions() -> None:
     lines = [
         line(0, "resume", epochs=0.5, done_epochs=0.1, step=40),
         line(100, "step", step=80, loss=0.5, done_epochs=0.2, epochs=0.5),

@@ -1,4 +1,4 @@
-"""Output of kubectl."""
+"""Handling of kubectl's output."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from gitops.runs import snapshot
 from gitops.runs.snapshot import Cluster
 
 
-def prints(text: str) -> Cluster:
+def kubectl_printing(text: str) -> Cluster:
     """Return a cluster whose kubectl prints the text."""
     return Cluster((sys.executable, "-c", f"print({text!r})"))
 
@@ -26,18 +26,18 @@ POD = {"kind": "Pod", "metadata": {"namespace": "ml", "name": "digits"}}
         json.dumps({"items": [{**POD, "spec": {"containers": None}}]}),
     ],
 )
-def test_an_answer_that_is_not_a_list_of_objects_is_reported(text: str) -> None:
+def test_invalid_kubectl_output_is_reported(text: str) -> None:
     with pytest.raises(GitopsError, match="kubectl did not print a list of objects"):
-        prints(text).snapshot()
+        kubectl_printing(text).snapshot()
 
 
-def test_a_cluster_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_cluster_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "TIMEOUT_SECONDS", 0.1)
     with pytest.raises(GitopsError, match=r"did not respond within 0\.1 s"):
         Cluster((sys.executable, "-c", "import time; time.sleep(60)")).snapshot()
 
 
-def test_a_pod_whose_log_does_not_arrive_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_empty_if_kubectl_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "TIMEOUT_SECONDS", 0.1)
     stuck = Cluster((sys.executable, "-c", "import time; time.sleep(60)"))
     assert stuck.logs("ml", "digits-0", 10) == []

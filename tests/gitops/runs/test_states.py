@@ -1,4 +1,4 @@
-"""The same states for jobs of all kinds."""
+"""States of runs, derived from jobs of every kind."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from tests.gitops.runs.objects import batch_job, ended, job_flow, pod, volcano_j
         ("", 0, State.WAITING),
     ],
 )
-def test_a_volcano_job(phase: str, running: int, state: State) -> None:
+def test_state_of_a_volcano_job(phase: str, running: int, state: State) -> None:
     assert state_of(volcano.JOB, volcano_job("run", phase), running) is state
 
 
@@ -35,11 +35,11 @@ def test_a_volcano_job(phase: str, running: int, state: State) -> None:
         ("SuccessCriteriaMet", 1, State.RUNNING),
     ],
 )
-def test_a_kubernetes_job(condition: str, running: int, state: State) -> None:
+def test_state_of_a_kubernetes_job(condition: str, running: int, state: State) -> None:
     assert state_of(indexed.JOB, batch_job("run", condition), running) is state
 
 
-def test_a_pytorch_job_that_was_created_and_has_succeeded() -> None:
+def test_succeeded_pytorch_job_is_recognized_despite_older_conditions() -> None:
     job = batch_job("run", "Created", "Succeeded")
     assert state_of(pytorch.JOB, job, 0) is State.SUCCEEDED
 
@@ -48,7 +48,7 @@ def test_a_pytorch_job_that_was_created_and_has_succeeded() -> None:
     ("status", "state"),
     [("Initializing", State.WAITING), ("Complete", State.SUCCEEDED), ("Failed", State.FAILED)],
 )
-def test_a_ray_job(status: str, state: State) -> None:
+def test_state_of_a_ray_job(status: str, state: State) -> None:
     assert state_of(ray.JOB, {"status": {"jobDeploymentStatus": status}}, 0) is state
 
 
@@ -73,17 +73,17 @@ def test_a_job_flow_has_the_state_of_its_steps(flow: Object, state: State, step:
     assert stage(flow) == step
 
 
-def test_a_job_flow_between_two_steps_waits() -> None:
+def test_job_flow_is_waiting_between_two_steps() -> None:
     assert state_of(volcano.FLOW, job_flow("run-1", "Running", prepare="Completed"), 0) is (
         State.WAITING
     )
 
 
-def test_a_run_is_over_when_it_succeeded_or_failed() -> None:
+def test_only_succeeded_and_failed_runs_are_finished() -> None:
     assert [state for state in State if state.finished] == [State.SUCCEEDED, State.FAILED]
 
 
-def test_a_volcano_job_fails_when_its_restarts_are_used_up() -> None:
+def test_exhausted_restarts_are_reported_as_a_cause_of_failure() -> None:
     job = volcano_job("run", "Failed", retryCount=3)
     job["spec"]["maxRetry"] = 3
     lost = pod("run", 1, "Failed", reason="NodeLost", message="node is gone", **ended())
@@ -95,13 +95,13 @@ def test_a_volcano_job_fails_when_its_restarts_are_used_up() -> None:
     assert causes(volcano.JOB, job, []) == []
 
 
-def test_a_condition_has_the_reason_of_a_failure() -> None:
+def test_cause_of_a_failure_comes_from_the_jobs_condition() -> None:
     job = batch_job("run", "Suspended", "Failed")
     for condition in job["status"]["conditions"]:
         condition |= {"reason": "BackoffLimitExceeded", "message": "it failed too often"}
     assert causes(indexed.JOB, job, []) == ["Job: BackoffLimitExceeded: it failed too often"]
 
 
-def test_a_ray_job_has_the_reason_in_its_status() -> None:
+def test_cause_of_a_ray_jobs_failure_comes_from_its_status() -> None:
     job = {"status": {"jobDeploymentStatus": "Failed", "reason": "AppFailed", "message": "boom"}}
     assert causes(ray.JOB, job, []) == [f"{ray.JOB.title}: AppFailed: boom"]

@@ -52,8 +52,8 @@ def only(cluster: Cluster) -> RunStatus:
     return found
 
 
-def test_a_running_run_has_its_progress_and_cost(tmp_path: Path) -> None:
-    objects = (volcano_job("digits", "Running"), group("digits", least=2), node(), queue())
+def test_running_run_shows_progress_and_cost(tmp_path: Path) -> None:
+    objects = (volcano_job("digits", "Running"), group("digits", min_member=2), node(), queue())
     found = only(cluster_of(tmp_path, *objects, pod("digits"), pod("digits", 1)))
     assert (found.kind, found.queue, found.state) == ("Volcano Job", "vision", State.RUNNING)
     assert (found.pods, found.wanted, found.gpus) == (2, 2, {GPU: 4})
@@ -64,7 +64,7 @@ def test_a_running_run_has_its_progress_and_cost(tmp_path: Path) -> None:
     assert found.reasons == ()
 
 
-def test_waiting_runs_have_positions_and_reasons(tmp_path: Path) -> None:
+def test_waiting_runs_show_positions_and_reasons(tmp_path: Path) -> None:
     cluster = cluster_of(
         tmp_path,
         node(gpus=2),
@@ -91,7 +91,7 @@ def test_waiting_runs_have_positions_and_reasons(tmp_path: Path) -> None:
     )
 
 
-def test_a_failed_run_has_its_last_log_lines(tmp_path: Path) -> None:
+def test_failed_run_shows_its_last_log_lines(tmp_path: Path) -> None:
     error = json.dumps({"event": "error", "message": "batch_size is 7: write 8"})
     failed = pod("digits", phase="Failed", **ended(error))
     found = only(
@@ -102,7 +102,7 @@ def test_a_failed_run_has_its_last_log_lines(tmp_path: Path) -> None:
     assert found.restarts == 3
 
 
-def test_a_job_of_a_job_is_not_a_separate_run(tmp_path: Path) -> None:
+def test_job_owned_by_another_job_is_not_a_separate_run(tmp_path: Path) -> None:
     inner = batch_job("digits", owner="digits-jobset")
     assert only(cluster_of(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"
 
@@ -113,7 +113,7 @@ def step_group(run: str, step: str, phase: str) -> dict[str, Any]:
     return found
 
 
-def test_a_run_with_steps_is_one_run_with_its_current_step(
+def test_run_with_steps_is_listed_once_with_its_current_step(
     tmp_path: Path,
 ) -> None:
     done, waits = pod("run-1", phase="Succeeded"), pod("run-1", 1, phase="Pending")
@@ -138,7 +138,7 @@ def test_a_run_with_steps_is_one_run_with_its_current_step(
     assert found.as_json()["stage"] == "train"
 
 
-def test_a_run_whose_step_has_failed_has_failed_with_its_last_lines(tmp_path: Path) -> None:
+def test_failed_step_fails_the_run_and_shows_its_last_log_lines(tmp_path: Path) -> None:
     failed = pod("run-1", phase="Failed", **ended(json.dumps({"event": "error", "message": "no"})))
     failed["metadata"]["annotations"] = {}
     flow = job_flow("run-1", "Running", prepare="Failed")
@@ -147,7 +147,7 @@ def test_a_run_whose_step_has_failed_has_failed_with_its_last_lines(tmp_path: Pa
     assert found.last_log_lines == ("run-1-worker-0:", "no")
 
 
-def test_groups_of_finished_and_suspended_jobs_have_no_position(tmp_path: Path) -> None:
+def test_podgroups_of_finished_and_suspended_jobs_have_no_position(tmp_path: Path) -> None:
     found = read_runs(
         cluster_of(
             tmp_path,
@@ -164,20 +164,20 @@ def test_groups_of_finished_and_suspended_jobs_have_no_position(tmp_path: Path) 
     assert places == {"over": (None, ""), "held": (None, "ml/held: suspended")}
 
 
-def test_other_jobs_are_left_alone(tmp_path: Path) -> None:
+def test_jobs_without_the_run_label_are_ignored(tmp_path: Path) -> None:
     other = volcano_job("other", "Running")
     other["metadata"]["labels"] = {}
     assert read_runs(cluster_of(tmp_path, other), prices.load(), NOW) == []
 
 
-def test_a_failed_run_is_kept_where_a_recorder_is(tmp_path: Path) -> None:
-    failed, well = volcano_job("a", "Failed"), volcano_job("b", "Completed")
+def test_failed_run_shows_the_log_command_if_a_recorder_is_running(tmp_path: Path) -> None:
+    failed, succeeded = volcano_job("a", "Failed"), volcano_job("b", "Completed")
     recorder = pod("recorder")
     recorder["metadata"]["labels"] = standard_labels(RECORDER, RECORDER)
-    found = read_runs(cluster_of(tmp_path, failed, well, recorder), prices.load(), NOW)
-    kept = {run.name: run.failure_log_command for run in found}
+    found = read_runs(cluster_of(tmp_path, failed, succeeded, recorder), prices.load(), NOW)
+    commands = {run.name: run.failure_log_command for run in found}
     shown = "python3 -m recorder show a"
-    assert kept == {"a": f"kubectl exec -n ml deploy/failure-recorder -- {shown}", "b": ""}
+    assert commands == {"a": f"kubectl exec -n ml deploy/failure-recorder -- {shown}", "b": ""}
     [alone] = read_runs(cluster_of(tmp_path, failed), prices.load(), NOW)
     assert alone.failure_log_command == ""
 
@@ -193,7 +193,7 @@ def test_runs_are_read_from_a_cluster_without_volcano(tmp_path: Path) -> None:
     assert only(cluster).state is State.RUNNING
 
 
-def test_kinds_that_must_not_be_listed_are_skipped(tmp_path: Path) -> None:
+def test_kinds_that_the_user_may_not_list_are_skipped(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), pod("digits"), node())
     forbid(tmp_path, "nodes", "events")
     found = only(cluster)
@@ -210,7 +210,7 @@ def test_kinds_that_must_not_be_listed_are_skipped(tmp_path: Path) -> None:
         only(replace(cluster, namespace="ml"))
 
 
-def test_runs_are_read_while_an_aggregated_api_is_down(tmp_path: Path) -> None:
+def test_runs_are_read_even_if_an_aggregated_api_is_unavailable(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), pod("digits"))
     program = tmp_path / "kubectl"
     program.write_text(program.read_text().replace("exec cat names", "cat names; exit 1"))
@@ -218,8 +218,8 @@ def test_runs_are_read_while_an_aggregated_api_is_down(tmp_path: Path) -> None:
     assert only(cluster).state is State.RUNNING
 
 
-def test_groups_and_queues_may_lack_a_spec(tmp_path: Path) -> None:
-    objects = [volcano_job("digits", "Pending"), group("digits", least=2), queue()]
+def test_podgroups_and_queues_without_a_spec_are_accepted(tmp_path: Path) -> None:
+    objects = [volcano_job("digits", "Pending"), group("digits", min_member=2), queue()]
     for each in objects[1:]:
         del each["spec"]
     cluster = cluster_of(tmp_path, *objects)
@@ -234,7 +234,7 @@ def test_only_the_requested_run_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_log", [True, False])
-def test_the_result_is_in_the_log_or_in_a_termination_message(
+def test_result_is_read_from_the_log_or_a_termination_message(
     tmp_path: Path, has_log: bool
 ) -> None:
     finished = json.dumps({"event": "finished", "accuracy": 0.97, "seconds": 12.5})
@@ -250,7 +250,7 @@ def test_the_result_is_in_the_log_or_in_a_termination_message(
     assert (found.accuracy, found.seconds) == (0.97, 12.5)
 
 
-def test_the_pods_of_a_new_attempt_come_before_those_of_an_old_one(tmp_path: Path) -> None:
+def test_progress_is_read_from_pods_of_the_latest_attempt(tmp_path: Path) -> None:
     pods = [pod("digits", 0, "Failed"), pod("digits", 1)]
     cluster = cluster_of(tmp_path, batch_job("digits"), *pods)
     epoch = '2026-01-01T09:10:00Z {"event": "epoch", "epoch": 9, "epochs": 9, "loss": 0.5}'
@@ -260,7 +260,7 @@ def test_the_pods_of_a_new_attempt_come_before_those_of_an_old_one(tmp_path: Pat
     assert found.epoch == 1
 
 
-def test_three_pods_are_asked_for_progress_each_once(
+def test_logs_of_at_most_three_pods_are_read_once_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pods = [pod("digits", number) for number in range(4)]
@@ -281,10 +281,10 @@ def test_three_pods_are_asked_for_progress_each_once(
 
 def test_an_unreachable_cluster_is_reported_in_one_sentence(tmp_path: Path) -> None:
     program = tmp_path / "kubectl"
-    program.write_text("#!/bin/sh\necho noise >&2\necho 'the server is away' >&2\nexit 1\n")
+    program.write_text("#!/bin/sh\necho noise >&2\necho 'connection refused' >&2\nexit 1\n")
     program.chmod(0o755)
     with pytest.raises(
-        GitopsError, match="cannot list the pods of the cluster: the server is away"
+        GitopsError, match="cannot list the pods of the cluster: connection refused"
     ):
         read_runs(Cluster([str(program)]), prices.load(), NOW)
 
@@ -295,23 +295,23 @@ def test_a_missing_kubectl_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("period", ["-1", "0", "nan", "inf", "soon"])
-def test_an_invalid_period_is_a_wrong_argument(
+def test_invalid_watch_interval_is_a_usage_error(
     period: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main(["status", "--watch", "--every", period])
-    assert left.value.code == 64
+    assert exited.value.code == 64
     assert f"{period} is not a valid number of seconds" in capsys.readouterr().err
 
 
-def test_a_stack_that_has_no_gpu_model_is_a_wrong_argument(
+def test_unknown_stack_is_a_usage_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["status", "--stack", "prdo"]) == 64
     assert ", prod" in capsys.readouterr().err
 
 
-def test_errors_are_watched_as_kubectl_prints_them(
+def test_watch_shows_kubectl_errors_verbatim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(_: float) -> None:

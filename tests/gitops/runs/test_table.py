@@ -41,7 +41,7 @@ def shown(*runs: RunStatus, width: int = 120) -> str:
     return file.getvalue()
 
 
-def test_a_run_is_one_line_with_everything_in_it() -> None:
+def test_run_is_shown_on_one_line_with_all_columns() -> None:
     heading, line = shown(RUN).splitlines()
     assert heading.split() == [
         *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "EPOCHS", "LOSS", "LEFT", "AGE"),
@@ -59,7 +59,7 @@ def test_empty_columns_are_omitted() -> None:
     ]
 
 
-def test_a_narrow_terminal_omits_columns_but_cuts_no_cell_off() -> None:
+def test_narrow_terminal_omits_columns_instead_of_truncating_cells() -> None:
     ended = dataclasses.replace(
         RUN, name="language-model-1a2b3c4d", state=State.SUCCEEDED, restarts=0
     )
@@ -70,12 +70,12 @@ def test_a_narrow_terminal_omits_columns_but_cuts_no_cell_off() -> None:
     assert "…" not in "".join(lines)
 
 
-def test_a_pipe_gets_every_column(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_columns_are_printed_to_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     terminal().print(render([RUN], "EUR", NOW))
     assert capsys.readouterr().out.splitlines()[0].endswith("GPU H    EUR")
 
 
-def test_a_name_that_is_too_long_is_broken_into_lines() -> None:
+def test_long_name_is_wrapped() -> None:
     named = dataclasses.replace(RUN, name="a" * 70)
     text = shown(named, width=60)
     assert "…" not in text
@@ -83,13 +83,13 @@ def test_a_name_that_is_too_long_is_broken_into_lines() -> None:
     assert "running, 1 restart" in text
 
 
-def test_several_namespaces_are_shown() -> None:
+def test_namespace_is_shown_only_if_there_are_several() -> None:
     other = dataclasses.replace(RUN, namespace="other")
     assert "ml/digits" not in shown(RUN)
     assert "other/digits-1a2b3c4d" in shown(RUN, other)
 
 
-def test_reasons_of_waiting_and_failed_runs_are_below() -> None:
+def test_reasons_for_waiting_and_failed_runs_follow_the_table() -> None:
     waiting = dataclasses.replace(
         RUN,
         state=State.WAITING,
@@ -104,12 +104,12 @@ def test_reasons_of_waiting_and_failed_runs_are_below() -> None:
     assert "ml/digits-1a2b3c4d has failed:\n  no data" in shown(failed)
 
 
-def test_no_runs_print_two_words() -> None:
+def test_empty_table_is_printed_as_no_runs() -> None:
     assert shown() == "no runs\n"
 
 
 @pytest.mark.parametrize("seconds", [0, 59, 3599, 86_399, 10**7])
-def test_durations_are_abbreviated(seconds: int) -> None:
+def test_durations_do_not_wrap_the_line(seconds: int) -> None:
     run = dataclasses.replace(RUN, progress=Progress(3, 10, 400, 0.1, 0.9, seconds))
     assert len(shown(run).splitlines()) == 2
 
@@ -122,7 +122,7 @@ def test_json_output_has_null_for_unknown_values() -> None:
     assert set(document["progress"].values()) == {None}
 
 
-def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
+def test_failed_run_shows_the_command_for_its_failure_log() -> None:
     command = (
         "kubectl exec -n ml deploy/failure-recorder -- python3 -m recorder show digits-1a2b3c4d"
     )
@@ -148,7 +148,7 @@ def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
     assert RUN.as_json()["failureLogCommand"] is None
 
 
-def test_the_svg_of_a_terminal_has_the_text_and_fetches_no_font() -> None:
+def test_svg_contains_the_text_and_loads_no_fonts() -> None:
     console = Console(file=io.StringIO(), width=120, record=True)
     console.print(render([RUN], "EUR", NOW))
     picture = as_svg(console, "python -m gitops status")

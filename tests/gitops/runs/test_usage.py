@@ -1,4 +1,4 @@
-"""GPU-hours and their price."""
+"""GPU-hours of runs and their cost."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,53 +22,53 @@ PRICES = Prices.model_validate(
 )
 
 
-def of(*pods: dict[str, Any], on: dict[str, Any] | None = None, product: str = "") -> Usage:
+def usage_of(*pods: dict[str, Any], on: dict[str, Any] | None = None, product: str = "") -> Usage:
     return usage(pods, Snapshot.of([on or node()]), PRICES, NOW, product)
 
 
-def test_a_pod_counts_from_its_placement_until_now() -> None:
-    assert of(pod("run"), pod("run", 1)) == Usage(Decimal(8), Decimal(6))
+def test_running_pod_counts_from_its_placement_until_now() -> None:
+    assert usage_of(pod("run"), pod("run", 1)) == Usage(Decimal(8), Decimal(6))
 
 
-def test_a_pod_that_has_ended_counts_until_then() -> None:
+def test_finished_pod_counts_until_its_end() -> None:
     over = pod("run", phase="Succeeded", **ended(at="2026-01-01T08:30:00Z"))
-    assert of(over).gpu_hours == 1
+    assert usage_of(over).gpu_hours == 1
 
 
-def test_a_pod_that_waits_costs_nothing() -> None:
-    assert of(pod("run", phase="Pending")) == Usage(Decimal(0), Decimal(0))
+def test_waiting_pod_costs_nothing() -> None:
+    assert usage_of(pod("run", phase="Pending")) == Usage(Decimal(0), Decimal(0))
 
 
-def test_preemptible_nodes_cost_less() -> None:
+def test_spot_nodes_are_charged_at_the_spot_price() -> None:
     spot = node(**{"karpenter.sh/capacity-type": "spot"})
-    assert of(pod("run"), on=spot).cost == Decimal("1.20")
+    assert usage_of(pod("run"), on=spot).cost == Decimal("1.20")
 
 
-def test_a_share_of_a_gpu_counts_as_such() -> None:
+def test_gpu_share_counts_as_a_fraction() -> None:
     sliced = pod("run")
     limits = sliced["spec"]["containers"][0]["resources"]["limits"]
     limits["nvidia.com/mig-1g.10gb"] = limits.pop("nvidia.com/gpu")
-    assert of(sliced) == Usage(Decimal(1), Decimal("0.75"))
+    assert usage_of(sliced) == Usage(Decimal(1), Decimal("0.75"))
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"])
-def test_the_cost_of_a_share_that_is_not_in_the_table_is_unknown(resource: str) -> None:
+def test_cost_of_an_unlisted_gpu_share_is_unknown(resource: str) -> None:
     shared = pod("run")
     limits = shared["spec"]["containers"][0]["resources"]["limits"]
     limits[resource] = limits.pop("nvidia.com/gpu")
-    assert of(shared) == Usage(Decimal(0), None)
-    assert of(pod("run"), shared) == Usage(Decimal(4), None)
+    assert usage_of(shared) == Usage(Decimal(0), None)
+    assert usage_of(pod("run"), shared) == Usage(Decimal(4), None)
 
 
 def test_devices_that_are_not_gpus_cost_nothing() -> None:
     connected = pod("run")
     limits = connected["spec"]["containers"][0]["resources"]["limits"]
     limits |= {"rdma/hca": "1", "nvidia.com/gpumem": "3000"}
-    assert of(connected) == Usage(Decimal(4), Decimal(3))
+    assert usage_of(connected) == Usage(Decimal(4), Decimal(3))
 
 
 @pytest.mark.parametrize(("product", "cost"), [("", None), ("NVIDIA-L4", Decimal(3))])
-def test_an_unknown_price_is_none(product: str, cost: Decimal | None) -> None:
-    unlabelled = node()
-    unlabelled["metadata"]["labels"] = {}
-    assert of(pod("run"), on=unlabelled, product=product).cost == cost
+def test_cost_is_none_if_the_gpu_model_is_unknown(product: str, cost: Decimal | None) -> None:
+    unlabeled = node()
+    unlabeled["metadata"]["labels"] = {}
+    assert usage_of(pod("run"), on=unlabeled, product=product).cost == cost

@@ -1,4 +1,4 @@
-"""Reasons for waiting, from objects as Volcano 1.10 writes them."""
+"""Reasons why jobs wait, based on objects from Volcano 1.10."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def pod(
 
 
 def group(
-    job: str, queue: str = "vision", least: int = 2, phase: str = "Inqueue"
+    job: str, queue: str = "vision", min_member: int = 2, phase: str = "Inqueue"
 ) -> dict[str, Any]:
     return {
         "kind": "PodGroup",
@@ -48,8 +48,8 @@ def group(
         },
         "spec": {
             "queue": queue,
-            "minMember": least,
-            "minResources": {GPU: str(8 * least), f"requests.{GPU}": str(8 * least)},
+            "minMember": min_member,
+            "minResources": {GPU: str(8 * min_member), f"requests.{GPU}": str(8 * min_member)},
         },
         "status": {
             "phase": phase,
@@ -79,7 +79,7 @@ def job(name: str, phase: str = "Pending") -> dict[str, Any]:
 
 
 def other(kind: str, status: dict[str, Any]) -> dict[str, Any]:
-    """A job `done` of a kind that is not Volcano's own."""
+    """Return a job named `done` of a kind that is not part of Volcano."""
     groups = {"Job": "batch", "RayJob": "ray.io", "TrainJob": "trainer.kubeflow.org"}
     groups["JobSet"] = "jobset.x-k8s.io"
     return {
@@ -96,19 +96,19 @@ def only(*objects: dict[str, Any]) -> Waiting:
 
 
 def test_a_job_waits_for_gpus_that_are_in_use() -> None:
-    busy = (group("busy", least=1), pod("busy", on="n"))
+    busy = (group("busy", min_member=1), pod("busy", on="n"))
     found = only(node(), node(), queue(), *busy, group("late"), pod("late"), pod("late"))
     assert found.name == "ml/late in queue vision"
     assert found.state == "0 of 2 pods are scheduled (minimum to start: 2)"
     assert found.reasons == (f"requests 16 {GPU}, but only 8 of 16 are free", f"Volcano: {MISSING}")
 
 
-def test_a_job_that_the_cluster_is_too_small_for() -> None:
+def test_job_larger_than_the_cluster_is_reported() -> None:
     found = only(node(), queue(), job("big"), group("big"))
     assert f"requests 16 {GPU}, but the cluster has only 8" in found.reasons
 
 
-def test_groups_without_pods_have_the_priority_of_their_class() -> None:
+def test_podgroups_without_pods_get_the_priority_of_their_class() -> None:
     groups = [group(name, phase="Pending") for name in ("a", "spot", "plain", "urgent")]
     groups[0]["spec"]["priorityClassName"] = "unlisted"
     for each in (groups[1], groups[3]):
@@ -122,39 +122,39 @@ def test_groups_without_pods_have_the_priority_of_their_class() -> None:
     assert found == {("ml", "urgent"): 1, ("ml", "plain"): 2, ("ml", "a"): 3, ("ml", "spot"): 4}
 
 
-def test_a_queue_that_is_full() -> None:
+def test_full_queue_is_reported() -> None:
     limited = queue(capability={GPU: "16"})
-    busy = (group("busy", least=1), pod("busy", on="n"))
+    busy = (group("busy", min_member=1), pod("busy", on="n"))
     found = only(node(64), limited, *busy, group("late"), pod("late"))
     assert f"queue vision is full: it uses 8 of 16 {GPU}" in found.reasons
 
 
-def test_a_job_that_its_queue_is_too_small_for() -> None:
+def test_job_larger_than_its_queue_is_reported() -> None:
     found = only(node(64), queue(capability={GPU: "8"}), job("big"), group("big"))
     assert f"requests 16 {GPU}, but queue vision is limited to 8" in found.reasons
 
 
-def test_a_parent_of_the_queue_that_is_full() -> None:
+def test_full_parent_queue_is_reported() -> None:
     queues = [
         queue("science", capability={GPU: "16"}, parent="root"),
         queue("vision", parent="science"),
         queue("language", parent="science"),
     ]
-    busy = (group("busy", "language", least=1), pod("busy", on="n"))
+    busy = (group("busy", "language", min_member=1), pod("busy", on="n"))
     found = only(node(64), *queues, *busy, group("late"), pod("late"))
     assert f"queue science is full: it uses 8 of 16 {GPU}" in found.reasons
-    big = only(node(64), *queues, *busy, group("big", least=3), pod("big"))
+    big = only(node(64), *queues, *busy, group("big", min_member=3), pod("big"))
     assert f"requests 24 {GPU}, but queue science is limited to 16" in big.reasons
 
 
-def test_capacity_that_other_queues_deserve() -> None:
-    others = (queue("language"), group("other", "language", least=1), pod("other", on="n"))
+def test_queue_that_has_used_its_share_is_reported() -> None:
+    others = (queue("language"), group("other", "language", min_member=1), pod("other", on="n"))
     found = only(node(64), queue(), *others, group("late"), pod("late"), pod("late"))
-    assert any("queue vision has used its share" in why for why in found.reasons)
-    assert any(why.endswith("language") for why in found.reasons)
+    assert any("queue vision has used its share" in reason for reason in found.reasons)
+    assert any(reason.endswith("language") for reason in found.reasons)
 
 
-def test_pods_that_volcano_has_not_created_are_named() -> None:
+def test_pods_not_created_by_volcano_are_reported() -> None:
     late = group("late")
     found, name = only(node(64), queue(), job("late"), late), late["metadata"]["name"]
     assert found.reasons[0] == (
@@ -163,16 +163,16 @@ def test_pods_that_volcano_has_not_created_are_named() -> None:
         f"patch podgroups.scheduling.volcano.sh {name} --namespace=ml --type=merge "
         """'--patch={"status": {"phase": "Pending"}}'` admits it again"""
     )
-    assert not any("has used its share" in why for why in found.reasons)
+    assert not any("has used its share" in reason for reason in found.reasons)
 
 
 def failed(job: str) -> dict[str, Any]:
-    """Return a pod of a job that has failed on a node."""
+    """Return a job's pod that has failed on a node."""
     ended = pod(job, on="n")
     return {**ended, "status": {"phase": "Failed"}}
 
 
-def test_a_failure_that_volcano_has_missed_is_named() -> None:
+def test_failure_missed_by_volcano_is_reported() -> None:
     found = only(node(64), queue(), job("late"), group("late"), failed("late"), pod("late"))
     assert found.reasons[0] == (
         "Volcano has not restarted the job after the failure of late-0: if this does not change "
@@ -180,25 +180,25 @@ def test_a_failure_that_volcano_has_missed_is_named() -> None:
     )
 
 
-def test_a_failed_pod_that_is_being_deleted_or_replaced_by_its_job_is_not_named() -> None:
+def test_failed_pod_that_is_deleted_or_replaced_is_not_reported() -> None:
     deleted = failed("late")
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:02Z"
     other = group("late")
     other["metadata"]["ownerReferences"][0]["apiVersion"] = "batch/v1"
     for objects in ((group("late"), deleted), (other, failed("late"))):
         found = only(node(64), queue(), job("late"), *objects, pod("late"))
-        assert not any("has not restarted" in why for why in found.reasons)
+        assert not any("has not restarted" in reason for reason in found.reasons)
 
 
 def test_a_running_elastic_job_is_not_restarted_for_a_failed_pod() -> None:
     running = pod("elastic", on="n")
     pods = (running, failed("elastic"), pod("elastic"))
-    found = only(node(64), queue(), job("elastic"), group("elastic", least=1), *pods)
+    found = only(node(64), queue(), job("elastic"), group("elastic", min_member=1), *pods)
     assert found.state == "1 of 2 pods are scheduled (running, can scale up)"
-    assert not any("has not restarted" in why for why in found.reasons)
+    assert not any("has not restarted" in reason for reason in found.reasons)
 
 
-def test_volcanos_message_about_a_pod_replaces_the_number_of_missing_pods() -> None:
+def test_pod_message_replaces_the_generic_message_of_its_podgroup() -> None:
     message = "0/1 nodes are unavailable: 1 node(s) had untolerated taint."
     found = only(
         node(64), queue(), group("late"), pod("late", message=message), pod("late", message=message)
@@ -206,21 +206,23 @@ def test_volcanos_message_about_a_pod_replaces_the_number_of_missing_pods() -> N
     assert found.reasons == (f"Volcano: {message}",)
 
 
-def test_a_group_that_volcano_has_planned_for_nodes_has_the_reason_of_its_condition() -> None:
-    """A group whose pods state only the planned nodes."""
-    why = "late-1: 0/3 nodes are unavailable: 2 node(s) didn't find available persistent volumes."
+def test_reason_comes_from_the_podgroup_if_pods_have_planned_nodes() -> None:
+    """The pods' messages only name the planned nodes."""
+    reason = (
+        "late-1: 0/3 nodes are unavailable: 2 node(s) didn't find available persistent volumes."
+    )
     late = group("late")
-    late["status"]["conditions"][-1]["message"] = f"{MISSING}. Origin reason is {why}"
+    late["status"]["conditions"][-1]["message"] = f"{MISSING}. Origin reason is {reason}"
     planned = (
         f"Pod ml/late-{number} can possibly be assigned to n, once resource is released and "
         "minAvailable is satisfied"
         for number in range(2)
     )
     found = only(node(64), queue(), late, *(pod("late", message=message) for message in planned))
-    assert found.reasons == (f"Volcano: {why}",)
+    assert found.reasons == (f"Volcano: {reason}",)
 
 
-def test_the_reason_of_a_job_that_is_not_admitted() -> None:
+def test_reason_for_an_unadmitted_job_comes_from_events() -> None:
     event = {
         "kind": "Event",
         "involvedObject": {"uid": "uid-late"},
@@ -232,28 +234,28 @@ def test_the_reason_of_a_job_that_is_not_admitted() -> None:
     assert found.reasons[-1] == "Volcano: resource in cluster is overused"
 
 
-def test_queues_that_are_closed_or_do_not_exist() -> None:
+def test_closed_and_missing_queues_are_reported() -> None:
     closed = only(node(64), queue(state="Closed"), job("late"), group("late"))
     assert closed.reasons[0].startswith("queue vision is Closed: `vcctl queue operate")
     missing = only(node(64), queue("default"), job("late"), group("late"))
     assert missing.reasons[0] == "queue vision does not exist"
 
 
-def test_nodes_and_queues_that_cannot_be_listed_are_no_reason() -> None:
-    """The default permissions of a team's members include neither nodes nor queues."""
+def test_unlistable_nodes_and_queues_are_not_reported_as_reasons() -> None:
+    """By default, team members may list neither nodes nor queues."""
     late = (group("late"), pod("late"), pod("late"))
     for visible in ((), (node(64),), (queue(),)):
         assert only(*visible, *late).reasons == (f"Volcano: {MISSING}",)
 
 
-def test_the_usage_of_other_namespaces_is_unknown() -> None:
+def test_usage_is_a_bound_if_only_one_namespace_is_visible() -> None:
     def reasons(*objects: dict[str, Any]) -> tuple[str, ...]:
         late = (group("late"), pod("late"), pod("late"))
         (found,) = waiting(Snapshot.of([*objects, *late], "ml"))
         return found.reasons[:-1]
 
     assert reasons(node(64), queue()) == ()
-    busy = (group("busy", least=1), pod("busy", on="n"))
+    busy = (group("busy", min_member=1), pod("busy", on="n"))
     assert reasons(node(), node(), queue(), *busy) == (
         f"requests 16 {GPU}, but at most 8 of 16 are free",
     )
@@ -262,21 +264,21 @@ def test_the_usage_of_other_namespaces_is_unknown() -> None:
     )
 
 
-def test_an_elastic_job_that_runs_with_less_than_it_could_have() -> None:
+def test_elastic_job_below_its_maximum_size_is_reported() -> None:
     pods = (pod("elastic", on="n"), pod("elastic", on="n"), pod("elastic"))
     found = only(node(16), queue(), group("elastic"), *pods)
     assert found.state == "2 of 3 pods are scheduled (running, can scale up)"
     assert f"requests 8 {GPU}, but only 0 of 16 are free" in found.reasons
 
 
-def test_a_suspended_job_is_named_with_the_command_that_resumes_it() -> None:
+def test_suspended_job_is_reported_with_its_resume_command() -> None:
     found = only(job("late", "Aborted"), group("late"))
     assert (found.name, found.state) == ("ml/late", "suspended")
     assert "python -m gpu_platform resume late --namespace ml" in found.reasons[0]
 
 
 @pytest.mark.parametrize("phase", ["Completed", "Failed", "Terminated"])
-def test_a_job_that_has_ended_waits_for_nothing(phase: str) -> None:
+def test_finished_job_is_not_waiting(phase: str) -> None:
     assert waiting(Snapshot.of([group("done"), job("done", phase)])) == []
 
 
@@ -289,13 +291,13 @@ def test_a_job_that_has_ended_waits_for_nothing(phase: str) -> None:
         ("RayJob", {"jobDeploymentStatus": "Complete"}),
     ],
 )
-def test_the_group_that_another_kind_of_job_leaves_waits_for_nothing(
+def test_leftover_podgroup_of_a_finished_job_is_not_waiting(
     kind: str, status: dict[str, Any]
 ) -> None:
     assert waiting(Snapshot.of([group("done"), other(kind, status)])) == []
 
 
-def test_a_group_whose_job_was_removed_waits_for_nothing() -> None:
+def test_podgroup_of_a_removed_job_is_not_waiting() -> None:
     assert waiting(Snapshot.of([queue(), group("gone", phase="Pending")])) == []
 
 
@@ -305,7 +307,7 @@ def test_a_job_suspended_by_its_settings_is_reported_once() -> None:
     assert str(found) == "ml/done: suspended\n  `suspend: false` resumes it"
 
 
-def test_a_job_inside_a_suspended_one_is_not_reported_separately() -> None:
+def test_job_owned_by_a_suspended_job_is_not_reported_separately() -> None:
     inner = other("Job", {"conditions": [{"type": "Suspended", "status": "True"}]})
     inner["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
     whole = other("RayJob", {"jobDeploymentStatus": "Suspended"})
@@ -319,9 +321,9 @@ def test_the_job_set_of_a_suspended_train_job_is_not_reported_separately() -> No
     assert only(inner, other("TrainJob", status), group("done")).job == "done"
 
 
-def test_a_placed_job_and_a_pod_without_a_group() -> None:
+def test_unscheduled_pod_without_a_podgroup_is_reported() -> None:
     alone = pod(None, message="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
-    found = only(node(), queue(), group("runs", least=1), pod("runs", on="n"), alone)
+    found = only(node(), queue(), group("runs", min_member=1), pod("runs", on="n"), alone)
     assert str(found) == (
         "ml/None-0: the pod is not scheduled\n"
         "  0/1 nodes are available: 1 Insufficient nvidia.com/gpu."

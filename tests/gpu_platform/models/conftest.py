@@ -26,8 +26,8 @@ from training.train import run
 
 __all__ = ["registry"]
 
-ENDS = {"attempt_deadline_seconds": 3600}
-"""Settings without which the advisory rule `training-ends` would be violated."""
+ENDING_SETTINGS = {"attempt_deadline_seconds": 3600}
+"""Settings that the advisory rule `training-ends` requires."""
 
 
 def keys(folder: Path) -> tuple[Path, Path]:
@@ -89,7 +89,7 @@ class Shelf:
         return main(arguments)
 
     def admitted(self) -> dict[str, str]:
-        """Return the entries that kubectl was asked to add."""
+        """Return the entries that kubectl was called to add."""
         found: dict[str, str] = {}
         if self.calls.exists():
             for line in self.calls.read_text().splitlines():
@@ -104,7 +104,7 @@ class Shelf:
             self.registry.put_manifest(self.path, version, content)
         return digest
 
-    def spoil(self, digest: str, change: Callable[[bytes], bytes]) -> None:
+    def corrupt(self, digest: str, change: Callable[[bytes], bytes]) -> None:
         """Change a file in the registry until the end of the test."""
         stored = self.registry.stored(digest)
         self.spoiled[stored] = stored.read_bytes()
@@ -127,7 +127,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
         hyperparameters = {**JOB["hyperparameters"], "epochs": number}
         jobs = folder / f"{name}.yaml"
         jobs.write_text(
-            yaml.safe_dump({"tiny": {**JOB, **ENDS, "hyperparameters": hyperparameters}})
+            yaml.safe_dump({"tiny": {**JOB, **ENDING_SETTINGS, "hyperparameters": hyperparameters}})
         )
         (submission,) = submissions(read_jobs(jobs), Description.parse(PLATFORM))
         settings = {**hyperparameters, "run_dir": str(folder / submission.name), "device": "cpu"}

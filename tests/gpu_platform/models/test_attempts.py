@@ -1,6 +1,6 @@
-"""Attempts to promote or to fetch something else than what was published: none succeeds.
+"""Attempts to promote or fetch anything other than the published model; none may succeed.
 
-tests/cluster/separate/test_model_admission.py has the attempts to serve it in a cluster.
+tests/cluster/separate/test_model_admission.py has attempts to serve such models in a cluster.
 """
 
 import base64
@@ -26,14 +26,14 @@ from tests.registry import Registry
 from workload.manifest import ExportError, read_manifest
 
 Attempt = Callable[[Shelf, str], str]
-"""Changes the published model with a digest, and returns the version to promote."""
+"""Function that tampers with the model of a digest and returns the version to promote."""
 
 WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
 class Published:
-    """A repository with the first model, and a copy of the repository's directory."""
+    """A repository with the first model, and a backup of the repository's directory."""
 
     shelf: Shelf
     digest: str
@@ -128,13 +128,13 @@ def attach(shelf: Shelf, digest: str, bundle: bytes) -> None:
     shelf.repository.push_signature(digest, artifact.signature_manifest(subject, bundle))
 
 
-def a_blob_that_was_changed_in_the_registry(shelf: Shelf, digest: str) -> str:
-    shelf.spoil(layer(document(shelf, digest), WEIGHTS)["digest"], damaged)
+def a_blob_changed_in_the_registry(shelf: Shelf, digest: str) -> str:
+    shelf.corrupt(layer(document(shelf, digest), WEIGHTS)["digest"], damaged)
     return digest
 
 
-def a_manifest_that_was_changed_in_the_registry(shelf: Shelf, digest: str) -> str:
-    shelf.spoil(digest, lambda content: content.replace(b"models/", b"model5/"))
+def a_manifest_changed_in_the_registry(shelf: Shelf, digest: str) -> str:
+    shelf.corrupt(digest, lambda content: content.replace(b"models/", b"model5/"))
     return digest
 
 
@@ -142,7 +142,7 @@ def other_weights(shelf: Shelf, digest: str) -> str:
     return replaced(shelf, digest, WEIGHTS, (shelf.exports["second"] / WEIGHTS).read_bytes())
 
 
-def weights_with_one_other_bit(shelf: Shelf, digest: str) -> str:
+def weights_with_one_flipped_bit(shelf: Shelf, digest: str) -> str:
     content = (shelf.exports["first"] / WEIGHTS).read_bytes()
     return replaced(shelf, digest, WEIGHTS, damaged(content))
 
@@ -166,11 +166,11 @@ def an_additional_file(shelf: Shelf, digest: str, name: str = "extra.py") -> str
     return pushed(shelf, digest, found)
 
 
-def an_additional_file_that_signatures_usually_ignore(shelf: Shelf, digest: str) -> str:
+def an_additional_file_that_signatures_ignore_by_default(shelf: Shelf, digest: str) -> str:
     return an_additional_file(shelf, digest, ".gitattributes")
 
 
-def a_file_outside_of_the_directory(shelf: Shelf, digest: str) -> str:
+def a_file_outside_the_directory(shelf: Shelf, digest: str) -> str:
     return an_additional_file(shelf, digest, "../outside")
 
 
@@ -182,13 +182,13 @@ def the_same_file_twice(shelf: Shelf, digest: str) -> str:
     return an_additional_file(shelf, digest, WEIGHTS)
 
 
-def a_file_less(shelf: Shelf, digest: str) -> str:
+def a_missing_file(shelf: Shelf, digest: str) -> str:
     found = document(shelf, digest)
     found["layers"].remove(layer(found, "manifest.json"))
     return pushed(shelf, digest, found)
 
 
-def two_files_with_each_others_names(shelf: Shelf, digest: str) -> str:
+def two_files_with_swapped_names(shelf: Shelf, digest: str) -> str:
     found = document(shelf, digest)
     first, second = layer(found, "manifest.json"), layer(found, WEIGHTS)
     first["annotations"], second["annotations"] = second["annotations"], first["annotations"]
@@ -219,18 +219,18 @@ def an_image_instead_of_a_model(shelf: Shelf, digest: str) -> str:
     return pushed(shelf, digest, found)
 
 
-def a_layer_that_is_another_url(shelf: Shelf, digest: str) -> str:
+def a_layer_with_an_external_url(shelf: Shelf, digest: str) -> str:
     found = document(shelf, digest)
     layer(found, WEIGHTS)["digest"] = "../../other/blobs/" + layer(found, WEIGHTS)["digest"]
     content = artifact.encoded(found)
-    # The registry refuses such a manifest, so another one would have to send it.
-    shelf.spoil(digest, lambda _: content)
+    # This registry rejects such a manifest, so only a malicious registry could send it.
+    shelf.corrupt(digest, lambda _: content)
     return digest
 
 
 def another_signed_version_under_its_digest(shelf: Shelf, digest: str) -> str:
     other = shelf.repository.manifest(shelf.publish("second"))
-    shelf.spoil(digest, lambda _: other)
+    shelf.corrupt(digest, lambda _: other)
     return digest
 
 
@@ -239,7 +239,7 @@ def another_key(shelf: Shelf, digest: str) -> str:
     return shelf.publish("second", key=secret)
 
 
-def another_key_with_the_hint_of_the_right_one(shelf: Shelf, digest: str) -> str:
+def another_key_with_the_key_hint_of_the_right_one(shelf: Shelf, digest: str) -> str:
     secret, _ = keys(shelf.calls.parent / "other")
     published = shelf.publish("second", key=secret)
     hint = signing.fingerprint(shelf.public)
@@ -263,7 +263,7 @@ def the_signature_of_another_model(shelf: Shelf, digest: str) -> str:
     return published
 
 
-def no_bundle(shelf: Shelf, digest: str) -> str:
+def a_signature_that_is_not_a_bundle(shelf: Shelf, digest: str) -> str:
     attach(shelf, digest, b"signed by me")
     return digest
 
@@ -275,7 +275,7 @@ def a_bundle_without_a_signature(shelf: Shelf, digest: str) -> str:
     return bundle_with(shelf, digest, change)
 
 
-def a_statement_that_was_changed(shelf: Shelf, digest: str) -> str:
+def a_changed_statement(shelf: Shelf, digest: str) -> str:
     changed = other_weights(shelf, digest)
     new = layer(document(shelf, changed), WEIGHTS)["digest"].removeprefix("sha256:")
 
@@ -290,13 +290,13 @@ def a_statement_that_was_changed(shelf: Shelf, digest: str) -> str:
     return bundle_with(shelf, changed, change)
 
 
-def a_tag_that_was_moved(shelf: Shelf, digest: str) -> str:
+def a_moved_tag(shelf: Shelf, digest: str) -> str:
     other_weights(shelf, digest)
     return read_manifest(shelf.exports["first"]).run
 
 
-def an_export_whose_metrics_its_lineage_contradicts(shelf: Shelf, digest: str) -> str:
-    """Signed with the right key, by a program that reports better metrics."""
+def an_export_whose_lineage_contradicts_its_metrics(shelf: Shelf, digest: str) -> str:
+    """Publish with the right key an export whose lineage reports better metrics."""
     folder = shelf.calls.parent / "forged" / "export"
     folder.mkdir(parents=True)
     files = artifact.gather(shelf.exports["second"], folder)
@@ -319,42 +319,42 @@ def an_export_whose_metrics_its_lineage_contradicts(shelf: Shelf, digest: str) -
 
 
 PROMOTIONS: dict[Attempt, str] = {
-    a_blob_that_was_changed_in_the_registry: "damaged",
-    a_manifest_that_was_changed_in_the_registry: "the registry sent a different manifest",
+    a_blob_changed_in_the_registry: "damaged",
+    a_manifest_changed_in_the_registry: "the registry sent a different manifest",
     other_weights: "files differ from the signed ones: model.safetensors",
-    weights_with_one_other_bit: "files differ from the signed ones: model.safetensors",
+    weights_with_one_flipped_bit: "files differ from the signed ones: model.safetensors",
     better_metrics: "files differ from the signed ones: lineage.json",
     another_export_manifest: "files differ from the signed ones: manifest.json",
     an_additional_file: "signed ones: extra.py",
-    an_additional_file_that_signatures_usually_ignore: "signed ones: .gitattributes",
-    a_file_outside_of_the_directory: "is outside the model's directory",
+    an_additional_file_that_signatures_ignore_by_default: "signed ones: .gitattributes",
+    a_file_outside_the_directory: "is outside the model's directory",
     a_file_with_an_absolute_path: "is outside the model's directory",
     the_same_file_twice: "twice",
-    a_file_less: "signed ones: manifest.json",
-    two_files_with_each_others_names: "signed ones: manifest.json, model.safetensors",
+    a_missing_file: "signed ones: manifest.json",
+    two_files_with_swapped_names: "signed ones: manifest.json, model.safetensors",
     another_annotation: "the manifest was not written by",
     another_media_type: "the manifest was not written by",
     another_configuration: "the manifest was not written by",
     an_image_instead_of_a_model: "is not a model",
-    a_layer_that_is_another_url: "the registry sent a different manifest",
+    a_layer_with_an_external_url: "the registry sent a different manifest",
     another_signed_version_under_its_digest: "the registry sent a different manifest",
     another_key: "Key mismatch",
-    another_key_with_the_hint_of_the_right_one: "was not made with",
+    another_key_with_the_key_hint_of_the_right_one: "was not made with",
     no_signature: "is not signed",
     the_signature_of_another_model: "signed ones: lineage.json, manifest.json, model.safetensors",
-    no_bundle: "signature is not valid",
+    a_signature_that_is_not_a_bundle: "signature is not valid",
     a_bundle_without_a_signature: "signature is not valid",
-    a_statement_that_was_changed: "was not made with",
-    a_tag_that_was_moved: "files differ from the signed ones: model.safetensors",
-    an_export_whose_metrics_its_lineage_contradicts: "the export states",
+    a_changed_statement: "was not made with",
+    a_moved_tag: "files differ from the signed ones: model.safetensors",
+    an_export_whose_lineage_contradicts_its_metrics: "the export states",
 }
 
 
 @pytest.mark.parametrize("attempt", PROMOTIONS, ids=lambda attempt: attempt.__name__)
-def test_nothing_else_is_promoted(
+def test_manipulated_model_is_not_promoted(
     attempt: Attempt, shelf: Shelf, digest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reason is the expected one, nothing is admitted, and no stage moves."""
+    """The expected reason is reported, nothing is admitted, and no stage tag moves."""
     version = attempt(shelf, digest)
     before = shelf.repository.tags()
     assert shelf.promote(version) != 0
@@ -363,7 +363,7 @@ def test_nothing_else_is_promoted(
     assert shelf.repository.tags() == before
 
 
-def test_a_model_in_another_repository_is_not_promoted(
+def test_model_copied_to_another_repository_is_not_promoted(
     shelf: Shelf, digest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = shelf.elsewhere("copy")
@@ -382,7 +382,7 @@ def test_a_model_in_another_repository_is_not_promoted(
     assert other.admitted() == {}
 
 
-def test_an_earlier_promotion_does_not_admit_what_its_tag_names_now(
+def test_earlier_promotion_does_not_admit_the_new_target_of_its_tag(
     shelf: Shelf, digest: str, tmp_path: Path
 ) -> None:
     assert shelf.promote(digest) == 0
@@ -395,7 +395,7 @@ def test_an_earlier_promotion_does_not_admit_what_its_tag_names_now(
 
 
 def fetched(shelf: Shelf, digest: str, folder: Path) -> str:
-    """Fetch what a pod would serve, and return why it is refused."""
+    """Fetch the model as a pod would, and return the reason for the rejection."""
     with pytest.raises((ExportError, FetchError)) as refused:
         fetch(f"oci://{shelf.name}@{digest}", folder)
     assert not (folder / "manifest.json").exists()
@@ -403,26 +403,26 @@ def fetched(shelf: Shelf, digest: str, folder: Path) -> str:
 
 
 def test_changed_weights_are_not_fetched(shelf: Shelf, digest: str, tmp_path: Path) -> None:
-    a_blob_that_was_changed_in_the_registry(shelf, digest)
+    a_blob_changed_in_the_registry(shelf, digest)
     assert "sent content that differs from" in fetched(shelf, digest, tmp_path / "served")
 
 
 def test_a_changed_manifest_is_not_fetched(shelf: Shelf, digest: str, tmp_path: Path) -> None:
-    a_manifest_that_was_changed_in_the_registry(shelf, digest)
+    a_manifest_changed_in_the_registry(shelf, digest)
     assert digest in fetched(shelf, digest, tmp_path / "served")
 
 
-def test_an_export_that_contradicts_its_weights_is_not_fetched(
+def test_export_with_a_manifest_that_contradicts_its_weights_is_not_fetched(
     shelf: Shelf, digest: str, tmp_path: Path
 ) -> None:
     changed = other_weights(shelf, digest)
     assert "the manifest states" in fetched(shelf, changed, tmp_path / "served")
 
 
-def test_the_files_of_another_model_in_the_cache_are_not_used(
+def test_cached_files_of_another_model_are_not_used(
     shelf: Shelf, digest: str, tmp_path: Path
 ) -> None:
-    """Each copy of a model is replaced by that of another one, and all of them at once."""
+    """Cached files are replaced with those of another model, one at a time and all at once."""
     cache = Cache(tmp_path / "cache", 2**30)
     cache.folder.mkdir()
     models = [digest, shelf.publish("second")]
@@ -444,7 +444,7 @@ def test_the_files_of_another_model_in_the_cache_are_not_used(
         assert [path.read_bytes() for path in parts[0]] == contents[0]
 
 
-def test_the_digest_of_a_layer_is_not_a_path_in_the_cache(
+def test_layer_digest_is_not_used_as_a_path_in_the_cache(
     shelf: Shelf, digest: str, tmp_path: Path
 ) -> None:
     cache = Cache(tmp_path / "cache", 2**30)
@@ -461,13 +461,15 @@ def test_the_digest_of_a_layer_is_not_a_path_in_the_cache(
 
 
 @pytest.mark.parametrize("version", [":production", "", "@sha256:0", "@sha512:" + "0" * 64])
-def test_only_digests_are_fetched(shelf: Shelf, digest: str, version: str, tmp_path: Path) -> None:
+def test_versions_other_than_digests_are_not_fetched(
+    shelf: Shelf, digest: str, version: str, tmp_path: Path
+) -> None:
     shelf.promote(digest)
     with pytest.raises(FetchError, match="with the digest of the artifact"):
         fetch(f"oci://{shelf.name}{version}", tmp_path / "served")
 
 
-class Liar(http.server.BaseHTTPRequestHandler):
+class MaliciousRegistry(http.server.BaseHTTPRequestHandler):
     """A registry that sends the files of another model, or redirects to another server."""
 
     def __init__(self, *arguments: Any, folder: Path, elsewhere: str) -> None:
@@ -498,7 +500,7 @@ class Liar(http.server.BaseHTTPRequestHandler):
         ("file:///etc/passwd", "file:///etc/passwd"),
     ],
 )
-def test_a_registry_that_lies_is_not_believed(
+def test_wrong_content_and_redirects_from_a_registry_are_rejected(
     shelf: Shelf,
     elsewhere: str,
     reason: str,
@@ -506,7 +508,9 @@ def test_a_registry_that_lies_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(PLAIN_HTTP, "true")
-    handler = functools.partial(Liar, folder=shelf.exports["second"], elsewhere=elsewhere)
+    handler = functools.partial(
+        MaliciousRegistry, folder=shelf.exports["second"], elsewhere=elsewhere
+    )
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True

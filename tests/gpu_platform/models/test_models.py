@@ -1,4 +1,4 @@
-"""The commands about models, with a real registry and real signatures."""
+"""The `models` commands, with a real registry and real signatures."""
 
 import base64
 import contextlib
@@ -35,7 +35,7 @@ from workload.manifest import read_manifest
 PAGE = CHECKOUT / "docs" / "model-registry.md"
 
 
-def test_a_published_model_has_the_media_types_of_modelpack(shelf: Shelf) -> None:
+def test_published_model_has_the_modelpack_media_types(shelf: Shelf) -> None:
     digest = shelf.publish()
     found = json.loads(shelf.repository.manifest(digest))
     assert found["artifactType"] == ARTIFACT_TYPE == "application/vnd.cncf.model.manifest.v1+json"
@@ -57,7 +57,7 @@ def test_the_same_export_has_the_same_digest(shelf: Shelf) -> None:
     assert shelf.publish() == shelf.publish()
 
 
-def test_the_lineage_names_data_code_specification_metrics_and_policies(shelf: Shelf) -> None:
+def test_lineage_contains_data_code_specification_metrics_and_policies(shelf: Shelf) -> None:
     shelf.publish()
     manifest = read_manifest(shelf.exports["first"])
     reference = shelf.repository.reference.at(manifest.run)
@@ -78,7 +78,7 @@ def shown(reference: str) -> dict[str, dict[str, object]]:
     return found
 
 
-def test_a_promoted_model_has_the_tag_and_is_admitted(shelf: Shelf) -> None:
+def test_promoted_model_is_tagged_and_admitted(shelf: Shelf) -> None:
     digest = shelf.publish()
     assert shelf.promote(read_manifest(shelf.exports["first"]).run) == 0
     assert shelf.repository.resolve("production") == digest
@@ -88,13 +88,15 @@ def test_a_promoted_model_has_the_tag_and_is_admitted(shelf: Shelf) -> None:
     assert entry.startswith(f"{shelf.name}@{digest} ")
 
 
-def test_a_promoted_model_is_fetched_as_it_was_published(shelf: Shelf, tmp_path: Path) -> None:
+def test_fetched_model_equals_the_published_one(shelf: Shelf, tmp_path: Path) -> None:
     digest = shelf.publish()
     found = fetch(f"oci://{shelf.name}@{digest}", tmp_path / "served")
     assert found == read_manifest(shelf.exports["first"])
 
 
-def test_other_programs_of_model_signing_verify_a_download(shelf: Shelf, tmp_path: Path) -> None:
+def test_downloaded_model_is_verified_by_the_model_signing_library(
+    shelf: Shelf, tmp_path: Path
+) -> None:
     digest = shelf.publish()
     folder = tmp_path / "downloaded"
     for layer in promotion.read(shelf.repository, digest).layers:
@@ -104,7 +106,9 @@ def test_other_programs_of_model_signing_verify_a_download(shelf: Shelf, tmp_pat
     verifying.Config().use_elliptic_key_verifier(public_key=shelf.public).verify(folder, bundle)
 
 
-def test_a_list_shows_stages_and_metrics(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_list_shows_stages_and_metrics(
+    shelf: Shelf, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["models", "list", shelf.name]) == 0
     assert "has no versions" in capsys.readouterr().out
     first, second = shelf.publish("first"), shelf.publish("second")
@@ -122,7 +126,7 @@ def test_a_list_shows_stages_and_metrics(shelf: Shelf, capsys: pytest.CaptureFix
     assert "accuracy 0." in row
 
 
-def test_a_difference_names_settings_and_metrics(
+def test_diff_of_two_models_lists_settings_and_metrics(
     shelf: Shelf, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = shelf.publish("first"), shelf.publish("second")
@@ -171,12 +175,12 @@ def test_a_worse_model_is_not_promoted(
         "oci://a.b/c",
     ],
 )
-def test_a_name_without_a_registry_is_refused(text: str) -> None:
+def test_model_name_without_a_registry_is_rejected(text: str) -> None:
     with pytest.raises(GitopsError, match=r"such as registry\.example\.com/models/digits"):
         Reference.parse(text)
 
 
-def test_a_registry_that_demands_a_login_gets_one(
+def test_credentials_are_sent_to_a_registry_that_requires_a_login(
     shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "guarded"
@@ -201,7 +205,7 @@ def test_a_registry_that_demands_a_login_gets_one(
         assert fetch(url, tmp_path / "served") == read_manifest(shelf.exports["first"])
 
 
-def test_a_model_in_the_cache_is_fetched_without_the_registry(
+def test_cached_model_is_fetched_without_the_registry(
     shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = Cache(tmp_path / "cache", 2**30)
@@ -217,7 +221,7 @@ def test_a_model_in_the_cache_is_fetched_without_the_registry(
         assert (tmp_path / "copied" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_missing_packages_are_named() -> None:
+def test_error_names_the_missing_packages() -> None:
     program = (
         "import sys; sys.modules['oras'] = None; from gpu_platform.runs.command import main; "
         "sys.exit(main(['models', 'list', 'registry.example.com/models/digits']))"
@@ -264,7 +268,7 @@ def test_a_registry_that_never_answers_is_reported(monkeypatch: pytest.MonkeyPat
             repository.tags()
 
 
-def test_objects_of_another_run_are_refused(
+def test_objects_of_another_run_are_rejected(
     shelf: Shelf, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [str(shelf.exports["first"]), shelf.name, "--key", str(shelf.key)]
@@ -284,7 +288,7 @@ def test_objects_of_another_run_are_refused(
         ("{apiVersion: v1, kind: A}", "belong to (no name)"),
     ],
 )
-def test_files_without_the_objects_are_refused(
+def test_files_without_the_objects_of_the_run_are_rejected(
     text: str, reason: str, shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "job.yaml").write_text(text)
@@ -298,7 +302,7 @@ def test_files_without_the_objects_are_refused(
     assert shelf.repository.tags() == []
 
 
-def test_a_run_that_policies_refuse_is_published_and_not_promoted(
+def test_run_that_violates_policies_is_published_but_not_promoted(
     shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strict = tmp_path / "strict.json"
@@ -317,8 +321,8 @@ def test_a_run_that_policies_refuse_is_published_and_not_promoted(
     assert shelf.admitted() == {}
 
 
-def test_the_commands_of_the_page_run_in_their_order(shelf: Shelf, tmp_path: Path) -> None:
-    """With the tests' registry and the names of the real runs."""
+def test_documented_commands_run_in_order(shelf: Shelf, tmp_path: Path) -> None:
+    """Use the registry of the tests and the names of the real runs."""
     folder = tmp_path / "page"
     for name, target in (("first", folder), ("second", folder / "next")):
         shutil.copytree(shelf.exports[name], target / "export")

@@ -1,4 +1,4 @@
-"""Requests of members to the API server, and its answers."""
+"""Requests from members to the API server, and its responses."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.infra.jobs import job, objects
 
 
 class Api(Member):
-    """A member with a fake kubectl: its first two arguments select the answer.
+    """A member with a fake kubectl: its first two arguments select the response.
 
     By default, every list is empty.
     """
@@ -58,7 +58,9 @@ VOLCANO = item("batch.volcano.sh/v1alpha1", "Job")
 
 
 @pytest.mark.parametrize(("suspended", "action"), [(True, "AbortJob"), (False, "ResumeJob")])
-def test_a_volcano_job_gets_a_command(api: Api, suspended: bool, action: str) -> None:
+def test_volcano_job_is_suspended_and_resumed_with_a_command(
+    api: Api, suspended: bool, action: str
+) -> None:
     api.has("jobs.batch.volcano.sh", VOLCANO)
     api.suspend("tiny-1a2b3c4d", suspended)
     ((verb, _, sent),) = api.calls
@@ -73,7 +75,7 @@ def notebook(phase: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("phase", ["Aborted", "Completed", "Failed", "Terminated"])
-def test_a_notebook_is_resumed_by_the_same_job(api: Api, phase: str) -> None:
+def test_suspended_notebook_is_resumed_by_re_creating_its_job(api: Api, phase: str) -> None:
     api.has("jobs.batch.volcano.sh", notebook(phase))
     api.suspend("tiny-1a2b3c4d", suspended=False)
     deletion, creation = api.calls
@@ -90,14 +92,14 @@ def test_a_notebook_is_resumed_by_the_same_job(api: Api, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending", "Restarting"])
-def test_a_notebook_that_is_not_suspended_is_left_alone(api: Api, phase: str) -> None:
+def test_resuming_a_notebook_that_is_not_suspended_fails(api: Api, phase: str) -> None:
     api.has("jobs.batch.volcano.sh", notebook(phase))
     with pytest.raises(GitopsError, match="is not suspended"):
         api.suspend("tiny-1a2b3c4d", suspended=False)
     assert api.calls == []
 
 
-def test_a_running_notebook_is_suspended_like_a_run(api: Api) -> None:
+def test_running_notebook_is_suspended_like_a_run(api: Api) -> None:
     api.has("jobs.batch.volcano.sh", notebook("Running"))
     api.suspend("tiny-1a2b3c4d", suspended=True)
     ((verb, _, sent),) = api.calls
@@ -116,7 +118,7 @@ def test_a_running_notebook_is_suspended_like_a_run(api: Api) -> None:
         ),
     ],
 )
-def test_other_kinds_have_a_switch(
+def test_other_kinds_are_suspended_with_a_patch(
     api: Api, resource: str, version: str, kind: str, patch: dict[str, Any]
 ) -> None:
     api.has(resource, item(version, kind))
@@ -126,13 +128,13 @@ def test_other_kinds_have_a_switch(
     assert json.loads(sent.removeprefix("-p=")) == patch
 
 
-def test_a_run_with_steps_is_not_suspended(api: Api) -> None:
+def test_suspending_a_run_with_steps_fails(api: Api) -> None:
     api.has("jobflows.flow.volcano.sh", item("flow.volcano.sh/v1alpha1", "JobFlow"))
     with pytest.raises(GitopsError, match="has steps"):
         api.suspend("tiny-1a2b3c4d", suspended=True)
 
 
-def test_stopping_deletes_what_no_other_object_owns(api: Api) -> None:
+def test_stop_deletes_only_objects_without_an_owner(api: Api) -> None:
     owners = [{"kind": "JobFlow", "controller": True}]
     owned = item("batch.volcano.sh/v1alpha1", "Job", ownerReferences=owners)
     api.has("jobflows.flow.volcano.sh", item("flow.volcano.sh/v1alpha1", "JobFlow"))
@@ -145,7 +147,7 @@ def test_stopping_deletes_what_no_other_object_owns(api: Api) -> None:
     ]
 
 
-def test_stopping_deletes_what_the_job_does_not_own(api: Api) -> None:
+def test_stop_deletes_supplements_that_the_job_does_not_own(api: Api) -> None:
     labels = {"gpu-platform.dev/run": "tiny-1a2b3c4d"}
     api.has("jobs.batch", item("batch/v1", "Job", labels=labels))
     forbidden = (
@@ -177,7 +179,7 @@ def test_a_failed_deletion_is_reported(api: Api, error: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_that_a_kind_needs_is_deleted(kind: str) -> None:
+def test_every_supplement_of_a_kind_is_deleted(kind: str) -> None:
     run = "job-0123abcd"
     for made in objects(job(kind), run):
         group = made["apiVersion"].rpartition("/")[0]
@@ -189,7 +191,7 @@ def test_everything_that_a_kind_needs_is_deleted(kind: str) -> None:
         assert made["metadata"]["name"] == run
 
 
-def test_a_scheduled_run_is_found_although_a_job_owns_it(api: Api) -> None:
+def test_scheduled_run_is_found_even_though_a_job_owns_it(api: Api) -> None:
     flow = item("flow.volcano.sh/v1alpha1", "JobFlow", ownerReferences=[{"kind": "Job"}])
     api.has("jobflows.flow.volcano.sh", flow)
     assert api.find("tiny-1a2b3c4d") == [(FLOW, flow)]
@@ -211,7 +213,7 @@ echo "error: worker-1 has not started"
 """
 
 
-def test_each_line_of_an_elastic_gang_is_printed_once_although_a_pod_waits(
+def test_each_log_line_is_printed_once_even_if_a_pod_has_not_started(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api = Api(["sh", "-c", KUBECTL])
@@ -244,24 +246,24 @@ def test_carriage_returns_do_not_end_a_line(
     assert capsysbinary.readouterr().out == f"{prefix} 10%\r20%\r30%\n".encode()
 
 
-def test_an_unknown_run_is_named(api: Api) -> None:
+def test_error_names_the_unknown_run(api: Api) -> None:
     with pytest.raises(GitopsError, match="has no run 'other'"):
         api.stop("other")
 
 
-def test_kinds_whose_operator_is_missing_are_skipped(api: Api) -> None:
+def test_job_kinds_without_an_installed_operator_are_skipped(api: Api) -> None:
     api.has("jobs.batch.volcano.sh", VOLCANO)
     api.fail("get rayjobs.ray.io", MISSING)
     api.stop("tiny-1a2b3c4d")
     assert len(api.calls) == 1
 
 
-def test_an_existing_run_is_not_created_again(api: Api) -> None:
+def test_creating_an_existing_run_is_not_an_error(api: Api) -> None:
     api.fail("create --filename=-", "Error from server (AlreadyExists): exists")
     assert api.create([VOLCANO]) is False
 
 
-def test_the_reason_of_the_api_server_is_reported(api: Api) -> None:
+def test_rejection_reason_from_the_api_server_is_reported(api: Api) -> None:
     api.fail("create --filename=-", "admission webhook denied the request: queue is closed")
     with pytest.raises(GitopsError, match=r"Job tiny-1a2b3c4d was not created: .*queue is closed"):
         api.create([VOLCANO])
@@ -271,14 +273,14 @@ def test_the_reason_of_the_api_server_is_reported(api: Api) -> None:
     ("error", "message"),
     [("", "has no ConfigMap gpu-platform"), ("Forbidden: ann", "tenancy.groups.members")],
 )
-def test_a_platform_that_cannot_be_read_is_explained(api: Api, error: str, message: str) -> None:
+def test_unreadable_platform_description_is_explained(api: Api, error: str, message: str) -> None:
     if error:
         api.fail("get configmap", error)
     with pytest.raises(GitopsError, match=message):
         api.description()
 
 
-def test_the_quota_of_a_device_is_read(api: Api) -> None:
+def test_device_quota_is_read(api: Api) -> None:
     status = {"hard": {"requests.nvidia.com/gpu": "8"}, "used": {"requests.nvidia.com/gpu": "6"}}
     api.has("resourcequotas", {"metadata": {"name": "team"}, "status": status})
     found = list(api.quota("nvidia.com/gpu"))
@@ -294,7 +296,7 @@ def test_the_quota_of_a_device_is_read(api: Api) -> None:
         ({"nvidia.com/gpu": 16}, {}, None),
     ],
 )
-def test_what_a_queue_has_allocated_is_read(
+def test_allocated_and_total_devices_of_a_queue_are_read(
     api: Api, capability: dict[str, Any], status: dict[str, Any], expected: Any
 ) -> None:
     document = {"spec": {"capability": capability}, "status": status}
@@ -302,6 +304,6 @@ def test_what_a_queue_has_allocated_is_read(
     assert api.queue("research", "nvidia.com/gpu") == expected
 
 
-def test_a_queue_that_a_member_may_not_read_is_unknown(api: Api) -> None:
+def test_devices_are_unknown_if_the_member_cannot_read_the_queue(api: Api) -> None:
     api.fail("get queues.scheduling.volcano.sh", "Error from server (Forbidden)")
     assert api.queue("research", "nvidia.com/gpu") is None

@@ -1,4 +1,4 @@
-"""The command line of teams: mistakes are named before anything is sent to a cluster."""
+"""The command line for teams, which reports mistakes before it sends anything to a cluster."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def submit(files: Path, *options: str) -> int:
     return main(["run", job, "--namespace", "vision", "--platform", platform, *options])
 
 
-def test_a_dry_run_prints_manifests_and_advice(
+def test_dry_run_prints_manifests_and_advisory_violations(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert submit(files, "--dry-run") == 0
@@ -60,7 +60,7 @@ def test_a_dry_run_prints_manifests_and_advice(
     assert "violates the advisory rule training-ends" in captured.err
 
 
-def test_every_step_has_a_cost(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cost_of_every_step_is_printed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluation = {"command": ["true"], "gpus": 1, "cpu": 1, "memory": "4Gi", "after": ["train"]}
     gpus = {"gpus_per_node": 4, "gpu_product": "NVIDIA-L4", "attempt_deadline_seconds": 7200}
     job = JOB | gpus | {"steps": {"evaluate": evaluation}}
@@ -73,7 +73,7 @@ def test_every_step_has_a_cost(files: Path, capsys: pytest.CaptureFixture[str]) 
     assert "each attempt" in trained
 
 
-def test_the_policies_are_those_of_the_stack(
+def test_policy_configuration_of_the_stack_is_used(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "platform.json").write_text(PLATFORM.replace('"lab"', '"prod"'))
@@ -81,7 +81,9 @@ def test_the_policies_are_those_of_the_stack(
     assert "violates the mandatory rule training-ends" in capsys.readouterr().err
 
 
-def test_a_mandatory_policy_refuses_a_run(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_that_violates_a_mandatory_policy_is_rejected(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert submit(files, "--dry-run", "--policy-config", str(files / "strict.json")) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -97,14 +99,14 @@ def test_a_mandatory_policy_refuses_a_run(files: Path, capsys: pytest.CaptureFix
         ("missing.json", "cannot be read"),
     ],
 )
-def test_a_wrong_configuration_of_policies_is_named(
+def test_error_names_the_invalid_policy_configuration(
     file: str, message: str, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert submit(files, "--dry-run", "--policy-config", str(files / file)) == 1
     assert message in capsys.readouterr().err
 
 
-def test_a_run_of_another_namespace_is_refused(
+def test_run_in_another_namespace_is_rejected(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, platform = str(files / "job.yaml"), str(files / "platform.json")
@@ -113,7 +115,7 @@ def test_a_run_of_another_namespace_is_refused(
     assert "vision" in capsys.readouterr().err
 
 
-def test_a_notebook_with_a_route_is_left_to_the_stack(
+def test_notebook_with_a_route_must_be_defined_in_the_stack(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     route = {"gateway": {"name": "public"}, "path": "/anna"}
@@ -128,7 +130,7 @@ def test_a_notebook_with_a_route_is_left_to_the_stack(
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["rum"], ["stop", "--namespace", "a"]])
-def test_wrong_arguments_exit_with_their_own_status(arguments: list[str]) -> None:
+def test_invalid_arguments_have_a_distinct_exit_status(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(arguments)
     assert left.value.code == 64
@@ -142,16 +144,16 @@ def test_help_describes_the_file_and_the_exit_statuses(capsys: pytest.CaptureFix
     assert all(words in captured for words in ("job.yaml", "exit status", "--follow", "queue:"))
 
 
-def test_a_simulation_submits_nothing(
+def test_simulation_does_not_submit_the_run(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulated: list[State] = []
 
-    def instead(state: State, *_: object, base: State) -> Answer:
+    def fake_simulation(state: State, *_: object, base: State) -> Answer:
         simulated.extend((base, state))
         return answer(gang("tiny", "starts at once", 0, None, added=True))
 
-    monkeypatch.setattr(simulate, "simulate", instead)
+    monkeypatch.setattr(simulate, "simulate", fake_simulation)
     before = state()
     before.queues.append(Queue(name="research"))
     (files / "cluster.yaml").write_text(dump(before, as_yaml=True))
@@ -163,7 +165,7 @@ def test_a_simulation_submits_nothing(
     assert added.name.startswith("tiny-")
 
 
-def test_ctrl_c_while_following_leaves_the_run(
+def test_interrupting_follow_does_not_stop_the_run(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: Member, run: str) -> None:
@@ -190,7 +192,7 @@ def test_ctrl_c_while_following_leaves_the_run(
         ),
     ],
 )
-def test_a_run_states_what_its_queue_leaves(
+def test_free_devices_in_the_queue_are_reported(
     found: tuple[str, str | None] | None,
     message: str,
     files: Path,

@@ -1,4 +1,4 @@
-"""Runs of members equal those that the stack would create."""
+"""Equality of runs submitted by members and those that the stack would create."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def description(plan: Plan) -> Description:
 
 @pytest.fixture
 def submitted(description: Description, tmp_path: Path) -> list[Submission]:
-    """All jobs of the stack without a schedule, submitted from a file."""
+    """Submissions of all jobs of the stack that have no schedule, read from a file."""
     jobs = stacks()[0]["training"]["jobs"]
     file = tmp_path / "jobs.yaml"
     file.write_text(
@@ -76,7 +76,7 @@ def canonical(manifests: Any) -> list[str]:
     )
 
 
-def test_runs_have_the_same_names_and_objects_as_in_a_stack(
+def test_submitted_runs_have_the_same_names_and_objects_as_in_a_stack(
     plan: Plan, submitted: list[Submission]
 ) -> None:
     assert len(submitted) >= 4
@@ -84,7 +84,7 @@ def test_runs_have_the_same_names_and_objects_as_in_a_stack(
         assert canonical(submission.manifests) == canonical(of_stack(plan, submission))
 
 
-def test_policies_report_the_same_violations_for_a_run_as_in_a_stack(
+def test_policies_report_the_same_violations_for_submitted_runs_as_in_a_stack(
     plan: Plan, submitted: list[Submission], description: Description
 ) -> None:
     queues = {"existingQueues": [*(description.platform.queues or ())]}
@@ -100,7 +100,9 @@ def test_policies_report_the_same_violations_for_a_run_as_in_a_stack(
     assert violated
 
 
-def test_printed_objects_are_read_by_kubectl_without_changes(submitted: list[Submission]) -> None:
+def test_printed_manifests_are_parsed_by_kubectl_without_changes(
+    submitted: list[Submission],
+) -> None:
     for submission in submitted:
         text = yaml.dump_all(submission.manifests, Dumper=kubernetes_yaml.Dumper)
         read_again = yaml.load_all(text, kubernetes_yaml.Loader)
@@ -108,7 +110,7 @@ def test_printed_objects_are_read_by_kubectl_without_changes(submitted: list[Sub
 
 
 @pytest.mark.parametrize("text", ["1e3", "08", "0o17", "1.e5", "y", "Off", "12e4567", "a: b", ""])
-def test_exported_texts_stay_texts(text: str, tmp_path: Path) -> None:
+def test_exported_strings_remain_strings(text: str, tmp_path: Path) -> None:
     job = {"queue": "q", "cpu": 1, "memory": "1Gi", "command": ["run", text], "env": {"TEXT": text}}
     file = tmp_path / "jobs.yaml"
     file.write_text(json.dumps({"tiny": job}))
@@ -119,12 +121,12 @@ def test_exported_texts_stay_texts(text: str, tmp_path: Path) -> None:
     assert yaml.load(printed, kubernetes_yaml.Loader) == {text: [text]}  # noqa: S506
 
 
-def test_a_run_has_a_cost(submitted: list[Submission]) -> None:
+def test_cost_of_a_run_is_computed(submitted: list[Submission]) -> None:
     (row,) = costs(submitted[0], prices.load(prices.DEFAULT), "prod")
     assert row.gpus > 0
 
 
-def test_a_schedule_needs_the_stack_of_the_platform(
+def test_scheduled_job_must_be_defined_in_the_platform_stack(
     description: Description, tmp_path: Path
 ) -> None:
     file = tmp_path / "jobs.yaml"
@@ -133,7 +135,7 @@ def test_a_schedule_needs_the_stack_of_the_platform(
         list(submissions(read_jobs(file), description))
 
 
-def test_the_exported_configuration_has_the_same_jobs(tmp_path: Path) -> None:
+def test_exported_configuration_contains_the_same_jobs(tmp_path: Path) -> None:
     jobs = stacks()[0]["training"]["jobs"]
     file = tmp_path / "jobs.yaml"
     file.write_text(yaml.safe_dump(jobs))
@@ -151,7 +153,7 @@ def test_the_exported_configuration_has_the_same_jobs(tmp_path: Path) -> None:
         ({"checkpoints": "nothing"}, "checkpoints is 'nothing'"),
     ],
 )
-def test_a_job_that_does_not_fit_the_platform_is_refused(
+def test_job_that_the_platform_does_not_support_is_rejected(
     edit: dict[str, str], wanted: str, description: Description, tmp_path: Path
 ) -> None:
     job = stacks()[0]["training"]["jobs"]["digits"] | edit
@@ -171,14 +173,14 @@ def test_a_job_that_does_not_fit_the_platform_is_refused(
         ("", "contains no jobs"),
     ],
 )
-def test_mistakes_in_the_file_are_named(text: str, wanted: str, tmp_path: Path) -> None:
+def test_mistakes_in_the_job_file_are_reported(text: str, wanted: str, tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(text)
     with pytest.raises(GitopsError, match=wanted):
         read_jobs(file)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_missing_job_file(tmp_path: Path) -> None:
     file = tmp_path / "none.yaml"
     with pytest.raises(GitopsError, match=r"none\.yaml") as found:
         read_jobs(file)
@@ -186,6 +188,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert "Errno" not in str(found.value)
 
 
-def test_a_description_of_another_version_is_refused() -> None:
+def test_platform_description_of_another_version_is_rejected() -> None:
     with pytest.raises(GitopsError, match="a different version of gpu_platform"):
         Description.parse('{"stack": "prod"}')

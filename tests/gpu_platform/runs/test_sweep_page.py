@@ -1,4 +1,4 @@
-"""The page of sweeps: complete, self-contained, and safe with texts of others."""
+"""The HTML page of a sweep: complete, self-contained, and safe with untrusted text."""
 
 import base64
 import builtins
@@ -68,7 +68,7 @@ def test_ticks_of_a_logarithmic_axis_are_numbers(usual: str) -> None:
     assert "mathdefault" not in plots
 
 
-def test_a_page_has_the_three_plots_and_every_trial(usual: str) -> None:
+def test_page_contains_three_plots_and_every_trial(usual: str) -> None:
     assert re.findall("<figcaption>(.*)</figcaption>", usual) == [
         "History",
         "Hyperparameters",
@@ -80,14 +80,14 @@ def test_a_page_has_the_three_plots_and_every_trial(usual: str) -> None:
     assert "<td>digits-00000003</td><td>succeeded</td><td>9/9</td>" in usual
 
 
-def test_a_page_loads_nothing_and_is_the_same_each_time(usual: str) -> None:
+def test_page_is_self_contained_and_reproducible(usual: str) -> None:
     assert usual == page({"digits": searched()})
     sources = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^"\s)]{0,30})', usual)
     assert all(source.startswith("data:image/svg+xml") for source in sources)
     assert "default-src 'none'" in usual
 
 
-def test_texts_of_others_are_neither_markup_nor_formulas() -> None:
+def test_untrusted_text_is_rendered_as_neither_markup_nor_formulas() -> None:
     hostile = searched(choice=EVIL, problem=EVIL)
     hostile["trials"][0]["run"] = EVIL
     text = page({EVIL: hostile})
@@ -108,7 +108,9 @@ def test_a_sweep_without_comparable_trials_has_no_plots() -> None:
     assert "No sweep has started" in page({"digits": {}})
 
 
-def test_missing_packages_and_old_controllers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_missing_package_and_the_old_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(
         GitopsError, match="earlier version of the controller wrote the summary of sweep digits"
     ):
@@ -125,7 +127,7 @@ def test_missing_packages_and_old_controllers_are_named(monkeypatch: pytest.Monk
         page({"digits": searched()})
 
 
-def test_the_command_writes_what_the_controller_reports(
+def test_command_writes_the_page_of_the_controllers_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim, file = tmp_path / "claim", tmp_path / "sweeps.html"
@@ -135,7 +137,7 @@ def test_the_command_writes_what_the_controller_reports(
     stage.step()
     stage.api.set("Running")
     for number, run in enumerate(stage.api.jobs):
-        stage.reports(run, 0.5 + number)
+        stage.report_losses(run, 0.5 + number)
     stage.step(10)
     monkeypatch.setattr(Member, "sweeps", lambda _: {"digits": stage.api.summary})
     assert command.main(["sweeps", "--namespace", "ml", "--html", str(file)]) == 0

@@ -1,4 +1,4 @@
-"""Sweeps as members see them."""
+"""The table of sweeps that members see."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def summary(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_a_sweep_is_shown_with_its_bounds_and_its_best_trials_first() -> None:
+def test_sweep_is_shown_with_its_limits_and_best_trials_first() -> None:
     head, names, best, other = sweep_lines({"digits": summary()})
     assert head == ("digits: running, 2 of 24 trials, 1.5 of 12 GPU-hours, minimize held_out_loss")
     assert names.split() == ["run", "phase", "epochs", "held_out_loss", "hyperparameters"]
@@ -41,12 +41,12 @@ def test_a_sweep_is_shown_with_its_bounds_and_its_best_trials_first() -> None:
     assert "asked      0/9" in other
 
 
-def test_what_the_api_server_refused_is_shown() -> None:
+def test_rejection_by_the_api_server_is_shown() -> None:
     lines = [*sweep_lines({"digits": summary(problem="policy gpu-limit-present")})]
     assert lines[1] == "  rejected by the API server: policy gpu-limit-present"
 
 
-def test_the_cost_of_a_budget_of_money_is_shown() -> None:
+def test_spent_money_is_shown_for_a_monetary_budget() -> None:
     cost = {"amount": 3.6, "currency": "USD"}
     head, *_ = sweep_lines({"digits": summary(cost=cost, maximum_cost=100.0)})
     assert ", 1.5 of 12 GPU-hours, 3.60 of 100.00 USD, minimize" in head
@@ -57,12 +57,12 @@ def test_the_winner_is_shown() -> None:
     assert lines[1] == "  digits-1a2b3c4d won; services with `sweep: digits` serve it"
 
 
-def test_only_the_best_trials_of_many_are_listed() -> None:
+def test_only_the_best_of_many_trials_are_listed() -> None:
     # The controller reports at most 300 trials.
     many = summary(trials=summary()["trials"] * 10, chosen=500)
     assert [*sweep_lines({"digits": many})][-1] == "  and 490 more"
 
 
-def test_a_sweep_without_a_controller_differs_from_no_sweep() -> None:
+def test_sweep_whose_controller_has_not_started_is_shown() -> None:
     assert [*sweep_lines({})] == ["no sweeps"]
     assert [*sweep_lines({"digits": {}})] == ["digits: the controller has not started yet"]

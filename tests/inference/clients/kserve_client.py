@@ -53,7 +53,7 @@ async def kserve_rest(url: str, images: Any, binary: bool) -> Responses:
 
 
 async def explanation(client: Any, url: str) -> str:
-    """Return the error of the remaining call, which only protocol V1 has."""
+    """Return the error of `explain`, which exists only in protocol V1."""
     try:
         await client.explain(f"{url}/v1/models/{MODEL}:explain", MODEL, {"instances": []})
     except Exception as error:

@@ -16,13 +16,14 @@ MODEL = "digits"
 Responses = dict[str, Any]
 
 
-def ask(url: str, images: Any, binary: bool) -> Responses:
+def query(url: str, images: Any, binary: bool) -> Responses:
     with InferenceServerClient(url) as client:
         sent = InferInput("images", list(images.shape), "FP32")
         sent.set_data_from_numpy(images, binary_data=binary)
         names = ("probabilities", "class", "label")
-        wanted = [InferRequestedOutput(name, binary_data=binary) for name in names]
-        result = client.infer(MODEL, [sent], outputs=wanted, request_id="mine", timeout=20_000_000)
+        requested = [InferRequestedOutput(name, binary_data=binary) for name in names]
+        options = {"outputs": requested, "request_id": "mine", "timeout": 20_000_000}
+        result = client.infer(MODEL, [sent], **options)
         unnamed = client.infer(MODEL, [sent])
         return {
             "live": client.is_server_live(),
@@ -35,12 +36,12 @@ def ask(url: str, images: Any, binary: bool) -> Responses:
             "labels": [
                 str(v.decode() if isinstance(v, bytes) else v) for v in result.as_numpy("label")
             ],
-            "error": refused(client, images),
+            "error": shape_error(client, images),
         }
 
 
-def refused(client: InferenceServerClient, images: Any) -> str:
-    """Return the error for a wrong shape."""
+def shape_error(client: InferenceServerClient, images: Any) -> str:
+    """Return the error of a request with a wrong shape."""
     wrong = InferInput("images", [len(images), 64], "FP32")
     wrong.set_data_from_numpy(images.reshape(-1, 64))
     try:
@@ -61,29 +62,29 @@ def accepted(url: str, admin_url: str, images: Any) -> Responses:
     with InferenceServerClient(url) as client, InferenceServerClient(admin_url) as admin:
         admin.load_model(MODEL)
         pending = client.async_infer(MODEL, [tensor(images)])
-        squeezed = client.infer(MODEL, [tensor(images)], response_compression_algorithm="gzip")
+        compressed = client.infer(MODEL, [tensor(images)], response_compression_algorithm="gzip")
         return {
             "server": client.get_server_metadata()["extensions"],
             "index": [model["state"] for model in admin.get_model_repository_index()],
             "async": pending.get_result().as_numpy("class").tolist(),
-            "uncompressed": squeezed.as_numpy("class").tolist(),
+            "uncompressed": compressed.as_numpy("class").tolist(),
         }
 
 
 def refusals(url: str, admin_url: str, images: Any) -> dict[str, list[str]]:
-    """Return the status and message of every other call."""
+    """Return the status and message of every call that the server refuses."""
     with InferenceServerClient(url) as client, InferenceServerClient(admin_url) as admin:
-        shared = InferInput("images", list(images.shape), "FP32")
-        shared.set_shared_memory("region", images.nbytes)
+        shared_input = InferInput("images", list(images.shape), "FP32")
+        shared_input.set_shared_memory("region", images.nbytes)
         classes = InferRequestedOutput("label", class_count=2)
-        placed = InferRequestedOutput("label")
-        placed.set_shared_memory("region", 64)
+        shared_output = InferRequestedOutput("label")
+        shared_output.set_shared_memory("region", 64)
 
         def infer(**options: Any) -> Callable[[], object]:
             return lambda: client.infer(MODEL, **{"inputs": [tensor(images)], **options})
 
         calls: dict[str, Callable[[], object]] = {
-            "load on the port for clients": lambda: client.load_model(MODEL),
+            "load on the client port": lambda: client.load_model(MODEL),
             "load with a configuration": lambda: admin.load_model(MODEL, config="{}"),
             "load another model": lambda: admin.load_model("other"),
             "unload": lambda: admin.unload_model(MODEL),
@@ -91,10 +92,10 @@ def refusals(url: str, admin_url: str, images: Any) -> dict[str, list[str]]:
             "statistics": lambda: client.get_inference_statistics(MODEL),
             "statistics of all models": client.get_inference_statistics,
             "trace settings": lambda: client.get_trace_settings(MODEL),
-            "trace settings of the server": client.get_trace_settings,
-            "update of trace settings": lambda: client.update_trace_settings(settings={}),
+            "server's trace settings": client.get_trace_settings,
+            "update trace settings": lambda: client.update_trace_settings(settings={}),
             "log settings": client.get_log_settings,
-            "update of log settings": lambda: client.update_log_settings({}),
+            "update log settings": lambda: client.update_log_settings({}),
             "system shared memory": client.get_system_shared_memory_status,
             "register system shared memory": lambda: client.register_system_shared_memory(
                 "region", "/region", 64
@@ -107,8 +108,8 @@ def refusals(url: str, admin_url: str, images: Any) -> dict[str, list[str]]:
             "unregister CUDA shared memory": client.unregister_cuda_shared_memory,
             "gzip": infer(request_compression_algorithm="gzip"),
             "deflate": infer(request_compression_algorithm="deflate"),
-            "input in shared memory": infer(inputs=[shared]),
-            "output in shared memory": infer(outputs=[placed]),
+            "input in shared memory": infer(inputs=[shared_input]),
+            "output in shared memory": infer(outputs=[shared_output]),
             "classification": infer(outputs=[classes]),
             "sequence": infer(sequence_id=1, sequence_start=True),
             "priority": infer(priority=1),
@@ -119,7 +120,7 @@ def refusals(url: str, admin_url: str, images: Any) -> dict[str, list[str]]:
 
 
 def refusal(call: Callable[[], object]) -> list[str]:
-    """Return the status and message of a failed call; empty if the call succeeds."""
+    """Return the status and message of a failed call, or an empty list if the call succeeds."""
     try:
         call()
     except InferenceServerException as error:
@@ -131,8 +132,8 @@ def main() -> None:
     url, admin_url = (f"127.0.0.1:{port}" for port in sys.argv[1:3])
     images = np.load(sys.argv[3])
     answers = {
-        "triton http": ask(url, images, binary=True),
-        "triton http json": ask(url, images, binary=False),
+        "triton http": query(url, images, binary=True),
+        "triton http json": query(url, images, binary=False),
         "triton accepted": accepted(url, admin_url, images),
         "triton refused": refusals(url, admin_url, images),
     }

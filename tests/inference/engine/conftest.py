@@ -14,7 +14,7 @@ from tests.inference.engine.exports import Serve, until, write_probe
 
 @pytest.fixture(scope="session")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export for the handler `Probe`. Read-only: copy it to change it."""
+    """An export that the handler `Probe` serves. Read-only: copy it to change it."""
     folder = tmp_path_factory.mktemp("probe") / "export"
     write_probe(folder)
     return folder
@@ -22,13 +22,13 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(probe: Path, tmp_path: Path) -> Path:
-    """A copy of the probe's export that a test may change."""
+    """A copy of the probe's export, which the test may change."""
     return shutil.copytree(probe, tmp_path / "export")
 
 
 @pytest.fixture
 def serve() -> Serve:
-    """Serve an export, by default with the probe's handler, and stop at the end."""
+    """A function that serves an export, by default with the handler `Probe`."""
 
     @contextlib.asynccontextmanager
     async def served(

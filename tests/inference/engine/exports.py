@@ -1,4 +1,4 @@
-"""Exports of untrained models, and requests to a probe."""
+"""Exports of untrained models, and requests for the handler `Probe`."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ def write_model(folder: Path, network: nn.Module, **manifest: Any) -> Manifest:
 
 
 def write_probe(folder: Path, seed: int = 0) -> Manifest:
-    """Write an export for `probes`: samples of three numbers."""
+    """Write an export for the handlers in `probes`, whose samples have three numbers."""
     torch.manual_seed(seed)
     return write_model(folder, nn.Linear(3, 1), model="probe", input_shape=(3,), outputs=1)
 
@@ -52,7 +52,7 @@ def linear(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def sample(what: int, seconds: float = 0, value: float = 0, count: int = 1) -> dict[str, Any]:
-    """Return a request to a probe with `count` equal samples."""
+    """Return a request for the handler `Probe` with `count` equal samples."""
     return {"inputs": np.tile(np.array([[what, seconds, value]], np.float32), (count, 1))}
 
 
@@ -70,7 +70,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def infer(pool: Pool | None, inputs: Tensors, deadline: float = math.inf) -> Answer:
-    """Compute a request. If the caller is cancelled while it is queued, it is not computed."""
+    """Compute a request. If this call is cancelled, remove the request from the queue."""
     assert pool is not None
     request = pool.submit(inputs, deadline)
     try:
@@ -81,7 +81,7 @@ async def infer(pool: Pool | None, inputs: Tensors, deadline: float = math.inf) 
 
 
 async def outcome(request: Awaitable[Answer]) -> Answer | Exception:
-    """Return the response or the error."""
+    """Return the answer to a request, or its error."""
     try:
         return await request
     except Exception as error:

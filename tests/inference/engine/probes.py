@@ -1,4 +1,4 @@
-"""Custom handlers that the tests of the engine configure. Workers import this module."""
+"""Custom handlers for the engine's tests. Workers import this module."""
 
 import os
 import signal
@@ -15,20 +15,20 @@ from inference.engine.process import MAX_MESSAGE_BYTES, Slot, WorkerSpec, receiv
 from workload.manifest import checked_file
 
 FINE, SLEEP, REFUSE, FAIL, DIE, HOLD, CUDA, REFUSE_AT_LENGTH = range(8)
-"""Actions, selected by the first number of a sample. The second is the maximum time to sleep."""
+"""Actions, selected by a sample's first number. The second number is the maximum sleep time (s)."""
 
 PASSWORD = "hunter2"
 """Secret in the text of an exception."""
 
 LONG = "\0語" * 900
-"""Text whose JSON is much longer."""
+"""Text that is much longer when encoded as JSON."""
 
 RELEASE = "release"
-"""File in the export whose creation ends `HOLD`."""
+"""File in the export that ends the action `HOLD` once it exists."""
 
 
 class Probe(Handler):
-    """Handler that returns a sample's third number, the batch size and earlier samples' count."""
+    """Handler that returns the third number, the batch size and the count of earlier samples."""
 
     def load(self, source: Source) -> None:
         checked_file(source.folder, source.manifest.weights)
@@ -73,7 +73,7 @@ class Probe(Handler):
 
 
 class Broken(Probe):
-    """Handler that fails for all samples except the zeros with which it is loaded."""
+    """Handler that fails for all samples except the zeros that it computes when it is loaded."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         if decoded["inputs"].any():
@@ -82,7 +82,7 @@ class Broken(Probe):
 
 
 class Slow(Probe):
-    """Handler that takes two seconds per batch, except for those with which it is loaded."""
+    """Handler that takes two seconds per batch, except for batches that it computes on loading."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         if decoded["inputs"].any():
@@ -91,7 +91,7 @@ class Slow(Probe):
 
 
 class Liar(Probe):
-    """Handler whose outputs differ from its declaration."""
+    """Handler whose outputs do not match its declaration."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         return {"value": decoded["inputs"]}
@@ -110,7 +110,7 @@ class Padded(Probe):
 
 
 class Changing(Probe):
-    """Handler whose outputs differ from its declaration, depending on the third number."""
+    """Handler whose outputs may not match its declaration, depending on a sample's third number."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         outputs = dict(super().predict(decoded))
@@ -127,18 +127,18 @@ class Changing(Probe):
 
 
 class NoHandler:
-    """A class that is not a handler."""
+    """Class that is not a handler."""
 
 
 class Unreachable(Probe):
-    """Handler whose constructor fails with a text that callers must not see."""
+    """Handler whose constructor fails with a message that must stay hidden from callers."""
 
     def __init__(self) -> None:
         raise OSError(f"cannot connect to postgres://model:{PASSWORD}@features")
 
 
 def confuse_batches(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
-    """Answer the first batch with a result of the second slot. Runs instead of a worker."""
+    """Answer the first batch with a result for the second slot. Replaces a worker's main loop."""
     end.setblocking(True)
     send(end, {"type": "ready", "inputs": [], "outputs": [], "devices": 1})
     receive(end)
@@ -148,7 +148,7 @@ def confuse_batches(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec)
 
 
 def send_too_much(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
-    """Answer the first batch with a message that is too long. Runs instead of a worker."""
+    """Answer the first batch with a message that is too long. Replaces a worker's main loop."""
     end.setblocking(True)
     send(end, {"type": "ready", "inputs": [], "outputs": [], "devices": 1})
     receive(end)

@@ -27,7 +27,7 @@ from workload.models import build
 CPU = torch.device("cpu")
 
 TOLERANCE = {"int8": 0.02, "pruned": 0.02}
-"""Tolerance of a probability; backends without it compute the same weights."""
+"""Tolerance of a probability. Backends that are not listed compute with the original weights."""
 
 COMPILED: tuple[Backend, ...] = ("compile", "aotinductor")
 
@@ -64,7 +64,7 @@ def handler(export: Path, backend: Backend, scratch: Path) -> Handler:
 
 
 @pytest.mark.parametrize("backend", [name for name in get_args(Backend) if name not in COMPILED])
-def test_every_backend_computes_the_networks_outputs(
+def test_interpreted_backends_compute_the_same_outputs_as_the_network(
     backend: Backend, export: Path, tmp_path: Path
 ) -> None:
     computing = handler(export, backend, tmp_path)
@@ -81,7 +81,7 @@ def test_every_backend_computes_the_networks_outputs(
 
 @pytest.mark.parametrize("backend", ["eager", "pruned"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.02), ("fp16", 0.005)])
-def test_half_precision_changes_outputs_by_its_rounding_errors(
+def test_half_precision_outputs_differ_only_by_rounding(
     backend: Backend, precision: Precision, tolerance: float, export: Path
 ) -> None:
     manifest = read_manifest(export)
@@ -92,11 +92,11 @@ def test_half_precision_changes_outputs_by_its_rounding_errors(
         expected, computed = load_backend(choice)(images), half(images)
     assert computed.dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert 0 < (computed.float() - expected).abs().max() <= tolerance
-    # Converted outside of inference mode, they fail in some operations, such as cuDNN's.
+    # Parameters converted outside inference mode fail in some operations, such as cuDNN's.
     assert all(parameter.is_inference() for parameter in half.parameters())
 
 
-def test_half_precision_keeps_tokens(tmp_path: Path) -> None:
+def test_half_precision_does_not_round_token_ids(tmp_path: Path) -> None:
     options = {"context": 8, "layers": 1, "heads": 1, "width": 8}
     network = build("gpt", options, 300, (8,))
     manifest = write_model(
@@ -174,7 +174,7 @@ def test_batch_norms_are_folded_if_outputs_stay_equal(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = build("resnet18", {"image_size": 32}, 3, (3, 32, 32)).train()
     with torch.no_grad():
-        # Running averages unlike those of a new network.
+        # Make the running averages differ from those of a new network.
         network(torch.rand(8, 3, 32, 32))
     facts = {"options": {"image_size": 32}, "input_shape": (3, 32, 32), "classes": ("a", "b", "c")}
     manifest = write_model(tmp_path, network.eval(), model="resnet18", **facts)
@@ -185,7 +185,7 @@ def test_batch_norms_are_folded_if_outputs_stay_equal(tmp_path: Path) -> None:
         assert torch.allclose(fast(images), network(images), atol=1e-4)
 
 
-def test_a_missing_artifact_is_named(probe: Path, tmp_path: Path) -> None:
+def test_error_names_the_missing_artifact(probe: Path, tmp_path: Path) -> None:
     manifest = read_manifest(probe)
     with pytest.raises(ExportError, match="the export has no artifact 'int8'; its artifacts: none"):
         load_backend(Choice("int8", probe, manifest, CPU, "", tmp_path))
@@ -201,14 +201,14 @@ def test_a_missing_compiler_is_reported(
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     manifest = write_linear(tmp_path)
-    without = inductor.patch({"cpp.cxx": ("no-such-compiler",)})
-    needed = r"needs a C\+\+ compiler .* configure the backend eager"
-    with without, pytest.raises(ExportError, match=needed):
+    no_compiler = inductor.patch({"cpp.cxx": ("no-such-compiler",)})
+    message = r"needs a C\+\+ compiler .* configure the backend eager"
+    with no_compiler, pytest.raises(ExportError, match=message):
         load_backend(Choice(backend, tmp_path, manifest, CPU, LINEAR, tmp_path))
 
 
 @pytest.mark.parametrize("backend", COMPILED)
-async def test_compiled_backends_compute_the_networks_outputs(
+async def test_compiled_backends_compute_the_same_outputs_as_the_network(
     backend: Backend, tmp_path: Path, serve: Serve
 ) -> None:
     network = load_network(tmp_path, write_linear(tmp_path), LINEAR)

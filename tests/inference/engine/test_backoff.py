@@ -19,7 +19,7 @@ from tests.inference.engine.exports import Serve, infer, outcome, sample, until,
 from tests.inference.engine.probes import CUDA, DIE, FINE, HOLD, PASSWORD, RELEASE, SLEEP
 
 LONG = 600
-"""Seconds that a worker would compute without intervention."""
+"""Seconds that a worker computes unless it is interrupted."""
 
 
 async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> None:
@@ -33,7 +33,7 @@ async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> N
         (pid,) = worker_pids(engine)
         begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG, count=2)))
         await until(lambda: not engine.pool.idle)
-        # The worker has a full batch already; another one is queued.
+        # The worker already has a second full batch; the third request is queued.
         queued = [asyncio.create_task(infer(engine.pool, sample(FINE, value=n))) for n in range(3)]
         await until(lambda: engine.queued == 1)
         (copied / RELEASE).touch()
@@ -46,7 +46,7 @@ async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> N
     assert Listener.ends == ["it was killed by signal 9"]
 
 
-async def test_only_the_request_that_kills_workers_fails(probe: Path, serve: Serve) -> None:
+async def test_request_that_kills_workers_fails_alone(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_batch=8) as engine:
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.3)))
         await until(lambda: not engine.pool.idle)
@@ -61,7 +61,7 @@ async def test_only_the_request_that_kills_workers_fails(probe: Path, serve: Ser
         assert engine.reason == ""
 
 
-async def test_consecutive_deaths_make_the_server_unready_for_a_while(
+async def test_consecutive_deaths_make_the_server_temporarily_unready(
     probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backoff, "MAX_DEATHS", 2)
@@ -76,7 +76,7 @@ async def test_consecutive_deaths_make_the_server_unready_for_a_while(
         assert (await infer(engine.pool, sample(FINE))).batch == 1
 
 
-async def test_an_error_of_the_gpu_ends_the_worker(probe: Path, serve: Serve) -> None:
+async def test_gpu_error_ends_the_worker(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
         (pid,) = worker_pids(engine)
         with pytest.raises(UnavailableError, match="died: it exited with code"):
@@ -103,12 +103,12 @@ async def test_workers_compute_concurrently(copied: Path, serve: Serve) -> None:
         assert (await begun).batch == 1
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        # A request sent to a worker whose death is not detected yet would be lost with it.
+        # A request sent to a dead worker whose death is not yet detected would be lost.
         await until(lambda: not set(pids) & set(worker_pids(engine)))
         assert (await infer(engine.pool, sample(FINE))).batch == 1
 
 
-async def test_shutdown_finishes_requests_and_leaks_nothing(probe: Path, serve: Serve) -> None:
+async def test_shutdown_finishes_requests_and_leaks_no_resources(probe: Path, serve: Serve) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     async with serve(probe, max_batch=1) as engine:
         pids = worker_pids(engine)
@@ -123,12 +123,12 @@ async def test_shutdown_finishes_requests_and_leaks_nothing(probe: Path, serve: 
     with pytest.raises(UnavailableError):
         await infer(engine.pool, sample(FINE))
     assert not any(map(psutil.pid_exists, pids))
-    # Files of the fork server stay open, but their number does not grow.
+    # The fork server's files stay open, but their number does not grow.
     assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 4
     assert not list(Path("/dev/shm").glob("inference*"))
 
 
-async def test_requests_exceeding_the_drain_time_are_abandoned(probe: Path, serve: Serve) -> None:
+async def test_requests_that_exceed_the_drain_time_are_abandoned(probe: Path, serve: Serve) -> None:
     async with serve(probe, drain_seconds=1) as engine:
         begun = asyncio.create_task(infer(engine.pool, sample(SLEEP, LONG)))
         await until(lambda: not engine.pool.idle)
@@ -136,7 +136,7 @@ async def test_requests_exceeding_the_drain_time_are_abandoned(probe: Path, serv
         await begun
 
 
-async def test_the_drain_time_can_be_shortened(probe: Path, serve: Serve) -> None:
+async def test_drain_time_can_be_shortened_during_shutdown(probe: Path, serve: Serve) -> None:
     async with serve(probe, drain_seconds=600) as engine:
         begun = asyncio.create_task(infer(engine.pool, sample(SLEEP, 600)))
         await until(lambda: not engine.pool.idle)
@@ -214,7 +214,7 @@ def test_the_server_process_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-def test_single_deaths_cause_no_delay() -> None:
+def test_isolated_deaths_cause_no_delay() -> None:
     deaths = Backoff()
     assert [deaths.died(100 * turn, "signal 9") for turn in range(1, 9)] == [0] * 8
     assert deaths.reason(900) == ""
@@ -236,7 +236,7 @@ def test_a_request_that_kills_two_workers_counts_once() -> None:
         assert deaths.reason(turn) == ""
 
 
-def test_several_requests_of_a_batch_that_kill_workers_all_count() -> None:
+def test_each_request_of_a_batch_that_kills_a_worker_counts() -> None:
     deaths = Backoff()
     deaths.died(0, "why")
     assert [deaths.died(0, "why", retried=True) for _ in range(3)] == [0, 0, 1]

@@ -1,4 +1,4 @@
-"""The queue's turns and limits per client."""
+"""Order of queued requests, and limits on each client's share of the queue."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def put(queue: Queue, *requests: Request) -> None:
         queue.put(one, 1.0)
 
 
-def taken(queue: Queue) -> list[Request]:
+def take_batch(queue: Queue) -> list[Request]:
     return [piece.request for piece in queue.take(1.0).pieces]
 
 
@@ -27,40 +27,40 @@ def evicted(one: Request) -> bool:
     return one.future.done() and isinstance(one.future.exception(), OverloadedError)
 
 
-async def test_one_client_is_served_in_order() -> None:
+async def test_requests_of_one_client_are_served_in_order() -> None:
     queue, requests = Queue(2, 10, 1000), [request("a") for _ in range(3)]
     put(queue, *requests)
-    assert taken(queue) == requests[:2]
-    assert taken(queue) == requests[2:]
+    assert take_batch(queue) == requests[:2]
+    assert take_batch(queue) == requests[2:]
     assert not queue
 
 
-async def test_clients_take_turns() -> None:
+async def test_clients_take_turns_in_the_queue() -> None:
     queue, first, late = Queue(2, 10, 1000), [request("a") for _ in range(4)], request("b")
     put(queue, *first, late)
-    assert taken(queue) == [first[0], late]
-    assert taken(queue) == first[1:3]
+    assert take_batch(queue) == [first[0], late]
+    assert take_batch(queue) == first[1:3]
 
 
-async def test_a_client_keeps_its_order_after_a_returned_batch() -> None:
+async def test_order_of_a_client_is_kept_when_a_batch_is_returned_to_the_queue() -> None:
     queue, requests = Queue(2, 10, 1000), [request("a") for _ in range(3)]
     put(queue, *requests)
     batch = queue.take(1.0)
     queue.put_back(batch)
     assert queue.samples == 3
-    assert taken(queue) == requests[:2]
+    assert take_batch(queue) == requests[:2]
 
 
-async def test_full_queue_evicts_the_newest_of_the_largest_client() -> None:
+async def test_full_queue_evicts_the_newest_request_of_the_largest_client() -> None:
     queue, many, few = Queue(1, 4, 1000), [request("a") for _ in range(4)], request("b")
     put(queue, *many, few)
     assert [evicted(one) for one in many] == [False, False, False, True]
     assert queue.samples == 4
-    assert taken(queue) == [many[0]]
-    assert taken(queue) == [few]
+    assert take_batch(queue) == [many[0]]
+    assert take_batch(queue) == [few]
 
 
-async def test_full_queue_refuses_the_largest_client() -> None:
+async def test_full_queue_refuses_requests_of_the_largest_client() -> None:
     queue, many = Queue(1, 4, 1000), [request("a") for _ in range(4)]
     put(queue, *many)
     with pytest.raises(OverloadedError, match="4 samples are queued"):
@@ -71,15 +71,15 @@ async def test_full_queue_refuses_the_largest_client() -> None:
     assert queue.samples == 4
 
 
-async def test_full_memory_evicts_the_client_with_most_bytes() -> None:
+async def test_full_memory_evicts_requests_of_the_client_with_the_most_bytes() -> None:
     queue = Queue(8, 100, 400)
     large, small = request("a", width=80), [request("b") for _ in range(5)]
     put(queue, *small, large)
     late = request("c", width=20)
     put(queue, late)
     assert evicted(large)
-    assert taken(queue) == small
-    assert taken(queue) == [late]
+    assert take_batch(queue) == small
+    assert take_batch(queue) == [late]
     assert not queue
     put(queue, request("a", width=100))
 
@@ -93,20 +93,20 @@ async def test_evicted_and_cancelled_requests_are_not_counted() -> None:
     queue.drop(many[3])
     assert queue.samples == 3
     while queue:
-        taken(queue)
+        take_batch(queue)
     put(queue, request("a", samples=4))
 
 
 async def test_a_request_split_into_pieces_is_evicted_as_a_whole() -> None:
     queue, large, late = Queue(2, 6, 1000), request("a", samples=6), request("b", samples=2)
     put(queue, large)
-    assert taken(queue) == [large]
+    assert take_batch(queue) == [large]
     put(queue, request("b", samples=1), late)
     assert evicted(large)
     assert queue.samples == 3
 
 
-async def test_wait_counts_the_turns_of_other_clients() -> None:
+async def test_estimated_queue_length_includes_the_turns_of_other_clients() -> None:
     queue = Queue(2, 100, 1000)
     put(queue, *(request("a") for _ in range(10)))
     assert queue.samples_before(request("a")) == 10
@@ -115,17 +115,17 @@ async def test_wait_counts_the_turns_of_other_clients() -> None:
     assert queue.samples_before(request("b", samples=2)) == 4
 
 
-async def test_clients_with_equal_shapes_share_a_batch_past_another() -> None:
+async def test_requests_with_equal_shapes_share_a_batch_and_skip_other_shapes() -> None:
     queue = Queue(4, 100, 1000)
     first, other, same = [request("a"), request("a")], request("b", width=2), request("c")
     put(queue, *first, other, same)
-    assert taken(queue) == [first[0], same, first[1]]
-    assert taken(queue) == [other]
+    assert take_batch(queue) == [first[0], same, first[1]]
+    assert take_batch(queue) == [other]
 
 
-async def test_a_large_request_is_first_in_the_next_batch() -> None:
+async def test_remainder_of_a_large_request_is_first_in_the_next_batch() -> None:
     queue = Queue(4, 100, 1000)
     small, large = [request("a") for _ in range(6)], request("b", samples=4)
     put(queue, *small, large)
-    assert taken(queue) == small[:4]
-    assert taken(queue) == [large]
+    assert take_batch(queue) == small[:4]
+    assert take_batch(queue) == [large]

@@ -22,17 +22,17 @@ class Load:
     def __init__(self, engine: ModelEngine) -> None:
         self.versions: Counter[str] = Counter()
         self._engine = engine
-        self._on = True
-        self._clients = [asyncio.create_task(self._ask()) for _ in range(8)]
+        self._running = True
+        self._clients = [asyncio.create_task(self._send_requests()) for _ in range(8)]
 
-    async def _ask(self) -> None:
-        while self._on:
+    async def _send_requests(self) -> None:
+        while self._running:
             answer = await infer(self._engine.pool, sample(SLEEP, 0.002))
             self.versions[answer.served.version] += 1
 
     async def stop(self) -> None:
-        """Stop, and raise the error of any request."""
-        self._on = False
+        """Stop the clients, and raise the error of the first request that failed."""
+        self._running = False
         await asyncio.gather(*self._clients)
 
 
@@ -53,7 +53,7 @@ async def test_a_reload_loses_no_request(copied: Path, serve: Serve) -> None:
         assert worker_pids(engine) != pids
 
 
-async def test_a_reload_loses_no_request_that_is_computed_for_longer_than_the_default_deadline(
+async def test_reload_waits_for_a_request_that_exceeds_the_default_deadline(
     copied: Path, serve: Serve
 ) -> None:
     async with serve(copied, request_seconds=0.1, drain_seconds=1) as engine:
@@ -67,7 +67,9 @@ async def test_a_reload_loses_no_request_that_is_computed_for_longer_than_the_de
         await until(lambda: len(worker_pids(engine)) == 1)
 
 
-async def test_a_bad_version_keeps_the_old_one(copied: Path, serve: Serve) -> None:
+async def test_invalid_new_version_does_not_replace_the_served_one(
+    copied: Path, serve: Serve
+) -> None:
     async with serve(copied) as engine:
         assert engine.served
         old, pids = engine.served.version, worker_pids(engine)
@@ -86,7 +88,7 @@ async def test_a_bad_version_keeps_the_old_one(copied: Path, serve: Serve) -> No
         assert (engine.reason, worker_pids(engine)) == ("", pids)
 
 
-async def test_a_worker_whose_files_are_gone_is_replaced_by_the_new_version(
+async def test_worker_that_dies_after_its_version_was_overwritten_is_replaced_by_the_new_one(
     copied: Path, serve: Serve
 ) -> None:
     async with serve(copied) as engine:
@@ -98,7 +100,7 @@ async def test_a_worker_whose_files_are_gone_is_replaced_by_the_new_version(
 
 
 def fail_starts(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int) -> list[int]:
-    """Let the next starts of processes fail; return a list that gets an item for each."""
+    """Make the next process starts fail; return a list that gets an item for each failed start."""
     starts: list[int] = []
     start = ForkServerProcess.start
 
@@ -116,7 +118,7 @@ def fail_starts(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int) -
     "error",
     [EOFError(), ConnectionRefusedError("refused"), RuntimeError("can't start new thread")],
 )
-async def test_a_failed_start_of_the_first_worker_is_repeated(
+async def test_failed_start_of_the_first_worker_is_retried(
     error: Exception, probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_starts(monkeypatch, error, 1)
@@ -126,7 +128,7 @@ async def test_a_failed_start_of_the_first_worker_is_repeated(
         assert engine.reason == ""
 
 
-async def test_a_failed_start_of_a_replacement_is_repeated(
+async def test_failed_start_of_a_replacement_worker_is_retried(
     probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serve(probe) as engine:
@@ -138,7 +140,7 @@ async def test_a_failed_start_of_a_replacement_is_repeated(
         await infer(engine.pool, sample(FINE))
 
 
-async def test_a_failed_start_keeps_the_old_version(
+async def test_failed_worker_start_during_a_reload_keeps_the_served_version(
     copied: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serve(copied) as engine:
@@ -173,7 +175,7 @@ async def test_an_export_is_served_once_it_exists(tmp_path: Path, serve: Serve) 
         assert engine.reason == ""
 
 
-async def test_the_winner_of_a_sweep_is_served_once_its_link_exists(
+async def test_best_run_of_a_sweep_is_served_once_its_link_exists(
     tmp_path: Path, serve: Serve
 ) -> None:
     run = tmp_path / "digits-1a2b3c4d"
@@ -189,7 +191,7 @@ async def test_the_winner_of_a_sweep_is_served_once_its_link_exists(
         assert engine.served.manifest == manifest
 
 
-async def test_weights_other_than_the_pinned_ones_are_not_served(
+async def test_weights_that_do_not_match_the_pinned_digest_are_not_served(
     copied: Path, serve: Serve
 ) -> None:
     digest = read_manifest(copied).weights.sha256

@@ -1,4 +1,4 @@
-"""A small untrained GPT in a real worker."""
+"""The handler of language models, with a small untrained GPT in a real worker."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ OPTIONS = {"context": CONTEXT, "layers": 2, "heads": 2, "width": 16}
 def gpt() -> torch.nn.Module:
     torch.manual_seed(0)
     network = build("gpt", dict(OPTIONS), TOKENS, (CONTEXT,))
-    # Initial weights are so small that all tokens would be equally likely.
+    # The initial weights are so small that all tokens would be equally likely.
     for weight in network.parameters():
         torch.nn.init.normal_(weight, std=0.5)
     return network.eval()
@@ -33,7 +33,7 @@ def export(gpt: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-async def test_logits_of_sequences_of_any_length(
+async def test_logits_are_correct_for_sequences_of_any_length(
     export: Path, gpt: torch.nn.Module, serve: Serve
 ) -> None:
     texts = [np.arange(length)[None] % TOKENS for length in (1, 5, 5, CONTEXT)]

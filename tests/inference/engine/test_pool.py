@@ -1,4 +1,4 @@
-"""Real requests in a real worker."""
+"""Queueing, batching and errors of requests in a real worker."""
 
 import asyncio
 import errno
@@ -25,9 +25,7 @@ BUSY_SECONDS = 0.2
 """Seconds for which the worker is busy while requests are sent."""
 
 
-async def test_requests_get_their_own_answers_from_limited_batches(
-    probe: Path, serve: Serve
-) -> None:
+async def test_requests_batched_together_get_their_own_answers(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_batch=8) as engine:
         counts = [1 + number % 5 for number in range(100)]
         answers = await asyncio.gather(
@@ -45,14 +43,14 @@ async def test_requests_get_their_own_answers_from_limited_batches(
     assert sum(sizes) / len(sizes) > 6
 
 
-async def test_an_idle_worker_does_not_wait_for_more(probe: Path, serve: Serve) -> None:
+async def test_idle_worker_does_not_wait_for_further_requests(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_delay_ms=1000) as engine:
         for _ in range(3):
             answer = await infer(engine.pool, sample(FINE))
             assert (answer.batch, answer.queue_seconds) == (1, pytest.approx(0, abs=0.9))
 
 
-async def test_under_load_a_batch_waits_for_the_expected_samples(probe: Path, serve: Serve) -> None:
+async def test_batch_waits_for_the_expected_samples_under_load(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_delay_ms=1000, max_batch=8) as engine:
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.05)))
         await until(lambda: not engine.pool.idle)
@@ -109,7 +107,7 @@ async def test_long_errors_of_one_batch_reach_their_requests(probe: Path, serve:
             assert answer.outputs["value"].tolist() == [number % 96]
 
 
-async def test_requests_of_one_batch_get_only_the_outputs_that_they_need(
+async def test_requests_of_one_batch_get_only_the_outputs_that_they_request(
     probe: Path, serve: Serve
 ) -> None:
     async with serve(probe, max_batch=4) as engine:
@@ -130,13 +128,13 @@ async def test_requests_of_one_batch_get_only_the_outputs_that_they_need(
     assert answers[1].outputs["text"].tolist() == [b"4"]
 
 
-async def test_a_batch_needs_the_outputs_of_all_of_its_requests() -> None:
+async def test_batch_computes_the_outputs_requested_by_any_of_its_requests() -> None:
     def batch(*wanted: frozenset[str] | None) -> Batch:
         requests = [Request(sample(FINE), asyncio.Future(), 0, 0, "", one) for one in wanted]
         return Batch([Piece(request, 0, 1) for request in requests])
 
-    assert batch(frozenset({"a"}), frozenset({"b"})).wanted == ["a", "b"]
-    assert batch(frozenset({"a"}), None).wanted is None
+    assert batch(frozenset({"a"}), frozenset({"b"})).output_names == ["a", "b"]
+    assert batch(frozenset({"a"}), None).output_names is None
 
 
 async def test_a_request_larger_than_a_batch_is_split(probe: Path, serve: Serve) -> None:
@@ -155,7 +153,7 @@ async def test_a_request_larger_than_a_batch_is_split(probe: Path, serve: Serve)
 PADDED = {"handler": "tests.inference.engine.probes:Padded"}
 
 
-async def test_pieces_with_outputs_of_different_widths_fail_only_their_request(
+async def test_pieces_with_outputs_of_different_widths_fail_only_that_request(
     probe: Path, serve: Serve
 ) -> None:
     inputs = sample(FINE, value=2, count=9)
@@ -198,7 +196,7 @@ async def test_requests_computed_separately_may_have_outputs_of_different_widths
 
 
 @pytest.mark.parametrize("value", [1, 2, 3, 4])
-async def test_outputs_that_differ_from_the_declaration_fail_their_request(
+async def test_outputs_that_do_not_match_the_declaration_fail_the_request(
     value: int, probe: Path, serve: Serve
 ) -> None:
     handler = "tests.inference.engine.probes:Changing"
@@ -216,7 +214,7 @@ async def test_outputs_that_differ_from_the_declaration_fail_their_request(
     ["inference.engine.process.Arena.put", "inference.engine.process.Arena.get",
      "inference.engine.process.send"],
 )  # fmt: skip
-async def test_without_memory_for_a_batch_its_requests_fail(
+async def test_requests_fail_if_there_is_no_memory_for_their_batch(
     probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -233,7 +231,7 @@ async def test_without_memory_for_a_batch_its_requests_fail(
         assert answer.outputs["value"].tolist() == [7] * 5
 
 
-async def test_a_full_queue_refuses_with_a_retry_time(probe: Path, serve: Serve) -> None:
+async def test_full_queue_refuses_requests_with_a_retry_time(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_queue=4, max_batch=2) as engine:
         await infer(engine.pool, sample(SLEEP, 0.05))
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
@@ -252,9 +250,9 @@ async def test_a_full_queue_refuses_with_a_retry_time(probe: Path, serve: Serve)
 
 async def test_queued_bytes_are_limited(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_queue_bytes=2**16, max_queue=2**16) as engine:
-        most = 2**16 // 12
+        max_samples = 2**16 // 12
         with pytest.raises(InputError, match="65536 bytes at once"):
-            await infer(engine.pool, sample(FINE, count=most + 1))
+            await infer(engine.pool, sample(FINE, count=max_samples + 1))
 
 
 async def test_a_request_that_expires_in_the_queue_is_not_computed(
@@ -301,7 +299,7 @@ async def test_a_cancelled_request_is_not_computed(probe: Path, serve: Serve) ->
         assert (await infer(engine.pool, sample(FINE))).outputs["before"][0] == before + 1
 
 
-def test_workers_share_the_cores_that_the_cpu_limit_permits(
+def test_workers_share_the_cores_within_the_cpu_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

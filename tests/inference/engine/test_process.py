@@ -42,7 +42,7 @@ NUMBERS = [dtype for name, dtype in NUMPY.items() if name != "BYTES"]
     hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3),
     st.randoms(use_true_random=False),
 )
-def test_parts_are_concatenated(
+def test_arrays_of_a_batch_are_concatenated_in_the_arena(
     dtypes: list[np.dtype[Any]], counts: list[int], shape: tuple[int, ...], random: Any
 ) -> None:
     arena = Arena.create()
@@ -77,7 +77,7 @@ def test_bytes_elements_are_preserved(rows: list[list[bytes]]) -> None:
     arena.close()
 
 
-def test_an_arena_grows_and_older_views_stay_valid() -> None:
+def test_older_views_stay_valid_when_an_arena_grows() -> None:
     arena = Arena.create()
     small = arena.get(arena.put({"x": [np.arange(4)]}))["x"]
     large = np.arange(INITIAL_BYTES)
@@ -105,7 +105,7 @@ def test_an_arena_that_cannot_grow_keeps_its_size(monkeypatch: pytest.MonkeyPatc
     other.close()
 
 
-def test_memory_is_announced_whenever_it_is_mapped() -> None:
+def test_callback_runs_whenever_an_arena_is_mapped_again() -> None:
     arena = Arena.create()
     mapped: list[NDArray[np.uint8] | None] = []
     arena.on_map(mapped.append)
@@ -119,14 +119,14 @@ def test_memory_is_announced_whenever_it_is_mapped() -> None:
     arena.close()
 
 
-def test_a_type_without_protocol_datatype_is_refused() -> None:
+def test_array_type_without_a_protocol_datatype_is_refused() -> None:
     arena = Arena.create()
     with pytest.raises(KeyError):
         arena.put({"x": [np.zeros(1, np.complex64)]})
     arena.close()
 
 
-def test_a_truncated_message_is_an_error() -> None:
+def test_message_longer_than_the_limit_is_an_error() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         send(theirs, {"text": "x" * (MAX_MESSAGE_BYTES - len('{"text":""}'))})
@@ -158,10 +158,10 @@ def out_of_memory(*_: object) -> None:
         (multiprocessing.context.ForkServerProcess, "start"),
     ],
 )
-async def test_a_failed_start_leaves_no_open_files(
+async def test_failed_worker_start_leaves_no_open_files(
     owner: object, name: str, probe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await asyncio.to_thread(int)  # starts the thread of the event loop
+    await asyncio.to_thread(int)  # starts the event loop's thread pool
     worker = Worker(spec_of(probe), lambda *_: None, lambda *_: None)
     before = open_files()
     with monkeypatch.context() as patched:
@@ -178,7 +178,7 @@ async def test_a_failed_start_leaves_no_open_files(
         (send_too_much, "it sent a message that cannot be read: it has more than 131072 bytes"),
     ],
 )
-async def test_a_worker_with_an_unusable_result_is_killed(
+async def test_worker_that_sends_an_invalid_result_is_killed(
     run: Callable[..., None], reason: str, probe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "_run", run)

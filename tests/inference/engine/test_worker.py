@@ -26,13 +26,13 @@ from workload.files import sha256_of
 from workload.manifest import ExportError, read_manifest
 
 
-def loaded(export: Path, own: str = "", handler: str = "auto") -> Handler:
+def loaded(export: Path, own_model: str = "", handler: str = "auto") -> Handler:
     """Load a handler as a worker does, in this process."""
     config = InferenceConfig(
         model_name="digits",
         model_path=PurePosixPath(export),
         handler=handler,
-        own_model=own,
+        own_model=own_model,
         device="cpu",
     )
     return load(WorkerSpec(config, read_manifest(export), 0, 1, Path("/nowhere")))
@@ -44,7 +44,7 @@ def probabilities(handler: Handler, images: NDArray[np.float32]) -> NDArray[np.f
 
 @pytest.fixture
 def export(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the export that a test may damage."""
+    """A copy of the export, which the test may damage."""
     return shutil.copytree(trained, tmp_path / "export")
 
 
@@ -54,7 +54,7 @@ def edit_manifest(export: Path, **changes: object) -> None:
 
 
 def seal(export: Path) -> None:
-    """Update the manifest to the weights, as for a deliberate replacement."""
+    """Update the manifest to match the weights, as if they had been replaced deliberately."""
     weights = export / "model.safetensors"
     sealed = {
         "file": weights.name,
@@ -72,13 +72,13 @@ def change_tensors(export: Path, change: Callable[[dict[str, torch.Tensor]], obj
 
 
 @pytest.mark.parametrize(("code", "registered"), [(0, True), (2, False)])
-def test_memory_is_registered_with_cuda_until_it_is_replaced(
+def test_arena_is_registered_with_cuda_until_it_is_replaced(
     code: int, registered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = MagicMock()
     runtime.cudaHostRegister.return_value = code
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    # Without a GPU, the operation that takes the error fails as on a GPU.
+    # The operation that clears CUDA's error fails without a GPU as it does on one.
     arena = Arena.create()
     arena.on_map(Pinning())
     arena.put({"x": [np.zeros(INITIAL_BYTES)]})
@@ -93,7 +93,7 @@ def test_memory_is_registered_with_cuda_until_it_is_replaced(
     arena.close()
 
 
-def test_accuracy_equals_that_of_the_training_run(trained: Path) -> None:
+def test_served_accuracy_equals_the_accuracy_of_the_training_run(trained: Path) -> None:
     images, labels = held_out_digits()
     outputs = loaded(trained).compute({"images": images})
     assert outputs["probabilities"].shape == (360, 10)
@@ -109,7 +109,7 @@ def test_a_missing_export_is_reported(tmp_path: Path) -> None:
         loaded(tmp_path / "later")
 
 
-def test_weights_with_another_digest_are_refused(export: Path) -> None:
+def test_weights_whose_digest_does_not_match_the_manifest_are_refused(export: Path) -> None:
     weights = export / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -118,7 +118,7 @@ def test_weights_with_another_digest_are_refused(export: Path) -> None:
         loaded(export)
 
 
-def test_weights_of_another_size_are_refused(export: Path) -> None:
+def test_weights_whose_size_does_not_match_the_manifest_are_refused(export: Path) -> None:
     with (export / "model.safetensors").open("ab") as stream:
         stream.write(b"x")
     with pytest.raises(ExportError, match="bytes, but the manifest states"):
@@ -147,7 +147,7 @@ def test_weights_outside_the_export_are_refused(export: Path) -> None:
         ({"metrics": None}, "is damaged: metrics"),
     ],
 )
-def test_a_manifest_that_does_not_fit_is_refused(
+def test_manifest_that_does_not_match_the_model_is_refused(
     changes: dict[str, object], message: str, export: Path
 ) -> None:
     edit_manifest(export, **changes)
@@ -166,7 +166,7 @@ def test_a_manifest_without_optional_fields_is_read(export: Path) -> None:
     assert handler.outputs[0].shape == (-1, 10)
 
 
-OWN = """
+CUSTOM_MODEL = """
 from torch import nn
 
 def net(outputs, input_shape, width):
@@ -174,10 +174,10 @@ def net(outputs, input_shape, width):
 """
 
 
-def test_a_custom_model_is_loaded_only_if_allowed_by_name(
+def test_custom_model_is_loaded_only_if_its_name_is_allowed(
     export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (export / "served_nets.py").write_text(OWN)
+    (export / "served_nets.py").write_text(CUSTOM_MODEL)
     monkeypatch.syspath_prepend(str(export))
     edit_manifest(export, model="served_nets:net", options={"width": 6})
     tensors = {"1.weight": (6, 64), "1.bias": (6,), "3.weight": (10, 6), "3.bias": (10,)}
@@ -188,8 +188,8 @@ def test_a_custom_model_is_loaded_only_if_allowed_by_name(
     with pytest.raises(ExportError, match="it must not be loaded here"):
         loaded(export)
     with pytest.raises(ExportError, match="only other:net may be loaded here"):
-        loaded(export, own="other:net")
-    model = loaded(export, own="served_nets:net")
+        loaded(export, own_model="other:net")
+    model = loaded(export, own_model="served_nets:net")
     assert probabilities(model, np.zeros((2, 1, 8, 8), np.float32)) == pytest.approx(0.1)
 
 
@@ -226,7 +226,7 @@ def test_an_invalid_safetensors_file_is_refused(export: Path) -> None:
         ),
     ],
 )
-def test_tensors_that_do_not_fit_the_model_are_refused(
+def test_tensors_that_do_not_match_the_model_are_refused(
     change: Callable[[dict[str, torch.Tensor]], object], message: str, export: Path
 ) -> None:
     change_tensors(export, change)
@@ -234,7 +234,7 @@ def test_tensors_that_do_not_fit_the_model_are_refused(
         loaded(export)
 
 
-def test_a_batch_computes_the_same_as_single_samples(trained: Path) -> None:
+def test_batch_has_the_same_outputs_as_single_samples(trained: Path) -> None:
     model = loaded(trained)
     images, _ = held_out_digits()
     single = np.concatenate([probabilities(model, images[i : i + 1]) for i in range(0, 360, 60)])
@@ -257,15 +257,15 @@ def test_the_documented_custom_handler_works(
     (code,) = re.findall(r"```python\n# my_handlers.py\n(.*?)```", text, re.DOTALL)
     (tmp_path / "my_handlers.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    own = loaded(trained, handler="my_handlers:Scans")
+    custom = loaded(trained, handler="my_handlers:Scans")
     images, _ = held_out_digits()
     expected = probabilities(loaded(trained), images[:5])
-    assert probabilities(own, images[:5] * 255) == pytest.approx(expected, abs=1e-6)
+    assert probabilities(custom, images[:5] * 255) == pytest.approx(expected, abs=1e-6)
     # A dark image is also rejected in a batch with bright ones.
     dark = np.zeros((1, 1, 8, 8), np.float32)
     for rejected in (dark, np.concatenate([dark, dark + 200])):
         with pytest.raises(InputError, match="too dark"):
-            own.compute({"images": rejected})
+            custom.compute({"images": rejected})
 
 
 KILLED_FORK_SERVER = """
@@ -290,7 +290,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_hung_worker_does_not_outlive_its_fork_server(tmp_path: Path) -> None:
+def test_hanging_worker_does_not_outlive_its_fork_server(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED_FORK_SERVER)
     command = [sys.executable, str(script)]

@@ -20,7 +20,7 @@ INFER = b"POST /infer HTTP/1.1\r\nHost: a\r\n"
 
 
 class Outputs:
-    """Outputs of a model."""
+    """A model's outputs, which the tests observe through weak references."""
 
 
 def finish(_: Request, __: Outputs, ___: object) -> Response:
@@ -28,14 +28,14 @@ def finish(_: Request, __: Outputs, ___: object) -> Response:
 
 
 class Computing:
-    """An application that responds when the test supplies the result."""
+    """An application that answers when the test sets the result."""
 
     draining = False
     busy = HttpError(503, "busy")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.asked: list[asyncio.Future[object]] = []
+        self.computations: list[asyncio.Future[object]] = []
         self.outputs: list[weakref.ref[Outputs]] = []
 
     def begin(self, request: Request, version: str) -> Response | None:
@@ -48,10 +48,10 @@ class Computing:
     def answer(self, request: Request, reserve: Callable[[int], bool]) -> Pending | Response:
         if request.path == "/now":
             return Response(b"{}")
-        self.asked.append(asyncio.get_running_loop().create_future())
+        self.computations.append(asyncio.get_running_loop().create_future())
         outputs = Outputs()
         self.outputs.append(weakref.ref(outputs))
-        return Pending(self.asked[-1], partial(finish, request, outputs))
+        return Pending(self.computations[-1], partial(finish, request, outputs))
 
     def respond(self, request: Request, pending: Pending) -> Response:
         return Response(b"{}")
@@ -64,7 +64,7 @@ class Computing:
 
 
 class Transport(asyncio.Transport):
-    """Records what was written, and whether the connection is being read."""
+    """A transport that records written bytes and whether reading is paused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,9 +108,9 @@ class Transport(asyncio.Transport):
 def connected() -> tuple[Connection, Transport, Computing]:
     limits = Limits(InferenceConfig(model_name="digits", model_path="/none"), 10)
     application, transport = Computing(limits), Transport()
-    made = Connection(cast(Application, application))
-    made.connection_made(transport)
-    return made, transport, application
+    connection = Connection(cast(Application, application))
+    connection.connection_made(transport)
+    return connection, transport, application
 
 
 def receive(connection: Connection, data: bytes) -> None:
@@ -119,48 +119,48 @@ def receive(connection: Connection, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("trailer", [b"A: " + b"x" * 200_000, b"A: x\r\n" * 20_000])
-async def test_trailers_are_limited_like_headers_and_not_kept(trailer: bytes) -> None:
+async def test_trailers_are_limited_like_headers_and_not_stored(trailer: bytes) -> None:
     connection, transport, _ = connected()
     receive(connection, INFER + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + trailer)
     assert transport.written.startswith(b"HTTP/1.1 431")
     assert connection.charged == 0
 
 
-async def test_a_long_body_in_small_chunks_has_no_headers_to_limit() -> None:
+async def test_chunk_extensions_do_not_count_as_headers() -> None:
     connection, transport, application = connected()
     receive(
         connection,
         INFER + b"Transfer-Encoding: chunked\r\n\r\n" + b"1;e=1\r\nx\r\n" * 20_000 + b"0\r\n\r\n",
     )
-    assert len(application.asked) == 1
+    assert len(application.computations) == 1
     assert not transport.written
 
 
-async def test_the_time_of_earlier_requests_does_not_count_against_a_body() -> None:
+async def test_body_timeout_excludes_the_time_of_earlier_requests() -> None:
     connection, transport, application = connected()
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")
     receive(connection, INFER + b"Content-Length: 100000\r\n\r\n" + b"x" * 50_000)
     for seconds in (6, 12, 60):
         connection.check(time.monotonic() + seconds)
     assert not transport.written
-    application.asked[0].set_result(None)
+    application.computations[0].set_result(None)
     await asyncio.sleep(0)
     assert transport.written.startswith(b"HTTP/1.1 200")
     while not transport.reading:
         await asyncio.sleep(0)
     receive(connection, b"x" * 50_000)
-    while len(application.asked) < 2:
+    while len(application.computations) < 2:
         await asyncio.sleep(0)
 
 
-async def test_large_json_that_waits_for_its_turn_is_dropped_to_free_memory() -> None:
+async def test_large_json_waiting_for_its_turn_is_dropped_to_free_memory() -> None:
     connection, transport, application = connected()
     large = INFER + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000
     receive(connection, large)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert len(application.asked) == 1
-    application.asked[0].set_result(None)
+    assert len(application.computations) == 1
+    application.computations[0].set_result(None)
     while not transport.written:
         await asyncio.sleep(0)
     receive(connection, large)
@@ -169,17 +169,17 @@ async def test_large_json_that_waits_for_its_turn_is_dropped_to_free_memory() ->
     connection.shed()
     assert connection.charged == 0
     assert transport.written.endswith(b'{"error":"busy"}')
-    assert len(application.asked) == 1
+    assert len(application.computations) == 1
 
 
-async def test_nothing_is_charged_to_a_lost_connection() -> None:
+async def test_no_memory_is_charged_to_a_closed_connection() -> None:
     connection, _, application = connected()
     connection.connection_lost(None)
     assert not connection.reserve(Request(), 1000)
     assert (connection.charged, application.limits.buffered) == (0, 0)
 
 
-async def test_requests_that_wait_for_an_earlier_one_are_charged() -> None:
+async def test_requests_waiting_for_an_earlier_one_are_charged() -> None:
     connection, transport, _ = connected()
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 40)
     assert connection.charged >= 40 * 1000
@@ -188,7 +188,7 @@ async def test_requests_that_wait_for_an_earlier_one_are_charged() -> None:
     assert connection.charged == 0
 
 
-async def test_many_requests_are_parsed_in_the_turn_of_their_connection(
+async def test_pipelined_requests_are_parsed_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 0.0)
@@ -206,18 +206,18 @@ async def test_many_requests_are_parsed_in_the_turn_of_their_connection(
     assert connection.charged == 0
 
 
-async def test_requests_behind_a_computed_one_are_answered_in_turns(
+async def test_requests_that_waited_for_a_computed_one_are_answered_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 0.0)
     connection, transport, application = connected()
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 20)
-    application.asked[0].set_result(None)
+    application.computations[0].set_result(None)
     answered = 0
     while answered < 21:
         await asyncio.sleep(0)
-        before, answered = answered, transport.written.count(b"HTTP/1.1 200")
-        assert answered - before <= 2
+        previous, answered = answered, transport.written.count(b"HTTP/1.1 200")
+        assert answered - previous <= 2
     assert connection.charged == 0
     assert transport.reading
 
@@ -229,7 +229,7 @@ async def test_a_turn_answers_few_requests(monkeypatch: pytest.MonkeyPatch) -> N
     assert transport.written.count(b"HTTP/1.1 200") < 60
 
 
-async def test_the_rest_of_a_body_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remainder_of_a_body_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 1.0)
     connection, _, application = connected()
     calls: list[int] = []
@@ -240,36 +240,36 @@ async def test_the_rest_of_a_body_is_parsed_at_once(monkeypatch: pytest.MonkeyPa
     )
     head = INFER + b"Inference-Header-Content-Length: 2\r\nContent-Length: 100000\r\n\r\n"
     connection.data_received(head + b"x" * 100_000)
-    assert len(application.asked) == 1
+    assert len(application.computations) == 1
     assert len(calls) == 2
 
 
 @pytest.mark.parametrize("length", ["", "100000", "x", "²", "9" * 5000])
-async def test_large_json_is_parsed_in_the_turn_of_its_connection(length: str) -> None:
+async def test_large_json_waits_for_the_turn_of_its_connection(length: str) -> None:
     connection, transport, application = connected()
     line = f"Inference-Header-Content-Length: {length}\r\n".encode("latin-1")
     head = INFER + (line if length else b"") + b"Content-Length: 100000\r\n\r\n"
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + head + b"x" * 100_000)
-    application.asked[0].set_result(None)
+    application.computations[0].set_result(None)
     await asyncio.sleep(0)
     assert not transport.reading
-    assert len(application.asked) == 1
-    while len(application.asked) < 2:
+    assert len(application.computations) == 1
+    while len(application.computations) < 2:
         await asyncio.sleep(0)
-    application.asked[1].set_result(None)
+    application.computations[1].set_result(None)
     while connection.charged:
         await asyncio.sleep(0)
     connection.data_received(head + b"x" * 100_000)
-    assert len(application.asked) == 2
+    assert len(application.computations) == 2
     connection.connection_lost(None)
 
 
-async def test_outputs_are_released_with_the_response() -> None:
+async def test_outputs_are_released_when_the_response_is_written() -> None:
     connection, transport, application = connected()
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")
     gc.disable()
     try:
-        application.asked.pop().set_result(None)
+        application.computations.pop().set_result(None)
         while not transport.written:
             await asyncio.sleep(0)
         await asyncio.sleep(0)

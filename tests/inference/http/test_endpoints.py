@@ -1,4 +1,4 @@
-"""Inference requests without a server."""
+"""Limits on the size of outputs, without a server."""
 
 import asyncio
 import dataclasses
@@ -39,26 +39,28 @@ def infer(samples: int, body_bytes: int) -> Any:
 
 
 @pytest.mark.parametrize(("samples", "body_bytes"), [(26, 0), (20, 449)])
-def test_outputs_that_can_never_be_reserved_are_invalid(samples: int, body_bytes: int) -> None:
-    most = SHARE - body_bytes
-    with pytest.raises(InputError, match=f"have {80 * samples} bytes, more than {most}: send"):
+def test_outputs_that_can_never_fit_into_memory_are_invalid(samples: int, body_bytes: int) -> None:
+    max_bytes = SHARE - body_bytes
+    with pytest.raises(InputError, match=f"have {80 * samples} bytes, more than {max_bytes}: send"):
         infer(samples, body_bytes)
 
 
 @pytest.mark.parametrize(("samples", "body_bytes"), [(25, 0), (20, 448)])
-def test_outputs_that_may_be_reserved_later_are_refused(samples: int, body_bytes: int) -> None:
+def test_outputs_that_may_fit_into_memory_later_are_refused_temporarily(
+    samples: int, body_bytes: int
+) -> None:
     with pytest.raises(OverloadedError, match="try again"):
         infer(samples, body_bytes)
 
 
 @pytest.mark.parametrize(
-    ("most", "left", "error"),
+    ("max_bytes", "free_bytes", "error"),
     [(10_000, 10_000, None), (2000, 10_000, InputError), (10_000, 1000, OverloadedError)],
 )
 async def test_outputs_larger_than_expected_are_reserved_before_they_are_written(
-    most: int, left: int, error: type[Exception] | None
+    max_bytes: int, free_bytes: int, error: type[Exception] | None
 ) -> None:
-    config = InferenceConfig(model_name="digits", model_path="/none", max_output_bytes=most)
+    config = InferenceConfig(model_name="digits", model_path="/none", max_output_bytes=max_bytes)
     served = dataclasses.replace(SERVED, outputs=(TensorSpec("text", "BYTES", (-1,)),))
     future = asyncio.get_running_loop().create_future()
     queued = SimpleNamespace(future=future, samples=1)
@@ -68,7 +70,7 @@ async def test_outputs_larger_than_expected_are_reserved_before_they_are_written
 
     def reserve(size: int) -> bool:
         sizes.append(size)
-        return sum(sizes) <= left
+        return sum(sizes) <= free_bytes
 
     tensor = {"name": "images", "shape": [1, 1, 2, 2], "datatype": "FP32", "data": [0] * 4}
     request = Request(body=json.dumps({"inputs": [tensor]}).encode())

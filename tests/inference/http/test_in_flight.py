@@ -17,23 +17,23 @@ from tests.training.programs import until
 
 INFER = "/v2/models/probe/infer"
 MAX_IN_FLIGHT = 3
-"""Two requests with the worker, and one in the queue."""
+"""Two requests in the worker, and one in the queue."""
 CONNECTIONS = 60
 BUFFERED = 2_000_000
 LONG = 25
-"""Seconds that the model computes unless it is released; the client waits a little longer."""
+"""Seconds that the model computes unless it is released. The client's timeout is longer."""
 
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export for the handler `Probe`."""
+    """An export that the handler `Probe` serves."""
     folder = tmp_path_factory.mktemp("admission") / "export"
     write_probe(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def small(export: Path) -> Iterator[Server]:
+def server(export: Path) -> Iterator[Server]:
     """A server with low limits."""
     handler = "tests.inference.engine.probes:Probe"
     bounds = {"max_batch": 1, "max_queue": 1, "max_connections": CONNECTIONS}
@@ -48,7 +48,7 @@ def body(what: int, seconds: float = 0, padding: int = 0) -> bytes:
     return json.dumps({"inputs": [tensor], "id": "x" * padding}).encode()
 
 
-class Raw:
+class RawConnection:
     """A connection on which a request is sent in pieces."""
 
     def __init__(self, server: Server) -> None:
@@ -79,141 +79,145 @@ class Raw:
 
 
 @pytest.fixture
-def released(export: Path) -> Iterator[Callable[[], None]]:
-    """A function that ends the computation of `HOLD`; it is called at the end at the latest."""
+def release(export: Path) -> Iterator[Callable[[], None]]:
+    """A function that ends the computation of `HOLD`. The fixture calls it after the test."""
     file = export / RELEASE
     yield file.touch
     file.touch()
 
 
 @pytest.fixture(autouse=True)
-def idle(small: Server, export: Path) -> None:
+def idle(server: Server, export: Path) -> None:
     """Wait until the requests and connections of earlier tests have ended."""
-    until(lambda: small.in_flight == 0)
+    until(lambda: server.in_flight == 0)
     (export / RELEASE).unlink(missing_ok=True)
 
 
-Connect = Callable[[Server], Raw]
+Connect = Callable[[Server], RawConnection]
 
 
 @pytest.fixture
-def raw() -> Iterator[Connect]:
-    """A function that opens connections; they are closed at the end."""
+def connect() -> Iterator[Connect]:
+    """A function that opens connections, which the fixture closes."""
     with contextlib.ExitStack() as stack:
-        yield lambda server: stack.enter_context(contextlib.closing(Raw(server)))
+        yield lambda server: stack.enter_context(contextlib.closing(RawConnection(server)))
 
 
 def test_excess_requests_are_refused_before_their_bodies_are_read(
-    small: Server, raw: Connect, released: Callable[[], None]
+    server: Server, connect: Connect, release: Callable[[], None]
 ) -> None:
     with ThreadPoolExecutor(MAX_IN_FLIGHT) as senders:
         held = [
-            senders.submit(small.client.post, INFER, content=body(HOLD, LONG))
+            senders.submit(server.client.post, INFER, content=body(HOLD, LONG))
             for _ in range(MAX_IN_FLIGHT)
         ]
-        until(lambda: small.in_flight == MAX_IN_FLIGHT)
-        unsent, short = raw(small), raw(small)
+        until(lambda: server.in_flight == MAX_IN_FLIGHT)
+        unsent, short = connect(server), connect(server)
         unsent.head(1_000_000)
         assert (found := unsent.answer())[0] == 429
         assert int(found[1]["retry-after"]) >= 1
         assert found[1]["connection"] == "close"
-        # These keep their connection for later requests.
+        # These requests were read completely, so their connection stays open for later ones.
         for padding in (0, 20_000):
             short.send(body(FINE, padding=padding))
             status, headers = short.answer()
             assert (status, headers.get("connection")) == (429, None)
-        released()
+        release()
         assert sorted(one.result().status_code for one in held) == [200] * MAX_IN_FLIGHT
         short.send(body(FINE))
         assert short.answer()[0] == 200
 
 
 def test_probes_and_metrics_are_answered_while_the_model_computes(
-    small: Server, released: Callable[[], None]
+    server: Server, release: Callable[[], None]
 ) -> None:
     with ThreadPoolExecutor(1) as senders:
-        computed = senders.submit(small.client.post, INFER, content=body(HOLD, LONG))
-        until(lambda: small.in_flight == 1)
+        computed = senders.submit(server.client.post, INFER, content=body(HOLD, LONG))
+        until(lambda: server.in_flight == 1)
         for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
-            assert small.admin.get(path).status_code == 200
+            assert server.admin.get(path).status_code == 200
         assert not computed.done()
-        released()
+        release()
         assert computed.result().status_code == 200
 
 
-def test_slow_uploads_do_not_block_other_requests(small: Server, raw: Connect) -> None:
-    slow = [raw(small) for _ in range(MAX_IN_FLIGHT)]
+def test_slow_uploads_do_not_block_other_requests(server: Server, connect: Connect) -> None:
+    slow = [connect(server) for _ in range(MAX_IN_FLIGHT)]
     for one in slow:
         one.head(100)
-    until(lambda: small.in_flight == len(slow))
-    until(lambda: small.client.post(INFER, content=body(FINE)).status_code == 200)
-    assert small.in_flight == len(slow)
+    until(lambda: server.in_flight == len(slow))
+    until(lambda: server.client.post(INFER, content=body(FINE)).status_code == 200)
+    assert server.in_flight == len(slow)
 
 
-def test_idle_connections_are_closed_for_new_ones(small: Server, raw: Connect) -> None:
-    busy = raw(small)
+def test_idle_connection_is_closed_to_accept_a_new_one(server: Server, connect: Connect) -> None:
+    busy = connect(server)
     busy.head(10)
-    staying = [raw(small) for _ in range(CONNECTIONS)]
-    late = raw(small)
+    staying = [connect(server) for _ in range(CONNECTIONS)]
+    late = connect(server)
     late.send(body(FINE))
     assert late.answer()[0] == 200
-    # The one that has been idle for the longest time.
+    # The connection that has been idle for the longest time is closed.
     assert staying[0].socket.recv(1) == b""
     busy.socket.sendall(b"0123456789")
     assert busy.answer()[0] == 400
 
 
-def test_a_stalled_body_is_refused_after_seconds(small: Server, raw: Connect) -> None:
-    stalled = raw(small)
+def test_stalled_body_is_refused_after_a_few_seconds(server: Server, connect: Connect) -> None:
+    stalled = connect(server)
     stalled.head(1_000_000)
     started = time.monotonic()
     assert stalled.answer()[0] == 408
     assert time.monotonic() - started < 10
 
 
-def test_headers_that_do_not_arrive_close_the_connection(small: Server, raw: Connect) -> None:
-    silent, slow = raw(small), raw(small)
+def test_connection_is_closed_if_its_headers_do_not_arrive(
+    server: Server, connect: Connect
+) -> None:
+    silent, slow = connect(server), connect(server)
     slow.socket.sendall(b"GET /v2 HTTP/1.1\r\n")
     assert silent.socket.recv(1) == b""
     assert slow.socket.recv(1) == b""
 
 
-def test_large_bodies_that_wait_lose_against_new_requests(small: Server, raw: Connect) -> None:
-    stalled = [raw(small) for _ in range(4)]
+def test_incomplete_large_bodies_do_not_block_new_requests(
+    server: Server, connect: Connect
+) -> None:
+    stalled = [connect(server) for _ in range(4)]
     for one in stalled:
         one.head(BUFFERED // 3)
         one.socket.sendall(b"x" * (BUFFERED // 3 - 1))
     assert {one.answer()[0] for one in stalled} <= {408, 429}
-    assert small.client.post(INFER, content=body(FINE)).status_code == 200
-    until(lambda: value(small.metrics, "inference_buffered_bytes") == 0)
+    assert server.client.post(INFER, content=body(FINE)).status_code == 200
+    until(lambda: value(server.metrics, "inference_buffered_bytes") == 0)
 
 
-def test_answers_that_are_not_read_are_dropped(small: Server, raw: Connect) -> None:
-    deaf = raw(small)
-    deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+def test_connection_is_closed_if_its_answers_are_not_read(server: Server, connect: Connect) -> None:
+    unread = connect(server)
+    unread.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     for _ in range(2000):
-        deaf.socket.setblocking(False)
+        unread.socket.setblocking(False)
         try:
-            deaf.socket.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+            unread.socket.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
         except BlockingIOError:
             break
-    deaf.socket.settimeout(30)
+    unread.socket.settimeout(30)
     time.sleep(6)
     with contextlib.suppress(ConnectionError):
-        while deaf.socket.recv(1 << 20):
+        while unread.socket.recv(1 << 20):
             pass
 
 
 def test_a_request_is_cancelled_when_its_client_disconnects(
-    small: Server, raw: Connect, released: Callable[[], None]
+    server: Server, connect: Connect, release: Callable[[], None]
 ) -> None:
-    def abandoned() -> float:
-        return value(small.metrics, 'inference_requests_total{code="499",protocol="rest"}')
+    def cancelled() -> float:
+        return value(server.metrics, 'inference_requests_total{code="499",protocol="rest"}')
 
-    before = abandoned()
-    leaving = raw(small)
+    before = cancelled()
+    leaving = connect(server)
     leaving.send(body(HOLD, LONG))
-    until(lambda: small.in_flight == 1)
+    until(lambda: server.in_flight == 1)
     leaving.close()
-    until(lambda: small.in_flight == 0)
-    assert abandoned() == before + 1
+    until(lambda: server.in_flight == 0)
+    assert cancelled() == before + 1

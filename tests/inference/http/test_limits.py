@@ -1,4 +1,4 @@
-"""Sweeps over the connections, and the shares of addresses."""
+"""Sweeps over the connections, and limits on the memory and connections of each address."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Broken:
         self.aborted = True
 
 
-async def test_a_failed_check_closes_its_connection_and_sweeps_continue(
+async def test_connection_whose_check_fails_is_closed_and_sweeps_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.001)
@@ -62,7 +62,7 @@ class Uploading:
         self.lost = True
 
 
-def limited(share: float) -> Limits:
+def limits_with_share(share: float) -> Limits:
     config = InferenceConfig(
         model_name="digits",
         model_path="/none",
@@ -73,8 +73,8 @@ def limited(share: float) -> Limits:
     return Limits(config, 10)
 
 
-def test_an_address_holds_at_most_its_share_of_bytes() -> None:
-    limits = limited(0.5)
+def test_address_holds_at_most_its_share_of_buffered_bytes() -> None:
+    limits = limits_with_share(0.5)
     first, second, other = (Uploading(limits, peer) for peer in ("a", "a", "b"))
     assert first.charge(1500)
     assert second.charge(500)
@@ -85,8 +85,8 @@ def test_an_address_holds_at_most_its_share_of_bytes() -> None:
     assert (limits.buffered, other.lost) == (3548, False)
 
 
-def test_a_computed_request_keeps_the_bytes_of_its_address() -> None:
-    limits = limited(0.5)
+def test_request_in_computation_counts_against_the_share_of_its_address() -> None:
+    limits = limits_with_share(0.5)
     computing, other = Uploading(limits, "a"), Uploading(limits, "b")
     computing.sheddable = False
     assert computing.charge(2048)
@@ -97,14 +97,14 @@ def test_a_computed_request_keeps_the_bytes_of_its_address() -> None:
     assert computing.charge(1)
 
 
-def test_one_address_may_hold_all_with_a_share_of_one() -> None:
-    limits = limited(1)
+def test_address_with_a_share_of_one_may_use_the_whole_buffer() -> None:
+    limits = limits_with_share(1)
     assert Uploading(limits, "gateway").charge(4096)
 
 
 @pytest.mark.parametrize(("share", "allowed"), [(0.5, 5), (1.0, 10), (0.26, 2)])
 def test_an_address_has_at_most_its_share_of_connections(share: float, allowed: int) -> None:
-    limits = limited(share)
+    limits = limits_with_share(share)
 
     class Busy:
         peer, evictable, sheddable = "a", False, False
@@ -113,8 +113,8 @@ def test_an_address_has_at_most_its_share_of_connections(share: float, allowed: 
 
 
 @pytest.mark.parametrize("peers", [1, 10])
-def test_an_unfinished_body_loses_its_connection_to_a_new_one(peers: int) -> None:
-    limits = limited(1)
+def test_connection_with_an_unfinished_body_is_closed_to_accept_a_new_one(peers: int) -> None:
+    limits = limits_with_share(1)
 
     class Body:
         evictable, sheddable, lost = False, True, False
@@ -147,7 +147,7 @@ class Waiting:
 
 
 async def test_large_bodies_are_received_in_turns() -> None:
-    turns = limited(1).receiving
+    turns = limits_with_share(1).receiving
     connections = [Waiting(turns) for _ in range(3)]
     for connection in connections:
         turns.queue(cast(Connection, connection))
@@ -166,7 +166,9 @@ class Clock:
         return self.now
 
 
-async def test_turns_do_not_pause_without_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_do_not_pause_if_there_are_no_other_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, loop, others = Clock(), asyncio.get_running_loop(), 0
     pauses: list[float] = []
 
@@ -189,7 +191,7 @@ async def test_turns_do_not_pause_without_other_requests(monkeypatch: pytest.Mon
     assert pauses == [pytest.approx(0.009)]
 
 
-async def test_turns_take_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_take_only_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, loop = Clock(), asyncio.get_running_loop()
 
     def later(delay: float, call: Callable[[], None]) -> None:

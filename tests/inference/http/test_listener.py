@@ -15,7 +15,7 @@ from inference.http.listener import OTHER_FILES, Certificate, allow_connections
 
 @pytest.fixture
 def soft() -> Iterator[int]:
-    """The soft limit on open files, restored at the end."""
+    """The soft limit on open files, which is restored after the test."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lower = (OTHER_FILES + 100, before[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, lower)
@@ -23,32 +23,34 @@ def soft() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_the_limit_on_open_files_is_raised_for_connections(soft: int) -> None:
+def test_soft_limit_on_open_files_is_raised_for_connections(soft: int) -> None:
     assert allow_connections(10) == 10
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == soft
     assert allow_connections(500) == 500
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 500 + OTHER_FILES
 
 
-def test_connections_are_limited_by_open_files(soft: int) -> None:
+def test_number_of_connections_is_limited_by_the_open_files_limit(soft: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
         pytest.skip("the number of open files is not limited here")
     assert allow_connections(hard) == hard - OTHER_FILES
 
 
-def test_few_open_files_leave_half_of_them_to_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_a_low_open_files_limit_is_left_to_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     assert allow_connections(4096) == 128
 
 
-def presented(context: ssl.SSLContext) -> str:
+def presented_certificate(context: ssl.SSLContext) -> str:
     """Return the digest of the certificate that a server with this context presents."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = context.wrap_bio(there, back, server_side=True)
-    client = trusting.wrap_bio(back, there)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = trusting.wrap_bio(to_client, to_server)
     for end in (client, server, client):
         try:
             end.do_handshake()
@@ -60,7 +62,7 @@ def presented(context: ssl.SSLContext) -> str:
 
 
 @pytest.mark.parametrize("order", [["RSA", "ECDSA", "RSA"], ["ECDSA", "RSA", "ECDSA"]])
-def test_a_renewed_certificate_may_have_another_type_of_key(
+def test_renewed_certificate_may_have_a_different_key_type(
     order: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     authority, chain, key = trustme.CA(), tmp_path / "chain", tmp_path / "key"
@@ -82,18 +84,18 @@ def test_a_renewed_certificate_may_have_another_type_of_key(
             tls_minimum="1.3",
         )
     )
-    assert presented(certificate.context) == issued
+    assert presented_certificate(certificate.context) == issued
     for kind in order[1:]:
         issued = renew(kind)
         certificate.refresh()
-        assert presented(certificate.context) == issued
+        assert presented_certificate(certificate.context) == issued
         assert certificate.context.minimum_version == ssl.TLSVersion.TLSv1_3
     key.write_text("not a key")
     certificate.refresh()
-    assert presented(certificate.context) == issued
+    assert presented_certificate(certificate.context) == issued
     capsys.readouterr()
     key.unlink()
     for _ in range(3):
         certificate.refresh()
-    assert presented(certificate.context) == issued
+    assert presented_certificate(certificate.context) == issued
     assert capsys.readouterr().out.count("certificate kept") == 1

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.inference.serving import INFER, Server, digits, output, request_of, value
+from tests.inference.serving import INFER, Server, digits, output, request_body, value
 from tests.training.programs import until
 from training.data import held_out_digits
 from workload.export import load_network
 from workload.manifest import read_manifest
 
 
-def test_predictions_over_http_equal_the_trained_models(server: Server, trained: Path) -> None:
+def test_predictions_over_http_equal_those_of_the_trained_model(
+    server: Server, trained: Path
+) -> None:
     images, labels = held_out_digits()
-    response = server.client.post(INFER, json=request_of(images, id="all"))
+    response = server.client.post(INFER, json=request_body(images, id="all"))
     assert response.status_code == 200
     assert response.json()["id"] == "all"
     with torch.no_grad():
@@ -57,30 +59,32 @@ def test_predictions_over_http_equal_the_trained_models(server: Server, trained:
         ("POST", INFER, 400),
     ],
 )
-def test_status_codes_of_all_paths(method: str, path: str, code: int, server: Server) -> None:
+def test_every_path_returns_its_status_code(
+    method: str, path: str, code: int, server: Server
+) -> None:
     response = server.client.request(method, path)
     assert response.status_code == code
     assert ("error" in response.json()) == (code >= 400)
     assert ("allow" in response.headers) == (code == 405)
 
 
-def test_head_answers_like_get_without_a_body(server: Server) -> None:
+def test_head_is_answered_like_get_but_without_a_body(server: Server) -> None:
     for path in ("/v2/health/live", "/v2", "/openapi.json"):
         response = server.client.head(path)
         assert (response.status_code, response.content) == (200, b"")
     assert server.client.head(INFER).status_code == 405
 
 
-def test_a_version_has_its_own_path(server: Server) -> None:
+def test_model_version_has_its_own_path(server: Server) -> None:
     [version] = server.client.get("/v2/models/digits").json()["versions"]
     path = f"/v2/models/digits/versions/{version}"
     assert server.client.get(f"{path}/ready").status_code == 200
-    response = server.client.post(f"{path}/infer", json=request_of(digits(1)))
+    response = server.client.post(f"{path}/infer", json=request_body(digits(1)))
     assert response.status_code == 200
 
 
 BINARY = {"Inference-Header-Content-Length": "2"}
-"""Header of a body of which all but the first two bytes are tensors."""
+"""Header for a body that contains only tensors after its first two bytes."""
 
 
 @pytest.mark.parametrize(
@@ -101,20 +105,22 @@ def test_large_bodies_are_refused_with_and_without_content_length(
             continue  # The server answered and closed the connection before the end.
         assert response.status_code == 413
         assert limit in response.json()["error"]
-    # The thread of the metrics may run before the rest of the body is dropped.
+    # The metrics thread may run before the rest of the body is dropped.
     until(lambda: value(server.metrics, "inference_buffered_bytes") == 0)
 
 
-def test_announced_json_is_refused_before_it_is_sent(server: Server) -> None:
+def test_json_with_a_content_length_above_the_limit_is_refused_before_it_is_sent(
+    server: Server,
+) -> None:
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n"
-    assert ask(server, f"{head}\r\n".encode()).startswith(b"HTTP/1.1 413 ")
+    assert exchange(server, f"{head}\r\n".encode()).startswith(b"HTTP/1.1 413 ")
     tensors = f"{head}Inference-Header-Content-Length: 2\r\nConnection: close\r\n\r\n"
-    # The JSON of these is wrong.
-    assert ask(server, tensors.encode() + b" " * 600_000).startswith(b"HTTP/1.1 400 ")
+    # Bodies with tensors may be this large, so only their invalid JSON is refused.
+    assert exchange(server, tensors.encode() + b" " * 600_000).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_chunked_body_is_read(server: Server) -> None:
-    body = json.dumps(request_of(digits(2))).encode()
+    body = json.dumps(request_body(digits(2))).encode()
     response = server.client.post(INFER, content=iter([body[:100], body[100:]]))
     assert response.status_code == 200
 
@@ -123,14 +129,14 @@ CHUNKED = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r
 
 
 @pytest.mark.parametrize("end", [b"XX0\r\n\r\n", b"0\r\n\r\n", b"\r\nzz\r\n\r\n"])
-def test_a_chunk_with_a_wrong_end_is_refused(server: Server, end: bytes) -> None:
-    body = json.dumps(request_of(digits(2))).encode()
-    answer = ask(server, CHUNKED + f"{len(body):x}\r\n".encode() + body + end)
+def test_chunk_with_an_invalid_end_is_refused(server: Server, end: bytes) -> None:
+    body = json.dumps(request_body(digits(2))).encode()
+    answer = exchange(server, CHUNKED + f"{len(body):x}\r\n".encode() + body + end)
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_truncated_chunked_body_is_not_computed(server: Server) -> None:
-    body = json.dumps(request_of(digits(2))).encode()
+    body = json.dumps(request_body(digits(2))).encode()
     computed = value(server.metrics, "inference_samples_total")
     for sent in (f"{len(body):x}\r\n".encode() + body, f"{len(body):x}\r\n".encode() + body[:9]):
         with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
@@ -141,7 +147,7 @@ def test_a_truncated_chunked_body_is_not_computed(server: Server) -> None:
     assert value(server.metrics, "inference_buffered_bytes") == 0
 
 
-def ask(server: Server, raw: bytes) -> bytes:
+def exchange(server: Server, raw: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
         connection.sendall(raw)
         return b"".join(iter(lambda: connection.recv(65536), b""))
@@ -158,9 +164,9 @@ def ask(server: Server, raw: bytes) -> bytes:
         b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
     ],
 )
-def test_a_body_with_ambiguous_length_is_refused(server: Server, framing: bytes) -> None:
+def test_body_with_an_ambiguous_length_is_refused(server: Server, framing: bytes) -> None:
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode()
-    answer = ask(server, head + framing + b"\r\n{}   ")
+    answer = exchange(server, head + framing + b"\r\n{}   ")
     assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4"))
 
 
@@ -170,15 +176,15 @@ def test_a_compressed_body_is_refused(server: Server) -> None:
     assert "Content-Encoding" in response.json()["error"]
 
 
-def test_answers_have_a_request_id(server: Server) -> None:
+def test_every_answer_has_a_request_id(server: Server) -> None:
     mine = server.client.get("/v2", headers={"X-Request-Id": "mine"})
     assert mine.headers["x-request-id"] == "mine"
     others = {server.client.get("/v2").headers["x-request-id"] for _ in range(3)}
     assert len(others) == 3
 
 
-def test_an_expired_deadline_is_answered_504(server: Server) -> None:
-    body = request_of(digits(1))
+def test_expired_deadline_is_answered_with_504(server: Server) -> None:
+    body = request_body(digits(1))
     late = server.client.post(INFER, json=body, headers={"X-Request-Timeout": "1e-9"})
     assert late.status_code == 504
     assert "retry-after" in late.headers
@@ -188,15 +194,15 @@ def test_an_expired_deadline_is_answered_504(server: Server) -> None:
     assert "X-Request-Timeout" in wrong.json()["error"]
 
 
-def test_metrics_count_requests_by_code_and_name_the_model(server: Server) -> None:
+def test_metrics_count_requests_by_code_and_have_a_model_label(server: Server) -> None:
     def settled() -> str:
-        # A request is counted after its answer is written. The thread of the metrics may run in
-        # between, but not the next request.
+        # A request is counted after its answer is written. The metrics thread may run in between,
+        # but the next request may not.
         server.client.get("/v2")
         return server.metrics
 
     before = settled()
-    server.client.post(INFER, json=request_of(digits(5)))
+    server.client.post(INFER, json=request_body(digits(5)))
     server.client.post(INFER, content=b"{")
     after = settled()
     for series, more in (

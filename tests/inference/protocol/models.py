@@ -1,4 +1,4 @@
-"""Models and outputs without an engine."""
+"""Models and outputs for tests that run without an engine."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ SERVED = Served(
 )
 
 
-def answer(*probabilities: list[float]) -> Answer:
+def engine_answer(*probabilities: list[float]) -> Answer:
     """Return the engine's output for samples with these probabilities."""
     values = np.array(probabilities, np.float32)
     best = values.argmax(1)
@@ -35,6 +35,6 @@ def answer(*probabilities: list[float]) -> Answer:
     return Answer(outputs, SERVED, queue_seconds=0.0, compute_seconds=0.0, batch=len(values))
 
 
-def taking(*inputs: TensorSpec) -> Served:
+def model_with_inputs(*inputs: TensorSpec) -> Served:
     """Return a model with these inputs."""
     return Served("other", MANIFEST, "eager", inputs, (TensorSpec("sum", "FP64", (-1,)),))

@@ -6,7 +6,7 @@ import pytest
 
 from inference.engine.interface import InputError, TensorSpec
 from inference.protocol.v2_json import read_request, write_answer
-from tests.inference.protocol.models import SERVED, answer, taking
+from tests.inference.protocol.models import SERVED, engine_answer, model_with_inputs
 
 IMAGES = np.arange(8, dtype="<f4")
 TENSOR: dict[str, Any] = {
@@ -28,11 +28,11 @@ def test_binary_values_equal_json_values() -> None:
     assert images.tolist() == IMAGES.reshape(2, 1, 2, 2).tolist()
 
 
-def test_binary_outputs_are_chosen_per_output_or_for_all() -> None:
+def test_binary_outputs_can_be_requested_per_output_or_for_all() -> None:
     outputs = [{"name": "label"}, {"name": "class", "parameters": {"binary_data": False}}]
     parameters = {"binary_data_output": True}
     body, length = packed(TENSOR, IMAGES.tobytes(), outputs=outputs, parameters=parameters)
-    content, head = write_answer(read_request(body, SERVED, length), answer([1, 0], [0, 1]))
+    content, head = write_answer(read_request(body, SERVED, length), engine_answer([1, 0], [0, 1]))
     document = json.loads(content[:head])
     assert document["outputs"] == [
         {"name": "label", "datatype": "BYTES", "shape": [2]}
@@ -42,8 +42,8 @@ def test_binary_outputs_are_chosen_per_output_or_for_all() -> None:
     assert content[head:] == b"\2\0\0\0no\3\0\0\0yes"
 
 
-def test_strings_are_prefixed_with_their_lengths() -> None:
-    served = taking(TensorSpec("x", "BYTES", (-1,)))
+def test_binary_strings_are_prefixed_with_their_lengths() -> None:
+    served = model_with_inputs(TensorSpec("x", "BYTES", (-1,)))
     tensor = {"name": "x", "shape": [2], "datatype": "BYTES"}
     blob = b"\0\0\0\0\3\0\0\0abc"
     body, length = packed(tensor | {"parameters": {"binary_data_size": len(blob)}}, blob)
@@ -59,7 +59,7 @@ def test_strings_are_prefixed_with_their_lengths() -> None:
     ],
 )
 def test_truncated_strings_are_refused(blob: bytes, message: str) -> None:
-    served = taking(TensorSpec("x", "BYTES", (-1,)))
+    served = model_with_inputs(TensorSpec("x", "BYTES", (-1,)))
     tensor = {"name": "x", "shape": [2], "datatype": "BYTES"}
     body, length = packed(tensor | {"parameters": {"binary_data_size": len(blob)}}, blob)
     with pytest.raises(InputError, match=message):
@@ -90,6 +90,6 @@ def test_inconsistent_binary_tensors_are_refused(
 
 
 @pytest.mark.parametrize("length", ["", "-1", "1e3", "9999", "²", "9" * 5000])
-def test_an_invalid_header_length_is_refused(length: str) -> None:
+def test_invalid_header_length_is_refused(length: str) -> None:
     with pytest.raises(InputError, match="Inference-Header-Content-Length"):
         read_request(b"{}", SERVED, length)

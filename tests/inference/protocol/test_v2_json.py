@@ -20,7 +20,7 @@ from inference.protocol.v2_json import (
     read_request,
     write_answer,
 )
-from tests.inference.protocol.models import SERVED, answer, taking
+from tests.inference.protocol.models import SERVED, engine_answer, model_with_inputs
 from tests.unicode import ALPHABET
 
 DEEP = "brackets"
@@ -44,13 +44,13 @@ def without(field: str) -> bytes:
 
 
 def answer_to(request: bytes, *probabilities: list[float]) -> dict[str, Any]:
-    content, length = write_answer(read_request(request, SERVED), answer(*probabilities))
+    content, length = write_answer(read_request(request, SERVED), engine_answer(*probabilities))
     assert length is None
     document: dict[str, Any] = json.loads(content)
     return document
 
 
-def test_data_may_be_flat_or_nested() -> None:
+def test_tensor_data_may_be_flat_or_nested() -> None:
     nested = [[[[0, 0.5], [1, 0]]], [[[1, 1], [1, 1]]]]
     for data in (TENSOR["data"], nested):
         images = read_request(body({"data": data}), SERVED).inputs["images"]
@@ -58,7 +58,7 @@ def test_data_may_be_flat_or_nested() -> None:
         assert images.tolist() == nested
 
 
-def test_the_answer_has_the_requested_outputs() -> None:
+def test_answer_contains_only_the_requested_outputs() -> None:
     request = body(id="42", outputs=[{"name": "label"}, {"name": "class"}])
     assert answer_to(request, [0.25, 0.75], [0.5, 0.5]) == {
         "model_name": "digits",
@@ -71,7 +71,7 @@ def test_the_answer_has_the_requested_outputs() -> None:
     }
 
 
-def test_all_outputs_are_returned_if_none_is_named() -> None:
+def test_all_outputs_are_returned_if_none_is_requested() -> None:
     document = answer_to(body(), [0.25, 0.75])
     assert "id" not in document
     names = [output["name"] for output in document["outputs"]]
@@ -79,7 +79,7 @@ def test_all_outputs_are_returned_if_none_is_named() -> None:
     assert document["outputs"][0]["data"] == [0.25, 0.75]
 
 
-def test_metadata_has_shapes_origin_and_metrics() -> None:
+def test_metadata_contains_shapes_digest_and_metrics() -> None:
     document = model_metadata(SERVED)
     assert document["inputs"] == [{"name": "images", "datatype": "FP32", "shape": [-1, 1, 2, 2]}]
     assert document["versions"] == ["abababababab"]
@@ -87,7 +87,7 @@ def test_metadata_has_shapes_origin_and_metrics() -> None:
     assert document["parameters"]["metrics"] == {"accuracy": 0.75}
 
 
-def test_a_client_may_set_a_timeout_in_microseconds() -> None:
+def test_request_timeout_is_in_microseconds() -> None:
     assert read_request(body(parameters={"timeout": 250_000}), SERVED).plan.timeout == 0.25
     assert read_request(body(parameters={"timeout": 0}), SERVED).plan.timeout is None
 
@@ -106,7 +106,7 @@ def test_a_client_may_set_a_timeout_in_microseconds() -> None:
     ],
 )
 def test_values_of_every_datatype_are_preserved(datatype: Any, data: list[Any]) -> None:
-    served = taking(TensorSpec("x", datatype, (-1, 1)))
+    served = model_with_inputs(TensorSpec("x", datatype, (-1, 1)))
     tensor = {"name": "x", "shape": [2, 1], "datatype": datatype, "data": [[data[0]], [data[1]]]}
     values = read_request(json.dumps({"inputs": [tensor]}).encode(), served).inputs["x"]
     expected = [value.encode() for value in data] if datatype == "BYTES" else data
@@ -125,15 +125,17 @@ def test_values_of_every_datatype_are_preserved(datatype: Any, data: list[Any]) 
         ("FP16", [1e5], "too large for FP16"),
     ],
 )
-def test_values_of_another_type_are_refused(datatype: Any, data: list[Any], message: str) -> None:
-    served = taking(TensorSpec("x", datatype, (-1,)))
+def test_values_that_do_not_match_the_datatype_are_refused(
+    datatype: Any, data: list[Any], message: str
+) -> None:
+    served = model_with_inputs(TensorSpec("x", datatype, (-1,)))
     tensor = {"name": "x", "shape": [1], "datatype": datatype, "data": data}
     with pytest.raises(InputError, match=message):
         read_request(json.dumps({"inputs": [tensor]}).encode(), served)
 
 
 def test_inputs_may_be_in_any_order_but_need_equal_sample_counts() -> None:
-    served = taking(TensorSpec("a", "INT64", (-1,)), TensorSpec("b", "FP32", (-1, -1)))
+    served = model_with_inputs(TensorSpec("a", "INT64", (-1,)), TensorSpec("b", "FP32", (-1, -1)))
     a = {"name": "a", "shape": [2], "datatype": "INT64", "data": [1, 2]}
     b = {"name": "b", "shape": [2, 3], "datatype": "FP32", "data": [0] * 6}
 
@@ -225,7 +227,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("malformed", "message"), MALFORMED)
-def test_a_malformed_request_names_its_field(malformed: bytes, message: str) -> None:
+def test_error_names_the_malformed_field(malformed: bytes, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read_request(malformed, SERVED)
     assert message in str(caught.value)
@@ -246,7 +248,7 @@ JSON = st.recursive(
 
 
 @given(field=st.sampled_from(list(TENSOR)), value=JSON)
-def test_any_value_of_a_field_is_valid_or_refused(field: str, value: Any) -> None:
+def test_any_value_of_a_tensor_field_is_accepted_or_refused(field: str, value: Any) -> None:
     try:
         request = read_request(body({field: value}), SERVED)
     except InputError:
@@ -256,7 +258,7 @@ def test_any_value_of_a_field_is_valid_or_refused(field: str, value: Any) -> Non
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_invalid_body_is_refused_with_input_error(malformed: bytes) -> None:
+def test_any_invalid_body_raises_input_error(malformed: bytes) -> None:
     with pytest.raises(InputError):
         read_request(malformed, SERVED)
 
@@ -275,7 +277,7 @@ def binary_request(size: int = 32, **more: object) -> tuple[bytes, str]:
     return head, str(len(head))
 
 
-def test_a_repeated_head_is_read_with_its_own_values() -> None:
+def test_requests_with_the_same_json_head_keep_their_own_values() -> None:
     head, length = binary_request(id="7", parameters={"timeout": 5000})
     first = read_request(head + VALUES.tobytes(), SERVED, length)
     second = read_request(head + VALUES[::-1].tobytes(), SERVED, length)
@@ -292,7 +294,7 @@ def test_a_repeated_head_is_read_with_its_own_values() -> None:
         (np.full(8, np.nan, "<f4").tobytes(), "NaN or too large"),
     ],
 )
-def test_invalid_values_are_refused_with_a_kept_plan_too(values: bytes, message: str) -> None:
+def test_invalid_values_are_refused_even_if_the_plan_is_cached(values: bytes, message: str) -> None:
     head, length = binary_request()
     for _ in range(2):
         with pytest.raises(InputError, match=message):
@@ -300,7 +302,7 @@ def test_invalid_values_are_refused_with_a_kept_plan_too(values: bytes, message:
         read_request(head + VALUES.tobytes(), SERVED, length)
 
 
-def test_another_model_parses_the_same_head_again() -> None:
+def test_same_json_head_is_parsed_again_for_another_model() -> None:
     head, length = binary_request()
     read_request(head + VALUES.tobytes(), SERVED, length)
     other = dataclasses.replace(SERVED, inputs=(TensorSpec("images", "FP32", (-1, 3, 2, 2)),))
@@ -309,7 +311,7 @@ def test_another_model_parses_the_same_head_again() -> None:
     read_request(head + VALUES.tobytes(), SERVED, length)
 
 
-def test_plans_are_limited_in_number_and_length() -> None:
+def test_plan_cache_limits_the_number_and_length_of_plans() -> None:
     served = dataclasses.replace(SERVED)
     plan = Plan("", None, (), served)
     keep_plan(b" " * (MAX_PLAN_BYTES + 1), plan)
@@ -319,7 +321,7 @@ def test_plans_are_limited_in_number_and_length() -> None:
     assert served.plans == {b"%d" % MAX_PLANS: plan}
 
 
-def test_answers_to_the_same_head_share_their_json() -> None:
+def test_answers_to_the_same_json_head_share_their_json() -> None:
     head, length = binary_request(outputs=[{"name": "class", "parameters": {"binary_data": True}}])
     for values in (np.array([3, 1]), np.array([0, 2])):
         read = read_request(head + VALUES.tobytes(), SERVED, length)
@@ -330,7 +332,7 @@ def test_answers_to_the_same_head_share_their_json() -> None:
     assert len(read.plan.heads) == 1
 
 
-def test_an_answer_of_another_model_has_its_own_version() -> None:
+def test_cached_json_of_an_answer_is_not_used_for_another_model() -> None:
     head, length = binary_request(outputs=[{"name": "class", "parameters": {"binary_data": True}}])
     read = read_request(head + VALUES.tobytes(), SERVED, length)
     other = dataclasses.replace(SERVED, name="other")
@@ -339,15 +341,15 @@ def test_an_answer_of_another_model_has_its_own_version() -> None:
         assert json.loads(body[:json_length])["model_name"] == served.name
 
 
-def test_nan_in_an_output_is_refused_as_json_and_sent_as_bytes() -> None:
+def test_nan_output_is_refused_as_json_but_sent_as_binary() -> None:
     with pytest.raises(InputError, match="output 'probabilities' has NaN"):
         answer_to(body(), [float("nan"), 0.5])
     request = read_request(body(parameters={"binary_data_output": True}), SERVED)
-    content, length = write_answer(request, answer([float("nan"), 0.5]))
+    content, length = write_answer(request, engine_answer([float("nan"), 0.5]))
     assert np.isnan(np.frombuffer(content, np.float32, 1, length))
 
 
-def test_outputs_are_bounded_before_they_are_computed() -> None:
+def test_output_size_is_checked_before_outputs_are_computed() -> None:
     request = read_request(body(), SERVED)
     size = check_output_size(request, 10_000, 10_000)
     assert size == 2 * (2 * 4 + 8 + 64)
@@ -359,8 +361,8 @@ def test_outputs_are_bounded_before_they_are_computed() -> None:
     assert check_output_size(binary, 10_000, 100) == size
 
 
-def of_any_width(binary: bool, *texts: bytes) -> tuple[InferRequest, Answer]:
-    """Return a request for outputs with and without a known size, and an answer."""
+def variable_width_case(binary: bool, *texts: bytes) -> tuple[InferRequest, Answer]:
+    """Return an answer with outputs of variable width, and the request for it."""
     outputs = (TensorSpec("ids", "INT64", (-1, -1)), TensorSpec("texts", "BYTES", (-1,)))
     served = dataclasses.replace(SERVED, outputs=outputs)
     request = read_request(body(parameters={"binary_data_output": binary}), served)
@@ -368,8 +370,8 @@ def of_any_width(binary: bool, *texts: bytes) -> tuple[InferRequest, Answer]:
     return request, Answer(values, served, 0.0, 0.0, 2)
 
 
-def test_outputs_of_any_size_are_bounded_before_they_are_written() -> None:
-    request, computed = of_any_width(False, b"a", b"b" * 299)
+def test_size_of_variable_width_outputs_is_checked_before_they_are_written() -> None:
+    request, computed = variable_width_case(False, b"a", b"b" * 299)
     size = 2 * 100 * 8 + 2 * 4 + 300
     assert check_output_size(request, 10_000, 10_000) < size
     assert check_answer_size(request, computed, 10_000, 10_000) == size
@@ -377,9 +379,9 @@ def test_outputs_of_any_size_are_bounded_before_they_are_written() -> None:
         check_answer_size(request, computed, size - 1, 10_000)
     with pytest.raises(InputError, match="request them with binary_data"):
         check_answer_size(request, computed, 10_000, size - 1)
-    assert check_answer_size(*of_any_width(True, b"a", b"b" * 299), 10_000, 100) == size
+    assert check_answer_size(*variable_width_case(True, b"a", b"b" * 299), 10_000, 100) == size
 
 
-def test_more_json_than_the_limit_is_refused_before_it_is_parsed() -> None:
+def test_json_above_the_limit_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(InputError, match="send the values as binary tensors"):
         read_request(b"[" * 2000, SERVED, None, 1000)

@@ -19,20 +19,20 @@ def container(gang: Gang) -> Manifest:
     return found
 
 
-def test_the_job_follows_the_objects_that_its_pods_need() -> None:
+def test_job_is_created_after_the_objects_that_its_pods_need() -> None:
     kinds = [manifest["kind"] for manifest in indexed.build(GANG)]
     assert kinds == ["PodGroup", "Service", "Job"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 33])
-def test_a_gang_is_as_large_as_the_job(size: int) -> None:
+def test_gang_and_job_have_the_same_size(size: int) -> None:
     built = build(replace(GANG, size=size))
     assert built["PodGroup"]["spec"]["minMember"] == size
     assert built["Job"]["spec"]["completions"] == size
     assert built["Job"]["spec"]["parallelism"] == size
 
 
-def test_the_pods_belong_to_the_gang_and_its_queue() -> None:
+def test_pods_belong_to_the_podgroup_and_its_queue() -> None:
     built = build(GANG)
     assert built["PodGroup"]["spec"]["queue"] == "research"
     assert built["PodGroup"]["spec"]["priorityClassName"] == "high"
@@ -44,7 +44,7 @@ def test_the_pods_belong_to_the_gang_and_its_queue() -> None:
     }
 
 
-def test_failures_are_counted_but_fatal_ones_end_the_job_and_evictions_do_not_count() -> None:
+def test_fatal_exit_codes_fail_the_job_and_evictions_are_not_counted() -> None:
     spec = build(GANG)["Job"]["spec"]
     assert spec["backoffLimit"] == 5 * 4
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
@@ -57,17 +57,17 @@ def test_failures_are_counted_but_fatal_ones_end_the_job_and_evictions_do_not_co
     }
 
 
-def test_deadline_is_that_of_the_whole_job() -> None:
+def test_deadline_applies_to_the_whole_job() -> None:
     spec = build(GANG)["Job"]["spec"]
     assert spec["activeDeadlineSeconds"] == 7200
 
 
-def test_no_finished_run_is_removed_after_a_time() -> None:
-    # After a refresh the next update would create it and train again.
+def test_finished_runs_are_not_removed_after_a_ttl() -> None:
+    # Otherwise, the next update after a refresh would create the run again.
     assert "ttlSecondsAfterFinished" not in build(GANG)["Job"]["spec"]
 
 
-def test_the_pods_resolve_rank_0_before_it_is_ready() -> None:
+def test_pods_can_resolve_rank_0_before_it_is_ready() -> None:
     service = build(GANG)["Service"]
     spec = build(GANG)["Job"]["spec"]["template"]["spec"]
     assert service["spec"]["clusterIP"] == "None"
@@ -88,12 +88,12 @@ def test_a_single_node_needs_no_service() -> None:
     assert "subdomain" not in build(alone)["Job"]["spec"]["template"]["spec"]
 
 
-def test_pulumi_awaits_none_of_the_objects() -> None:
+def test_pulumi_does_not_wait_for_the_objects() -> None:
     for manifest in indexed.build(GANG):
         assert manifest["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
 
 
-def test_a_job_may_succeed_with_its_first_pod() -> None:
+def test_job_can_succeed_with_its_first_pod() -> None:
     spec = build(replace(GANG, success="first"))["Job"]["spec"]
     assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
     assert "successPolicy" not in build(GANG)["Job"]["spec"]
@@ -104,10 +104,10 @@ def test_a_job_without_fatal_exit_codes_retries_every_failure() -> None:
     assert rule["action"] == "Ignore"
 
 
-def test_a_suspended_job_is_suspended_by_its_specification() -> None:
+def test_suspended_run_sets_suspend_in_the_job() -> None:
     assert build(replace(GANG, suspend=True))["Job"]["spec"]["suspend"] is True
 
 
-def test_the_network_topology_is_that_of_the_group() -> None:
+def test_network_topology_is_set_on_the_podgroup() -> None:
     built = build(replace(GANG, network_topology={"mode": "soft"}))
     assert built["PodGroup"]["spec"]["networkTopology"] == {"mode": "soft"}

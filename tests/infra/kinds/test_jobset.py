@@ -19,7 +19,7 @@ def inner(**changes: Any) -> Manifest:
     return found
 
 
-def test_the_gang_is_one_indexed_job_in_a_pod_group_of_the_queue() -> None:
+def test_gang_is_one_indexed_job_with_a_podgroup_in_the_queue() -> None:
     group, found = objects(job("jobset", nodes=4))
     assert (group["kind"], found["apiVersion"]) == ("PodGroup", "jobset.x-k8s.io/v1alpha2")
     assert (group["spec"]["minMember"], group["spec"]["queue"]) == (4, "research")
@@ -30,7 +30,7 @@ def test_the_gang_is_one_indexed_job_in_a_pod_group_of_the_queue() -> None:
     assert found["metadata"]["labels"]["volcano.sh/queue-name"] == "research"
 
 
-def test_the_pods_meet_at_the_host_name_of_pod_0_before_they_are_ready() -> None:
+def test_pods_rendezvous_at_the_hostname_of_pod_0_before_they_are_ready() -> None:
     (container,) = inner()["template"]["spec"]["containers"]
     env = {variable["name"]: variable for variable in container["env"]}
     assert env["MASTER_ADDR"]["value"] == "job-0123abcd-worker-0-0.job-0123abcd"
@@ -54,7 +54,7 @@ def test_a_failed_pod_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> 
     }
 
 
-def test_the_run_is_suspended_by_the_job_set() -> None:
+def test_suspended_run_sets_suspend_in_the_job_set() -> None:
     assert job_set(state="suspended")["suspend"] is True
     assert "suspend" not in job_set()
 
@@ -62,20 +62,20 @@ def test_the_run_is_suspended_by_the_job_set() -> None:
 @pytest.mark.parametrize(
     ("success", "policy"), [("first", {"rules": [{"succeededIndexes": "0"}]}), ("all", None)]
 )
-def test_the_run_succeeds_with_the_first_pod_or_with_all(
+def test_success_policy_requires_the_first_pod_or_all_pods(
     success: str, policy: dict[str, Any] | None
 ) -> None:
     assert inner(success=success).get("successPolicy") == policy
 
 
-def test_a_deadline_of_the_run_is_refused_since_job_set_has_none() -> None:
+def test_run_deadline_is_rejected_because_job_sets_have_none() -> None:
     (sentence,) = problems_of(job("jobset", deadline_seconds=60))
     assert "deadline_seconds to 60, which kind 'jobset' does not support" in sentence
     assert "set attempt_deadline_seconds" in sentence
 
 
 @pytest.mark.parametrize(("length", "nodes", "fine"), [(36, 10, True), (38, 10, False)])
-def test_pod_names_are_as_long_as_job_set_admits(length: int, nodes: int, fine: bool) -> None:
+def test_job_set_limits_the_length_of_pod_names(length: int, nodes: int, fine: bool) -> None:
     values = configuration(job("jobset"))
     values["training"]["jobs"] = {"j" * length: job("jobset", nodes=nodes)}
     assert (problems(values) == []) is fine

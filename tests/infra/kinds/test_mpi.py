@@ -29,7 +29,7 @@ def test_the_launcher_belongs_to_the_gang() -> None:
     assert described["minAvailable"] == 5
 
 
-def test_the_plugins_generate_keys_and_list_the_hosts_for_the_launcher() -> None:
+def test_plugins_generate_ssh_keys_and_the_launchers_host_list() -> None:
     assert spec()["plugins"] == {
         "mpi": ["--master=launcher", "--worker=worker", "--port=2222"],
         "ssh": ["--ssh-key-file-path=/ssh"],
@@ -38,7 +38,7 @@ def test_the_plugins_generate_keys_and_list_the_hosts_for_the_launcher() -> None
     }
 
 
-def test_the_job_completes_with_the_launcher_because_sshd_never_exits() -> None:
+def test_job_completes_with_the_launcher_since_sshd_never_exits() -> None:
     policies = {task["name"]: task.get("policies") for task in spec()["tasks"]}
     assert policies == {
         "launcher": [{"event": "TaskCompleted", "action": "CompleteJob"}],
@@ -68,7 +68,7 @@ def test_only_workers_are_scraped() -> None:
 
 
 def run_launcher(command: list[str], hosts: str) -> list[str]:
-    """What the launcher starts, with `mpirun` and `ssh` replaced; the container has both."""
+    """Return the launcher's mpirun arguments, with stubs for `mpirun` and `ssh`."""
     script = (
         command[2].replace("exec mpirun", "exec printf '%s\\n'").replace("until ssh", "until true")
     )
@@ -88,7 +88,7 @@ def test_the_launcher_starts_a_process_for_each_gpu_of_each_host() -> None:
     assert started[-4:] == ["--model=digits-net", "--dataset=digits", *started[-2:]]
 
 
-def test_the_launcher_sends_the_variables_that_an_ssh_session_lacks() -> None:
+def test_launcher_passes_variables_that_ssh_sessions_lack() -> None:
     found = containers(
         env={"LOUD": "1"}, env_from={"TOKEN": {"secret": "hub", "key": "token"}}, omp_threads=3
     )
@@ -98,7 +98,7 @@ def test_the_launcher_sends_the_variables_that_an_ssh_session_lacks() -> None:
     assert {"LOUD", "TOKEN", "OMP_NUM_THREADS", "SLOTS"} <= sent
 
 
-def test_a_process_has_the_name_of_its_own_node() -> None:
+def test_each_process_gets_the_name_of_its_node() -> None:
     found = containers()
     started = run_launcher(found["launcher"]["command"], "a.run")
     assert "NODE_NAME" not in started
@@ -119,21 +119,21 @@ def test_a_process_has_the_name_of_its_own_node() -> None:
         },
     ],
 )
-def test_the_launcher_has_a_value_for_every_variable_that_it_sends(
+def test_every_variable_that_the_launcher_passes_has_a_value(
     network: dict[str, Any],
 ) -> None:
     launcher = containers(**network)["launcher"]
     started = run_launcher(launcher["command"], "a.run")
     sent = {started[i + 1] for i, part in enumerate(started) if part == "-x"}
     env = {variable["name"]: variable.get("value") for variable in launcher["env"]}
-    # One of them comes from the image, the other from the launcher's script.
+    # PATH comes from the image, MASTER_ADDR from the launcher's script.
     assert sent - env.keys() == {"PATH", "MASTER_ADDR"}
     if rdma := network.get("rdma"):
         assert env["NCCL_SOCKET_IFNAME"] == rdma["interface"]
         assert env.get("NCCL_IB_HCA") == rdma.get("hca")
 
 
-def test_a_process_has_torchruns_rank_variables() -> None:
+def test_processes_get_torchruns_rank_variables() -> None:
     started = run_launcher(containers()["launcher"]["command"], "a.run,b.run")
     inside = started[started.index("sh") :]
     program = [*inside[: inside.index("python3")], "env"]
@@ -157,13 +157,13 @@ def test_a_process_has_torchruns_rank_variables() -> None:
     assert found["GROUP_RANK"] == "1"
 
 
-def test_a_custom_command_replaces_the_program() -> None:
+def test_custom_command_replaces_the_training_program() -> None:
     command = containers(command=["./solve", "a b"], hyperparameters=None)["launcher"]["command"]
     assert command[-2:] == ["./solve", "a b"]
     assert shlex.split(command[2])
 
 
-def test_the_launcher_does_not_count_when_workers_are_spread() -> None:
+def test_launcher_is_not_counted_when_workers_are_spread() -> None:
     templates = {task["name"]: task["template"] for task in spec()["tasks"]}
     (spread,) = templates["worker"]["spec"]["topologySpreadConstraints"]
     counted = spread["labelSelector"]["matchLabels"].items()
@@ -172,7 +172,7 @@ def test_the_launcher_does_not_count_when_workers_are_spread() -> None:
     assert "topologySpreadConstraints" not in templates["launcher"]["spec"]
 
 
-def test_the_launcher_requests_no_disk_of_the_workers() -> None:
-    made = containers(ephemeral_storage="20Gi")
-    assert made["worker"]["resources"]["limits"]["ephemeral-storage"] == "20Gi"
-    assert "ephemeral-storage" not in made["launcher"]["resources"]["limits"]
+def test_launcher_does_not_request_the_workers_ephemeral_storage() -> None:
+    found = containers(ephemeral_storage="20Gi")
+    assert found["worker"]["resources"]["limits"]["ephemeral-storage"] == "20Gi"
+    assert "ephemeral-storage" not in found["launcher"]["resources"]["limits"]

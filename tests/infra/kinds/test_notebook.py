@@ -8,7 +8,7 @@ from infra.settings import validate
 from infra.settings.training.job import TrainingJobSettings
 from infra.training_run import TrainingJobArgs, run_name
 from tests.infra.examples import TRAINING_IMAGE, problems
-from tests.infra.jobs import configuration, job, kind_of, objects, problems_of, refused
+from tests.infra.jobs import configuration, job, kind_of, mandatory_violations, objects, problems_of
 
 NOTEBOOK: dict[str, Any] = job("notebook")["notebook"]
 
@@ -29,18 +29,18 @@ def with_notebook(**changes: Any) -> dict[str, Any]:
     return job("notebook", notebook={**NOTEBOOK, **changes})
 
 
-def test_jupyterlab_is_a_gang_of_one_in_the_queue_with_gpus_and_shared_memory() -> None:
+def test_notebook_is_a_queued_gang_of_one_pod_with_gpus_and_shared_memory() -> None:
     described = spec(gpus_per_node=1, shm="2Gi")
     assert (described["queue"], described["minAvailable"]) == ("research", 1)
-    made = pod(gpus_per_node=1, shm="2Gi")
-    (container,) = made["containers"]
+    built = pod(gpus_per_node=1, shm="2Gi")
+    (container,) = built["containers"]
     assert container["command"][:3] == ["python3", "-m", "notebooks"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert made["volumes"][0]["emptyDir"]["sizeLimit"] == "2Gi"
-    assert made["priorityClassName"] == "notebooks"
+    assert built["volumes"][0]["emptyDir"]["sizeLimit"] == "2Gi"
+    assert built["priorityClassName"] == "notebooks"
 
 
-def test_a_notebook_that_ends_is_suspended_and_an_evicted_one_starts_again() -> None:
+def test_finished_notebook_is_suspended_and_an_evicted_one_restarted() -> None:
     actions = {event: p["action"] for p in spec()["policies"] for event in p["events"]}
     assert actions == {
         "PodEvicted": "RestartJob",
@@ -49,21 +49,21 @@ def test_a_notebook_that_ends_is_suspended_and_an_evicted_one_starts_again() -> 
     }
 
 
-def test_the_home_directory_is_on_the_claim_and_named_after_the_key() -> None:
-    made = pod()
-    (container,) = made["containers"]
+def test_home_directory_is_on_the_claim_and_named_after_the_job() -> None:
+    built = pod()
+    (container,) = built["containers"]
     env = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert env["HOME"] == "/home/job"
     assert "--home=/home/job" in container["command"]
     (home,) = (each for each in container["volumeMounts"] if each["mountPath"] == "/home")
-    (claim,) = (volume for volume in made["volumes"] if volume["name"] == home["name"])
+    (claim,) = (volume for volume in built["volumes"] if volume["name"] == home["name"])
     assert claim["persistentVolumeClaim"] == {"claimName": "checkpoints"}
 
 
-def test_the_token_is_only_in_a_file_of_the_secret() -> None:
-    made = pod()
-    (container,) = made["containers"]
-    (volume,) = (volume for volume in made["volumes"] if volume["name"] == "notebook-token")
+def test_token_is_only_in_a_mounted_secret() -> None:
+    built = pod()
+    (container,) = built["containers"]
+    (volume,) = (volume for volume in built["volumes"] if volume["name"] == "notebook-token")
     assert volume["secret"] == {"secretName": "anna", "defaultMode": 0o440}
     (mount,) = (m for m in container["volumeMounts"] if m["name"] == "notebook-token")
     assert mount["readOnly"]
@@ -71,9 +71,9 @@ def test_the_token_is_only_in_a_file_of_the_secret() -> None:
     assert not any("valueFrom" in v and "secretKeyRef" in v["valueFrom"] for v in container["env"])
 
 
-def test_a_route_leads_to_the_pod_and_keeps_the_prefix() -> None:
-    service, policy, route, made = objects(job("notebook"))
-    labels = made["spec"]["tasks"][0]["template"]["metadata"]["labels"]
+def test_route_points_to_the_pod_and_keeps_the_path_prefix() -> None:
+    service, policy, route, built = objects(job("notebook"))
+    labels = built["spec"]["tasks"][0]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
     assert policy["spec"]["podSelector"]["matchLabels"] == service["spec"]["selector"]
     (rule,) = route["spec"]["rules"]
@@ -89,16 +89,16 @@ def test_a_route_leads_to_the_pod_and_keeps_the_prefix() -> None:
     assert "gateways" in str(source["from"])
 
 
-def test_without_a_route_nothing_leads_to_the_notebook() -> None:
-    assert [made["kind"] for made in objects(with_notebook(route=None))] == ["Job"]
+def test_notebook_without_a_route_has_no_service() -> None:
+    assert [each["kind"] for each in objects(with_notebook(route=None))] == ["Job"]
 
 
-def test_every_mandatory_rule_accepts_a_notebook_of_one_and_of_several_gpus() -> None:
-    assert refused(job("notebook", gpus_per_node=1)) == []
-    assert refused(job("notebook", gpus_per_node=4)) == []
+def test_notebooks_with_one_or_several_gpus_violate_no_mandatory_rule() -> None:
+    assert mandatory_violations(job("notebook", gpus_per_node=1)) == []
+    assert mandatory_violations(job("notebook", gpus_per_node=4)) == []
 
 
-def test_a_notebook_has_the_role_interactive() -> None:
+def test_notebook_pods_have_the_interactive_workload_label() -> None:
     (task,) = spec()["tasks"]
     assert task["template"]["metadata"]["labels"]["gpu-platform.dev/workload"] == "interactive"
 
@@ -128,30 +128,30 @@ def test_a_notebook_has_the_role_interactive() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_notebook_that_cannot_work_is_refused(changes: dict[str, Any], text: str) -> None:
+def test_invalid_notebook_settings_are_rejected(changes: dict[str, Any], text: str) -> None:
     assert any(text in problem for problem in problems_of(job("notebook", **changes)))
 
 
-def test_other_kinds_have_no_notebook() -> None:
+def test_notebook_settings_are_rejected_for_other_kinds() -> None:
     (problem,) = problems_of(job("volcano", notebook=NOTEBOOK))
     assert "which kind 'volcano' does not support: set kind notebook" in problem
 
 
-def test_no_service_serves_a_notebook() -> None:
+def test_notebook_cannot_be_served() -> None:
     values = configuration(job("notebook"))
     values["inference"] = {"services": {"digits": {"job": "job", "cpu": 1, "memory": "2Gi"}}}
     (problem,) = problems(values)
     assert "services.digits.job is 'job'" in problem
 
 
-def test_a_notebook_without_an_image_is_a_notice() -> None:
+def test_notebook_without_an_image_adds_a_notice() -> None:
     from infra.settings.notices import notices
 
     values = configuration(job("notebook"))
     assert any("needs JupyterLab in the image" in text for text in notices(validate(values)))
 
 
-def test_a_changed_notebook_replaces_the_earlier_one() -> None:
+def test_changed_notebook_replaces_the_previous_one() -> None:
     first = TrainingJobSettings.model_validate(job("notebook"))
     second = TrainingJobSettings.model_validate(job("notebook", memory="32Gi"))
     assert not first.outlives_change

@@ -14,11 +14,11 @@ def test_every_pod_runs_the_unchanged_command() -> None:
     assert container["command"] == ["./train", "--fast"]
 
 
-def test_the_pods_know_their_index_and_their_peers() -> None:
+def test_plugins_provide_pod_index_and_peer_names() -> None:
     assert sorted(spec()["plugins"]) == ["env", "svc"]
 
 
-def test_a_command_has_variables_for_its_size_and_directory() -> None:
+def test_command_gets_variables_for_gang_size_and_run_directory() -> None:
     (container,) = spec(nodes=4, min_nodes=2)["tasks"][0]["template"]["spec"]["containers"]
     env = {variable["name"]: variable["value"] for variable in container["env"]}
     assert (env["NNODES"], env["NPROC_PER_NODE"]) == ("2:4", "4")

@@ -23,12 +23,12 @@ def test_master_and_workers_add_up_to_the_gang() -> None:
     assert list(spec(nodes=1)["pytorchReplicaSpecs"]) == ["Master"]
 
 
-def test_the_run_policy_has_the_settings_of_the_whole_job() -> None:
+def test_run_policy_contains_the_job_wide_settings() -> None:
     described = spec(nodes=4, retries=5, deadline_seconds=60)
     assert described["nprocPerNode"] == "4"
     assert described["runPolicy"] == {
         "cleanPodPolicy": "Running",
-        # five failures of four pods each, and one more is too many
+        # five failures with four pods each; one more exceeds the limit
         "backoffLimit": 21,
         "activeDeadlineSeconds": 60,
         "schedulingPolicy": {
@@ -39,7 +39,7 @@ def test_the_run_policy_has_the_settings_of_the_whole_job() -> None:
     }
 
 
-def test_the_pods_join_a_pod_group_of_the_gangs_size() -> None:
+def test_pods_join_a_podgroup_with_the_size_of_the_gang() -> None:
     group, found = objects(job("pytorch", nodes=4))
     template = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     assert (group["kind"], group["spec"]["minMember"]) == ("PodGroup", 4)
@@ -54,7 +54,7 @@ def test_the_container_has_the_name_that_the_operator_expects() -> None:
     assert container()["name"] == "pytorch"
 
 
-def test_the_pods_meet_at_the_operators_address() -> None:
+def test_pods_rendezvous_at_the_address_from_the_operator() -> None:
     command = container()["command"]
     assert command[:5] == [
         "python3",
@@ -67,16 +67,16 @@ def test_the_pods_meet_at_the_operators_address() -> None:
     assert "--master-addr=$(MASTER_ADDR)" in command
 
 
-def test_a_suspended_job_is_suspended_by_its_run_policy() -> None:
+def test_suspended_run_sets_suspend_in_the_run_policy() -> None:
     assert spec(state="suspended")["runPolicy"]["suspend"] is True
     assert "suspend" not in spec()["runPolicy"]
 
 
-def test_an_elastic_job_has_only_workers_that_meet_at_worker_0() -> None:
+def test_elastic_job_has_only_workers_that_rendezvous_at_worker_0() -> None:
     described = spec(nodes=4, min_nodes=2, retries=7)
     (worker,) = described["pytorchReplicaSpecs"].values()
-    (computing,) = worker["template"]["spec"]["containers"]
-    env = {variable["name"]: variable.get("value") for variable in computing["env"]}
+    (container_spec,) = worker["template"]["spec"]["containers"]
+    env = {variable["name"]: variable.get("value") for variable in container_spec["env"]}
     assert described["elasticPolicy"] == {
         "minReplicas": 2,
         "maxReplicas": 4,
@@ -88,5 +88,5 @@ def test_an_elastic_job_has_only_workers_that_meet_at_worker_0() -> None:
     assert described["runPolicy"]["schedulingPolicy"]["minAvailable"] == 2
     assert worker["replicas"] == 4
     assert env["MASTER_ADDR"] == "job-0123abcd-worker-0"
-    assert "--nnodes=2:4" in computing["command"]
-    assert "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)" in computing["command"]
+    assert "--nnodes=2:4" in container_spec["command"]
+    assert "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)" in container_spec["command"]

@@ -15,11 +15,11 @@ def pods(**changes: object) -> dict[str, Manifest]:
     return {"head": cluster["headGroupSpec"]["template"], "workers": workers["template"]}
 
 
-def test_the_entry_point_is_the_command_quoted_for_a_shell() -> None:
+def test_entrypoint_is_the_command_quoted_for_a_shell() -> None:
     assert spec(command=["python3", "tune.py", "a b"])["entrypoint"] == "python3 tune.py 'a b'"
 
 
-def test_variable_references_become_those_of_the_shell() -> None:
+def test_variable_references_are_translated_for_the_shell() -> None:
     command = ["sh", "-c", 'printf "%s|" "$@"', "-", "--out=$(RUN_DIR)/a b", "$(RUN_DIR)", "$(x y)"]
     done = subprocess.run(
         ["sh", "-c", spec(command=command)["entrypoint"]],
@@ -53,25 +53,25 @@ def test_only_workers_have_gpus_and_ray_counts_none_on_the_head() -> None:
     assert head["rayStartParams"]["num-gpus"] == "0"
 
 
-def test_the_head_has_the_ports_of_ray() -> None:
+def test_head_declares_rays_ports() -> None:
     listed = pods()["head"]["spec"]["containers"][0]["ports"]
     ports = {port["name"]: port["containerPort"] for port in listed}
     assert ports == {"gcs": 6379, "dashboard": 8265, "client": 10001}
 
 
-def test_an_image_needs_no_program_for_the_probes() -> None:
+def test_probes_use_http_and_need_no_program_in_the_image() -> None:
     for template in pods().values():
         container = template["spec"]["containers"][0]
         for probe in (container["readinessProbe"], container["livenessProbe"]):
             assert probe["httpGet"] == {"port": 52365, "path": "/api/local_raylet_healthz"}
 
 
-def test_ray_writes_the_commands_of_its_pods() -> None:
+def test_pod_commands_are_left_to_the_ray_operator() -> None:
     for template in pods().values():
         assert "command" not in template["spec"]["containers"][0]
 
 
-def test_a_finished_job_releases_its_gpus_and_a_failed_one_is_retried() -> None:
+def test_finished_job_releases_its_gpus_and_failed_job_is_retried() -> None:
     described = spec(retries=2, deadline_seconds=60, state="suspended")
     assert described["shutdownAfterJobFinishes"] is True
     assert described["submissionMode"] == "HTTPMode"
@@ -88,20 +88,20 @@ def test_only_the_operator_and_the_workers_may_connect_to_the_head() -> None:
     rule, within = policy["ingress"]
     assert rule["ports"] == [{"port": 8265, "protocol": "TCP"}]
     (expression,) = rule["from"][0]["podSelector"]["matchExpressions"]
-    # Pods of its chart, and pods of its manifests.
+    # Label values used by the operator's chart and by its plain manifests.
     assert expression["values"] == ["kuberay-operator", "kuberay"]
-    # Without the namespace's own policies, nothing else admits the workers.
+    # No other policy admits the workers if the namespace is not isolated.
     (peer,) = within["from"]
     for each in pods().values():
         assert peer["podSelector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
     assert "ports" not in within
 
 
-def test_the_head_does_not_count_when_workers_are_placed() -> None:
-    made = pods(pack={"label": "topology.kubernetes.io/zone", "required": True})
-    affinity = made["workers"]["spec"]["affinity"]["podAffinity"]
+def test_head_is_not_counted_when_workers_are_placed() -> None:
+    templates = pods(pack={"label": "topology.kubernetes.io/zone", "required": True})
+    affinity = templates["workers"]["spec"]["affinity"]["podAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
     counted = term["labelSelector"]["matchLabels"].items()
-    assert counted <= made["workers"]["metadata"]["labels"].items()
-    assert not counted <= made["head"]["metadata"]["labels"].items()
-    assert "affinity" not in made["head"]["spec"]
+    assert counted <= templates["workers"]["metadata"]["labels"].items()
+    assert not counted <= templates["head"]["metadata"]["labels"].items()
+    assert "affinity" not in templates["head"]["spec"]

@@ -1,4 +1,4 @@
-"""The registries of kinds state where the builders write pods, queue and gang."""
+"""The registries of kinds match the pods, queues and gangs that the builders create."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def _resource(manifest: Manifest) -> Resource:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_run_is_named_after_an_object_of_the_kinds_resource(kind: JobKind) -> None:
+def test_last_object_of_a_run_is_the_resource_of_its_kind(kind: JobKind) -> None:
     last = objects(job(kind))[-1]
     resource = KINDS[kind].resource
     assert (last["apiVersion"], last["kind"]) == (resource.api_version, resource.kind)
@@ -36,7 +36,7 @@ def test_the_registry_finds_the_pods_and_the_queue_of_every_kind(kind: JobKind) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_registry_names_the_containers_that_run_the_training_image(kind: JobKind) -> None:
+def test_registry_lists_the_containers_that_run_the_training_image(kind: JobKind) -> None:
     pods = [pod for view in views(kind) for workload in view.workloads for pod in workload.pods]
     images = {
         container.node["image"].text

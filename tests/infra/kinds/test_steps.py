@@ -7,7 +7,7 @@ from kube.names import ROLE_LABEL
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from tests.infra.examples import TRAINING_IMAGE
-from tests.infra.jobs import job, objects, problems_of, refused
+from tests.infra.jobs import job, mandatory_violations, objects, problems_of
 
 STEPS: dict[str, Any] = {
     "prepare": {"command": ["./prepare"], "writes_datasets": True},
@@ -31,7 +31,7 @@ def container(name: str) -> Manifest:
     return dict(found)
 
 
-def test_each_step_waits_for_the_preceding_ones() -> None:
+def test_each_step_waits_for_its_predecessors() -> None:
     flow = built()["job-0123abcd"]
     assert flow["kind"] == "JobFlow"
     assert flow["spec"]["flows"] == [
@@ -42,25 +42,25 @@ def test_each_step_waits_for_the_preceding_ones() -> None:
     ]
 
 
-def test_the_templates_precede_the_flow_that_names_them() -> None:
+def test_templates_are_created_before_the_flow_that_uses_them() -> None:
     *templates, flow = built().values()
     names = {template["metadata"]["name"] for template in templates}
     assert {template["kind"] for template in templates} == {"JobTemplate"}
     assert names == {step["name"] for step in flow["spec"]["flows"]}
 
 
-def test_the_training_is_the_same_job_as_without_steps() -> None:
-    placed = {"nodes": 1}
-    (alone,) = objects(job("volcano", **placed))
-    train, *_ = objects(job("volcano", **placed, steps=STEPS, after=["prepare"]))
+def test_training_job_is_the_same_with_and_without_steps() -> None:
+    single_node = {"nodes": 1}
+    (alone,) = objects(job("volcano", **single_node))
+    train, *_ = objects(job("volcano", **single_node, steps=STEPS, after=["prepare"]))
     role = train["spec"]["tasks"][0]["template"]["metadata"]["labels"].pop(ROLE_LABEL)
     assert role == "worker"
     assert train["spec"] == alone["spec"]
 
 
 @pytest.mark.parametrize("kind", ["volcano", "mpi"])
-def test_only_pods_of_the_gang_count_when_it_is_placed(kind: str) -> None:
-    """A launcher or a step must not determine the zone of the gang."""
+def test_only_pods_of_the_gang_count_for_its_placement(kind: str) -> None:
+    """Launchers and steps must not determine the gang's zone."""
     pack = {"label": "topology.kubernetes.io/zone", "required": True}
     gang, *others = (
         task["template"]
@@ -78,7 +78,7 @@ def test_only_pods_of_the_gang_count_when_it_is_placed(kind: str) -> None:
         assert not any(counted <= other["metadata"]["labels"].items() for other in others)
 
 
-def test_a_step_is_one_pod_with_a_command_in_the_jobs_image() -> None:
+def test_step_runs_its_command_in_one_pod() -> None:
     found = container("0123abcd-evaluate")
     env = {variable["name"]: variable["value"] for variable in found["env"]}
     assert built()["0123abcd-evaluate"]["spec"]["minAvailable"] == 1
@@ -87,15 +87,15 @@ def test_a_step_is_one_pod_with_a_command_in_the_jobs_image() -> None:
     assert (env["SPLIT"], env["RUN_DIR"]) == ("test", "/checkpoints/job-0123abcd")
 
 
-def test_the_network_topology_is_that_of_the_training_alone() -> None:
+def test_network_topology_applies_only_to_the_training() -> None:
     topology = {"mode": "hard", "highest_tier": 2}
     described = job("volcano", steps=STEPS, after=["prepare"], network_topology=topology)
-    specs = {made["metadata"]["name"]: made["spec"] for made in objects(described)}
+    specs = {each["metadata"]["name"]: each["spec"] for each in objects(described)}
     assert "networkTopology" in specs["0123abcd-train"]
     assert "networkTopology" not in specs["0123abcd-evaluate"]
 
 
-def test_only_a_step_with_writes_datasets_may_write_datasets() -> None:
+def test_step_can_write_datasets_only_with_writes_datasets() -> None:
     def reads_only(name: str) -> bool:
         mounts = {mount["name"]: mount for mount in container(name)["volumeMounts"]}
         return "readOnly" in mounts["datasets"]
@@ -104,21 +104,21 @@ def test_only_a_step_with_writes_datasets_may_write_datasets() -> None:
     assert reads_only("0123abcd-evaluate")
 
 
-def test_the_pods_of_a_step_have_the_labels_of_the_job() -> None:
-    """They need, for example, the label for Azure's workload identity."""
+def test_step_pods_have_the_labels_of_the_job() -> None:
+    """Azure's workload identity, for example, is enabled by a pod label."""
     identity = {"azure.workload.identity/use": "true"}
     for template in objects(job("volcano", labels=identity, steps=STEPS, after=["prepare"]))[:-1]:
-        for made in (template, template["spec"]["tasks"][0]["template"]):
-            labels = made["metadata"]["labels"]
+        for labeled in (template, template["spec"]["tasks"][0]["template"]):
+            labels = labeled["metadata"]["labels"]
             assert labels.items() >= identity.items()
             assert labels["gpu-platform.dev/run"] == "job-0123abcd"
 
 
-def test_the_pack_sees_the_pods_of_every_step() -> None:
+def test_policy_pack_finds_the_pods_of_every_step() -> None:
     for manifest in built().values():
         resource = Resource(f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}", manifest)
         assert bool(find_pods(resource)) == (manifest["kind"] == "JobTemplate")
-    assert refused(job("mpi", steps=STEPS, after=["prepare"])) == []
+    assert mandatory_violations(job("mpi", steps=STEPS, after=["prepare"])) == []
 
 
 CONDITIONAL: dict[str, Any] = {
@@ -131,8 +131,8 @@ CONDITIONAL: dict[str, Any] = {
 
 def conditional(name: str) -> Manifest:
     described = job("volcano", steps=CONDITIONAL, after=["prepare"], retries=2)
-    made = {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
-    found: Manifest = made[f"0123abcd-{name}"]["spec"]
+    built_objects = {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+    found: Manifest = built_objects[f"0123abcd-{name}"]["spec"]
     return found
 
 
@@ -153,18 +153,18 @@ def test_a_step_with_a_condition_evaluates_it_before_its_command() -> None:
 
 
 @pytest.mark.parametrize("name", ["export", "report"])
-def test_steps_after_a_condition_are_skipped_with_it(name: str) -> None:
+def test_steps_after_a_conditional_step_are_skipped_with_it(name: str) -> None:
     assert command(name)[2:] == [
         *("workload.step", "--run=/checkpoints/job-0123abcd", f"--name={name}"),
         *("--after=evaluate", "--", f"./{name}"),
     ]
 
 
-def test_a_step_before_a_condition_is_unchanged() -> None:
+def test_step_before_a_conditional_step_is_unchanged() -> None:
     assert command("prepare") == ["./prepare"]
 
 
-def test_a_step_may_have_its_own_number_of_retries() -> None:
+def test_steps_can_override_the_number_of_retries() -> None:
     found = {name: conditional(name)["maxRetry"] for name in ("train", "evaluate", "export")}
     assert found == {"train": 2, "evaluate": 2, "export": 7}
 
@@ -179,7 +179,7 @@ def test_a_step_may_have_its_own_number_of_retries() -> None:
         ({"retries": 0}, "retries"),
     ],
 )
-def test_a_condition_that_cannot_be_evaluated_is_refused(step: dict[str, Any], text: str) -> None:
+def test_invalid_condition_of_a_step_is_rejected(step: dict[str, Any], text: str) -> None:
     (problem,) = problems_of(job("volcano", steps={"x": {"command": ["./x"], **step}}))
     assert text in problem
 
@@ -199,11 +199,11 @@ FANNED: dict[str, Any] = {
 
 def fanned() -> dict[str, Manifest]:
     described = job("volcano", steps=FANNED, after=["prepare"])
-    assert refused(described) == []
+    assert mandatory_violations(described) == []
     return {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
 
 
-def test_a_step_for_each_value_runs_at_the_same_time_and_is_awaited() -> None:
+def test_for_each_steps_run_in_parallel_and_successors_wait_for_all() -> None:
     flows = {flow["name"]: flow for flow in fanned()["job-0123abcd"]["spec"]["flows"]}
     targets = {
         name.removeprefix("0123abcd-"): [
@@ -222,11 +222,11 @@ def test_a_step_for_each_value_runs_at_the_same_time_and_is_awaited() -> None:
     }
 
 
-def test_each_value_is_a_variable_of_its_step() -> None:
-    made = fanned()
+def test_each_for_each_step_gets_its_value_as_a_variable() -> None:
+    built_objects = fanned()
     values = []
     for index in range(3):
-        spec = made[f"0123abcd-evaluate-{index}"]["spec"]["tasks"][0]["template"]["spec"]
+        spec = built_objects[f"0123abcd-evaluate-{index}"]["spec"]["tasks"][0]["template"]["spec"]
         (main,) = spec["containers"]
         values += [each["value"] for each in main["env"] if each["name"] == "ITEM"]
         assert f"--name=evaluate-{index}" in main["command"]
@@ -248,7 +248,7 @@ def test_each_value_is_a_variable_of_its_step() -> None:
     ],
     ids=["name", "variable"],
 )
-def test_an_ambiguous_fan_out_is_refused(steps: dict[str, Any], text: str) -> None:
+def test_conflicting_for_each_names_are_rejected(steps: dict[str, Any], text: str) -> None:
     (problem,) = problems_of(job("volcano", steps=steps))
     assert text in problem
 
@@ -279,23 +279,25 @@ PIPELINE: dict[str, Any] = {
 
 def pipeline(**changes: Any) -> dict[str, Manifest]:
     described = job("volcano", steps=PIPELINE, **changes)
-    assert refused(described) == []
+    assert mandatory_violations(described) == []
     return {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
 
 
-def command_of(made: dict[str, Manifest], name: str) -> list[str]:
-    spec = made[f"0123abcd-{name}"]["spec"]["tasks"][0]["template"]["spec"]
+def command_of(built_objects: dict[str, Manifest], name: str) -> list[str]:
+    spec = built_objects[f"0123abcd-{name}"]["spec"]["tasks"][0]["template"]["spec"]
     return list(spec["containers"][0]["command"])
 
 
-def test_a_step_waits_for_those_whose_outputs_it_takes() -> None:
-    made = pipeline(inputs={"epochs": "prepare.rows"}, hyperparameters={"model": "digits-net"})
+def test_step_waits_for_the_steps_that_produce_its_inputs() -> None:
+    built_objects = pipeline(
+        inputs={"epochs": "prepare.rows"}, hyperparameters={"model": "digits-net"}
+    )
     after = {
         flow["name"].removeprefix("0123abcd-"): [
             target.removeprefix("0123abcd-")
             for target in flow.get("dependsOn", {}).get("targets", ())
         ]
-        for flow in made["job-0123abcd"]["spec"]["flows"]
+        for flow in built_objects["job-0123abcd"]["spec"]["flows"]
     }
     assert after == {
         "train": ["prepare"],
@@ -306,7 +308,7 @@ def test_a_step_waits_for_those_whose_outputs_it_takes() -> None:
     }
 
 
-def test_a_step_with_outputs_is_identified_by_image_command_and_variables() -> None:
+def test_cache_key_of_a_step_includes_image_command_and_variables() -> None:
     assert command_of(pipeline(), "prepare") == [
         *("python3", "-m", "workload.step"),
         *("--run=/checkpoints/job-0123abcd", "--name=prepare"),
@@ -316,14 +318,14 @@ def test_a_step_with_outputs_is_identified_by_image_command_and_variables() -> N
     ]
 
 
-def test_an_element_of_a_fan_out_is_identified_by_its_value() -> None:
+def test_cache_key_of_a_for_each_step_includes_its_value() -> None:
     options = command_of(pipeline(), "check-1")
     assert {"--name=check-1", "--env=ITEM", "--no-cache", "--input=table=prepare.table"} <= {
         *options
     }
 
 
-def test_outputs_of_a_fan_out_become_one_input() -> None:
+def test_outputs_of_for_each_steps_become_one_list_input() -> None:
     options = command_of(pipeline(), "report")
     assert [option for option in options if option.startswith("--input=")] == [
         "--input=shares=[check-0.share,check-1.share]",
@@ -333,9 +335,11 @@ def test_outputs_of_a_fan_out_become_one_input() -> None:
     assert "--image" not in " ".join(options)
 
 
-def test_inputs_of_the_training_become_hyperparameters() -> None:
-    made = pipeline(inputs={"epochs": "prepare.rows"}, hyperparameters={"model": "digits-net"})
-    command = command_of(made, "train")
+def test_training_inputs_become_hyperparameters() -> None:
+    built_objects = pipeline(
+        inputs={"epochs": "prepare.rows"}, hyperparameters={"model": "digits-net"}
+    )
+    command = command_of(built_objects, "train")
     start = command.index("--") + 1
     assert command[:start] == [
         *("python3", "-m", "workload.step"),
@@ -396,16 +400,18 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
         ),
     ],
 )
-def test_values_that_do_not_fit_are_refused(changes: dict[str, Any], text: str) -> None:
+def test_inconsistent_inputs_and_outputs_are_rejected(changes: dict[str, Any], text: str) -> None:
     values = {"steps": PIPELINE, "hyperparameters": {"model": "digits-net"}, **changes}
     found = problems_of(job("volcano", **values))
     assert any(text in sentence for sentence in found), found
 
 
-def test_other_claims_stay_read_only_in_a_step_that_writes_datasets() -> None:
+def test_step_that_writes_datasets_mounts_other_claims_read_only() -> None:
     volumes = {"scores": {"claim": "checkpoints", "path": "/scores", "read_only": True}}
     described = job("volcano", steps=STEPS, volumes=volumes)
-    made = {each["metadata"]["name"]: each for each in objects(described)}
-    (found,) = made["0123abcd-prepare"]["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    built_objects = {each["metadata"]["name"]: each for each in objects(described)}
+    (found,) = built_objects["0123abcd-prepare"]["spec"]["tasks"][0]["template"]["spec"][
+        "containers"
+    ]
     read_only = {mount["mountPath"]: "readOnly" in mount for mount in found["volumeMounts"]}
     assert (read_only["/data"], read_only["/scores"]) == (False, True)

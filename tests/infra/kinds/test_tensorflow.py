@@ -14,7 +14,7 @@ def test_all_pods_are_workers_and_the_plugin_lists_them() -> None:
     assert described["plugins"]["tensorflow"] == ["--worker=worker", "--port=2222"]
 
 
-def test_one_process_of_a_pod_uses_all_its_gpus() -> None:
+def test_one_process_per_pod_uses_all_its_gpus() -> None:
     (container,) = spec()["tasks"][0]["template"]["spec"]["containers"]
     assert container["command"][:3] == ["python3", "-m", "examples.tensorflow"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "4"

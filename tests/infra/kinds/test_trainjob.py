@@ -14,7 +14,7 @@ def inner(**changes: object) -> Manifest:
     return found
 
 
-def test_the_train_job_names_its_runtime_and_overrides_nothing() -> None:
+def test_train_job_refers_to_its_runtime_without_overrides() -> None:
     group, runtime, found = objects(job("trainjob"))
     assert [group["kind"], runtime["kind"], found["kind"]] == [
         "PodGroup",
@@ -63,7 +63,7 @@ def test_a_failed_pod_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> 
     assert fatal["onExitCodes"] == {"containerName": "node", "operator": "In", "values": [3, 64]}
 
 
-def test_the_pods_meet_at_the_host_name_of_pod_0() -> None:
+def test_pods_rendezvous_at_the_hostname_of_pod_0() -> None:
     (container,) = inner()["template"]["spec"]["containers"]
     env = {variable["name"]: variable for variable in container["env"]}
     assert env["MASTER_ADDR"]["value"] == "job-0123abcd-node-0-0.job-0123abcd"
@@ -72,5 +72,5 @@ def test_the_pods_meet_at_the_host_name_of_pod_0() -> None:
     assert "--nnodes=2" in container["command"]
 
 
-def test_a_suspended_job_is_suspended_by_the_train_job() -> None:
+def test_suspended_run_sets_suspend_in_the_train_job() -> None:
     assert kind_of(job("trainjob", state="suspended"), "TrainJob")["spec"]["suspend"] is True

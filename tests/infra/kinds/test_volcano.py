@@ -25,7 +25,7 @@ def build(gang: Gang) -> Manifest:
     return job
 
 
-def test_a_stopped_run_is_terminated_by_a_command_to_its_job() -> None:
+def test_stopped_run_adds_a_command_that_terminates_its_job() -> None:
     job, command = volcano.build(replace(GANG, stop=True))
     assert job == build(GANG)
     assert command["apiVersion"] == "bus.volcano.sh/v1alpha1"
@@ -34,13 +34,13 @@ def test_a_stopped_run_is_terminated_by_a_command_to_its_job() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 33])
-def test_a_gang_is_as_large_as_its_tasks(size: int) -> None:
+def test_gang_size_equals_the_replicas_of_all_tasks(size: int) -> None:
     spec = build(replace(GANG, size=size))["spec"]
     assert spec["minAvailable"] == size
     assert sum(task["replicas"] for task in spec["tasks"]) == size
 
 
-def test_the_job_has_its_queue_and_its_retries() -> None:
+def test_job_has_queue_priority_and_restart_policies() -> None:
     job = build(GANG)
     assert job["apiVersion"] == "batch.volcano.sh/v1alpha1"
     assert job["kind"] == "Job"
@@ -59,19 +59,19 @@ def test_the_job_has_its_queue_and_its_retries() -> None:
 
 
 @pytest.mark.parametrize("kind", [volcano, mpi, tensorflow])
-def test_tasks_state_what_the_webhook_would_add(kind: ModuleType) -> None:
+def test_tasks_set_the_defaults_that_the_webhook_would_add(kind: ModuleType) -> None:
     (job,) = (each for each in kind.build(GANG) if each["kind"] == "Job")
     assert [task["maxRetry"] for task in job["spec"]["tasks"]] == [3] * len(job["spec"]["tasks"])
 
 
-def test_pulumi_neither_awaits_the_job_nor_fails_if_it_exists() -> None:
+def test_pulumi_neither_waits_for_the_job_nor_fails_if_it_exists() -> None:
     assert build(GANG)["metadata"]["annotations"] == {
         "pulumi.com/skipAwait": "true",
         "pulumi.com/patchForce": "true",
     }
 
 
-def test_the_plugins_set_ranks_and_publish_host_names_early() -> None:
+def test_plugins_set_ranks_and_publish_hostnames_early() -> None:
     assert build(GANG)["spec"]["plugins"] == {
         "pytorch": ["--master=master", "--worker=worker", "--port=23456"],
         "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
@@ -79,7 +79,7 @@ def test_the_plugins_set_ranks_and_publish_host_names_early() -> None:
     }
 
 
-def test_all_pods_are_equal_and_are_not_restarted_in_place() -> None:
+def test_all_pods_have_the_same_template_and_are_not_restarted_in_place() -> None:
     tasks = build(GANG)["spec"]["tasks"]
     assert [(task["name"], task["replicas"]) for task in tasks] == [("master", 1), ("worker", 3)]
     assert tasks[0]["template"] == tasks[1]["template"]
@@ -87,7 +87,7 @@ def test_all_pods_are_equal_and_are_not_restarted_in_place() -> None:
     assert tasks[0]["template"]["spec"]["schedulerName"] == "volcano"
 
 
-def test_the_pods_meet_at_the_master() -> None:
+def test_pods_rendezvous_at_the_master() -> None:
     template = build(GANG)["spec"]["tasks"][0]["template"]
     assert template["spec"]["containers"][0]["command"] == [
         "python3",
@@ -137,7 +137,7 @@ def test_an_elastic_gang_keeps_running_when_a_pod_is_evicted() -> None:
     ]
 
 
-def test_the_processes_of_an_elastic_gang_meet_in_a_fresh_store_each_time() -> None:
+def test_each_rendezvous_of_an_elastic_gang_uses_a_new_store() -> None:
     def variables(gang: Gang) -> list[str]:
         container = build(gang)["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
         return [variable["name"] for variable in container["env"]]
@@ -146,7 +146,7 @@ def test_the_processes_of_an_elastic_gang_meet_in_a_fresh_store_each_time() -> N
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in variables(GANG)
 
 
-def test_each_fatal_exit_code_ends_the_job_and_precedes_the_events() -> None:
+def test_policies_for_fatal_exit_codes_precede_those_for_events() -> None:
     policies = build(replace(GANG, fatal_exit_codes=(3, 64)))["spec"]["policies"]
     assert policies[:-1] == [
         {"exitCode": 3, "action": "TerminateJob"},
@@ -154,19 +154,21 @@ def test_each_fatal_exit_code_ends_the_job_and_precedes_the_events() -> None:
     ]
 
 
-def test_a_job_may_succeed_with_its_first_pod() -> None:
+def test_job_can_succeed_with_its_first_pod() -> None:
     master, worker = build(replace(GANG, success="first"))["spec"]["tasks"]
     assert master["policies"] == [{"event": "TaskCompleted", "action": "CompleteJob"}]
     assert "policies" not in worker
 
 
-def test_a_custom_command_is_unchanged_and_has_the_gangs_variables() -> None:
-    own = replace(GANG, custom_command=True, pod=replace(POD, command=["accelerate", "launch"]))
-    container = build(own)["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+def test_custom_command_is_unchanged_and_gets_the_gangs_variables() -> None:
+    custom_gang = replace(
+        GANG, custom_command=True, pod=replace(POD, command=["accelerate", "launch"])
+    )
+    container = build(custom_gang)["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
     env = {variable["name"]: variable["value"] for variable in container["env"]}
     assert container["command"] == ["accelerate", "launch"]
     assert (env["NNODES"], env["NPROC_PER_NODE"]) == ("4", "2")
-    assert "pytorch" in build(own)["spec"]["plugins"]
+    assert "pytorch" in build(custom_gang)["spec"]["plugins"]
 
 
 def test_the_network_topology_applies_to_the_whole_job() -> None:

@@ -1,4 +1,4 @@
-"""promtool from PATH, or else from Debian's package, unpacked into the cache."""
+"""promtool from PATH or, otherwise, from Debian's package, unpacked into the cache."""
 
 import json
 import shutil
@@ -25,11 +25,11 @@ def promtool() -> Path:
     folder = cache_root() / "tools" / "debian-prometheus"
     program = folder / "usr" / "bin" / "promtool"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Several test processes may need it at the same time.
+    # Several test processes may unpack promtool at the same time.
     with FileLock(f"{folder}.lock"):
         if not program.exists():
             if shutil.which("apt-get") is None:
-                unavailable("there is neither promtool on PATH nor apt-get")
+                unavailable("promtool is not on PATH, and apt-get is not available")
             _unpack(folder)
     return program
 
@@ -42,7 +42,7 @@ def _unpack(folder: Path) -> None:
         # The package lists are outdated or missing.
         subprocess.run(["apt-get", "--quiet", "update"], check=False, capture_output=True)
         if not _download(part):
-            unavailable(f"Debian's package {PACKAGE} cannot be had")
+            unavailable(f"cannot download Debian's package {PACKAGE}")
     (found,) = part.glob("*.deb")
     subprocess.run(["dpkg-deb", "--extract", str(found), str(part)], check=True)
     found.unlink()
@@ -55,7 +55,7 @@ def _download(folder: Path) -> bool:
 
 
 Files = Iterable[tuple[Sequence[dict[str, Any]], Collection[str]]]
-"""promtool tests and the alerts that they evaluate."""
+"""Pairs of promtool tests and the alerts that they evaluate."""
 
 
 def check(program: Path, folder: Path, *tests: dict[str, Any], alerts: Collection[str] = ()) -> str:
@@ -101,7 +101,7 @@ _RECORDED = {_name(rule) for rule in _RULES if "record" in rule}
 
 
 def _used(tests: Sequence[dict[str, Any]], alerts: Collection[str]) -> set[str]:
-    """Return the alerts and the names of the recording rules that they or the tests query."""
+    """Return the alerts, and the recording rules that the alerts or tests query."""
     found, texts = {*alerts}, [json.dumps(tests)]
     texts += [rule["expr"] for rule in _RULES if _name(rule) in alerts]
     while texts:
@@ -115,7 +115,7 @@ def _used(tests: Sequence[dict[str, Any]], alerts: Collection[str]) -> set[str]:
 def expression_test(
     series: dict[str, str], minutes: int, expr: str, *samples: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a promtool test of an expression over series with one value per minute."""
+    """Return a promtool test for an expression over series with one value per minute."""
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],

@@ -1,4 +1,4 @@
-"""Every alert fires for its fault and not otherwise, as evaluated by promtool."""
+"""Every alert fires on its fault and stays silent otherwise, as evaluated by promtool."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ POD = 'namespace="ml", pod="p"'
 RUN = f'{POD}, run="digits-1"'
 SERVICE = 'namespace="ml", service="digits"'
 GPU = f'{POD}, gpu="0", Hostname="n"'
-LABELLED = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_workload="training"}}'
+LABELED = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_workload="training"}}'
 
 
 GANG = {
@@ -34,14 +34,14 @@ RUNNING = f'kube_pod_status_phase{{{POD}, phase="Running"}}'
 UP = 'namespace="ml", pod="p", run="digits-1", job="gpu-platform-training"'
 
 
-def of_run(number: int) -> str:
-    """A pod of a run, as kube-state-metrics reports it."""
-    about = f'namespace="ml", pod="p", uid="{number}"'
-    return f'kube_pod_labels{{{about}, label_gpu_platform_dev_run="digits-1"}}'
+def pod_labels_of_run(number: int) -> str:
+    """Return the series that kube-state-metrics exports for a pod of a run."""
+    labels = f'namespace="ml", pod="p", uid="{number}"'
+    return f'kube_pod_labels{{{labels}, label_gpu_platform_dev_run="digits-1"}}'
 
 
 def quota(resource: str, used: int) -> dict[str, str]:
-    """Return the series of a quota of 8."""
+    """Return the series for a quota of 8."""
     labels = f'namespace="ml", resourcequota="workloads", resource="{resource}"'
     amounts = {"used": used, "hard": 8}
     return {
@@ -52,7 +52,7 @@ def quota(resource: str, used: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Case:
-    """Series with a value per minute for which an alert fires, and series for which it does not."""
+    """Series with one value per minute: `fires` triggers the alert, `silent` does not."""
 
     alert: str
     minutes: int
@@ -62,7 +62,7 @@ class Case:
 
 ALWAYS = {
     'volcano_queue_pod_group_pending_count{queue_name="vision"}': "0x60",
-    LABELLED: "1x60",
+    LABELED: "1x60",
     f"DCGM_FI_DEV_GPU_UTIL{{{GPU}}}": "95x60",
 }
 CASES = [
@@ -71,7 +71,7 @@ CASES = [
         "AllocatedGpuIdle",
         40,
         {f"DCGM_FI_DEV_GPU_UTIL{{{GPU}}}": "1x60"},
-        # scraped without honorLabels: the pod is the exporter's
+        # scraped without honorLabels: the label `pod` is the exporter's
         {f'DCGM_FI_DEV_GPU_UTIL{{{GPU}, exported_pod="digits-0"}}': "1x60"},
     ),
     Case(
@@ -100,7 +100,7 @@ CASES = [
             f'DCGM_FI_DEV_XID_ERRORS{{{GPU}, err_code="31"}}': "31x25 stale",
             f'DCGM_FI_DEV_XID_ERRORS{{{GPU}, err_code="79"}}': "_x26 79x30",
         },
-        # An old error, and another pod has the GPU now.
+        # The error is old, and another pod uses the GPU now.
         {
             f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "79x25 stale",
             f"DCGM_FI_DEV_XID_ERRORS{{{GPU.replace('p', 'q', 2)}}}": "_x26 79x30",
@@ -119,7 +119,7 @@ CASES = [
             'kube_node_status_capacity{node="n", resource="nvidia_com_gpu"}': "8x30",
             'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x10 7x20",
         },
-        # The plugin restarts; a core is kept for the system.
+        # The device plugin restarts; one core is reserved for the system.
         {
             'kube_node_status_capacity{node="n", resource="nvidia_com_gpu"}': "8x30",
             'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x16 0x2 8x20",
@@ -155,7 +155,7 @@ CASES = [
         "TrainingWithoutStep",
         60,
         {f"training_step_seconds_count{{{RUN}}}": "7x80", f"training_info{{{RUN}}}": "1x80"},
-        # It has just started.
+        # The run has just started.
         {
             f"training_step_seconds_count{{{RUN}}}": "_x50 0x30",
             f"training_info{{{RUN}}}": "_x50 1x30",
@@ -164,13 +164,13 @@ CASES = [
     Case(
         "TrainingWithoutStep",
         60,
-        # It is stopped as a whole: no replica answers.
+        # The whole run hangs: no replica responds to scrapes.
         {
             f"training_step_seconds_count{{{RUN}}}": "0+10x20",
             f"training_info{{{RUN}}}": "1x20",
             f"up{{{UP}}}": "1x20 0x60",
         },
-        # One of its processes never answers.
+        # One of the run's processes never responds to scrapes.
         {
             f"training_step_seconds_count{{{RUN}}}": "0+10x80",
             f"training_info{{{RUN}}}": "1x80",
@@ -194,7 +194,7 @@ CASES = [
             f"training_loss{{{RUN}}}": "0.5 Inf Inf Inf Inf Inf Inf",
             f"training_step_seconds_count{{{RUN}}}": "1+1x10",
         },
-        # It has made no step yet.
+        # The run has not completed a step yet.
         {
             f"training_loss{{{RUN}}}": "NaN NaN NaN NaN NaN NaN",
             f"training_step_seconds_count{{{RUN}}}": "0x10",
@@ -249,7 +249,7 @@ CASES = [
             f'container_memory_working_set_bytes{{{POD}, container="training", id="1"}}': "99x10",
             f'kube_pod_container_resource_limits{{{POD}, container="training", '
             'resource="memory"}': "100x10",
-            LABELLED: "1x10",
+            LABELED: "1x10",
             RUNNING: "1x10",
         },
         {
@@ -266,15 +266,15 @@ CASES = [
             f'container_memory_working_set_bytes{{{POD}, container="training", id="1"}}': "99x10",
             f'kube_pod_container_resource_limits{{{POD}, container="training", '
             'resource="memory"}': "100x10",
-            LABELLED: "1x10",
+            LABELED: "1x10",
             RUNNING: "1x10",
         },
-        # It has ended.
+        # The pod has ended.
         {
             f'container_memory_working_set_bytes{{{POD}, container="training", id="1"}}': "99x10",
             f'kube_pod_container_resource_limits{{{POD}, container="training", '
             'resource="memory"}': "100x10",
-            LABELLED: "1x10",
+            LABELED: "1x10",
             RUNNING: "0x10",
         },
     ),
@@ -283,21 +283,26 @@ CASES = [
         70,
         {
             f'kube_pod_container_status_restarts_total{{{POD}, container="training"}}': "0+1x80",
-            LABELLED: "1x80",
+            LABELED: "1x80",
         },
         {
             f'kube_pod_container_status_restarts_total{{{POD}, container="training"}}': (
                 "0x40 1x40"
             ),
-            LABELLED: "1x80",
+            LABELED: "1x80",
         },
     ),
     Case(
         "JobRestartsInARow",
         70,
-        # A pod every ten minutes, and what has ended is removed.
-        {of_run(number): f"_x{10 * number} 1x10" for number in range(9)},
-        {of_run(0): "1x80", of_run(1): "1x80", of_run(2): "1x80", of_run(3): "1x80"},
+        # A new pod starts every ten minutes, and ended pods are removed.
+        {pod_labels_of_run(number): f"_x{10 * number} 1x10" for number in range(9)},
+        {
+            pod_labels_of_run(0): "1x80",
+            pod_labels_of_run(1): "1x80",
+            pod_labels_of_run(2): "1x80",
+            pod_labels_of_run(3): "1x80",
+        },
     ),
     Case(
         "GangPendingTooLong",
@@ -374,9 +379,9 @@ CASES = [
     Case(
         "InferenceNotReady",
         10,
-        # Its pod has no node, no image or no Secret: no replica answers.
+        # The pod lacks a node, an image or a Secret: no replica responds.
         {SERVING: "1x20", PENDING: "1x20"},
-        # It is scaled to zero, and a pod of old is still there; the other one answers.
+        # The service is scaled to zero with one old failed pod left; another service responds.
         {
             SERVING: "1x20",
             PENDING: "0x20",
@@ -432,18 +437,18 @@ def test_every_alert_fires(program: Path, tmp_path: Path) -> None:
     assert check_all(program, tmp_path, files) == ""
 
 
-def test_every_alert_is_silent_where_nothing_is_wrong(program: Path, tmp_path: Path) -> None:
+def test_every_alert_is_silent_without_its_fault(program: Path, tmp_path: Path) -> None:
     files = [([firing(case, case.silent, 0)], [case.alert]) for case in CASES]
     assert check_all(program, tmp_path, files) == ""
 
 
-def test_promtool_detects_a_wrong_expectation(program: Path, tmp_path: Path) -> None:
+def test_wrong_expectation_makes_promtool_fail(program: Path, tmp_path: Path) -> None:
     case = CASES[0]
     output = check(program, tmp_path, firing(case, case.silent, 1), alerts=[case.alert])
     assert case.alert in output
 
 
-def test_every_alert_has_a_case() -> None:
+def test_every_alert_is_tested() -> None:
     known = [each.name for found in alerts(SETTINGS.thresholds).values() for each in found]
     assert sorted(known) == sorted({case.alert for case in CASES})
 
@@ -456,7 +461,7 @@ def test_every_alert_has_a_case() -> None:
         (DcgmExporterSettings(install=False), False),
     ],
 )
-def test_series_of_gpus_are_expected_of_the_stacks_exporter_and_of_an_existing_one(
+def test_gpu_series_are_expected_if_any_exporter_is_configured(
     exporter: DcgmExporterSettings, expected: bool
 ) -> None:
     settings = MonitoringSettings(prometheus="operator", dcgm_exporter=exporter)
@@ -466,7 +471,7 @@ def test_series_of_gpus_are_expected_of_the_stacks_exporter_and_of_an_existing_o
     assert "absent(kube_pod_labels)" in missing["expr"]
 
 
-def test_descriptions_name_their_subject(program: Path, tmp_path: Path) -> None:
+def test_alert_annotations_name_the_pod(program: Path, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.alert == "RestartsInARow")
     test = expression_test(case.fires, case.minutes, "vector(0)", {"labels": "{}", "value": 0})
     labels = {"namespace": "ml", "pod": "p", "severity": "critical", "part_of": "gpu-platform"}
@@ -485,20 +490,20 @@ def test_descriptions_name_their_subject(program: Path, tmp_path: Path) -> None:
 def test_a_waiting_gang_is_reported_with_its_queue(program: Path, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.alert == "GangPendingTooLong")
     expr = f'ALERTS{{alertname="{case.alert}"}}'
-    told_of = 'namespace="ml", queue="vision", job_id="digits-1", severity="warning"'
-    labels = f'{expr[:-1]}, alertstate="firing", part_of="gpu-platform", {told_of}}}'
+    alert_labels = 'namespace="ml", queue="vision", job_id="digits-1", severity="warning"'
+    labels = f'{expr[:-1]}, alertstate="firing", part_of="gpu-platform", {alert_labels}}}'
     test = expression_test(case.fires, case.minutes, expr, {"labels": labels, "value": 1})
     assert check(program, tmp_path, test, alerts=[case.alert]) == ""
 
 
-def test_thresholds_are_those_of_the_settings() -> None:
+def test_alerts_use_the_configured_thresholds() -> None:
     limits = SETTINGS.thresholds.model_copy(update={"latency_seconds": 0.25})
     (slow,) = (each for each in alerts(limits)["serving"] if each.name == "InferenceSlow")
     assert "> 0.25" in slow.expr
     assert "0.25 s" in slow.summary
 
 
-def test_durations_are_settings_too() -> None:
+def test_alerts_use_the_configured_durations() -> None:
     limits = SETTINGS.thresholds.model_copy(update={"memory_minutes": 7, "claim_minutes": 9})
     found = {each.name: each.minutes for topic in alerts(limits).values() for each in topic}
     assert found["GpuMemoryNearlyFull"] == found["MemoryNearLimit"] == 7

@@ -1,4 +1,4 @@
-"""Dashboards: their files for Grafana, and queries that Prometheus can answer."""
+"""Dashboards: the files for Grafana, and queries that return data."""
 
 import json
 import re
@@ -11,13 +11,13 @@ from infra.settings.monitoring import MonitoringSettings
 from tests.infra.observability.promtool import check, expression_test, promtool
 
 SETTINGS = MonitoringSettings(prometheus="operator", gpu_prices={"NVIDIA-L4": 0.75})
-CHOSEN = {"$__range": "1h", "$namespace": "ml", "$run": "a", "$service": "digits"}
+VARIABLE_VALUES = {"$__range": "1h", "$namespace": "ml", "$run": "a", "$service": "digits"}
 RUN = 'namespace="ml", pod="a-0", run="a"'
 SERVICE = 'namespace="ml", pod="s-0", service="digits"'
 POD = 'namespace="ml", pod="a-0"'
 GPU = f'{POD}, gpu="0", Hostname="n"'
 
-# One series of every name that exists outside, as its exporter labels it.
+# One series for each external metric, labeled as its exporter labels it.
 SERIES = {
     'kube_node_status_allocatable{node="n", resource="nvidia_com_gpu"}': "8x130",
     'kube_node_status_capacity{node="n", resource="nvidia_com_gpu"}': "8x130",
@@ -32,7 +32,7 @@ SERIES = {
         f"DCGM_FI_DEV_{name}{{{GPU}}}": "1x130"
         for name in ("GPU_UTIL", "FB_USED", "FB_FREE", "POWER_USAGE")
     },
-    f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "0x125 79x5",  # so that there is an alert
+    f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "0x125 79x5",  # so that an alert fires
     'volcano_unschedule_task_count{job_id="b"}': "2x130",
     'volcano_e2e_job_scheduling_start_time{job_name="b", job_namespace="ml", queue="vision"}': (
         "60x130"
@@ -86,20 +86,20 @@ def queries(name: str) -> list[str]:
         for panel in panels
         for query in panel.queries.values()
     ]
-    return [re.sub(r"\$\w+", lambda match: CHOSEN[match[0]], query) for query in found]
+    return [re.sub(r"\$\w+", lambda match: VARIABLE_VALUES[match[0]], query) for query in found]
 
 
-def test_every_query_has_data(tmp_path: Path) -> None:
-    asked = [query for name in pages(SETTINGS) for query in queries(name)]
-    assert check(promtool(), tmp_path, has_data(*asked), alerts=["GpuXidError"]) == ""
+def test_every_dashboard_query_returns_data(tmp_path: Path) -> None:
+    expressions = [query for name in pages(SETTINGS) for query in queries(name)]
+    assert check(promtool(), tmp_path, has_data(*expressions), alerts=["GpuXidError"]) == ""
 
 
 def test_a_query_without_data_is_detected(tmp_path: Path) -> None:
     assert "no_such_series" in check(promtool(), tmp_path, has_data("no_such_series"))
 
 
-def has_data(*asked: str) -> dict[str, Any]:
-    """Return a test of promtool that requires a result of each query."""
+def has_data(*expressions: str) -> dict[str, Any]:
+    """Return a promtool test that requires each query to return data."""
     test = expression_test(SERIES, 128, "vector(1)", {"labels": "{}", "value": 1})
     test["promql_expr_test"] = [
         {
@@ -107,24 +107,24 @@ def has_data(*asked: str) -> dict[str, Any]:
             "eval_time": "128m",
             "exp_samples": [{"labels": "{}", "value": 1}],
         }
-        for query in asked
+        for query in expressions
     ]
     return test
 
 
-def built() -> dict[str, dict[str, Any]]:
+def dashboard_files() -> dict[str, dict[str, Any]]:
     def metadata(name: str) -> Manifest:
         return {"name": name, "labels": {"app.kubernetes.io/name": "monitoring"}}
 
     return {
         name: json.loads(text)
-        for made in config_maps(SETTINGS, metadata)
-        for name, text in made["data"].items()
+        for config_map in config_maps(SETTINGS, metadata)
+        for name, text in config_map["data"].items()
     }
 
 
-def test_grafana_gets_a_file_for_every_dashboard() -> None:
-    found = built()
+def test_config_maps_contain_a_file_for_every_dashboard() -> None:
+    found = dashboard_files()
     assert set(found) == {f"gpu-platform-{name}.json" for name in pages(SETTINGS)}
     for name, dashboard in found.items():
         assert dashboard["uid"] == name.removesuffix(".json")
@@ -135,13 +135,13 @@ def test_grafana_gets_a_file_for_every_dashboard() -> None:
             assert panel["datasource"]["uid"] == "${source}"
 
 
-def test_selections_are_variables_of_the_dashboard() -> None:
-    for name, dashboard in built().items():
+def test_variables_in_queries_are_defined_in_the_dashboard() -> None:
+    for name, dashboard in dashboard_files().items():
         used = set(re.findall(r"\$(?:\{(\w+)\}|(\w+))", json.dumps(dashboard["panels"])))
         names = {first or second for first, second in used} - {"__range"}
         assert names <= {each["name"] for each in dashboard["templating"]["list"]}, name
 
 
-def test_without_prices_there_are_only_gpu_hours() -> None:
+def test_cost_dashboard_shows_only_gpu_hours_without_prices() -> None:
     free = MonitoringSettings(prometheus="operator")
     assert not any("cost" in title.lower() for title in pages(free)["cost"].rows)

@@ -23,12 +23,12 @@ NOT_TESTED = (CHECKOUT / "docs" / "not-tested.md").read_text()
 FAULTS = (CHECKOUT / "tests" / "operators" / "test_5_monitoring.py").read_text()
 
 
-def test_every_alert_has_a_runbook_and_no_other_has() -> None:
+def test_runbooks_exist_for_exactly_the_alerts() -> None:
     known = [each.name for found in alerts(Thresholds()).values() for each in found]
     assert re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE) == known
 
 
-def test_the_page_lists_the_alerts_that_no_fault_fires() -> None:
+def test_page_lists_the_alerts_that_no_test_has_fired() -> None:
     known = {each.name for found in alerts(Thresholds()).values() for each in found}
     fired = set(re.findall(r'\b(\w+)(?:=|": )\{"', FAULTS)) & known
     (listed,) = re.findall(r"The alerts(.*?)have\s+not fired", NOT_TESTED, re.DOTALL)
@@ -37,12 +37,12 @@ def test_the_page_lists_the_alerts_that_no_fault_fires() -> None:
     assert "Fifteen alerts fire on real faults" in MONITORING
 
 
-def test_every_documented_series_is_computed() -> None:
-    made = {rule.record for rule in recordings({"NVIDIA-L4": 1.0}, 30)}
-    assert set(re.findall(r"gpu_platform:\w+", MONITORING)) <= made
+def test_every_documented_series_is_recorded() -> None:
+    recorded = {rule.record for rule in recordings({"NVIDIA-L4": 1.0}, 30)}
+    assert set(re.findall(r"gpu_platform:\w+", MONITORING)) <= recorded
 
 
-def test_the_settings_accept_the_examples() -> None:
+def test_examples_on_the_page_are_valid_settings() -> None:
     blocks = re.findall(r"```yaml\n(config:.*?)```", MONITORING, re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:
@@ -50,13 +50,13 @@ def test_the_settings_accept_the_examples() -> None:
         assert MonitoringSettings.model_validate(written).grafana.dashboards
 
 
-def test_the_pack_accepts_everything_with_the_exemptions_of_the_page() -> None:
+def test_policy_pack_accepts_monitoring_with_the_documented_exemptions() -> None:
     (block,) = re.findall(r"```json\n(.*?)```", MONITORING, re.DOTALL)
-    assert refusals(json.loads(block)) == []
-    assert refusals({}) != []
+    assert violations(json.loads(block)) == []
+    assert violations({}) != []
 
 
-def refusals(policies: dict[str, Any]) -> list[str]:
+def violations(policies: dict[str, Any]) -> list[str]:
     """Return the mandatory violations of all objects."""
     everything = args(prometheus="operator", grafana={"dashboards": True})
     texts = [json.dumps(manifest) for manifest in manifests(everything)]

@@ -1,4 +1,4 @@
-"""promtool from Debian's package, for tests that need it at the same time."""
+"""Unpacking promtool from Debian's package in concurrent tests."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +11,7 @@ APT = "#!/bin/sh\nsleep 0.2\ntouch prometheus.deb\n"
 DPKG = '#!/bin/sh\nmkdir -p "$3/usr/bin"\ntouch "$3/usr/bin/promtool"\n'
 
 
-def test_processes_that_need_it_at_once_unpack_it_once(
+def test_concurrent_callers_unpack_promtool_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "bin"

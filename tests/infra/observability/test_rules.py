@@ -14,25 +14,25 @@ REQUEST = 'resource="nvidia_com_gpu", container="training"'
 
 
 def pod(name: str, run: str, queue: str, gpus: int, phase: str = "Running") -> dict[str, str]:
-    about = f'namespace="ml", pod="{name}"'
+    labels = f'namespace="ml", pod="{name}"'
     return {
-        f'kube_pod_container_resource_requests{{{about}, node="n", {REQUEST}}}': f"{gpus}x130",
-        f'kube_pod_container_resource_requests{{{about}, node="n", resource="cpu"}}': "32x130",
-        f'kube_pod_status_phase{{{about}, phase="{phase}"}}': "1x130",
-        f'kube_pod_labels{{{about}, label_gpu_platform_dev_run="{run}", '
+        f'kube_pod_container_resource_requests{{{labels}, node="n", {REQUEST}}}': f"{gpus}x130",
+        f'kube_pod_container_resource_requests{{{labels}, node="n", resource="cpu"}}': "32x130",
+        f'kube_pod_status_phase{{{labels}, phase="{phase}"}}': "1x130",
+        f'kube_pod_labels{{{labels}, label_gpu_platform_dev_run="{run}", '
         f'label_volcano_sh_queue_name="{queue}"}}': "1x130",
     }
 
 
 def annotated(name: str, run: str, queue: str, gpus: int) -> dict[str, str]:
-    """Return a pod of a kind other than Volcano's, with its queue as an annotation."""
-    about = f'namespace="ml", pod="{name}"'
+    """Return the series for a pod that has its queue in an annotation instead of a label."""
+    labels = f'namespace="ml", pod="{name}"'
     annotation = f'annotation_scheduling_volcano_sh_queue_name="{queue}"'
     return {
-        f'kube_pod_container_resource_requests{{{about}, node="n", {REQUEST}}}': f"{gpus}x130",
-        f'kube_pod_status_phase{{{about}, phase="Running"}}': "1x130",
-        f'kube_pod_labels{{{about}, label_gpu_platform_dev_run="{run}"}}': "1x130",
-        f"kube_pod_annotations{{{about}, {annotation}}}": "1x130",
+        f'kube_pod_container_resource_requests{{{labels}, node="n", {REQUEST}}}': f"{gpus}x130",
+        f'kube_pod_status_phase{{{labels}, phase="Running"}}': "1x130",
+        f'kube_pod_labels{{{labels}, label_gpu_platform_dev_run="{run}"}}': "1x130",
+        f"kube_pod_annotations{{{labels}, {annotation}}}": "1x130",
     }
 
 
@@ -51,7 +51,7 @@ def program() -> Path:
     return promtool()
 
 
-def of(labels: str, value: float) -> dict[str, Any]:
+def sample(labels: str, value: float) -> dict[str, Any]:
     return {"labels": labels, "value": value}
 
 
@@ -76,10 +76,10 @@ GPUS: list[tuple[str, list[tuple[str, float]]]] = [
 ]
 
 
-def test_gpus_and_their_cost_are_of_the_pods_that_have_them(program: Path, tmp_path: Path) -> None:
+def test_gpus_and_cost_count_only_pods_that_hold_gpus(program: Path, tmp_path: Path) -> None:
     tests = (
         expression_test(
-            SERIES, 10, name, *(of(f"{name}{labels}", value) for labels, value in samples)
+            SERIES, 10, name, *(sample(f"{name}{labels}", value) for labels, value in samples)
         )
         for name, samples in GPUS
     )
@@ -88,19 +88,19 @@ def test_gpus_and_their_cost_are_of_the_pods_that_have_them(program: Path, tmp_p
 
 XIDS = [
     ("0 0 0 79 79", 79),
-    # Another error hides it.
+    # A later error hides the listed one.
     ("0 0 79 31 31", 79),
     ("0 48 79 31 31", 48),
-    # It has ended.
+    # The listed error is too old.
     ("79 79 31 31 31 31 31 31", 31),
-    # The exporter restarted after a reset.
+    # The exporter restarted after a GPU reset.
     ("0 0 79 31 0", 0),
     ("0 0 31 31 31", 31),
 ]
 
 
 @pytest.mark.parametrize("listed", [(), (48, 79)])
-def test_a_listed_error_is_not_hidden_by_a_later_one_until_the_gpu_is_reset(
+def test_listed_xid_error_stays_visible_until_the_gpu_is_reset(
     program: Path, tmp_path: Path, listed: tuple[int, ...]
 ) -> None:
     labels = 'Hostname="gpu-node-0", modelName="NVIDIA H100"'
@@ -113,23 +113,22 @@ def test_a_listed_error_is_not_hidden_by_a_later_one_until_the_gpu_is_reset(
         }
         first = expected if listed else int(errors.split()[-1])
         samples = [
-            of(f'{{Hostname="gpu-node-0", gpu="{gpu}"}}', xid) for gpu, xid in ((0, first), (1, 0))
+            sample(f'{{Hostname="gpu-node-0", gpu="{gpu}"}}', xid)
+            for gpu, xid in ((0, first), (1, 0))
         ]
         return expression_test(series, errors.count(" "), query, *samples)
 
     assert check(program, tmp_path, *(test(*case) for case in XIDS)) == ""
 
 
-def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(
-    program: Path, tmp_path: Path
-) -> None:
-    without = annotated("d-0", "d", "nowhere", 1).items()
-    unknown = {name: value for name, value in without if "annotations" not in name}
+def test_queue_comes_from_a_label_or_annotation_or_is_empty(program: Path, tmp_path: Path) -> None:
+    series_of_d = annotated("d-0", "d", "nowhere", 1).items()
+    unknown = {name: value for name, value in series_of_d if "annotations" not in name}
     series = SERIES | annotated("e-0", "e", "vision", 2) | unknown
     expected = [
-        of('gpu_platform:queue_gpus{queue="vision"}', 18),
-        of('gpu_platform:queue_gpus{queue="language"}', 4),
-        of("gpu_platform:queue_gpus", 1),
+        sample('gpu_platform:queue_gpus{queue="vision"}', 18),
+        sample('gpu_platform:queue_gpus{queue="language"}', 4),
+        sample("gpu_platform:queue_gpus", 1),
     ]
     assert (
         check(program, tmp_path, expression_test(series, 10, "gpu_platform:queue_gpus", *expected))
@@ -147,36 +146,34 @@ DEVICES = {
     "ephemeral_storage": False,
     "hugepages_2Mi": False,
 }
-"""Resources, and whether they are accelerators."""
+"""Resource names, and whether they are accelerators."""
 
 
-def test_accelerators_of_every_vendor_are_counted_and_no_other_device(
-    program: Path, tmp_path: Path
-) -> None:
+def test_only_accelerators_are_counted_for_every_vendor(program: Path, tmp_path: Path) -> None:
     def test(resource: str, counted: bool) -> dict[str, Any]:
         series = {
             name.replace("nvidia_com_gpu", resource): value
             for name, value in pod("a-0", "a", "vision", 8).items()
         }
-        expected = [of('gpu_platform:team_gpus{namespace="ml"}', 8)] if counted else []
+        expected = [sample('gpu_platform:team_gpus{namespace="ml"}', 8)] if counted else []
         return expression_test(series, 10, "gpu_platform:team_gpus", *expected)
 
     assert check(program, tmp_path, *(test(*device) for device in DEVICES.items())) == ""
 
 
-def test_gpu_hours_are_the_sum_over_time(program: Path, tmp_path: Path) -> None:
+def test_gpu_hours_are_summed_over_time(program: Path, tmp_path: Path) -> None:
     expr = f"round({hours('gpu_platform:queue_gpus', '1h', 30)})"
-    expected = [of('{queue="vision"}', 16), of('{queue="language"}', 4)]
+    expected = [sample('{queue="vision"}', 16), sample('{queue="language"}', 4)]
     assert check(program, tmp_path, expression_test(SERIES, 120, expr, *expected)) == ""
 
 
 def steps(values: str) -> dict[str, str]:
-    """Return the seconds by activity of a process of run `a`, 45 of 60 in steps."""
-    about = 'namespace="ml", pod="a-0", run="a"'
+    """Return the seconds by activity for run `a`; `values` is the time in steps."""
+    labels = 'namespace="ml", pod="a-0", run="a"'
     return {
-        f'training_seconds_total{{{about}, activity="step"}}': values,
-        f'training_seconds_total{{{about}, activity="data"}}': "0+10x20",
-        f'training_seconds_total{{{about}, activity="checkpoint"}}': "0+5x20",
+        f'training_seconds_total{{{labels}, activity="step"}}': values,
+        f'training_seconds_total{{{labels}, activity="data"}}': "0+10x20",
+        f'training_seconds_total{{{labels}, activity="checkpoint"}}': "0+5x20",
     }
 
 
@@ -189,7 +186,7 @@ UNPLACED = {
 
 GOODPUT: list[tuple[dict[str, str], float]] = [
     (pod("a-0", "a", "vision", 8) | steps("0+45x20"), 0.75),
-    # The other pod pulls its image, or its process has exited: it has no metrics.
+    # The other pod has no metrics: it is pulling its image, or its process has exited.
     (
         pod("a-0", "a", "vision", 8) | pod("a-1", "a", "vision", 8) | steps("0+45x20"),
         0.375,
@@ -213,23 +210,21 @@ GOODPUT: list[tuple[dict[str, str], float]] = [
         | steps("0+45x20"),
         0.75,
     ),
-    # It makes no steps.
+    # The run does not make progress.
     (pod("a-0", "a", "vision", 8) | steps("45x20"), 0),
 ]
 
 
-def test_goodput_is_the_share_of_the_pods_time_that_goes_into_steps(
-    program: Path, tmp_path: Path
-) -> None:
+def test_goodput_is_the_share_of_pod_time_spent_in_steps(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:run_goodput"
     tests = (
-        expression_test(series, 15, name, of(f'{name}{{namespace="ml", run="a"}}', share))
+        expression_test(series, 15, name, sample(f'{name}{{namespace="ml", run="a"}}', share))
         for series, share in GOODPUT
     )
     assert check(program, tmp_path, *tests) == ""
 
 
-def test_the_time_to_a_gang_is_until_its_last_pod_has_a_node(program: Path, tmp_path: Path) -> None:
+def test_time_to_gang_ends_when_the_last_pod_has_a_node(program: Path, tmp_path: Path) -> None:
     series = {
         **SERIES,
         'kube_pod_created{namespace="ml", pod="a-0"}': "100x20",
@@ -238,13 +233,11 @@ def test_the_time_to_a_gang_is_until_its_last_pod_has_a_node(program: Path, tmp_
         'kube_pod_status_scheduled_time{namespace="ml", pod="a-1"}': "190x20",
     }
     name = "gpu_platform:run_seconds_to_gang"
-    expected = of(f'{name}{{namespace="ml", run="a"}}', 90)
+    expected = sample(f'{name}{{namespace="ml", run="a"}}', 90)
     assert check(program, tmp_path, expression_test(series, 10, name, expected)) == ""
 
 
-def test_pods_of_earlier_attempts_do_not_count_for_the_time_to_a_gang(
-    program: Path, tmp_path: Path
-) -> None:
+def test_time_to_gang_ignores_pods_of_earlier_attempts(program: Path, tmp_path: Path) -> None:
     series = {
         **pod("a-0", "a", "vision", 8, phase="Failed"),
         **pod("a-1", "a", "vision", 8),
@@ -254,26 +247,26 @@ def test_pods_of_earlier_attempts_do_not_count_for_the_time_to_a_gang(
         'kube_pod_status_scheduled_time{namespace="ml", pod="a-1"}': "520x20",
     }
     name = "gpu_platform:run_seconds_to_gang"
-    expected = of(f'{name}{{namespace="ml", run="a"}}', 20)
+    expected = sample(f'{name}{{namespace="ml", run="a"}}', 20)
     assert check(program, tmp_path, expression_test(series, 10, name, expected)) == ""
 
 
 def gang(start: str, milliseconds: str, missing: str) -> dict[str, str]:
-    """Volcano's metrics of the gang g, scraped in Volcano's namespace."""
-    about = 'namespace="volcano-system", job_name="g", job_namespace="ml", queue="vision"'
+    """Return Volcano's metrics for the gang `g`, scraped in Volcano's namespace."""
+    labels = 'namespace="volcano-system", job_name="g", job_namespace="ml", queue="vision"'
     return {
-        f"volcano_e2e_job_scheduling_start_time{{{about}}}": start,
-        f"volcano_e2e_job_scheduling_duration{{{about}}}": milliseconds,
+        f"volcano_e2e_job_scheduling_start_time{{{labels}}}": start,
+        f"volcano_e2e_job_scheduling_duration{{{labels}}}": milliseconds,
         'volcano_unschedule_task_count{namespace="volcano-system", job_id="g"}': missing,
     }
 
 
 WAITS: list[tuple[dict[str, str], int, float]] = [
-    # Nothing of it has ever had a node.
+    # No pod of the gang has ever had a node.
     (gang("60x20", "_x20", "4x20"), 10, 540),
-    # One of its pods would have one, and gives it up again each time.
+    # One pod repeatedly gets a node and gives it up again.
     (gang("60x20", "0+60000x20", "3x20"), 10, 540),
-    # It was whole after 90 seconds; later on a pod is replaced.
+    # The gang was complete after 90 seconds; later, a pod is replaced.
     (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 39, 90),
     (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 22, 90),
     # The scheduler restarts.
@@ -281,24 +274,24 @@ WAITS: list[tuple[dict[str, str], int, float]] = [
 ]
 
 
-def test_a_gang_has_waited_until_it_was_complete(program: Path, tmp_path: Path) -> None:
+def test_wait_of_a_gang_ends_when_it_is_complete(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:queue_wait_seconds"
     gangs = f'{name}{{namespace="ml", queue="vision", gang="g"}}'
     tests = (
-        expression_test(series, minutes, name, of(gangs, seconds))
+        expression_test(series, minutes, name, sample(gangs, seconds))
         for series, minutes, seconds in WAITS
     )
     assert check(program, tmp_path, *tests) == ""
 
 
-def test_a_gang_that_is_gone_does_not_wait(program: Path, tmp_path: Path) -> None:
+def test_deleted_gang_has_no_wait(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:queue_wait_seconds"
     test = expression_test(gang("0x10 stale", "90000x10 stale", "0x10 stale"), 20, name)
     assert check(program, tmp_path, test) == ""
 
 
-def test_gangs_that_wait_are_counted_by_queue(program: Path, tmp_path: Path) -> None:
+def test_waiting_gangs_are_counted_by_queue(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:queue_pending_gangs"
     series = {'volcano_queue_pod_group_pending_count{queue_name="vision"}': "3x10"}
-    expected = of(f'{name}{{queue="vision"}}', 3)
+    expected = sample(f'{name}{{queue="vision"}}', 3)
     assert check(program, tmp_path, expression_test(series, 5, name, expected)) == ""

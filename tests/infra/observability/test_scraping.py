@@ -1,4 +1,4 @@
-"""The chart of Prometheus and Grafana: its values, and refused settings."""
+"""The chart with Prometheus and Grafana: its values, and rejected settings."""
 
 import re
 from typing import Any
@@ -36,7 +36,7 @@ def test_kube_state_metrics_exports_the_documented_labels() -> None:
     assert ",".join(flags["metricAnnotationsAllowList"]) == allowlists["annotations"]
 
 
-def test_grafana_finds_the_dashboards_by_their_label() -> None:
+def test_grafana_sidecar_selects_dashboards_by_label() -> None:
     found = values(grafana={"dashboards": True, "labels": {"boards": "yes"}})
     sidecar = found["grafana"]["sidecar"]["dashboards"]
     assert (sidecar["label"], sidecar["labelValue"]) == ("boards", "yes")
@@ -44,23 +44,23 @@ def test_grafana_finds_the_dashboards_by_their_label() -> None:
     assert values(grafana={})["grafana"] == {}
 
 
-def test_custom_values_override_those_of_the_stack() -> None:
-    own = {
+def test_custom_chart_values_override_the_stacks_values() -> None:
+    custom_values = {
         "kube-state-metrics": {"replicas": 2, "metricLabelsAllowlist": ["pods=[*]"]},
         "alertmanager": {"enabled": False},
     }
-    found = values(kube_prometheus_stack={"install": True, "values": own})
+    found = values(kube_prometheus_stack={"install": True, "values": custom_values})
     assert found["alertmanager"] == {"enabled": False}
     assert found["kube-state-metrics"]["metricLabelsAllowlist"] == ["pods=[*]"]
     assert found["kube-state-metrics"]["replicas"] == 2
     assert found["kube-state-metrics"]["metricAnnotationsAllowList"]
 
 
-def test_the_chart_can_upgrade_its_definitions(provision: Provision) -> None:
+def test_chart_can_upgrade_its_custom_resource_definitions(provision: Provision) -> None:
     (text,) = re.findall(
         r"`values: (\{crds: .*\})`", (CHECKOUT / "docs" / "monitoring.md").read_text()
     )
-    # Keys of kube-prometheus-stack's values.yaml; Helm alone never updates definitions.
+    # Keys in kube-prometheus-stack's values.yaml; Helm itself never updates CRDs.
     upgrade = {"crds": {"upgradeJob": {"enabled": True, "forceConflicts": True}}}
     assert yaml.safe_load(text) == upgrade
     chart = {"install": True, "values": upgrade}
@@ -83,12 +83,16 @@ def test_the_chart_can_upgrade_its_definitions(provision: Provision) -> None:
         ({"kube_prometheus_stack": {"install": True, "version": "latest"}}, "pattern"),
     ],
 )
-def test_what_does_not_fit_the_chart_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit_the_chart_are_rejected(
+    settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValidationError, match=message):
         MonitoringSettings.model_validate({**INSTALLED, **settings})
 
 
-def test_the_release_comes_before_what_its_operator_reads(provision: Provision) -> None:
+def test_release_is_created_before_the_objects_that_its_operator_reads(
+    provision: Provision,
+) -> None:
     plan = provision(changed("monitoring", INSTALLED))
     found = plan.inputs("monitoring-release")
     assert found["chart"] == "kube-prometheus-stack"
@@ -110,5 +114,5 @@ def test_metrics_of_the_model_server_are_scraped_at_its_admin_port(provision: Pr
     pods = plan.inputs("inference-digits-deployment")["spec"]["template"]["metadata"]
     assert pods["annotations"]["prometheus.io/port"] == "8081"
     (endpoint,) = plan.inputs("monitoring-podmonitor-inference")["spec"]["podMetricsEndpoints"]
-    moved = "__meta_kubernetes_pod_annotation_prometheus_io_port"
-    assert any(moved in rule["sourceLabels"] for rule in endpoint["relabelings"])
+    port_annotation = "__meta_kubernetes_pod_annotation_prometheus_io_port"
+    assert any(port_annotation in rule["sourceLabels"] for rule in endpoint["relabelings"])

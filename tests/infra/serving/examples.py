@@ -1,4 +1,4 @@
-"""A service of the valid configuration, which tests change."""
+"""An inference service from the valid configuration that tests modify."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ GATEWAY = {"gateway": {"name": "public", "namespace": "gateways"}}
 CANARY = {"weight": 20, "run": "digits-4567cdef"}
 
 
-def serving(**changed: Any) -> InferenceServiceArgs:
+def serving(**changes: Any) -> InferenceServiceArgs:
     """Return the service `digits` with changed settings. `job=None` omits the job."""
     values = good()
-    service = values["inference"]["services"]["digits"] | changed
+    service = values["inference"]["services"]["digits"] | changes
     values["inference"]["services"]["digits"] = {
         name: value for name, value in service.items() if value is not None
     }

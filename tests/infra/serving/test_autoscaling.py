@@ -9,7 +9,7 @@ from tests.infra.serving.examples import objects, serving
 KEDA = {"prometheus": "http://prometheus.monitoring:9090"}
 
 
-def test_an_autoscaler_owns_the_number_of_replicas() -> None:
+def test_autoscaled_deployment_has_no_replicas() -> None:
     found = objects(serving(autoscaling={"min": 2, "max": 5, "cpu_percent": 60}))
     assert "replicas" not in found["Deployment"]["spec"]
     spec = found["HorizontalPodAutoscaler"]["spec"]
@@ -18,12 +18,12 @@ def test_an_autoscaler_owns_the_number_of_replicas() -> None:
     assert spec["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
 
 
-def test_replicas_follow_the_cpu_by_default() -> None:
+def test_autoscaler_targets_cpu_by_default() -> None:
     (metric,) = autoscaler(serving(autoscaling={"max": 5}))["spec"]["metrics"]
     assert metric["resource"]["target"]["averageUtilization"] == 70
 
 
-def test_replicas_follow_the_requests_in_flight_of_each_pod() -> None:
+def test_autoscaler_can_target_requests_in_flight_per_pod() -> None:
     scaling = {"max": 5, "requests_in_flight": 8}
     (metric,) = autoscaler(serving(autoscaling=scaling))["spec"]["metrics"]
     assert metric == {
@@ -35,13 +35,13 @@ def test_replicas_follow_the_requests_in_flight_of_each_pod() -> None:
     }
 
 
-def test_the_larger_demand_of_cpu_and_requests_decides() -> None:
+def test_autoscaler_can_use_cpu_and_requests_together() -> None:
     scaling = {"max": 5, "requests_in_flight": 8, "cpu_percent": 50}
     metrics = autoscaler(serving(autoscaling=scaling))["spec"]["metrics"]
     assert [metric["type"] for metric in metrics] == ["Resource", "Pods"]
 
 
-def test_a_service_without_autoscaling_has_no_autoscaler() -> None:
+def test_autoscaler_cannot_be_built_without_autoscaling() -> None:
     with pytest.raises(ValueError, match="'digits' has no autoscaling"):
         autoscaler(serving())
 
@@ -62,15 +62,15 @@ def test_keda_replaces_the_autoscaler_and_queries_prometheus() -> None:
     }
 
 
-def test_keda_starts_the_first_pod_by_requests_at_the_gateway() -> None:
-    seen = 'sum(rate(requests_total{service="digits"}[1m]))'
-    keda = {**KEDA, "activation_query": seen, "cooldown_seconds": 60}
+def test_keda_starts_the_first_pod_on_requests_at_the_gateway() -> None:
+    gateway_query = 'sum(rate(requests_total{service="digits"}[1m]))'
+    keda = {**KEDA, "activation_query": gateway_query, "cooldown_seconds": 60}
     scaling = {"min": 0, "max": 5, "requests_in_flight": 8, "cpu_percent": 70, "keda": keda}
     spec = autoscaler(serving(autoscaling=scaling))["spec"]
     assert (spec["minReplicaCount"], spec["cooldownPeriod"]) == (0, 60)
-    _, wake, cpu = spec["triggers"]
-    assert wake["metadata"]["query"] == f"({seen}) > bool 0"
-    assert wake["metadata"]["threshold"] == "1"
+    _, activation, cpu = spec["triggers"]
+    assert activation["metadata"]["query"] == f"({gateway_query}) > bool 0"
+    assert activation["metadata"]["threshold"] == "1"
     assert cpu == {"type": "cpu", "metricType": "Utilization", "metadata": {"value": "70"}}
 
 
@@ -78,10 +78,10 @@ def in_flight(pod: str) -> str:
     return f'inference_requests_in_flight{{namespace="ml",pod="{pod}"}}'
 
 
-# A value each 15 seconds, until two minutes.
+# One value every 15 seconds for two minutes.
 LOADS: dict[str, tuple[dict[str, str], float]] = {
     "the average of the last minute": ({in_flight("digits-1a-xxxxx"): "12x6 0x1"}, 8),
-    "no leaders of other services": (
+    "no group leaders of other services": (
         {in_flight("digits-1a-xxxxx"): "3x8", in_flight("digits-large-0"): "4x8"},
         3,
     ),
@@ -101,7 +101,7 @@ LOADS: dict[str, tuple[dict[str, str], float]] = {
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_the_query_of_keda_counts(load: str, tmp_path: Path) -> None:
+def test_keda_query_returns_the_expected_load(load: str, tmp_path: Path) -> None:
     series, expected = LOADS[load]
     scaling = {"max": 5, "requests_in_flight": 8, "keda": KEDA}
     (trigger,) = autoscaler(serving(autoscaling=scaling))["spec"]["triggers"]

@@ -19,11 +19,11 @@ from tests.infra.serving.examples import (
 )
 
 
-def test_a_service_is_a_deployment_an_address_and_a_budget() -> None:
+def test_service_consists_of_deployment_service_and_disruption_budget() -> None:
     assert set(objects(serving())) == {"Deployment", "Service", "PodDisruptionBudget"}
 
 
-def test_the_selectors_of_all_objects_find_the_pods() -> None:
+def test_selectors_of_all_objects_match_the_pods() -> None:
     found = objects(serving())
     labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
     for selector in (
@@ -34,20 +34,20 @@ def test_the_selectors_of_all_objects_find_the_pods() -> None:
         assert selector.items() <= labels
 
 
-def test_pulumi_does_not_wait_for_a_model_that_is_still_trained() -> None:
+def test_pulumi_does_not_wait_for_a_model_in_training() -> None:
     for kind in ("Deployment", "Service"):
         annotations = objects(serving())[kind]["metadata"]["annotations"]
         assert annotations == {"pulumi.com/skipAwait": "true"}
 
 
-def test_the_server_is_live_at_once_and_ready_with_the_export() -> None:
+def test_probes_use_the_live_and_ready_endpoints() -> None:
     found = container(serving())
     assert found["startupProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "metrics"}
     assert found["livenessProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "metrics"}
     assert found["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": "metrics"}
 
 
-def test_the_path_of_a_probe_may_contain_braces() -> None:
+def test_probe_paths_can_contain_braces() -> None:
     paths = {"live": "/live/{0}", "ready": "/ready/{}/{model}"}
     custom = {"runtime": "custom", "server": {"command": ["serve"], **paths}}
     found = container(serving(**custom))
@@ -55,7 +55,7 @@ def test_the_path_of_a_probe_may_contain_braces() -> None:
     assert found["readinessProbe"]["httpGet"]["path"] == "/ready/{}/digits"
 
 
-def test_the_startup_probe_waits_as_long_as_configured() -> None:
+def test_startup_probe_allows_the_configured_time() -> None:
     probe = container(serving(startup_seconds=301))["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 302
 
@@ -69,7 +69,7 @@ def test_the_startup_probe_waits_as_long_as_configured() -> None:
         ({"startup_seconds": 1800, "progress_deadline_seconds": 90}, 90),
     ],
 )
-def test_the_default_progress_deadline_exceeds_the_time_to_start(
+def test_default_progress_deadline_exceeds_the_startup_time(
     changes: dict[str, Any], deadline: int
 ) -> None:
     described = serving(route=GATEWAY, canary=CANARY, **changes)
@@ -79,7 +79,7 @@ def test_the_default_progress_deadline_exceeds_the_time_to_start(
         assert annotations["pulumi.com/timeoutSeconds"] == str(deadline)
 
 
-def test_the_server_gets_the_model_and_the_path_of_the_export() -> None:
+def test_server_gets_the_model_name_and_export_path() -> None:
     found = container(serving(server={"max_body_bytes": 4096}, digest=DIGEST))
     env = environment(found)
     assert env["INFERENCE_MODEL_NAME"] == "digits"
@@ -91,7 +91,7 @@ def test_the_server_gets_the_model_and_the_path_of_the_export() -> None:
     assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
 
 
-def test_an_update_keeps_the_capacity() -> None:
+def test_rolling_update_keeps_the_serving_capacity() -> None:
     spec = objects(serving())["Deployment"]["spec"]
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert spec["minReadySeconds"] == 5
@@ -103,20 +103,20 @@ def test_a_terminating_pod_pauses_before_sigterm_and_has_time_to_drain() -> None
     assert spec["terminationGracePeriodSeconds"] == 40
 
 
-def test_without_a_pause_the_field_is_left_to_older_clusters() -> None:
+def test_pre_stop_hook_is_omitted_without_a_pause() -> None:
     assert "lifecycle" not in container(serving(pre_stop_seconds=0))
 
 
-def test_without_an_autoscaler_the_replicas_are_fixed() -> None:
+def test_replicas_are_fixed_without_an_autoscaler() -> None:
     assert objects(serving())["Deployment"]["spec"]["replicas"] == 1
     assert objects(serving(replicas=3))["Deployment"]["spec"]["replicas"] == 3
 
 
-def test_a_service_adds_its_tolerations_to_those_of_gpu_nodes() -> None:
+def test_service_tolerations_are_added_to_those_for_gpu_nodes() -> None:
     spot = {"key": "spot", "operator": "Exists", "effect": "NoSchedule"}
     taint = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     nodes = GpuNodes(resource="nvidia.com/gpu", tolerations=[taint])
-    chosen = {"tolerations": [{"key": "spot"}], "canary": CANARY, "route": GATEWAY}
+    tolerated = {"tolerations": [{"key": "spot"}], "canary": CANARY, "route": GATEWAY}
 
     def tolerations(**changed: Any) -> list[Any]:
         described = replace(serving(**changed), gpu_nodes=nodes)
@@ -125,8 +125,8 @@ def test_a_service_adds_its_tolerations_to_those_of_gpu_nodes() -> None:
             found.append(canary_objects(described)["Deployment"])
         return [pod(each).get("tolerations") for each in found]
 
-    assert tolerations(gpus=1, **chosen) == [[taint, spot], [taint, spot]]
-    assert tolerations(gpus=0, **chosen) == [[spot], [spot]]
+    assert tolerations(gpus=1, **tolerated) == [[taint, spot], [taint, spot]]
+    assert tolerations(gpus=0, **tolerated) == [[spot], [spot]]
     assert tolerations(gpus=0) == [None]
 
 
@@ -135,13 +135,13 @@ def test_gpus_are_requested_only_if_configured() -> None:
     assert container(serving(gpus=1))["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
-def test_disk_is_limited_where_it_is_configured() -> None:
+def test_ephemeral_storage_is_limited_only_if_configured() -> None:
     assert "ephemeral-storage" not in container(serving())["resources"]["limits"]
     limited = container(serving(ephemeral_storage="20Gi"))["resources"]
     assert limited["requests"]["ephemeral-storage"] == "20Gi"
 
 
-def test_the_address_names_service_namespace_and_port() -> None:
+def test_url_contains_service_namespace_and_port() -> None:
     assert serving().url == "http://digits.ml.svc.cluster.local:8080"
 
 
@@ -150,7 +150,7 @@ def test_pods_prefer_different_nodes() -> None:
     assert spec["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "ScheduleAnyway"
 
 
-def test_tls_is_mounted_from_its_secret_and_the_probes_use_it() -> None:
+def test_tls_certificate_is_mounted_and_probes_use_https() -> None:
     described = serving(tls={"secret": "digits-tls"})
     spec = pod(objects(described)["Deployment"])
     source = _volume(spec, "tls")["secret"]
@@ -163,16 +163,16 @@ def test_tls_is_mounted_from_its_secret_and_the_probes_use_it() -> None:
     assert described.url.startswith("https://")
 
 
-def test_pods_with_tls_are_annotated_for_prometheus() -> None:
+def test_pods_with_tls_are_annotated_with_the_https_scheme() -> None:
     def scheme_annotation(described: InferenceServiceArgs) -> Any:
-        about = objects(described)["Deployment"]["spec"]["template"]["metadata"]
-        return about.get("annotations", {}).get("prometheus.io/scheme")
+        metadata = objects(described)["Deployment"]["spec"]["template"]["metadata"]
+        return metadata.get("annotations", {}).get("prometheus.io/scheme")
 
     assert scheme_annotation(serving(tls={"secret": "digits-tls"})) == "https"
     assert scheme_annotation(serving()) is None
 
 
-def test_api_keys_are_a_file_of_their_secret() -> None:
+def test_api_keys_are_mounted_from_a_secret() -> None:
     spec = pod(objects(serving(api_keys={"secret": "callers", "key": "list"}))["Deployment"])
     assert _volume(spec, "api-keys")["secret"]["secretName"] == "callers"
     env = environment(spec["containers"][0])
@@ -219,7 +219,7 @@ def test_an_export_at_a_url_is_downloaded_before_the_server_starts() -> None:
     assert "RUN_NAME" not in env
 
 
-def test_the_server_can_only_read_what_was_fetched() -> None:
+def test_server_mounts_the_downloaded_export_read_only() -> None:
     spec = pod(objects(serving(job=None, url=URL, fetch={"size": "4Gi"}))["Deployment"])
     (volume,) = (each for each in spec["volumes"] if each["name"] == "export")
     assert volume == {"name": "export", "emptyDir": {"sizeLimit": "4Gi"}}
@@ -231,7 +231,7 @@ def test_the_server_can_only_read_what_was_fetched() -> None:
     assert read == {"name": "export", "mountPath": "/models", "readOnly": True}
 
 
-def test_the_keys_of_the_object_store_are_known_to_the_fetching_container_alone() -> None:
+def test_only_the_download_container_has_the_object_store_keys() -> None:
     secret = {"secret": "store", "key": "access-key"}
     fetch = {"env": {"AWS_REGION": "eu-west-1"}, "env_from": {"AWS_ACCESS_KEY_ID": secret}}
     spec = pod(objects(serving(job=None, url=URL, fetch=fetch))["Deployment"])
@@ -241,21 +241,21 @@ def test_the_keys_of_the_object_store_are_known_to_the_fetching_container_alone(
     assert "AWS_ACCESS_KEY_ID" not in environment(spec["containers"][0])
 
 
-def test_a_run_of_the_stack_is_read_from_its_claim_and_nothing_is_fetched() -> None:
+def test_export_of_a_stacks_run_is_read_from_its_claim() -> None:
     spec = pod(objects(serving())["Deployment"])
     assert "initContainers" not in spec
     (volume,) = (each for each in spec["volumes"] if each["name"] == "models")
     assert volume["persistentVolumeClaim"] == {"claimName": "ckpt", "readOnly": True}
 
 
-def test_another_form_of_the_model_is_fetched_where_the_backend_computes_it() -> None:
+def test_download_fetches_the_artifact_for_the_backend() -> None:
     (fetch,) = pod(objects(serving(job=None, url=URL, server={"backend": "int8"}))["Deployment"])[
         "initContainers"
     ]
     assert fetch["command"][-1] == "--artifact=int8"
 
 
-def test_threads_are_those_of_the_cpu_request_divided_among_workers() -> None:
+def test_threads_are_the_cpu_request_divided_by_the_workers() -> None:
     for cpu, server, threads in (
         ("500m", {}, "1"),
         ("1500m", {}, "2"),
@@ -267,8 +267,8 @@ def test_threads_are_those_of_the_cpu_request_divided_among_workers() -> None:
         assert env["INFERENCE_THREADS"] == threads, (cpu, server)
 
 
-def test_one_replica_may_be_drained_with_its_node() -> None:
+def test_single_replica_does_not_block_draining_its_node() -> None:
     budget = objects(serving(replicas=1))["PodDisruptionBudget"]["spec"]
-    # With minAvailable 1, or maxUnavailable 0, a drain would wait forever.
+    # With minAvailable 1 or maxUnavailable 0, a drain would never finish.
     assert budget["maxUnavailable"] == 1
     assert "minAvailable" not in budget

@@ -1,4 +1,4 @@
-"""Replicas of several pods: LeaderWorkerSets, whose leaders answer the requests."""
+"""Multi-node replicas: LeaderWorkerSets whose leaders handle the requests."""
 
 import json
 from pathlib import Path
@@ -22,8 +22,8 @@ from policies.catalogue import RULES
 from tests.infra.examples import changed, good, problems
 from tests.infra.observability.promtool import check, expression_test, promtool
 from tests.infra.serving.examples import GATEWAY, canary_objects, environment, objects, serving
-from tests.infra.serving.test_runtimes import LLM, refusals
-from tests.policies.harness import judge
+from tests.infra.serving.test_runtimes import LLM, service_problems
+from tests.policies.harness import evaluate_rule
 
 GROUP = {**LLM, "server": {"nnodes": 3}}
 
@@ -37,14 +37,14 @@ def containers(workload: Manifest) -> list[Manifest]:
     return [template["spec"]["containers"][0] for template in templates(workload)]
 
 
-def test_a_replica_of_several_pods_is_a_group_with_a_pod_per_node() -> None:
+def test_multi_node_replica_is_a_group_with_one_pod_per_node() -> None:
     found = objects(serving(**GROUP, replicas=2))
     assert "Deployment" not in found
     workload = found["LeaderWorkerSet"]
     assert workload["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
     assert workload["spec"]["replicas"] == 2
     assert workload["spec"]["leaderWorkerTemplate"]["size"] == 3
-    # The controller must not take the Service for requests for its own.
+    # The controller must not adopt the Service that receives the requests.
     assert workload["spec"]["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
     for each in containers(workload):
         assert each["resources"]["limits"]["nvidia.com/gpu"] == "2"
@@ -59,7 +59,7 @@ def test_a_replica_of_several_pods_is_a_group_with_a_pod_per_node() -> None:
         assert address == {"fieldRef": {"fieldPath": "status.podIP"}}
 
 
-def test_no_pod_of_a_group_may_share_the_node_of_a_whole_node_job() -> None:
+def test_pods_of_a_group_cannot_share_a_node_with_a_whole_node_job() -> None:
     (term,) = exclusive_node_affinity(WORKLOAD_LABEL, LAUNCHER_LABEL)["podAntiAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
@@ -74,10 +74,12 @@ def test_no_pod_of_a_group_may_share_the_node_of_a_whole_node_job() -> None:
 def test_only_leaders_receive_requests_probes_and_scrapes() -> None:
     found = objects(serving(**GROUP))
     leader, worker = templates(found["LeaderWorkerSet"])
-    first, other = containers(found["LeaderWorkerSet"])
-    assert other["command"] == [*first["command"], "--headless"]
-    assert "readinessProbe" in first
-    assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & other.keys()
+    leader_container, worker_container = containers(found["LeaderWorkerSet"])
+    assert worker_container["command"] == [*leader_container["command"], "--headless"]
+    assert "readinessProbe" in leader_container
+    assert (
+        not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & worker_container.keys()
+    )
     assert worker["metadata"]["annotations"] == {"prometheus.io/scrape": "false"}
     selector = found["Service"]["spec"]["selector"].items()
     assert selector <= leader["metadata"]["labels"].items()
@@ -95,7 +97,9 @@ def test_only_leaders_receive_requests_probes_and_scrapes() -> None:
         ({"recreate": True}, {"maxUnavailable": "100%", "maxSurge": 0}),
     ],
 )
-def test_an_update_replaces_groups(rollout: dict[str, Any], limits: dict[str, Any]) -> None:
+def test_rollout_settings_apply_to_whole_groups(
+    rollout: dict[str, Any], limits: dict[str, Any]
+) -> None:
     spec = objects(serving(**GROUP, rollout=rollout))["LeaderWorkerSet"]["spec"]
     assert spec["rolloutStrategy"]["rollingUpdateConfiguration"] == limits
 
@@ -111,7 +115,7 @@ def test_autoscalers_change_the_number_of_groups() -> None:
     assert 'pod=~"digits-[0-9]+"' in found["spec"]["triggers"][0]["metadata"]["query"]
 
 
-def test_the_route_waits_for_the_groups_of_a_canary_and_rolls_them_back() -> None:
+def test_route_waits_for_canary_groups_and_can_roll_them_back() -> None:
     rollback = {"prometheus": "http://prometheus:9090", "image": "inference"}
     canary = {"weight": 20, "server": {"max_num_seqs": 8}, "rollback": rollback}
     described = serving(**GROUP, route=GATEWAY, canary=canary)
@@ -128,22 +132,22 @@ def test_the_route_waits_for_the_groups_of_a_canary_and_rolls_them_back() -> Non
     assert json.loads(program["command"][-1])["workload"] == "LeaderWorkerSet"
     (route,) = routes(described)
     changed_canary = {**canary, "server": {"max_num_seqs": 9}}
-    (other,) = routes(serving(**GROUP, route=GATEWAY, canary=changed_canary))
+    (changed_route,) = routes(serving(**GROUP, route=GATEWAY, canary=changed_canary))
     name = "gpu-platform.dev/canary"
-    assert route["metadata"]["annotations"][name] != other["metadata"]["annotations"][name]
+    assert route["metadata"]["annotations"][name] != changed_route["metadata"]["annotations"][name]
 
 
-def test_only_leaders_make_a_service_ready(tmp_path: Path) -> None:
+def test_readiness_of_a_service_depends_only_on_leaders(tmp_path: Path) -> None:
     settings = serving(**GROUP).service
     (group,) = server_groups({"chat": settings.runtime_of({})}, 15)
     (ready,) = [rule["expr"] for rule in group["rules"] if rule["record"] == "inference_ready"]
     series = {}
     for pod, is_ready in (("chat-0", 0), ("chat-0-1", 1)):
-        about = f'namespace="ml", pod="{pod}"'
+        labels = f'namespace="ml", pod="{pod}"'
         series |= {
-            f'kube_pod_labels{{{about}, label_gpu_platform_dev_service="chat"}}': "1x8",
-            f'kube_pod_status_ready{{{about}, condition="true"}}': f"{is_ready}x8",
-            f'kube_pod_status_phase{{{about}, phase="Running"}}': "1x8",
+            f'kube_pod_labels{{{labels}, label_gpu_platform_dev_service="chat"}}': "1x8",
+            f'kube_pod_status_ready{{{labels}, condition="true"}}': f"{is_ready}x8",
+            f'kube_pod_status_phase{{{labels}, phase="Running"}}': "1x8",
         }
     leader = {"labels": '{namespace="ml", pod="chat-0", service="chat"}', "value": 0}
     assert check(promtool(), tmp_path, expression_test(series, 2, ready, leader)) == ""
@@ -151,8 +155,8 @@ def test_only_leaders_make_a_service_ready(tmp_path: Path) -> None:
 
 def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:
     service = good()["inference"]["services"]["digits"] | GROUP | {"replicas": 2}
-    given = {name: value for name, value in service.items() if value is not None}
-    settings = validate(changed("inference.services.digits", given))
+    service_settings = {name: value for name, value in service.items() if value is not None}
+    settings = validate(changed("inference.services.digits", service_settings))
     inference, gpu = settings.inference, settings.gpu
     assert update_surge(inference, gpu)[gpu.resource] == 6
     others = sum(each.gpus for key, each in inference.services.items() if key != "digits")
@@ -160,7 +164,7 @@ def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:
     assert total[gpu.resource] - others == 12
     assert inference.has_groups
     once = changed("storage.claims.checkpoints.access_modes", ["ReadWriteOnce"])
-    once["inference"]["services"]["digits"] = given | {"replicas": 1}
+    once["inference"]["services"]["digits"] = service_settings | {"replicas": 1}
     assert "but up to 3 pods mount it" in "\n".join(problems(once))
 
 
@@ -168,7 +172,7 @@ def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:
     ("key", "refused"),
     [("digits-0", True), ("digits-canary-12", True), ("digits-a", False), ("other-0", False)],
 )
-def test_no_service_has_the_name_of_a_replica(key: str, refused: bool) -> None:
+def test_service_cannot_have_the_name_of_another_services_replica(key: str, refused: bool) -> None:
     service = good()["inference"]["services"]["digits"]
     group = {name: value for name, value in {**service, **GROUP}.items() if value is not None}
     values = changed("inference.services.digits", group)
@@ -178,7 +182,7 @@ def test_no_service_has_the_name_of_a_replica(key: str, refused: bool) -> None:
     assert refused or found == ""
 
 
-def test_isolated_pods_of_a_group_reach_each_other() -> None:
+def test_isolated_pods_of_a_group_can_reach_each_other() -> None:
     tenancy = TenancySettings.model_validate({"namespace": "ml"})
     leader, _ = templates(objects(serving(**GROUP))["LeaderWorkerSet"])
 
@@ -199,10 +203,10 @@ def violated(server: dict[str, Any]) -> set[str]:
     canary = {"weight": 20, "server": {"max_num_seqs": 8}}
     described = serving(**{**LLM, "server": server}, route=GATEWAY, canary=canary)
     stack = [*build(described), *build_canary(described)]
-    return {rule.name for rule in RULES if judge(rule.name, *stack)}
+    return {rule.name for rule in RULES if evaluate_rule(rule.name, *stack)}
 
 
-def test_the_policies_treat_a_group_like_a_pod() -> None:
+def test_policies_treat_a_group_like_a_single_pod() -> None:
     assert violated({"nnodes": 3}) == violated({})
 
 
@@ -216,11 +220,11 @@ def test_the_policies_treat_a_group_like_a_pod() -> None:
         ({"server": {"nnodes": 2, "headless": True}}, "server.headless, which the stack"),
     ],
 )
-def test_sizes_that_do_not_fit_the_group_are_refused(change: dict[str, Any], message: str) -> None:
-    assert message in refusals({**GROUP, **change})
+def test_sizes_that_do_not_fit_the_group_are_rejected(change: dict[str, Any], message: str) -> None:
+    assert message in service_problems({**GROUP, **change})
 
 
-def test_a_group_has_no_deadline_that_its_ready_time_could_exceed() -> None:
+def test_long_min_ready_seconds_are_accepted_for_groups() -> None:
     service = good()["inference"]["services"]["digits"] | GROUP | {"min_ready_seconds": 900}
-    given = {name: value for name, value in service.items() if value is not None}
-    assert problems(changed("inference.services.digits", given)) == []
+    service_settings = {name: value for name, value in service.items() if value is not None}
+    assert problems(changed("inference.services.digits", service_settings)) == []

@@ -1,4 +1,4 @@
-"""Pages about serving: the settings accept what they show."""
+"""Examples on the pages about serving are valid settings."""
 
 import re
 
@@ -19,7 +19,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_the_settings_accept_what_the_page_shows(block: str) -> None:
+def test_examples_on_the_pages_are_valid_settings(block: str) -> None:
     (section,) = yaml.safe_load(block).values()
     values = good()
     values["images"]["workloads"]["recorder"] = dict(values["images"]["workloads"]["inference"])

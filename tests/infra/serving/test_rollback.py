@@ -1,4 +1,4 @@
-"""The program that evaluates a canary: its queries, its rights, and its annotations of routes."""
+"""The program that evaluates a canary: its queries, its rights, and the route's annotations."""
 
 import json
 from typing import Any
@@ -41,13 +41,13 @@ def annotations(described: InferenceServiceArgs) -> dict[str, Any]:
     return found
 
 
-def test_nothing_evaluates_a_canary_without_limits() -> None:
+def test_canary_without_rollback_limits_is_not_evaluated() -> None:
     described = serving(route=GATEWAY, canary=CANARY)
     assert built(described) == {}
     assert annotations(described) == {}
 
 
-def test_the_program_may_change_this_route_alone() -> None:
+def test_program_can_change_only_the_services_route() -> None:
     rules = built(rolling())["Role"]["rules"]
     assert rules == [
         {
@@ -66,14 +66,14 @@ def test_the_program_may_change_this_route_alone() -> None:
     ]
 
 
-def test_a_rollback_writes_what_the_stack_writes_for_weight_zero() -> None:
+def test_rollback_writes_the_same_backends_as_weight_zero() -> None:
     described = rolling()
     (route,) = routes(rolling(weight=0))
     (rule,) = route["spec"]["rules"]
     assert plan(described)["stable"] == {"HTTPRoute": rule["backendRefs"]}
 
 
-def test_series_are_those_of_the_canary_compared_with_the_stable_version() -> None:
+def test_queries_compare_the_canary_with_the_stable_version() -> None:
     found = plan(rolling(latency_seconds=0.5, min_requests=50, window_seconds=60))
     errors, latency = found["limits"]
     assert found["window_seconds"] == 60
@@ -84,7 +84,7 @@ def test_series_are_those_of_the_canary_compared_with_the_stable_version() -> No
     assert latency["query"].endswith('service="digits-canary"}[$span])) >= 50')
 
 
-def test_a_route_names_another_canary_after_any_change_but_that_of_the_weight() -> None:
+def test_route_annotations_change_with_the_canary_but_not_its_weight() -> None:
     before = annotations(rolling())
     assert before.keys() == {"gpu-platform.dev/canary", "gpu-platform.dev/canary-image"}
     assert annotations(rolling(weight=50)) == before
@@ -93,42 +93,42 @@ def test_a_route_names_another_canary_after_any_change_but_that_of_the_weight() 
     assert annotations(serving(route=GATEWAY, canary=other)) != before
 
 
-def test_an_isolated_program_reaches_the_api_server_and_prometheus(provision: Provision) -> None:
+def test_isolated_program_can_reach_the_api_server_and_prometheus(provision: Provision) -> None:
     values = good()
     values["tenancy"] = {**values["tenancy"], "network": {"isolate": True}}
     values["inference"]["services"]["digits"] |= {
         "route": GATEWAY,
         "canary": {**CANARY, "rollback": LIMITS},
     }
-    made = provision(values)
-    (egress,) = made.inputs("inference-digits-rollback-networkpolicy")["spec"]["egress"]
+    plan_of_stack = provision(values)
+    (egress,) = plan_of_stack.inputs("inference-digits-rollback-networkpolicy")["spec"]["egress"]
     assert [port["port"] for port in egress["ports"]] == [443, 6443, 9090]
 
 
-def test_the_route_changes_after_the_program_runs(provision: Provision) -> None:
+def test_route_is_changed_after_the_program_is_ready(provision: Provision) -> None:
     service = {
         **good()["inference"]["services"]["digits"],
         "route": GATEWAY,
         "canary": {**CANARY, "rollback": LIMITS},
     }
-    made = provision(changed("inference.services.digits", service))
+    plan_of_stack = provision(changed("inference.services.digits", service))
     program_name = "inference-digits-rollback-deployment"
-    assert program_name in made.dependencies("inference-digits-httproute")
-    assert "pulumi.com/skipAwait" not in str(made.inputs(program_name))
+    assert program_name in plan_of_stack.dependencies("inference-digits-httproute")
+    assert "pulumi.com/skipAwait" not in str(plan_of_stack.inputs(program_name))
 
 
-def test_services_are_scraped_as_often_as_canaries_are_evaluated(provision: Provision) -> None:
+def test_scrape_interval_matches_the_canary_evaluation(provision: Provision) -> None:
     values = good()
     values["monitoring"] = {"prometheus": "operator"}
     values["inference"]["services"]["digits"] |= {
         "route": GATEWAY,
         "canary": {**CANARY, "rollback": {**LIMITS, "interval_seconds": 7}},
     }
-    made = provision(values)
+    plan_of_stack = provision(values)
     intervals = {
-        name: made.inputs(f"monitoring-podmonitor-{name}")["spec"]["podMetricsEndpoints"][0][
-            "interval"
-        ]
+        name: plan_of_stack.inputs(f"monitoring-podmonitor-{name}")["spec"]["podMetricsEndpoints"][
+            0
+        ]["interval"]
         for name in ("inference", "training")
     }
     assert intervals == {"inference": "7s", "training": "30s"}
@@ -136,8 +136,13 @@ def test_services_are_scraped_as_often_as_canaries_are_evaluated(provision: Prov
 
 def with_limits(**service: Any) -> dict[str, Any]:
     values = good()
-    known = values["inference"]["services"]["digits"]
-    merged = {**known, "route": GATEWAY, "canary": {**CANARY, "rollback": LIMITS}, **service}
+    service_settings = values["inference"]["services"]["digits"]
+    merged = {
+        **service_settings,
+        "route": GATEWAY,
+        "canary": {**CANARY, "rollback": LIMITS},
+        **service,
+    }
     values["inference"]["services"]["digits"] = {
         name: value for name, value in merged.items() if value is not None
     }
@@ -167,7 +172,7 @@ def with_limits(**service: Any) -> dict[str, Any]:
     ],
     ids=["ingress", "series", "image", "window"],
 )
-def test_limits_that_cannot_be_evaluated_are_refused(
+def test_limits_that_cannot_be_evaluated_are_rejected(
     service: dict[str, Any], sentence: str
 ) -> None:
     assert any(sentence in problem for problem in problems(with_limits(**service)))

@@ -1,4 +1,4 @@
-"""Runtimes: what each server gets, and which mistakes are refused."""
+"""Runtimes: each server's command and settings, and rejected mistakes."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ from tests.infra.serving.examples import (
     pod,
     serving,
 )
-from tests.policies.harness import judge
+from tests.policies.harness import evaluate_rule
 
 REVISION = "a" * 40
 HUB = {"hub": {"model": "meta/llama", "revision": REVISION, "cache": "checkpoints"}}
@@ -40,13 +40,13 @@ CUSTOM = {
 }
 
 
-def refusals(service: dict[str, Any]) -> str:
+def service_problems(service: dict[str, Any]) -> str:
     values = good()["inference"]["services"]["digits"] | service
-    given = {name: value for name, value in values.items() if value is not None}
-    return "\n".join(problems(changed("inference.services.digits", given)))
+    service_settings = {name: value for name, value in values.items() if value is not None}
+    return "\n".join(problems(changed("inference.services.digits", service_settings)))
 
 
-def test_vllm_serves_a_model_of_the_hub_on_all_gpus_of_the_pod() -> None:
+def test_vllm_serves_a_hub_model_on_all_gpus_of_the_pod() -> None:
     found = container(serving(**LLM, server={"max_model_len": 4096}))
     assert found["command"][:3] == ["vllm", "serve", "meta/llama"]
     assert {
@@ -67,11 +67,11 @@ def test_vllm_serves_the_hugging_face_export_of_a_run() -> None:
     assert found["command"][2] == "/models/digits-0123abcd/export/huggingface"
 
 
-def test_vllm_is_ready_and_drains_by_its_own_endpoints_and_settings() -> None:
+def test_vllm_uses_its_own_health_endpoint_and_shutdown_timeout() -> None:
     found = container(serving(**LLM))
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert found[probe]["httpGet"] == {"path": "/health", "port": "http"}
-    assert "takes up to 42 seconds" in refusals({**LLM, "server": {"shutdown_timeout": 40}})
+    assert "takes up to 42 seconds" in service_problems({**LLM, "server": {"shutdown_timeout": 40}})
 
 
 def test_arguments_become_flags_lists_and_json() -> None:
@@ -96,7 +96,7 @@ def test_triton_repeats_an_option_for_each_value() -> None:
     assert command[-3:] == ["--load-model=a", "--load-model=b", "--strict-readiness=true"]
 
 
-def test_triton_reads_a_repository_from_an_object_store_itself() -> None:
+def test_triton_reads_an_object_store_without_a_download() -> None:
     found = pod(objects(serving(job=None, runtime="triton", url="s3://models/all"))["Deployment"])
     assert "--model-repository=s3://models/all" in found["containers"][0]["command"]
     assert "initContainers" not in found
@@ -110,7 +110,7 @@ def test_mlserver_writes_only_to_its_temporary_directory() -> None:
     assert env["MLSERVER_METRICS_DIR"].startswith("/tmp/")
 
 
-def test_a_custom_server_gets_port_and_model_by_variables() -> None:
+def test_custom_server_gets_port_and_model_as_variables() -> None:
     found = container(serving(**CUSTOM))
     assert found["command"][-1] == "$(PORT)"
     env = environment(found)
@@ -126,7 +126,7 @@ def test_an_artifact_is_mounted_by_its_digest() -> None:
     assert spec["containers"][0]["command"][2] == "/models"
 
 
-def test_an_artifact_is_downloaded_where_it_cannot_be_mounted() -> None:
+def test_artifact_is_downloaded_if_configured() -> None:
     artifact = f"registry.example.com/models/digits@sha256:{DIGEST}"
     found = serving(job=None, source={"artifact": artifact, "download": True})
     spec = pod(objects(found)["Deployment"])
@@ -145,9 +145,7 @@ def test_an_artifact_is_downloaded_where_it_cannot_be_mounted() -> None:
         ("vllm", {"artifact": f"a.b/c@sha256:{DIGEST}", "download": True}, "use an image volume"),
     ],
 )
-def test_a_download_that_cannot_work_fails_the_preview(
-    runtime: str, source: dict[str, Any], reason: str
-) -> None:
+def test_invalid_download_is_rejected(runtime: str, source: dict[str, Any], reason: str) -> None:
     values = changed(
         "inference.services.digits",
         {"cpu": 1, "memory": "2Gi"} | {"runtime": runtime, "source": source},
@@ -178,7 +176,7 @@ def test_only_the_download_mounts_the_cache() -> None:
     assert volume == {"name": "model-cache", "persistentVolumeClaim": {"claimName": "data"}}
 
 
-def test_a_claim_that_the_server_mounts_as_well_is_one_volume() -> None:
+def test_cache_and_server_share_one_volume_for_the_same_claim() -> None:
     volumes = {"samples": {"claim": "datasets", "path": "/samples"}}
     spec = pod(objects(serving(**CACHED, volumes=volumes))["Deployment"])
     claims = [each for each in spec["volumes"] if "persistentVolumeClaim" in each]
@@ -204,7 +202,7 @@ def test_a_claim_that_the_server_mounts_as_well_is_one_volume() -> None:
         ({"fetch": {"cache": {"claim": "none", "size": "1Gi"}}}, {}, "fetch.cache.claim is 'none'"),
     ],
 )
-def test_a_cache_that_cannot_work_fails_the_preview(
+def test_invalid_cache_is_rejected(
     service: dict[str, Any], claim: dict[str, Any], reason: str
 ) -> None:
     values = good()
@@ -231,9 +229,9 @@ MISUSES: dict[str, Callable[[dict[str, Any]], object]] = {
     "the cache is the model": lambda spec: spec["initContainers"][0]["volumeMounts"].append(
         {**CACHE_MOUNT, "mountPath": "/models"}
     ),
-    "a part of the cache": lambda spec: spec["initContainers"][0]["volumeMounts"][-1].update(
-        subPath="other"
-    ),
+    "a different part of the cache": lambda spec: spec["initContainers"][0]["volumeMounts"][
+        -1
+    ].update(subPath="other"),
     "a device": lambda spec: spec["containers"][0].update(
         volumeDevices=[{"name": "model-cache", "devicePath": "/models/export/model.safetensors"}]
     ),
@@ -241,17 +239,17 @@ MISUSES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("misuse", [None, *MISUSES])
-def test_the_policies_accept_a_cache_only_for_downloads(misuse: str | None) -> None:
+def test_policies_accept_a_cache_only_for_downloads(misuse: str | None) -> None:
     found = objects(serving(**CACHED))["Deployment"]
     config = {"repositories": ["registry.example.com/models/*"], "images": ["image"]}
     if misuse is not None:
         MISUSES[misuse](pod(found))
-    assert bool(judge("model-signed", found, config=config)) is (misuse is not None)
+    assert bool(evaluate_rule("model-signed", found, config=config)) is (misuse is not None)
 
 
 @pytest.mark.parametrize("digest", [None, DIGEST])
 @pytest.mark.parametrize("download", [True, False])
-def test_the_policies_accept_the_pods_of_an_artifact(download: bool, digest: str | None) -> None:
+def test_policies_accept_pods_that_use_an_artifact(download: bool, digest: str | None) -> None:
     artifact = f"registry.example.com/models/digits@sha256:{DIGEST}"
     secret = {"secret": "registry", "key": "password"}
     found = serving(
@@ -263,11 +261,11 @@ def test_the_policies_accept_the_pods_of_an_artifact(download: bool, digest: str
     )
     image = pod(objects(found)["Deployment"])["containers"][0]["image"]
     config = {"repositories": ["registry.example.com/models/*"], "images": [image]}
-    assert judge("model-signed", objects(found)["Deployment"], config=config) == []
-    assert judge("model-signed", objects(serving())["Deployment"], config=config)
+    assert evaluate_rule("model-signed", objects(found)["Deployment"], config=config) == []
+    assert evaluate_rule("model-signed", objects(serving())["Deployment"], config=config)
 
 
-def test_a_canary_overrides_arguments_and_model() -> None:
+def test_canary_can_override_arguments_and_model() -> None:
     other = {"hub": {"model": "meta/other", "revision": "b" * 40}}
     canary = {"weight": 10, "source": other, "server": {"max_model_len": 8192}}
     described = serving(**LLM, route=GATEWAY, canary=canary, server={"seed": 1})
@@ -279,7 +277,7 @@ def test_a_canary_overrides_arguments_and_model() -> None:
     assert volume["emptyDir"] == {"sizeLimit": "2Gi"}
 
 
-def test_grpc_calls_are_split_by_the_same_weights() -> None:
+def test_grpc_calls_are_split_by_the_canary_weight() -> None:
     route = {**GATEWAY, "hostnames": ["a.example.com"], "grpc_hostnames": ["g.example.com"]}
     canary = {"weight": 25, "server": {"log_verbose": 1}}
     described = serving(**TRITON, route=route, canary=canary)
@@ -293,7 +291,7 @@ def test_grpc_calls_are_split_by_the_same_weights() -> None:
     assert (port["name"], port["appProtocol"]) == ("grpc", "kubernetes.io/h2c")
 
 
-def test_keda_queries_the_requests_of_the_runtime() -> None:
+def test_keda_queries_the_runtimes_request_metrics() -> None:
     keda = {"prometheus": "http://prometheus:9090"}
     described = serving(**LLM, autoscaling={"max": 4, "requests_in_flight": 2, "keda": keda})
     (trigger,) = autoscaler(described)["spec"]["triggers"]
@@ -317,7 +315,7 @@ def test_an_update_adds_as_many_pods_as_configured(
     assert spec["type"] == ("Recreate" if strategy is None else "RollingUpdate")
 
 
-def test_an_update_without_additional_pods_fits_a_full_quota() -> None:
+def test_update_without_surge_fits_a_full_quota() -> None:
     service = good()["inference"]["services"]["digits"] | {"gpus": 32}
     full = problems(changed("inference.services.digits", service))
     assert "for the pod that an update adds" in "\n".join(full)
@@ -328,21 +326,24 @@ def test_an_update_without_additional_pods_fits_a_full_quota() -> None:
 
 
 MISTAKES = {
-    "a misspelt argument": ({**LLM, "server": {"max_model_length": 1}}, "mean 'max_model_len'?"),
+    "a misspelled argument": ({**LLM, "server": {"max_model_length": 1}}, "mean 'max_model_len'?"),
     "an option of another release": ({**TRITON, "server": {"x_y": 1}}, "such as --x-y"),
     "a flag with a value": ({**LLM, "server": {"enforce_eager": "yes"}}, "set true or false"),
-    "what the stack determines": ({**LLM, "server": {"port": 1}}, "server.port, which the stack"),
+    "an argument that the stack sets": (
+        {**LLM, "server": {"port": 1}},
+        "server.port, which the stack",
+    ),
     "GPUs that are not used": ({**LLM, "server": {"tensor_parallel_size": 1}}, "= 1 GPUs"),
     "too little shared memory": ({**LLM, "shm": "64Mi"}, "set at least 1Gi"),
     "a run without a repository": ({"runtime": "triton"}, "supports only artifact, claim, url"),
     "a digest that is not checked": ({**LLM, "digest": "d" * 64}, "which does not check it"),
     "TLS that is not configured": ({**LLM, "tls": {"secret": "x"}}, "use a gateway instead"),
-    "a port for two purposes": ({**TRITON, "port": 8001}, "set another port"),
-    "gRPC that is not spoken": (
+    "a port that is used twice": ({**TRITON, "port": 8001}, "set another port"),
+    "a runtime without a gRPC API": (
         {**LLM, "route": {**GATEWAY, "hostnames": ["a.b"], "grpc_hostnames": ["c.d"]}},
         "has no gRPC API",
     ),
-    "gRPC next to every host": (
+    "a gRPC hostname next to all HTTP hostnames": (
         {**TRITON, "route": {**GATEWAY, "grpc_hostnames": ["c.d"]}},
         "set hostnames",
     ),
@@ -355,7 +356,7 @@ MISTAKES = {
         },
         "no gRPC API with the settings in `canary.server`",
     ),
-    "a port for two purposes in a canary": (
+    "a port that a canary uses twice": (
         {
             **CUSTOM,
             "route": GATEWAY,
@@ -363,7 +364,7 @@ MISTAKES = {
         },
         "uses port 8080 twice (port, and gRPC or metrics of canary.server",
     ),
-    "a canary's port for two purposes": (
+    "a service port that is also a canary's admin port": (
         {
             "port": 9000,
             "route": GATEWAY,
@@ -371,7 +372,7 @@ MISTAKES = {
         },
         "port and admin_port are both 9000",
     ),
-    "no series of requests": (
+    "autoscaling without a metric for requests": (
         {**CUSTOM, "autoscaling": {"max": 2, "requests_in_flight": 1}},
         "set server.requests_in_flight",
     ),
@@ -385,7 +386,7 @@ MISTAKES = {
         {**LLM, "source": {**HUB, "image": True}},
         "exactly one of claim, hub, artifact and image",
     ),
-    "a commit that is not one": (
+    "a revision that is not a commit": (
         {**LLM, "source": {"hub": {"model": "a/b", "revision": "main"}}},
         "source.hub.revision",
     ),
@@ -393,33 +394,33 @@ MISTAKES = {
         {**TRITON, "source": {"claim": {"name": "nowhere"}}},
         "not declared under gpu-platform:storage.claims",
     ),
-    "both ways of rollout": ({"rollout": {"surge": 0, "recreate": True}}, "keep one of them"),
+    "two rollout strategies": ({"rollout": {"surge": 0, "recreate": True}}, "keep one of them"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_refuses(mistake: str) -> None:
+def test_mistake_is_rejected(mistake: str) -> None:
     service, sentence = MISTAKES[mistake]
-    assert sentence in refusals(service)
+    assert sentence in service_problems(service)
 
 
-def test_prometheus_finds_metrics_on_another_port() -> None:
+def test_prometheus_scrapes_a_separate_metrics_port() -> None:
     described = serving(**TRITON)
-    about = objects(described)["Deployment"]["spec"]["template"]["metadata"]
-    assert about["annotations"]["prometheus.io/port"] == "8002"
-    silent = serving(**{**CUSTOM, "server": {**CUSTOM["server"], "metrics": None}})
-    about = objects(silent)["Deployment"]["spec"]["template"]["metadata"]
-    assert about["annotations"] == {"prometheus.io/scrape": "false"}
+    metadata = objects(described)["Deployment"]["spec"]["template"]["metadata"]
+    assert metadata["annotations"]["prometheus.io/port"] == "8002"
+    unscraped = serving(**{**CUSTOM, "server": {**CUSTOM["server"], "metrics": None}})
+    metadata = objects(unscraped)["Deployment"]["spec"]["template"]["metadata"]
+    assert metadata["annotations"] == {"prometheus.io/scrape": "false"}
     _, target = workloads("ml")
     rules = scrape_config(target, 15)["relabel_configs"]
-    moved = "__meta_kubernetes_pod_annotation_prometheus_io_port"
+    port_annotation = "__meta_kubernetes_pod_annotation_prometheus_io_port"
     assert {"source_labels", "target_label"} <= rules[-2].keys()
-    assert moved in rules[-2]["source_labels"]
+    assert port_annotation in rules[-2]["source_labels"]
     (endpoint,) = monitor(target, {}, 15)["spec"]["podMetricsEndpoints"]
-    assert moved in endpoint["relabelings"][-2]["sourceLabels"]
+    assert port_annotation in endpoint["relabelings"][-2]["sourceLabels"]
 
 
-def test_series_of_a_runtime_are_recorded_under_the_names_of_alerts() -> None:
+def test_runtime_metrics_are_recorded_under_the_names_used_by_alerts() -> None:
     values = changed("inference.services.llm", {**good_llm(), "route": GATEWAY})
     settings = validate(values)
     (group,) = server_groups(settings.inference.other_servers, 15)
@@ -447,11 +448,11 @@ SERVERS = {"custom": {"command": ["serve"], "requests_in_flight": "ongoing"}}
 
 
 def good_llm() -> dict[str, Any]:
-    given = good()["inference"]["services"]["digits"] | LLM
-    return {name: value for name, value in given.items() if value is not None}
+    service_settings = good()["inference"]["services"]["digits"] | LLM
+    return {name: value for name, value in service_settings.items() if value is not None}
 
 
-def test_a_canary_with_conditions_compares_manifests_before_it_starts() -> None:
+def test_canary_with_conditions_compares_exports_before_it_starts() -> None:
     promote_if = {"accuracy": ">= incumbent - 0.002"}
     canary = {"weight": 10, "run": "digits-4567cdef", "promote_if": promote_if}
     described = serving(route=GATEWAY, canary=canary)
@@ -466,18 +467,20 @@ def test_a_canary_with_conditions_compares_manifests_before_it_starts() -> None:
     assert "initContainers" not in pod(objects(described)["Deployment"])
 
 
-def test_refuses_conditions_that_cannot_be_evaluated() -> None:
+def test_invalid_promotion_conditions_are_rejected() -> None:
     canary = {"weight": 10, "run": "digits-4567cdef", "promote_if": {"accuracy": "better"}}
-    assert "must compare with a number" in refusals({"route": GATEWAY, "canary": canary})
+    assert "must compare with a number" in service_problems({"route": GATEWAY, "canary": canary})
     canary = {"weight": 10, "server": {"workers": 2}, "promote_if": {"accuracy": ">= 0.9"}}
-    assert "needs runtime torch, canary.run" in refusals({"route": GATEWAY, "canary": canary})
+    assert "needs runtime torch, canary.run" in service_problems(
+        {"route": GATEWAY, "canary": canary}
+    )
 
 
-def test_the_port_of_the_model_server_may_be_the_default_of_another_one() -> None:
-    assert refusals({"port": 9000, "server": {"admin_port": 8080}}) == ""
+def test_service_port_can_swap_with_the_default_admin_port() -> None:
+    assert service_problems({"port": 9000, "server": {"admin_port": 8080}}) == ""
 
 
-def test_the_ports_of_a_canary_may_be_reached() -> None:
+def test_ports_of_a_canary_are_reachable() -> None:
     server = {**CUSTOM["server"], "grpc_port": 9001, "metrics_port": 9002}
     canary = {"weight": 10, "server": {"grpc_port": 9101, "metrics_port": 9102}}
     service = {**CUSTOM, "server": server, "route": GATEWAY, "canary": canary}
@@ -492,9 +495,7 @@ def test_the_ports_of_a_canary_may_be_reached() -> None:
     ("series", "is_recorded"),
     [("inference_requests_in_flight", False), ("my_inference_requests_in_flight", True)],
 )
-def test_a_series_is_not_recorded_under_the_name_that_it_has(
-    series: str, is_recorded: bool
-) -> None:
+def test_metric_is_not_recorded_under_its_own_name(series: str, is_recorded: bool) -> None:
     runtime = read("custom", {"command": ["serve"], "requests_in_flight": series})
     assert runtime.exports_in_flight is not is_recorded
     (recorded,) = server_groups({"digits": runtime}, 30)

@@ -12,10 +12,10 @@ from tests.infra.serving.examples import (
     pod,
     serving,
 )
-from tests.policies.harness import judge
+from tests.policies.harness import evaluate_rule
 
 
-def test_a_service_without_a_route_is_reached_by_its_service_alone() -> None:
+def test_service_without_a_route_setting_has_no_route() -> None:
     assert routes(serving()) == []
 
 
@@ -30,25 +30,25 @@ def test_a_route_is_attached_to_its_gateway() -> None:
     assert shares(serving(route=route)) == {"digits": 100}
 
 
-def test_a_prefix_is_removed_before_the_server_sees_it() -> None:
+def test_path_prefix_is_removed_before_requests_reach_the_server() -> None:
     (rule,) = objects(serving(route={**GATEWAY, "path": "/digits"}))["HTTPRoute"]["spec"]["rules"]
     assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": "/digits"}}]
     assert rule["filters"][0]["urlRewrite"]["path"]["replacePrefixMatch"] == "/"
 
 
-def test_a_canary_gets_its_share() -> None:
+def test_canary_gets_its_share_of_requests() -> None:
     assert shares(serving(route=GATEWAY, canary=CANARY)) == {"digits": 80, "digits-canary": 20}
 
 
-def test_weight_0_sends_no_requests_to_the_canary_and_weight_100_all() -> None:
-    none, all_of_them = (
+def test_weight_0_and_100_send_all_requests_to_one_version() -> None:
+    nothing, everything = (
         serving(route=GATEWAY, canary={**CANARY, "weight": weight}) for weight in (0, 100)
     )
-    assert shares(none) == {"digits": 100}
-    assert shares(all_of_them) == {"digits-canary": 100}
+    assert shares(nothing) == {"digits": 100}
+    assert shares(everything) == {"digits-canary": 100}
 
 
-def test_pulumi_waits_for_the_canary_and_not_for_the_stable_version() -> None:
+def test_pulumi_waits_only_for_the_canary() -> None:
     described = serving(route=GATEWAY, canary=CANARY, progress_deadline_seconds=90)
     for manifest in build_canary(described):
         annotations = manifest["metadata"]["annotations"]
@@ -56,7 +56,7 @@ def test_pulumi_waits_for_the_canary_and_not_for_the_stable_version() -> None:
     assert [manifest["kind"] for manifest in build_canary(described)] == ["Deployment", "Service"]
 
 
-def test_a_canary_is_the_same_service_with_another_run() -> None:
+def test_canary_differs_from_the_service_only_in_its_run() -> None:
     described = serving(route=GATEWAY, canary=CANARY, digest=DIGEST)
     found = canary_objects(described)["Deployment"]
     (server,) = pod(found)["containers"]
@@ -68,7 +68,7 @@ def test_a_canary_is_the_same_service_with_another_run() -> None:
     assert found["spec"]["replicas"] == 1
 
 
-def test_a_canary_may_be_another_image_or_configuration_of_the_same_model() -> None:
+def test_canary_can_change_image_and_server_settings() -> None:
     canary = {"weight": 5, "image": "inference", "server": {"max_body_bytes": 2048}}
     described = serving(route=GATEWAY, canary=canary, digest=DIGEST, server={"notice_seconds": 1})
     (server,) = pod(canary_objects(described)["Deployment"])["containers"]
@@ -79,7 +79,7 @@ def test_a_canary_may_be_another_image_or_configuration_of_the_same_model() -> N
     assert env["INFERENCE_NOTICE_SECONDS"] == "1.0"
 
 
-def test_every_selector_distinguishes_the_pods_of_versions() -> None:
+def test_selectors_distinguish_stable_and_canary_pods() -> None:
     described = serving(route=GATEWAY, canary={**CANARY, "replicas": 2}, replicas=2)
     stable, canary = (
         {manifest["kind"]: manifest for manifest in built}
@@ -97,7 +97,7 @@ def test_every_selector_distinguishes_the_pods_of_versions() -> None:
         assert not selector.items() <= labels.items(), kind
 
 
-def test_older_clusters_split_requests_by_the_annotations_of_ingress_nginx() -> None:
+def test_ingress_nginx_annotations_split_requests() -> None:
     route = {"ingress": {"class_name": "nginx"}, "hostnames": ["digits.example.com"]}
     stable, canary = routes(serving(route=route, canary=CANARY))
     assert stable["spec"]["rules"][0]["host"] == "digits.example.com"
@@ -108,12 +108,12 @@ def test_older_clusters_split_requests_by_the_annotations_of_ingress_nginx() -> 
     assert annotations["nginx.ingress.kubernetes.io/canary-weight"] == "20"
 
 
-def test_the_policies_accept_ingresses_that_they_allow_by_name() -> None:
+def test_policies_accept_ingresses_that_are_allowed_by_name() -> None:
     route = {"ingress": {"class_name": "nginx"}}
     built = routes(serving(route=route, canary=CANARY))
-    assert len(judge("service-not-public", *built)) == 2
+    assert len(evaluate_rule("service-not-public", *built)) == 2
     allowed = [f"ml/Ingress/{each['metadata']['name']}" for each in built]
-    assert judge("service-not-public", *built, config={"allowedServices": allowed}) == []
+    assert evaluate_rule("service-not-public", *built, config={"allowedServices": allowed}) == []
 
 
 def backend(name: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def shares(described: Any) -> dict[str, int]:
     return {backend["name"]: backend["weight"] for backend in rule["backendRefs"]}
 
 
-def test_pods_that_are_not_ready_may_be_evicted() -> None:
+def test_pods_that_are_not_ready_can_be_evicted() -> None:
     budget = objects(serving())["PodDisruptionBudget"]["spec"]
-    # Without it, a service that waits for its model blocks every drain of its nodes.
+    # Otherwise, a service that waits for its model blocks draining its nodes.
     assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"

@@ -1,4 +1,4 @@
-"""Any configuration results in settings or in readable problems, never in another exception."""
+"""Any configuration yields settings or readable problems, never another exception."""
 
 from typing import Any
 
@@ -23,23 +23,23 @@ JSON = st.recursive(
 )
 
 
-def places(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The path of every value inside a configuration."""
+def paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the path of every value in a configuration."""
     found = [path] if path else []
     if isinstance(value, dict):
         for key, item in value.items():
-            found += places(item, (*path, key))
+            found += paths(item, (*path, key))
     return found
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-@given(place=st.sampled_from(places(good())), value=JSON)
-def test_any_value_at_any_place_is_accepted_or_refused_in_plain_words(
-    place: tuple[str, ...], value: Any
+@given(path=st.sampled_from(paths(good())), value=JSON)
+def test_any_value_at_any_path_is_accepted_or_reported_as_a_problem(
+    path: tuple[str, ...], value: Any
 ) -> None:
     values = good()
-    inside = values
-    for key in place[:-1]:
-        inside = inside[key]
-    inside[place[-1]] = value
+    node = values
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
     assert all(sentence.startswith("gpu-platform:") for sentence in problems(values))

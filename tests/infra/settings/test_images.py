@@ -32,28 +32,28 @@ def test_the_same_sources_have_the_same_identity(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["training/models/net.py", "needs.txt", "training/Dockerfile"])
-def test_a_changed_source_is_another_image(root: Path, name: str) -> None:
+def test_changed_source_changes_the_image_identity(root: Path, name: str) -> None:
     before = identity(BUILD, root)
     (root / name).write_text("changed\n")
     assert identity(BUILD, root) != before
 
 
-def test_a_renamed_source_is_another_image(root: Path) -> None:
+def test_renamed_source_changes_the_image_identity(root: Path) -> None:
     before = identity(BUILD, root)
     (root / "training" / "train.py").rename(root / "training" / "fit.py")
     assert identity(BUILD, root) != before
 
 
-def test_another_base_image_is_another_image(root: Path) -> None:
+def test_changed_base_image_changes_the_image_identity(root: Path) -> None:
     other = BUILD.model_copy(update={"base_image": "python:3.12"})
     assert identity(other, root) != identity(BUILD, root)
 
 
-def test_another_stage_of_the_dockerfile_is_another_image(root: Path) -> None:
+def test_changed_target_stage_changes_the_image_identity(root: Path) -> None:
     assert identity(BUILD.model_copy(update={"target": "mpi"}), root) != identity(BUILD, root)
 
 
-def test_edits_elsewhere_and_files_of_tools_change_nothing(root: Path) -> None:
+def test_unrelated_edits_and_tool_files_do_not_change_the_identity(root: Path) -> None:
     before = identity(BUILD, root)
     (root / "README.md").write_text("changed\n")
     (root / "training" / "__pycache__").mkdir()
@@ -62,7 +62,7 @@ def test_edits_elsewhere_and_files_of_tools_change_nothing(root: Path) -> None:
     assert identity(BUILD, root) == before
 
 
-def test_the_place_of_the_checkout_does_not_matter(root: Path, tmp_path: Path) -> None:
+def test_identity_does_not_depend_on_the_checkout_path(root: Path, tmp_path: Path) -> None:
     before = identity(BUILD, root)
     (root / "copy").mkdir()
     for name in ("training", "needs.txt"):
@@ -76,8 +76,8 @@ def test_a_missing_source_is_an_error(root: Path) -> None:
         identity(BUILD, root)
 
 
-def of_author(build: BuildSettings, root: Path) -> str:
-    """Return the identity as if `root` were the checkout of this project."""
+def user_identity(build: BuildSettings, root: Path) -> str:
+    """Return the user's part of the identity, with `root` as this project's checkout."""
     with patch("infra.settings.images.PROJECT_ROOT", root):
         return identity(build, root, exclude_shipped=True)
 
@@ -86,17 +86,17 @@ def of_author(build: BuildSettings, root: Path) -> str:
     "name", ["training/models/net.py", "training/Dockerfile", "training/new.py"]
 )
 @pytest.mark.parametrize("sources", [["training", "needs.txt"], ["./training", "needs.txt"], ["."]])
-def test_a_release_of_this_project_is_no_change_of_the_author(
+def test_shipped_sources_do_not_change_the_user_identity(
     root: Path, name: str, sources: list[str]
 ) -> None:
     build = BUILD.model_copy(update={"sources": sources})
-    before, image = of_author(build, root), identity(build, root)
+    before, image = user_identity(build, root), identity(build, root)
     (root / name).write_text("changed\n")
-    assert of_author(build, root) == before
+    assert user_identity(build, root) == before
     assert identity(build, root) != image
 
 
-def test_all_sources_of_this_projects_images_are_its_own() -> None:
+def test_all_sources_in_this_projects_dockerfiles_are_shipped() -> None:
     files = [file.read_text() for file in CHECKOUT.glob("*/Dockerfile")]
     copied = re.findall(r"^COPY ([a-z][^ /]+)/.* ", "\n".join(files), re.MULTILINE)
     assert {*copied} <= {*SHIPPED}
@@ -113,35 +113,33 @@ def test_all_sources_of_this_projects_images_are_its_own() -> None:
         {"dockerfile": "mine/Dockerfile"},
     ],
 )
-def test_a_build_setting_is_a_change_of_the_author(root: Path, change: dict[str, Any]) -> None:
+def test_build_settings_change_the_user_identity(root: Path, change: dict[str, Any]) -> None:
     (root / "mine").mkdir()
     (root / "mine" / "Dockerfile").write_text("FROM scratch\n")
-    assert of_author(BUILD.model_copy(update=change), root) != of_author(BUILD, root)
+    assert user_identity(BUILD.model_copy(update=change), root) != user_identity(BUILD, root)
 
 
 @pytest.mark.parametrize("name", ["needs.txt", "mine/net.py", "mine/Dockerfile", "mine/training/a"])
 @pytest.mark.parametrize("sources", [["training", "needs.txt", "mine"], ["training", "."]])
-def test_a_file_of_the_author_is_a_change_of_the_author(
-    root: Path, name: str, sources: list[str]
-) -> None:
+def test_user_files_change_the_user_identity(root: Path, name: str, sources: list[str]) -> None:
     (root / "mine" / "training").mkdir(parents=True)
     (root / "mine" / "Dockerfile").write_text("FROM scratch\n")
     build = BUILD.model_copy(update={"dockerfile": "mine/Dockerfile", "sources": sources})
-    before = of_author(build, root)
+    before = user_identity(build, root)
     (root / name).write_text("changed\n")
-    assert of_author(build, root) != before
+    assert user_identity(build, root) != before
 
 
 @pytest.mark.parametrize("stack", known_stacks(CHECKOUT))
-def test_no_image_of_an_environment_has_files_of_an_author(stack: str, tmp_path: Path) -> None:
-    """Compare with an empty checkout: no upgrade of this project starts a run there."""
+def test_images_of_the_environments_contain_no_user_files(stack: str, tmp_path: Path) -> None:
+    """If nothing differs from an empty checkout, upgrades of this project start no runs."""
     values, _ = values_of(document(CHECKOUT / f"Pulumi.{stack}.yaml")["config"])
     for image in ImagesSettings.model_validate(values["images"]).workloads.values():
         if image.build is not None:
-            assert of_author(image.build, CHECKOUT) == of_author(image.build, tmp_path)
+            assert user_identity(image.build, CHECKOUT) == user_identity(image.build, tmp_path)
 
 
 def test_new_build_settings_do_not_rename_existing_runs(root: Path) -> None:
-    # A change of this identity starts all runs whose images are built again.
+    # A change to this identity restarts all runs whose images are built.
     build = BUILD.model_copy(update={"sources": ["training"]})
-    assert of_author(build, root)[:16] == "bf38a078fc8170db"
+    assert user_identity(build, root)[:16] == "bf38a078fc8170db"

@@ -22,7 +22,7 @@ def texts(values: dict[str, Any]) -> list[str]:
     return list(notices(validate(values)))
 
 
-def of_job(kind: str = "volcano", **changes: Any) -> list[str]:
+def notices_for_job(kind: str = "volcano", **changes: Any) -> list[str]:
     return texts(configuration(job(kind, **changes)))
 
 
@@ -38,23 +38,23 @@ def of_job(kind: str = "volcano", **changes: Any) -> list[str]:
         ({"grace_seconds": 0}, "no time to save a checkpoint"),
     ],
 )
-def test_processes_without_cores_or_time_are_warned_of(
+def test_processes_with_too_few_cores_or_no_grace_period_get_a_notice(
     changes: dict[str, Any], advice: str | None
 ) -> None:
-    found = of_job(**changes)
+    found = notices_for_job(**changes)
     assert (found == []) is (advice is None), found
     if advice is not None:
         assert advice in found[0]
 
 
-def of_volcano(**changes: Any) -> list[str]:
+def notices_for_volcano(**changes: Any) -> list[str]:
     values = good()
     values["volcano"] |= changes
     return texts(values)
 
 
 @pytest.mark.parametrize("name", ["dev", "simulated", "staging", "prod"])
-def test_the_environments_cause_no_notice(name: str) -> None:
+def test_environments_in_the_repository_cause_no_notices(name: str) -> None:
     config = yaml.safe_load((CHECKOUT / f"Pulumi.{name}.yaml").read_text())["config"]
     assert texts({key.removeprefix("gpu-platform:"): value for key, value in config.items()}) == []
 
@@ -62,7 +62,7 @@ def test_the_environments_cause_no_notice(name: str) -> None:
 @pytest.mark.parametrize(
     ("quota", "fits"), [({"memory_limits": "2Ti"}, False), ({"memory_limits": "4Ti"}, True)]
 )
-def test_a_quota_must_suffice_for_the_gang_and_the_update_of_a_service_together(
+def test_quota_too_small_for_gang_and_service_update_gets_a_notice(
     quota: dict[str, Any], fits: bool
 ) -> None:
     config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
@@ -79,7 +79,7 @@ def test_a_quota_must_suffice_for_the_gang_and_the_update_of_a_service_together(
     ("binding", "nodes", "expected"),
     [("WaitForFirstConsumer", 2, 1), ("WaitForFirstConsumer", 1, 0), ("Immediate", 2, 0)],
 )
-def test_a_gang_whose_claim_waits_for_its_first_consumer_is_warned_of(
+def test_gang_with_a_wait_for_first_consumer_claim_gets_a_notice(
     binding: str, nodes: int, expected: int
 ) -> None:
     values = good()
@@ -106,7 +106,7 @@ def test_a_gang_whose_claim_waits_for_its_first_consumer_is_warned_of(
         ("cloud.google.com/gke-accelerator", {"prometheus": "none"}, 0),
     ],
 )
-def test_an_exporter_that_would_see_no_gpu_on_gke_is_warned_of(
+def test_exporter_that_would_see_no_gpus_on_gke_gets_a_notice(
     label: str, monitoring: dict[str, Any], expected: int
 ) -> None:
     values = good()
@@ -118,7 +118,7 @@ def test_an_exporter_that_would_see_no_gpu_on_gke_is_warned_of(
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("off", 2), ("audit", 0)])
-def test_settings_of_policies_that_are_off_get_a_notice(mode: str, expected: int) -> None:
+def test_admission_settings_without_effect_get_a_notice(mode: str, expected: int) -> None:
     values = good()
     values["tenancy"] |= {
         "admission": mode,
@@ -130,7 +130,7 @@ def test_settings_of_policies_that_are_off_get_a_notice(mode: str, expected: int
 
 
 @pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MAX_JOBS, 0), (MAX_JOBS + 1, 1)])
-def test_a_stack_of_too_many_jobs_gets_a_notice(jobs: int, expected: int) -> None:
+def test_stack_with_too_many_jobs_gets_a_notice(jobs: int, expected: int) -> None:
     values = good()
     values["inference"] = {}
     described = values["training"]["jobs"]["digits"]
@@ -141,7 +141,7 @@ def test_a_stack_of_too_many_jobs_gets_a_notice(jobs: int, expected: int) -> Non
 
 
 def test_rdma_without_a_network_for_nccl_gets_a_notice() -> None:
-    (found,) = of_job(rdma=RDMA)
+    (found,) = notices_for_job(rdma=RDMA)
     assert found.startswith("gpu-platform:training.jobs.job.rdma")
     assert "docs/rdma.md" in found
 
@@ -155,21 +155,21 @@ def test_rdma_without_a_network_for_nccl_gets_a_notice() -> None:
         {},
     ],
 )
-def test_a_named_network_or_one_of_a_plugin_causes_no_notice(changes: dict[str, Any]) -> None:
-    assert of_job(**changes) == []
+def test_rdma_with_a_configured_network_or_plugin_causes_no_notice(changes: dict[str, Any]) -> None:
+    assert notices_for_job(**changes) == []
 
 
 @pytest.mark.parametrize("kind", ["mpi", "tensorflow", "ray"])
-def test_a_kind_whose_program_the_default_image_lacks_needs_an_image(
+def test_kind_that_the_default_image_does_not_support_gets_a_notice(
     kind: str,
 ) -> None:
-    (found,) = of_job(kind)
+    (found,) = notices_for_job(kind)
     assert "gpu-platform:training.jobs.job.image" in found
-    assert of_job(kind, image=kind) == []
+    assert notices_for_job(kind, image=kind) == []
 
 
-def test_priorities_that_preempt_nobody_get_a_notice() -> None:
-    (found,) = of_volcano(priority_classes=TWO_CLASSES)
+def test_priorities_without_preemption_get_a_notice() -> None:
+    (found,) = notices_for_volcano(priority_classes=TWO_CLASSES)
     assert found.startswith("gpu-platform:volcano.scheduler.preempt")
     assert "'training' are scheduled before those of 'batch'" in found
 
@@ -184,21 +184,23 @@ def test_priorities_that_preempt_nobody_get_a_notice() -> None:
         {"priority_classes": {**TWO_CLASSES, "training": {"value": 10}}},
     ],
 )
-def test_priorities_that_preempt_or_are_not_meant_to_cause_no_notice(
+def test_priorities_with_intended_preemption_cause_no_notice(
     changes: dict[str, Any],
 ) -> None:
-    assert of_volcano(**{"priority_classes": TWO_CLASSES, **changes}) == []
+    assert notices_for_volcano(**{"priority_classes": TWO_CLASSES, **changes}) == []
 
 
-def test_a_class_of_services_is_none_of_jobs() -> None:
+def test_priority_class_used_only_by_services_causes_no_notice() -> None:
     values = changed("inference.services.digits.priority_class", "batch")
     values["volcano"]["priority_classes"] = TWO_CLASSES
     assert texts(values) == []
 
 
-def test_jobs_that_would_not_answer_prometheus_are_named() -> None:
+def test_jobs_without_a_metrics_port_get_a_notice() -> None:
     values = monitored(
-        first=of_program(), measured=of_program(metrics_port=9400), second=of_program()
+        first=job_with_program(),
+        measured=job_with_program(metrics_port=9400),
+        second=job_with_program(),
     )
     (text,) = texts(values)
     assert "training.jobs: first, second." in text
@@ -206,13 +208,13 @@ def test_jobs_that_would_not_answer_prometheus_are_named() -> None:
     assert texts({**values, "monitoring": {"prometheus": "none"}}) == []
 
 
-def test_jobs_without_a_port_are_ignored() -> None:
-    own = {**of_program(), "hyperparameters": None, "command": ["true"]}
-    tensorflow = {**of_program(), "kind": "tensorflow", "image": "training"}
-    assert texts(monitored(own=own, tensorflow=tensorflow)) == []
+def test_jobs_that_cannot_have_a_metrics_port_get_no_notice() -> None:
+    custom = {**job_with_program(), "hyperparameters": None, "command": ["true"]}
+    tensorflow = {**job_with_program(), "kind": "tensorflow", "image": "training"}
+    assert texts(monitored(custom=custom, tensorflow=tensorflow)) == []
 
 
-def of_program(**more: Any) -> dict[str, Any]:
+def job_with_program(**more: Any) -> dict[str, Any]:
     program = {"model": "digits-net", "dataset": "digits", **more}
     return {**good()["training"]["jobs"]["digits"], "hyperparameters": program}
 
@@ -227,7 +229,7 @@ def monitored(**jobs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_program_gives_notices_as_warnings(
+def test_program_logs_notices_as_warnings(
     provision: Provision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
@@ -246,7 +248,7 @@ def test_the_program_gives_notices_as_warnings(
         ({"rollout": {"recreate": True}}, ["ReadWriteOnce"], False),
     ],
 )
-def test_an_update_that_mounts_a_claim_twice_is_warned_of(
+def test_update_that_mounts_a_claim_twice_gets_a_notice(
     changes: dict[str, Any], modes: list[str], warned: bool
 ) -> None:
     values = good()
@@ -266,7 +268,7 @@ def test_an_update_that_mounts_a_claim_twice_is_warned_of(
     ("prometheus", "seconds", "warns"),
     [("operator", 150, False), ("operator", 151, True), ("none", 151, False)],
 )
-def test_scrapes_that_are_too_rare_for_rates_are_warned_of(
+def test_scrape_interval_too_long_for_rates_gets_a_notice(
     prometheus: str, seconds: int, warns: bool
 ) -> None:
     values = good()
@@ -276,7 +278,7 @@ def test_scrapes_that_are_too_rare_for_rates_are_warned_of(
     assert all("set at most 150" in each for each in found)
 
 
-def test_rates_have_the_period_that_the_warning_states() -> None:
+def test_rate_period_in_queries_matches_the_notice() -> None:
     settings = validate(changed("monitoring", {"prometheus": "operator"})).monitoring
     queries = str([rule_groups(settings), pages(settings)])
     assert set(re.findall(r"rate\(.+?\[(\d+m)\]", queries)) == {f"{RATE_SECONDS // 60}m"}
@@ -291,7 +293,7 @@ def test_rates_have_the_period_that_the_warning_states() -> None:
         ({"progress_deadline_seconds": 90}, False),
     ],
 )
-def test_a_deadline_before_the_end_of_a_slow_start_is_warned_of(
+def test_progress_deadline_shorter_than_startup_gets_a_notice(
     changes: dict[str, int], warned: bool
 ) -> None:
     values = good()
@@ -332,7 +334,7 @@ ROLLBACK = {
         ("plain", ROLLBACK, None),
     ],
 )
-def test_series_of_rules_that_the_stack_does_not_create_are_warned_of(
+def test_missing_recording_rules_get_a_notice(
     prometheus: str, service: dict[str, Any], expected: str | None
 ) -> None:
     values = good()
@@ -346,6 +348,6 @@ def test_series_of_rules_that_the_stack_does_not_create_are_warned_of(
         assert "set gpu-platform:monitoring.prometheus to operator or plain, or" in text
 
 
-def test_the_model_server_needs_no_rules_for_its_series() -> None:
+def test_model_server_needs_no_recording_rules() -> None:
     scaling = {"max": 2, "requests_in_flight": 8}
     assert texts(changed("inference.services.digits.autoscaling", scaling)) == []

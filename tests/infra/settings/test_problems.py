@@ -1,4 +1,4 @@
-"""More than twenty kinds of invalid configuration, each reported in one sentence."""
+"""Many kinds of invalid configuration, each reported in one sentence."""
 
 import pytest
 
@@ -9,54 +9,64 @@ JOB = "training.jobs.digits"
 
 MISTAKES: dict[str, Mistake] = {
     "wrong type": (f"{JOB}.nodes", "two", f"{JOB}.nodes", '"two", but must be an integer'),
-    "boolean for a number": (f"{JOB}.nodes", True, f"{JOB}.nodes", "must be an integer"),
-    "fraction of a node": (f"{JOB}.nodes", 2.5, f"{JOB}.nodes", "2.5, but must be an integer"),
-    "no mapping": ("training", [], "training", "must be a mapping"),
+    "boolean instead of a number": (f"{JOB}.nodes", True, f"{JOB}.nodes", "must be an integer"),
+    "fractional number of nodes": (
+        f"{JOB}.nodes",
+        2.5,
+        f"{JOB}.nodes",
+        "2.5, but must be an integer",
+    ),
+    "list instead of a mapping": ("training", [], "training", "must be a mapping"),
     "out of range": (f"{JOB}.retries", 0, f"{JOB}.retries", "must be at least 1"),
     "zero GPUs": (f"{JOB}.gpus_per_node", 0, f"{JOB}.gpus_per_node", "must be at least 1"),
     "unknown key": (f"{JOB}.ndoes", 2, f"{JOB}.ndoes", "did you mean 'nodes'?"),
     "unknown concern": ("traning", {}, "traning", "did you mean 'training'?"),
     "unknown choice": (f"{JOB}.kind", "torch", f"{JOB}.kind", "'volcano', 'indexed', 'pytorch'"),
-    "quantity of no unit": (f"{JOB}.memory", "64GB", f"{JOB}.memory", "512Mi or 1.5Gi"),
-    "milli-bytes": (f"{JOB}.memory", "512m", f"{JOB}.memory", "512Mi"),
-    "no CPU": (f"{JOB}.cpu", "0", f"{JOB}.cpu", "must be greater than zero"),
-    "bad name": ("tenancy.namespace", "ML_Dev", "tenancy.namespace", "lower-case letters"),
+    "quantity with an unknown unit": (f"{JOB}.memory", "64GB", f"{JOB}.memory", "512Mi or 1.5Gi"),
+    "quantity in milli-bytes": (f"{JOB}.memory", "512m", f"{JOB}.memory", "512Mi"),
+    "zero CPUs": (f"{JOB}.cpu", "0", f"{JOB}.cpu", "must be greater than zero"),
+    "invalid name": ("tenancy.namespace", "ML_Dev", "tenancy.namespace", "lower-case letters"),
     "system namespace": ("tenancy.namespace", "kube-system", "tenancy.namespace", "only the stack"),
-    "system namespace of restricted pods": (
+    "system namespace for node health": (
         "gpu.node_health",
         {"namespace": "kube-system"},
         "gpu.node_health.namespace",
         "only the stack",
     ),
-    "one namespace twice": ("gpu.namespace", "ml", "tenancy.namespace", "use different names"),
-    "bad key of a job": ("training.jobs.Digits_1", {}, "training.jobs.Digits_1", "short DNS label"),
-    "bad variable name": (f"{JOB}.env", {"1X": "a"}, f"{JOB}.env.1X", "variable name"),
-    "label of this stack": (
+    "same namespace for two sections": (
+        "gpu.namespace",
+        "ml",
+        "tenancy.namespace",
+        "use different names",
+    ),
+    "invalid job name": ("training.jobs.Digits_1", {}, "training.jobs.Digits_1", "short DNS label"),
+    "invalid variable name": (f"{JOB}.env", {"1X": "a"}, f"{JOB}.env.1X", "variable name"),
+    "label reserved for this stack": (
         "cluster.labels",
         {"scheduling.volcano.sh/queue-name": "a"},
         "cluster.labels",
         "keys of scheduling.volcano.sh are reserved for this stack",
     ),
-    "image without version": ("gpu.image", "team/plugin", "gpu.image", "must name a version"),
-    "image not pinned": (
+    "image without a version": ("gpu.image", "team/plugin", "gpu.image", "must name a version"),
+    "unpinned image": (
         "images.workloads.training.reference",
         "registry.example.com/team/training:1.0",
         "images.workloads.training.reference",
         "@sha256:",
     ),
-    "image of no origin": (
+    "image without a source": (
         "images.workloads.training",
         {},
         "images.workloads.training",
         "exactly one of `build` and `reference`",
     ),
-    "build without registry": (
+    "build without a registry": (
         "images.workloads.training",
         {"build": {"dockerfile": "x", "base_image": "a:1", "sources": ["training"]}},
         "images",
         "has no `registry` to push to",
     ),
-    "build of missing sources": (
+    "build with missing sources": (
         "images",
         {
             "registry": "registry.example.com",
@@ -74,39 +84,39 @@ MISTAKES: dict[str, Mistake] = {
         "images.workloads.training.build.sources",
         "does not exist",
     ),
-    "missing secret": (
+    "registry user without a registry": (
         "images.username",
         "robot",
         "images",
         "no `registry`",
     ),
-    "queue that is not there": (
+    "unknown queue": (
         f"{JOB}.queue",
         "reserch",
         f"{JOB}.queue",
         "use one of: research",
     ),
-    "claim that is not there": (f"{JOB}.datasets", "data", f"{JOB}.datasets", "checkpoints"),
-    "priority that is not there": (
+    "unknown claim": (f"{JOB}.datasets", "data", f"{JOB}.datasets", "checkpoints"),
+    "unknown priority class": (
         f"{JOB}.priority_class",
         "x",
         f"{JOB}.priority_class",
         "training",
     ),
-    "image that is not there": (f"{JOB}.image", "trainer", f"{JOB}.image", "inference, training"),
-    "parent that is not there": (
+    "unknown image": (f"{JOB}.image", "trainer", f"{JOB}.image", "inference, training"),
+    "unknown parent queue": (
         "volcano.queues.research.parent",
         "root-queue",
         "volcano.queues.research.parent",
         "not a queue of this stack",
     ),
-    "queue above itself": (
+    "cycle of queues": (
         "volcano.queues",
         {"research": {"parent": "lab"}, "lab": {"parent": "research"}},
         "volcano.queues.lab.parent",
         "its own ancestor",
     ),
-    "less disk than /tmp": (
+    "less ephemeral storage than /tmp": (
         f"{JOB}.ephemeral_storage",
         "512Mi",
         f"{JOB}.ephemeral_storage",
@@ -133,20 +143,20 @@ MISTAKES: dict[str, Mistake] = {
         "tenancy.limits",
         "sets max_memory to 64Gi, less than default_memory (96Gi)",
     ),
-    "one claim of the recorder twice": (
+    "duplicate claim of the recorder": (
         "logs.recorder",
         {"claims": ["checkpoints", "datasets", "checkpoints"]},
         "logs.recorder.claims",
         "contains a duplicate claim: list each claim only once",
     ),
-    "gang above the quota of memory": (
+    "gang above the memory quota": (
         "tenancy.quota.memory_limits",
         "64Gi",
         f"{JOB}.nodes",
         "would never start",
     ),
-    "gang above the quota of CPU": ("tenancy.quota.cpu", 1, f"{JOB}.nodes", "would never start"),
-    "gang above the quota of pods": ("tenancy.quota.pods", 1, f"{JOB}.nodes", "would never start"),
+    "gang above the CPU quota": ("tenancy.quota.cpu", 1, f"{JOB}.nodes", "would never start"),
+    "gang above the pod quota": ("tenancy.quota.pods", 1, f"{JOB}.nodes", "would never start"),
     "GPUs among other devices": (
         "tenancy.quota.devices",
         {"nvidia.com/gpu": 32},
@@ -159,7 +169,7 @@ MISTAKES: dict[str, Mistake] = {
         "storage.claims",
         "set a quota of at least 2",
     ),
-    "checkpoints of one node": (
+    "single-node claim for checkpoints": (
         "storage.claims.checkpoints.access_modes",
         ["ReadWriteOnce"],
         f"{JOB}.checkpoints",
@@ -171,31 +181,31 @@ MISTAKES: dict[str, Mistake] = {
         "storage.classes.shared",
         "server, share",
     ),
-    "volume of no source": (
+    "volume without a source": (
         "storage.volumes.old",
         {"capacity": "1Gi", "access_modes": ["ReadWriteMany"]},
         "storage.volumes.old",
         "exactly one of `local`, `nfs` and `csi`",
     ),
-    "volume that is not there": (
+    "unknown volume": (
         "storage.claims.checkpoints.volume",
         "old",
         "storage.claims.checkpoints.volume",
         "not declared",
     ),
-    "claim of no origin": (
+    "claim without a class or a volume": (
         "storage.claims.datasets",
         {"size": "1Gi"},
         "storage.claims.datasets",
         "must set `storage_class`",
     ),
-    "one claim name twice": (
+    "duplicate claim name": (
         "storage.claims.datasets.name",
         "checkpoints",
         "storage.claims.datasets.name",
         "use different names",
     ),
-    "bad hyperparameter": (
+    "invalid hyperparameter": (
         f"{JOB}.hyperparameters.epochs",
         0,
         f"{JOB}.hyperparameters.epochs",
@@ -207,32 +217,37 @@ MISTAKES: dict[str, Mistake] = {
         f"{JOB}.hyperparameters.epoch",
         "did you mean 'epochs'?",
     ),
-    "data that the model cannot take": (
+    "dataset that does not fit the model": (
         f"{JOB}.hyperparameters.dataset",
         "cifar10",
         f"{JOB}.hyperparameters",
         "digits or synthetic",
     ),
-    "hyperparameter of the stack": (
+    "hyperparameter that the stack sets": (
         f"{JOB}.hyperparameters.run_dir",
         "/elsewhere",
         f"{JOB}.hyperparameters",
         "remove it",
     ),
-    "deadline that the kind lacks": (f"{JOB}.deadline_seconds", 60, JOB, "kind indexed,"),
+    "deadline that the kind does not support": (
+        f"{JOB}.deadline_seconds",
+        60,
+        JOB,
+        "kind indexed,",
+    ),
     "host network in a restricted namespace": (
         f"{JOB}.host_network",
         True,
         "tenancy.pod_security",
         "'privileged'",
     ),
-    "GPU of another vendor": (
+    "GPU from another vendor": (
         "gpu.resource",
         "amd.com/gpu",
         "gpu",
         "provider device-plugin does not offer it: use nvidia.com/gpu",
     ),
-    "misspelled GPU": (
+    "misspelled GPU resource": (
         f"{JOB}.gpu_resource",
         "nvidia.com/gpus",
         f"{JOB}.gpu_resource",
@@ -250,7 +265,7 @@ MISTAKES: dict[str, Mistake] = {
         "volcano.queues.research.capability.gpu",
         "such as nvidia.com/gpu",
     ),
-    "quota of pods as devices": (
+    "pods in the device quota": (
         "tenancy.quota.devices",
         {"pods": 5},
         "tenancy.quota.devices",
@@ -262,7 +277,7 @@ MISTAKES: dict[str, Mistake] = {
         "tenancy.network",
         "set isolate: true",
     ),
-    "slice that is not offered": (
+    "MIG slice that is not offered": (
         f"{JOB}.gpu_resource",
         "nvidia.com/mig-1g.10gb",
         f"{JOB}.gpu_resource",
@@ -280,50 +295,50 @@ MISTAKES: dict[str, Mistake] = {
         f"{JOB}.hyperparameters.model",
         'is "resnet9000": use digits-net,',
     ),
-    "boolean for a hyperparameter": (
+    "boolean for a numeric hyperparameter": (
         f"{JOB}.hyperparameters.epochs",
         True,
         f"{JOB}.hyperparameters.epochs",
         "is true: a boolean is not valid",
     ),
-    "betas of another optimizer": (
+    "betas with an optimizer that does not use them": (
         f"{JOB}.hyperparameters",
         {"model": "digits-net", "dataset": "digits", "optimizer": "sgd", "betas": [0.9, 0.95]},
         f"{JOB}.hyperparameters: betas is set,",
         "leave it out with sgd",
     ),
-    "toleration against itself": (
+    "contradictory toleration": (
         "gpu.tolerations",
         [{"key": "a", "value": "b"}],
         "gpu.tolerations[0]",
         "operator is Equal",
     ),
-    "a port of Prometheus that does not exist": (
+    "Prometheus port out of range": (
         "gpu.node_health",
         {"prometheus": "http://prometheus:90900"},
         "gpu.node_health.prometheus",
         "optional port from 1 to 65535",
     ),
-    "no addresses": (
+    "invalid address range": (
         "tenancy.network",
         {"egress_cidrs": ["10.1"]},
         "tenancy.network",
         "10.1.0.0/16",
     ),
-    "version that floats": ("volcano.version", "latest", "volcano.version", "must match"),
-    "queue that promises too much": (
+    "floating version": ("volcano.version", "latest", "volcano.version", "must match"),
+    "guarantee above the capability": (
         "volcano.queues.research.guarantee",
         {"nvidia.com/gpu": 17},
         "volcano.queues.research",
         "more than capability (16)",
     ),
-    "number for a variable named like a type": (
+    "number as the value of a variable": (
         f"{JOB}.env",
         {"int": 5},
         f"{JOB}.env.int",
         "but must be a string",
     ),
-    "reserved name of a priority class": (
+    "reserved name for a priority class": (
         "volcano.priority_classes.system-training",
         {"value": 100},
         "volcano.priority_classes",
@@ -335,19 +350,19 @@ MISTAKES: dict[str, Mistake] = {
         "tenancy.quota.devices",
         "set tenancy.quota.cpu",
     ),
-    "device with the prefix of quotas": (
+    "device with the quota prefix": (
         "tenancy.quota.devices",
         {"requests.nvidia.com/mig-1g.10gb": 4},
         "tenancy.quota.devices",
         "leave out the prefix",
     ),
-    "mode that excludes others": (
+    "exclusive access mode next to another": (
         "storage.claims.checkpoints.access_modes",
         ["ReadWriteMany", "ReadWriteOncePod"],
         "storage.claims.checkpoints.access_modes",
         "only as the single mode",
     ),
-    "directory on no node": (
+    "local volume without nodes": (
         "storage.volumes.data",
         {
             "capacity": "1Gi",
@@ -357,7 +372,7 @@ MISTAKES: dict[str, Mistake] = {
         "storage.volumes.data.local.nodes.kubernetes.io/hostname",
         "at least 1 entry",
     ),
-    "volume over the devices": (
+    "volume at a reserved path": (
         f"{JOB}.volumes.devices",
         {"path": "/dev", "scratch": "1Gi"},
         f"{JOB}.volumes.devices",
@@ -378,7 +393,7 @@ MISTAKES: dict[str, Mistake] = {
 }
 
 
-def test_shared_gpus_are_requested_and_limited_as_the_nodes_offer_them() -> None:
+def test_shared_gpus_must_use_the_resource_name_of_the_nodes() -> None:
     values = changed("gpu.time_slicing", {"replicas": 4})
     job = values["training"]["jobs"]["digits"]
     job["gpus_per_node"] = 1
@@ -394,7 +409,7 @@ def test_shared_gpus_are_requested_and_limited_as_the_nodes_offer_them() -> None
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_reported_with_its_key_and_what_is_allowed(mistake: str) -> None:
+def test_mistake_is_reported_with_its_key_and_a_remedy(mistake: str) -> None:
     assert_reported(MISTAKES[mistake])
 
 
@@ -407,20 +422,20 @@ def test_a_mistake_is_reported_with_its_key_and_what_is_allowed(mistake: str) ->
         ("cluster", "cluster"),
     ],
 )
-def test_what_is_missing_is_named(path: str, key: str) -> None:
+def test_missing_setting_is_reported_with_its_key(path: str, key: str) -> None:
     (sentence,) = problems(without(path))
     assert sentence.startswith(f"gpu-platform:{key} ")
 
 
 @pytest.mark.parametrize(("nodes", "counted"), [(1, "1 node x 4 GPUs"), (2, "2 nodes x 4 GPUs")])
-def test_a_gang_is_described_by_its_numbers(nodes: int, counted: str) -> None:
+def test_error_states_the_size_of_the_gang(nodes: int, counted: str) -> None:
     values = changed(f"{JOB}.nodes", nodes)
     values["tenancy"]["quota"]["gpus"] = 3
     (sentence,) = problems(values)
     assert f"{JOB}.nodes is {nodes}: {counted} = {4 * nodes} nvidia.com/gpu" in sentence
 
 
-def test_memory_is_described_in_the_unit_of_the_settings() -> None:
+def test_error_states_memory_in_the_unit_of_the_setting() -> None:
     values = changed("tenancy.quota", {"memory": "100Gi"})
     (sentence,) = problems(values)
     assert "needs 128Gi memory, more than gpu-platform:tenancy.quota.memory (100Gi)" in sentence
@@ -428,7 +443,7 @@ def test_memory_is_described_in_the_unit_of_the_settings() -> None:
     assert any("quota.memory (1500Mi)" in sentence for sentence in problems(values))
 
 
-def test_the_example_is_valid() -> None:
+def test_base_configuration_is_valid() -> None:
     assert problems(good()) == []
 
 
@@ -457,13 +472,13 @@ def with_login() -> dict[str, object]:
     return values
 
 
-def test_a_user_of_the_registry_needs_a_password() -> None:
+def test_registry_user_requires_a_password() -> None:
     (sentence,) = problems(with_login())
     assert sentence.startswith("gpu-platform:registry_password is missing")
     assert "pulumi config set --secret registry_password" in sentence
 
 
-def test_a_password_in_plain_text_is_refused() -> None:
+def test_plain_text_password_is_rejected() -> None:
     (sentence,) = problems({**with_login(), "registry_password": "hunter2"})
     assert "plain text" in sentence
     assert "hunter2" not in sentence
@@ -474,18 +489,18 @@ def test_a_secret_password_is_accepted() -> None:
     assert problems(values, frozenset({"registry_password"})) == []
 
 
-def test_a_password_without_a_user_is_refused() -> None:
+def test_password_without_a_user_is_rejected() -> None:
     values = {**good(), "registry_password": "hunter2"}
     (sentence,) = problems(values, frozenset({"registry_password"}))
     assert "gpu-platform:images.username" in sentence
 
 
-def test_a_secret_in_a_section_is_refused() -> None:
+def test_secret_in_a_section_is_rejected() -> None:
     with pytest.raises(SettingsError, match=r"gpu-platform:training contains a secret.*env_from"):
         validate(good(), frozenset({"training"}))
 
 
 @pytest.mark.parametrize("key", ["context", "kubeconfig"])
-def test_a_rendered_stack_names_no_cluster(key: str) -> None:
+def test_rendered_stack_cannot_set_a_cluster(key: str) -> None:
     with pytest.raises(SettingsError, match=rf"render_to.*'out'.*{key}.*'staging'.*remove one"):
         validate(changed("cluster", {"render_to": "out", key: "staging"}))

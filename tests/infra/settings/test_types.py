@@ -86,7 +86,7 @@ def accepts(kind: object, value: object) -> bool:
         ),
     ],
 )
-def test_a_type_accepts_valid_and_refuses_invalid_values(
+def test_type_accepts_valid_and_rejects_invalid_values(
     kind: object, right: list[object], wrong: list[object]
 ) -> None:
     assert [value for value in right if not accepts(kind, value)] == []
@@ -107,6 +107,6 @@ def test_an_image_reference_is_parsed(text: str, parts: dict[str, str | None]) -
 
 
 @pytest.mark.parametrize("text", ["", "a b", "A/b:1", "a@sha256:12", "a:", "http://a/b:1"])
-def test_what_is_no_image_reference_is_refused(text: str) -> None:
+def test_invalid_image_reference_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="image reference"):
         parse_image(text)

@@ -14,7 +14,7 @@ OVERRIDE = {"custom": {"scheduler_config_override": "actions: allocate\ntiers: [
 
 
 def volcano(**settings: Any) -> list[str]:
-    """Return the problems of a stack with these settings of Volcano."""
+    """Return the problems in a stack with these Volcano settings."""
     values = good()
     values["volcano"] |= settings
     values["volcano"]["queues"] = {"research": {}, **settings.get("queues", {})}
@@ -32,25 +32,25 @@ def test_a_queued_job_can_neither_preempt_nor_reclaim(action: str) -> None:
     assert "enqueue is true, but a queued job neither preempts" in problem
 
 
-def test_overcommit_needs_queued_jobs() -> None:
+def test_overcommit_requires_queued_jobs() -> None:
     (problem,) = volcano(scheduler={"reclaim": "gangs", "overcommit": 1.5})
     assert "overcommit is 1.5, but no job is queued" in problem
     assert volcano(scheduler={"overcommit": 1.5}) == []
 
 
-def test_a_limit_of_the_waiting_time_needs_an_effect() -> None:
+def test_wait_limit_without_effect_is_rejected() -> None:
     sla = {"longest_wait_seconds": 60, "reserve": False}
     (problem,) = volcano(scheduler={"reclaim": "gangs", "sla": sla})
     assert "sla has no effect" in problem
     assert volcano(scheduler={"sla": sla}) == []
 
 
-def test_resources_of_binpack_need_binpack() -> None:
+def test_pack_by_requires_binpack() -> None:
     (problem,) = volcano(scheduler={"placement": "spread", "pack_by": {GPU: 1}})
     assert "placement is spread" in problem
 
 
-def test_the_scheduler_is_configured_in_one_place() -> None:
+def test_scheduler_cannot_be_configured_in_two_places() -> None:
     (problem,) = volcano(scheduler={"placement": "spread"}, values=OVERRIDE)
     assert problem.startswith("gpu-platform:volcano.values.custom.scheduler_config_override is")
     assert volcano(values=OVERRIDE) == []
@@ -64,10 +64,10 @@ def test_the_scheduler_is_configured_in_one_place() -> None:
         ({"actions": "allocate", "tiers": []}, "set a string of YAML with"),
     ],
 )
-def test_a_text_that_the_scheduler_would_not_read_is_refused(text: object, expected: str) -> None:
+def test_unreadable_scheduler_configuration_is_rejected(text: object, expected: str) -> None:
     (problem,) = volcano(values={"custom": {"scheduler_config_override": text}})
-    here = "gpu-platform:volcano.values has an invalid custom.scheduler_config_override"
-    assert problem.startswith(here)
+    prefix = "gpu-platform:volcano.values has an invalid custom.scheduler_config_override"
+    assert problem.startswith(prefix)
     assert expected in problem
 
 
@@ -80,17 +80,19 @@ def test_a_text_that_the_scheduler_would_not_read_is_refused(text: object, expec
     ],
 )
 @pytest.mark.parametrize("value", ["none", None])
-def test_chart_values_that_the_stack_reads_are_mappings(path: str, key: str, value: Any) -> None:
+def test_chart_values_that_the_stack_reads_must_be_mappings(
+    path: str, key: str, value: Any
+) -> None:
     (problem,) = problems(changed(f"{path}.values", {key: value}))
     assert problem.startswith(f"gpu-platform:{path}.values has an invalid {key}: it must be a")
 
 
-def test_a_scheduler_of_others_is_not_configured_here() -> None:
+def test_existing_scheduler_cannot_be_configured() -> None:
     (problem,) = volcano(install=False, scheduler={"preempt": "gangs"})
     assert "gpu-platform:volcano.install is false" in problem
 
 
-def test_proportion_reads_weights_alone() -> None:
+def test_proportion_plugin_rejects_deserved_and_parents() -> None:
     found = volcano(queues={"team": {"deserved": {GPU: 8}}, "lab": {"parent": "team"}})
     assert [problem.split()[0] for problem in found] == [
         "gpu-platform:volcano.queues.team.deserved",
@@ -98,12 +100,12 @@ def test_proportion_reads_weights_alone() -> None:
     ]
 
 
-def test_capacity_does_not_read_weights() -> None:
+def test_capacity_plugin_rejects_weights() -> None:
     (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": {"weight": 2}})
     assert problem.startswith("gpu-platform:volcano.queues.team.weight is 2, which has no effect")
 
 
-def test_parent_queues_need_a_volcano_that_supports_them() -> None:
+def test_parent_queues_require_a_supporting_volcano_release() -> None:
     queues = {"team": {}, "lab": {"parent": "team"}}
     (problem,) = volcano(scheduler={"share": "capacity"}, version="1.10.0", queues=queues)
     assert (
@@ -112,7 +114,7 @@ def test_parent_queues_need_a_volcano_that_supports_them() -> None:
     assert volcano(scheduler={"share": "capacity"}, version="1.11.0", queues=queues) == []
 
 
-def test_deserved_lists_cpu_and_memory_if_queues_reclaim() -> None:
+def test_deserved_must_list_cpu_and_memory_if_queues_reclaim() -> None:
     scheduler = {"share": "capacity", "reclaim": "gangs"}
     queues: dict[str, Any] = {"team": {"deserved": {GPU: 8, "cpu": 64}}}
     (problem,) = volcano(scheduler=scheduler, version="1.10.0", queues=queues)
@@ -121,7 +123,7 @@ def test_deserved_lists_cpu_and_memory_if_queues_reclaim() -> None:
 
 
 @pytest.mark.parametrize("promise", ["guarantee", "deserved"])
-def test_child_queues_get_no_more_than_their_parent(promise: str) -> None:
+def test_child_queues_cannot_exceed_the_share_of_their_parent(promise: str) -> None:
     queues = {
         "team": {promise: {GPU: 8}},
         "lab": {"parent": "team", promise: {GPU: 6}},
@@ -132,7 +134,7 @@ def test_child_queues_get_no_more_than_their_parent(promise: str) -> None:
     assert re.search(r"\(lab, desk\) .* 10 in total", problem)
 
 
-def test_the_error_names_the_amount_that_the_parent_sets() -> None:
+def test_error_names_the_amount_that_the_parent_sets() -> None:
     children = {"lab": {"parent": "team", "guarantee": {"cpu": 2}, "deserved": {"cpu": 4}}}
     for team, key in (
         ({"guarantee": {"cpu": 2}}, "guarantee"),
@@ -147,10 +149,10 @@ def test_the_error_names_the_amount_that_the_parent_sets() -> None:
     ("team", "limit"),
     [({"deserved": {GPU: 8}}, "0 (not listed)"), ({"deserved": {GPU: 8, "cpu": 16}}, None)],
 )
-def test_a_child_queue_deserves_what_it_is_guaranteed(
+def test_guarantees_of_child_queues_count_as_deserved(
     team: dict[str, Any], limit: str | None
 ) -> None:
-    """The stack also writes the guarantee to `deserved`, which Volcano's webhooks compare."""
+    """The stack adds the guarantee to `deserved`, which Volcano's webhooks compare."""
     queues = {
         "team": team,
         "lab": {"parent": "team", "deserved": {GPU: 8}, "guarantee": {"cpu": 16}},
@@ -166,7 +168,7 @@ def test_a_child_queue_deserves_what_it_is_guaranteed(
         assert "including their guarantees" in problem
 
 
-def test_a_child_queue_may_use_no_more_than_its_parent() -> None:
+def test_child_queue_capability_cannot_exceed_its_parent() -> None:
     queues = {
         "team": {"capability": {GPU: 8}},
         "lab": {"parent": "team", "capability": {GPU: 16}},
@@ -177,8 +179,8 @@ def test_a_child_queue_may_use_no_more_than_its_parent() -> None:
     )
 
 
-def test_a_parent_without_an_amount_has_none_of_it() -> None:
-    """Volcano's webhooks refuse such queues, although its scheduler would limit nothing."""
+def test_resource_missing_in_a_parent_queue_counts_as_zero() -> None:
+    """Volcano's webhooks reject such queues, although its scheduler would not limit them."""
     queues: dict[str, Any] = {"team": {}, "lab": {"parent": "team", "capability": {GPU: 8}}}
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
     assert "queues.lab.capability for nvidia.com/gpu is 8, more than the 0 (not listed)" in problem
@@ -192,50 +194,50 @@ def test_a_parent_without_an_amount_has_none_of_it() -> None:
 
 
 @pytest.mark.parametrize("promise", ["guarantee", "deserved"])
-def test_a_capability_lists_every_guaranteed_or_deserved_resource(promise: str) -> None:
+def test_capability_must_list_every_guaranteed_or_deserved_resource(promise: str) -> None:
     team = {"capability": {GPU: 8}, promise: {GPU: 8, "cpu": 64, "memory": "1Ti"}}
     (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": team})
     assert f"{promise} for cpu to 64, more than capability (0 (not listed))" in problem
 
 
-def test_guarantee_deserved_and_capability_increase_in_this_order() -> None:
+def test_guarantee_cannot_exceed_the_capability() -> None:
     (problem,) = volcano(queues={"team": {"guarantee": {GPU: 9}, "capability": {GPU: 8}}})
     assert "gpu-platform:volcano.queues.team sets guarantee for nvidia" in problem
 
 
-def test_cycles_and_unknown_parents_are_named() -> None:
+def test_queue_cycles_and_unknown_parents_are_reported() -> None:
     queues = {"a": {"parent": "b"}, "b": {"parent": "a"}, "c": {"parent": "d"}}
     found = volcano(scheduler={"share": "capacity"}, queues=queues)
     assert any("queues.a.parent is 'b', which makes 'a' its own ancestor" in p for p in found)
     assert any("queues.c.parent is 'd', which is not a queue of this stack" in p for p in found)
 
 
-def test_jobs_wait_in_leaf_queues() -> None:
+def test_jobs_can_use_only_leaf_queues() -> None:
     values = changed("volcano.queues.lab", {"parent": "research"})
     values["volcano"]["scheduler"] = {"share": "capacity"}
     (problem,) = problems(values)
     assert problem.startswith("gpu-platform:training.jobs.digits.queue is 'research', which has")
 
 
-def test_the_root_queue_of_volcano_is_not_created() -> None:
+def test_root_queue_cannot_be_configured() -> None:
     (problem,) = volcano(queues={"root": {}})
     assert "gpu-platform:volcano.queues.root is created by Volcano" in problem
 
 
-def test_a_job_whose_class_never_preempts_reclaims_nothing() -> None:
+def test_job_that_cannot_reclaim_because_of_its_class_is_reported() -> None:
     classes = {"training": {"value": 100, "preemption": "Never"}, "other": {"value": 200}}
     (problem,) = volcano(scheduler={"reclaim": "gangs"}, priority_classes=classes)
     assert "gpu-platform:training.jobs.digits.priority_class is 'training', whose" in problem
 
 
-def test_preemption_needs_a_class_that_preempts() -> None:
+def test_preemption_requires_a_class_that_can_preempt() -> None:
     classes = {"training": {"value": 100, "preemption": "Never"}}
     (problem,) = volcano(scheduler={"preempt": "gangs"}, priority_classes=classes)
     assert "no class under gpu-platform:volcano.priority_classes may preempt" in problem
 
 
 @pytest.mark.parametrize("stack", ["dev", "simulated", "staging", "prod"])
-def test_no_environment_writes_the_schedulers_text_by_hand(stack: str) -> None:
+def test_environments_do_not_override_the_scheduler_configuration(stack: str) -> None:
     file = Path(__file__).parents[3] / f"Pulumi.{stack}.yaml"
     settings = yaml.safe_load(file.read_text())["config"]["gpu-platform:volcano"]
     assert "scheduler_config_override" not in settings.get("values", {}).get("custom", {})

@@ -1,4 +1,4 @@
-"""The ephemeral storage of a pod, towards which the kubelet counts volumes on the node's disk."""
+"""Ephemeral storage of pods, which includes volumes on the node's disk."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ ARTIFACT = f"registry.example.com/models/digits@sha256:{DIGEST}"
 CANARY = {"route": {"gateway": {"name": "public"}}}
 
 
-def refused(path: str, **changes: Any) -> list[str]:
-    """Return the problems of a changed job or service."""
+def problems_with(path: str, **changes: Any) -> list[str]:
+    """Return the problems of a job or service with changed settings."""
     values = good()
     section, table, key = path.split(".")
     described = values[section][table][key] | changes
@@ -30,9 +30,9 @@ def refused(path: str, **changes: Any) -> list[str]:
 
 @pytest.mark.parametrize("path", [JOB, SERVICE])
 def test_ephemeral_storage_includes_scratch_volumes(path: str) -> None:
-    assert refused(path, volumes=VOLUMES) == []
-    assert refused(path, volumes=VOLUMES, ephemeral_storage="103936Mi") == []
-    assert refused(path, volumes=VOLUMES, ephemeral_storage="103935Mi") == [
+    assert problems_with(path, volumes=VOLUMES) == []
+    assert problems_with(path, volumes=VOLUMES, ephemeral_storage="103936Mi") == []
+    assert problems_with(path, volumes=VOLUMES, ephemeral_storage="103935Mi") == [
         f"gpu-platform:{path} sets ephemeral_storage to 103935Mi, less than the volumes of a pod "
         "may use (/tmp 1Gi, volumes.cache 100Gi, volumes.more 512Mi), so pods could be evicted: "
         "set at least 103936Mi."
@@ -78,12 +78,12 @@ def test_ephemeral_storage_includes_scratch_volumes(path: str) -> None:
         "claim",
     ],
 )
-def test_ephemeral_storage_includes_a_model_that_is_downloaded_to_the_node(
+def test_ephemeral_storage_includes_models_downloaded_to_the_node(
     service: dict[str, Any], counts: bool
 ) -> None:
-    given = {"job": None, "fetch": {"size": "20Gi"}, **service}
-    assert refused(SERVICE, **given, ephemeral_storage="21Gi") == []
-    found = refused(SERVICE, **given, ephemeral_storage="20Gi")
+    service_settings = {"job": None, "fetch": {"size": "20Gi"}, **service}
+    assert problems_with(SERVICE, **service_settings, ephemeral_storage="21Gi") == []
+    found = problems_with(SERVICE, **service_settings, ephemeral_storage="20Gi")
     assert found == (
         [
             f"gpu-platform:{SERVICE} sets ephemeral_storage to 20Gi, less than the volumes of a "

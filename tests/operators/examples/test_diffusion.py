@@ -1,4 +1,4 @@
-"""The fine-tune: two processes that are interrupted, then alone again and again.
+"""The fine-tune example: an interrupted run of two processes, and runs of a single process.
 
 All runs are forks of one process, since diffusers takes seconds to import. The cluster tier starts
 it through accelerate, as users do.
@@ -64,7 +64,7 @@ def interrupted_gang():
     leader = folder / "rank-0"
     while not leader.exists() or '"step": 30,' not in leader.read_text():
         if os.waitpid(-1, os.WNOHANG)[0]:
-            sys.exit("a process of two has ended early")
+            sys.exit("one of the two processes ended early")
         time.sleep(0.005)
     for pid in gang:
         os.kill(pid, signal.SIGTERM)
@@ -119,7 +119,7 @@ def results(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "results.json").read_text()))
 
 
-def test_two_processes_of_accelerate_learn_and_are_interrupted(
+def test_two_interrupted_accelerate_processes_have_learned(
     results: dict[str, Any], folder: Path
 ) -> None:
     events = [json.loads(line) for line in (folder / "rank-0").read_text().splitlines()]
@@ -130,18 +130,22 @@ def test_two_processes_of_accelerate_learn_and_are_interrupted(
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
-def test_their_run_is_finished_by_a_single_one(results: dict[str, Any], folder: Path) -> None:
+def test_single_process_finishes_the_run_of_two_processes(
+    results: dict[str, Any], folder: Path
+) -> None:
     assert results["of two"] == 0
     assert (folder / "two" / "export" / "unet" / "diffusion_pytorch_model.safetensors").is_file()
 
 
-def test_an_interrupted_run_resumes_and_has_the_same_weights(results: dict[str, Any]) -> None:
+def test_interrupted_run_ends_with_the_weights_of_an_uninterrupted_run(
+    results: dict[str, Any],
+) -> None:
     assert (results["whole"], results["interrupted"], results["continued"]) == (0, 75, 0)
     assert results["kept"] == ["step-00000003"]
     assert results["same"] is True
 
 
-def test_a_saved_unet_is_fine_tuned_and_other_models_are_refused(results: dict[str, Any]) -> None:
+def test_saved_unet_is_fine_tuned_and_other_models_are_rejected(results: dict[str, Any]) -> None:
     assert results["fine-tuned"] == 0
     assert "is not a UNet saved by diffusers" in results["no unet"]
     assert "addition_embed_type None" in results["old"]
@@ -162,7 +166,7 @@ def test_a_truncated_checkpoint_and_a_nan_loss_are_reported(
         (["--run-dir=/dev/null/run"], "run_dir /dev/null/run cannot be written"),
     ],
 )
-def test_mistakes_exit_with_64_and_one_line(
+def test_invalid_arguments_exit_with_64_and_a_single_line(
     tmp_path: Path,
     flags: list[str],
     message: str,

@@ -1,4 +1,4 @@
-"""The TensorFlow example in an environment of its pinned packages: one and two workers."""
+"""The TensorFlow example with one and two workers, in an environment of pinned packages."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def free_ports(count: int) -> list[int]:
 def start(
     python: Path, run_dir: Path, epochs: int, workers: int, index: int, ports: list[int]
 ) -> subprocess.Popen[str]:
-    """One worker, as the plugin of a Volcano Job would start it in its pod."""
+    """Start one worker with the variables that Volcano's plugin would set in its pod."""
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT),
@@ -72,7 +72,7 @@ def ended(worker: subprocess.Popen[str]) -> tuple[int, list[dict[str, Any]]]:
     return worker.returncode, [json.loads(line) for line in out.splitlines()]
 
 
-def test_a_run_of_two_workers_is_interrupted_and_resumed_by_one(
+def test_interrupted_run_of_two_workers_is_resumed_by_one_worker(
     python: Path, tmp_path: Path
 ) -> None:
     ports = free_ports(2)
@@ -98,7 +98,7 @@ def test_a_run_of_two_workers_is_interrupted_and_resumed_by_one(
     assert (tmp_path / "export" / "saved_model.pb").exists()
 
 
-def test_unsupported_settings_are_refused_before_tensorflow_is_imported(
+def test_unsupported_settings_are_rejected_before_tensorflow_is_imported(
     python: Path, tmp_path: Path
 ) -> None:
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A small language model that has learned one sentence, and how it continues a text."""
+"""A small language model trained on one sentence, and its expected completion of a text."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def trained(folder: Path) -> tuple[Dataset, Gpt]:
 
 
 @torch.no_grad()
-def continued(model: Gpt, prompt: str, count: int) -> str:
+def completion(model: Gpt, prompt: str, count: int) -> str:
     """Return the most probable continuation."""
     tokens = torch.tensor([list(prompt.encode())])
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Ask a server to double numbers with KServe's SDK: kserve_doubled.py HTTP_PORT GRPC_PORT."""
+"""Have a server double numbers, with KServe's SDK: kserve_doubled.py HTTP_PORT GRPC_PORT."""
 
 import asyncio
 import json

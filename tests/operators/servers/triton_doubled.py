@@ -1,4 +1,4 @@
-"""Ask a server to double numbers with tritonclient: triton_doubled.py HTTP_PORT GRPC_PORT."""
+"""Have a server double numbers, with tritonclient: triton_doubled.py HTTP_PORT GRPC_PORT."""
 
 import json
 import sys

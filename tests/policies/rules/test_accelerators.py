@@ -1,4 +1,4 @@
-"""Accelerators: every extended resource, claim or other way in which a pod gets devices."""
+"""Accelerator detection: extended resources, claims and other ways to request devices."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from kube.accelerators import Accelerators
 from tests.policies import manifests
-from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, judge
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, evaluate_rule
 
 POD = "spec/tasks/0/template/spec"
 MAIN = f"{POD}/containers/0"
@@ -67,7 +67,7 @@ def test_other_devices_are_not_accelerators(name: str) -> None:
     assert not Accelerators().includes(name)
 
 
-def test_the_configuration_adds_other_devices() -> None:
+def test_other_devices_can_be_added_by_configuration() -> None:
     accelerators = Accelerators(other_devices=("example.com/scanner-*", "scan.example.com"))
     assert not accelerators.includes("example.com/scanner-3d")
     assert not accelerators.includes_class("scan.example.com")
@@ -88,7 +88,7 @@ def exactly(**device: Any) -> dict[str, Any]:
 
 
 def claiming(**source: str) -> Manifest:
-    """A job of two pods whose GPUs come from a claim."""
+    """Return a job with two pods whose GPUs come from a claim."""
     named = source or {"resourceClaimTemplateName": "gpus"}
     return job(
         *WITHOUT_GPU,
@@ -97,8 +97,8 @@ def claiming(**source: str) -> Manifest:
     )
 
 
-def test_a_claim_states_the_gpus_of_a_job() -> None:
-    assert judge("gpu-limit-present", claiming()) == []
+def test_claims_count_as_the_gpus_of_a_job() -> None:
+    assert evaluate_rule("gpu-limit-present", claiming()) == []
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,16 @@ def test_a_claim_states_the_gpus_of_a_job() -> None:
         ("gpu-toleration", [(f"{POD}/tolerations", [])]),
     ],
 )
-def test_containers_with_claims_need_what_gpu_containers_need(
-    rule: str, edits: list[tuple[str, Any]]
-) -> None:
-    assert judge(rule, claiming()) == []
-    assert judge(rule, changed(claiming(), *edits))
-    assert judge(rule, changed(claiming(), *edits), config={"claimDevices": {"*/gpus": 1}})
+def test_gpu_rules_apply_to_containers_with_claims(rule: str, edits: list[tuple[str, Any]]) -> None:
+    assert evaluate_rule(rule, claiming()) == []
+    assert evaluate_rule(rule, changed(claiming(), *edits))
+    assert evaluate_rule(rule, changed(claiming(), *edits), config={"claimDevices": {"*/gpus": 1}})
 
 
-def test_a_claim_configured_without_accelerators_is_not_a_gpu() -> None:
+def test_claim_configured_with_zero_devices_is_not_a_gpu() -> None:
     manifest = changed(claiming(), (f"{POD}/tolerations", []))
     config = {"claimDevices": {"training/gpus": 0}}
-    assert judge("gpu-toleration", manifest, config=config) == []
+    assert evaluate_rule("gpu-toleration", manifest, config=config) == []
 
 
 @pytest.mark.parametrize(
@@ -139,10 +137,10 @@ def test_a_claim_configured_without_accelerators_is_not_a_gpu() -> None:
     ],
     ids=["v1", "v1beta1", "alternatives", "v1, no alternatives", "v1beta1, no alternatives"],
 )
-def test_the_budget_counts_the_devices_of_claims(request_: dict[str, Any]) -> None:
+def test_budget_counts_the_devices_in_claims(request_: dict[str, Any]) -> None:
     stack = (template(**request_), claiming())
-    assert judge("gpu-budget", *stack, config={"maxGpus": 16}) == []
-    (message,) = judge("gpu-budget", *stack, config={"maxGpus": 15})
+    assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 16}) == []
+    (message,) = evaluate_rule("gpu-budget", *stack, config={"maxGpus": 15})
     assert "found 16 GPUs" in message
 
 
@@ -156,55 +154,55 @@ def test_the_budget_counts_the_devices_of_claims(request_: dict[str, Any]) -> No
         {"nvidia.com/gpu": 0, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30},
     ],
 )
-def test_amounts_of_a_gpu_are_not_devices(limits: dict[str, int]) -> None:
+def test_gpu_memory_and_core_amounts_are_not_counted_as_devices(limits: dict[str, int]) -> None:
     resources = {"requests": {}, "limits": {"cpu": 1, **limits}}
     spec = manifests.pod_spec()
     spec["containers"][0]["resources"] = resources
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": manifests.metadata("a"), "spec": spec}
-    assert judge("gpu-budget", pod, config={"maxGpus": 1}) == []
-    assert judge("gpu-budget", pod, config={"maxGpus": 0})
+    assert evaluate_rule("gpu-budget", pod, config={"maxGpus": 1}) == []
+    assert evaluate_rule("gpu-budget", pod, config={"maxGpus": 0})
 
 
-def test_the_budget_names_what_an_update_adds() -> None:
-    (message,) = judge("gpu-budget", manifests.deployment(), config={"maxGpus": 1})
-    assert "found 3 GPUs (2 without updates and autoscalers) in the whole stack" in message
+def test_budget_message_states_the_gpus_without_update_surge() -> None:
+    (message,) = evaluate_rule("gpu-budget", manifests.deployment(), config={"maxGpus": 1})
+    assert "found 3 GPUs (2 without autoscaling and update surge) in the whole stack" in message
 
 
-def test_the_budget_counts_all_devices_of_a_node_without_a_limit() -> None:
+def test_claim_for_all_devices_of_a_node_exceeds_any_budget() -> None:
     stack = (template(**exactly(allocationMode="All")), claiming())
-    assert judge("gpu-budget", *stack, config={"maxGpus": 1_000_000})
+    assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 1_000_000})
 
 
-def test_the_budget_counts_a_shared_claim_once() -> None:
+def test_budget_counts_a_shared_claim_once() -> None:
     shared = {
         **template(),
         "kind": "ResourceClaim",
         "spec": {"devices": {"requests": [{"name": "gpus", **exactly(count=4)}]}},
     }
     stack = (shared, claiming(resourceClaimName="gpus"))
-    assert judge("gpu-budget", *stack, config={"maxGpus": 4}) == []
-    assert judge("gpu-budget", *stack, config={"maxGpus": 3})
+    assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 4}) == []
+    assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 3})
 
 
-def test_the_budget_counts_configured_claims() -> None:
+def test_budget_counts_the_configured_devices_of_external_claims() -> None:
     config = {"maxGpus": 15, "claimDevices": {"training/*": 8}}
-    assert "found 16 GPUs" in judge("gpu-budget", claiming(), config=config)[0]
+    assert "found 16 GPUs" in evaluate_rule("gpu-budget", claiming(), config=config)[0]
 
 
-def test_the_cost_of_claimed_devices_is_priced_by_device_class() -> None:
+def test_claimed_devices_are_priced_by_device_class() -> None:
     config = {"hourlyPrices": {"gpu.nvidia.com": 2}, "maxHourlyCost": 3}
-    assert judge("gpu-cost", template(**exactly()), claiming(), config=config)
+    assert evaluate_rule("gpu-cost", template(**exactly()), claiming(), config=config)
 
 
-def test_the_cost_of_an_unlimited_number_of_devices_is_named() -> None:
+def test_unlimited_number_of_priced_devices_is_reported() -> None:
     config = {"hourlyPrices": {"gpu.nvidia.com": 2}, "maxHourlyCost": 3}
     stack = (template(**exactly(allocationMode="All")), claiming())
-    (message,) = judge("gpu-cost", *stack, config=config)
-    assert "found an unlimited number of GPUs that have a price" in message
+    (message,) = evaluate_rule("gpu-cost", *stack, config=config)
+    assert "found an unlimited number of priced GPUs" in message
 
 
 @pytest.mark.parametrize(
-    ("stack", "found"),
+    ("stack", "expected"),
     [
         ((claiming(),), 'resourceClaimTemplateName: found "gpus"'),
         ((template(**exactly()), claiming(resourceClaimName="gpus")), "resourceClaimName: found"),
@@ -219,49 +217,54 @@ def test_the_cost_of_an_unlimited_number_of_devices_is_named() -> None:
     ],
     ids=["undeclared", "other kind", "no name", "unused"],
 )
-def test_claims_that_cannot_be_resolved_are_refused(
-    stack: tuple[Manifest, ...], found: str
+def test_claims_that_cannot_be_resolved_are_rejected(
+    stack: tuple[Manifest, ...], expected: str
 ) -> None:
-    (message,) = judge("claim-declared", *stack)
-    assert found in message
+    (message,) = evaluate_rule("claim-declared", *stack)
+    assert expected in message
 
 
-def test_gkes_annotation_may_share_the_gpus_of_a_pod_with_its_sidecar() -> None:
+def test_gke_annotation_may_share_the_gpus_of_a_pod_with_a_sidecar() -> None:
     annotations = {"devices.gke.io/container.tcpxo-daemon": "- path: /dev/nvidia0"}
     edit = ("spec/template/metadata/annotations", annotations)
-    assert judge("gpu-limit-present", changed(manifests.deployment(), edit)) == []
+    assert evaluate_rule("gpu-limit-present", changed(manifests.deployment(), edit)) == []
     without = changed(
         manifests.deployment(), edit, ("spec/template/spec/containers/0/resources", {})
     )
-    assert any("/dev/nvidia0" in message for message in judge("gpu-limit-present", without))
+    assert any("/dev/nvidia0" in message for message in evaluate_rule("gpu-limit-present", without))
 
 
 @pytest.mark.parametrize("creation", [UNKNOWN_VALUE, {"devices": UNKNOWN_VALUE}])
-def test_an_unknown_claim_of_a_service_is_not_undeclared(creation: Any) -> None:
+def test_claim_of_a_nim_service_with_unknown_fields_is_not_reported_as_undeclared(
+    creation: Any,
+) -> None:
     service = {
         "apiVersion": "apps.nvidia.com/v1alpha1",
         "kind": "NIMService",
         "metadata": manifests.metadata("nim"),
         "spec": {"draResources": [{"claimCreationSpec": creation}]},
     }
-    assert judge("claim-declared", service) == []
+    assert evaluate_rule("claim-declared", service) == []
     service["spec"] = {"draResources": [{}]}
-    assert judge("claim-declared", service)
+    assert evaluate_rule("claim-declared", service)
 
 
 def test_declared_claims_pass() -> None:
-    assert judge("claim-declared", template(**exactly()), claiming()) == []
-    assert judge("claim-declared", claiming(), config={"claimDevices": {"training/gpus": 1}}) == []
+    assert evaluate_rule("claim-declared", template(**exactly()), claiming()) == []
+    assert (
+        evaluate_rule("claim-declared", claiming(), config={"claimDevices": {"training/gpus": 1}})
+        == []
+    )
 
 
-def test_the_template_of_a_compute_domain_is_declared() -> None:
+def test_claim_template_created_by_a_compute_domain_counts_as_declared() -> None:
     domain = {
         "apiVersion": "resource.nvidia.com/v1beta1",
         "kind": "ComputeDomain",
         "metadata": manifests.metadata("imex"),
         "spec": {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "gpus"}}},
     }
-    assert judge("claim-declared", domain, claiming()) == []
+    assert evaluate_rule("claim-declared", domain, claiming()) == []
 
 
 @pytest.mark.parametrize(
@@ -279,22 +282,22 @@ def test_the_template_of_a_compute_domain_is_declared() -> None:
         {"exactly": {"deviceClassName": "dra.cpu", "adminAccess": True}},
     ],
 )
-def test_uncounted_devices_are_refused(request_: dict[str, Any]) -> None:
+def test_claims_for_an_uncounted_number_of_devices_are_rejected(request_: dict[str, Any]) -> None:
     claim = template(**request_)
-    assert judge("claim-devices-counted", claim)
+    assert evaluate_rule("claim-devices-counted", claim)
     config = {"systemWorkloads": ["training/ResourceClaimTemplate/gpus"]}
-    assert judge("claim-devices-counted", claim, config=config) == []
+    assert evaluate_rule("claim-devices-counted", claim, config=config) == []
 
 
-def test_all_devices_of_another_class_pass() -> None:
+def test_claims_for_all_devices_of_a_non_gpu_class_pass() -> None:
     claim = template(exactly={"deviceClassName": "mrdma.google.com", "allocationMode": "All"})
-    assert judge("claim-devices-counted", claim) == []
+    assert evaluate_rule("claim-devices-counted", claim) == []
 
 
-def test_claims_of_versions_without_requests_are_refused() -> None:
+def test_claims_of_api_versions_without_requests_are_rejected() -> None:
     claim = template(version="v1alpha2")
     claim["spec"] = {"spec": {"resourceClassName": "gpu.nvidia.com"}}
-    assert judge("claim-devices-counted", claim)
+    assert evaluate_rule("claim-devices-counted", claim)
 
 
 @pytest.mark.parametrize(
@@ -314,5 +317,5 @@ def test_resources_of_a_train_job_replace_those_of_its_runtime(
         "metadata": manifests.metadata("x"),
         "spec": {"trainer": {"resourcesPerNode": resources}},
     }
-    assert judge(rule, manifest)
-    assert judge(rule, changed(manifest, ("spec/trainer/resourcesPerNode", REMOVED))) == []
+    assert evaluate_rule(rule, manifest)
+    assert evaluate_rule(rule, changed(manifest, ("spec/trainer/resourcesPerNode", REMOVED))) == []

@@ -1,11 +1,11 @@
-"""Rules for GPUs and shared memory: ways around them, and good manifests that they accept."""
+"""Rules for GPUs and shared memory: evasions that they reject, and manifests that they accept."""
 
 from typing import Any
 
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import REMOVED, Manifest, changed, judge, remediate
+from tests.policies.harness import REMOVED, Manifest, changed, evaluate_rule, remediate
 
 POD = "spec/tasks/0/template/spec"
 MAIN = f"{POD}/containers/0"
@@ -18,9 +18,9 @@ def job(*edits: tuple[str, Any]) -> Manifest:
     return changed(manifests.volcano_job(), *edits)
 
 
-def test_a_device_variable_is_refused_next_to_a_gpu_limit() -> None:
+def test_device_variable_is_rejected_even_with_a_gpu_limit() -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    (message,) = judge("gpu-limit-present", job((f"{MAIN}/env", env)))
+    (message,) = evaluate_rule("gpu-limit-present", job((f"{MAIN}/env", env)))
     assert 'env[0].value: found "all"' in message
 
 
@@ -35,30 +35,30 @@ def test_a_device_variable_is_refused_next_to_a_gpu_limit() -> None:
         (f"{METADATA}/labels/sharedgpu~gpu_request", "0.5"),
         ("metadata/annotations", {"gpu-fraction": "0.5"}),
     ],
-    ids=["amd", "reference", "mount", "cdi", "memory", "label", "of the job"],
+    ids=["amd", "reference", "mount", "cdi", "memory", "label", "annotation of the job"],
 )
-def test_devices_past_the_scheduler_are_refused(edit: tuple[str, Any]) -> None:
-    assert judge("gpu-limit-present", job(edit))
+def test_devices_requested_without_the_scheduler_are_rejected(edit: tuple[str, Any]) -> None:
+    assert evaluate_rule("gpu-limit-present", job(edit))
     config = {"systemWorkloads": ["training/Job.batch.volcano.sh/digits"]}
-    assert judge("gpu-limit-present", job(edit), config=config) == []
+    assert evaluate_rule("gpu-limit-present", job(edit), config=config) == []
 
 
 @pytest.mark.parametrize("value", ["void", "none", ""])
-def test_a_container_may_refuse_devices(value: str) -> None:
+def test_container_may_disable_gpu_devices(value: str) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
-    assert judge("gpu-limit-present", job((f"{MAIN}/env", env))) == []
+    assert evaluate_rule("gpu-limit-present", job((f"{MAIN}/env", env))) == []
 
 
-def test_the_runtime_of_gpus_without_a_gpu_is_refused() -> None:
+def test_gpu_runtime_class_without_a_gpu_is_rejected() -> None:
     runtime = (f"{POD}/runtimeClassName", "nvidia-cdi")
-    assert judge("gpu-limit-present", job(runtime)) == []
+    assert evaluate_rule("gpu-limit-present", job(runtime)) == []
     web = job(
         runtime, (f"{LIMITS}/nvidia.com~gpu", REMOVED), (f"{REQUESTS}/nvidia.com~gpu", REMOVED)
     )
-    messages = judge("gpu-limit-present", web, config={"components": []})
+    messages = evaluate_rule("gpu-limit-present", web, config={"components": []})
     assert "runtimeClassName: found" in messages[0]
     ours = {"components": [], "gpuRuntimeClasses": ["kata*"]}
-    assert judge("gpu-limit-present", web, config=ours) == []
+    assert evaluate_rule("gpu-limit-present", web, config=ours) == []
 
 
 def task(name: str, replicas: int, gpus: int | None) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def task(name: str, replicas: int, gpus: int | None) -> dict[str, Any]:
         [task("ps", 2, None), task("worker", 2, None)],
     ],
 )
-def test_workers_without_gpus_are_refused(tasks: list[dict[str, Any]]) -> None:
-    assert judge("gpu-limit-present", job(("spec/tasks", tasks)))
+def test_workers_without_gpus_are_rejected(tasks: list[dict[str, Any]]) -> None:
+    assert evaluate_rule("gpu-limit-present", job(("spec/tasks", tasks)))
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,18 @@ def test_workers_without_gpus_are_refused(tasks: list[dict[str, Any]]) -> None:
 )
 def test_launchers_need_neither_gpus_nor_shared_memory(tasks: list[dict[str, Any]]) -> None:
     manifest = job(("spec/tasks", tasks))
-    assert judge("gpu-limit-present", manifest) == []
-    assert len(judge("shm-mounted", manifest)) == 1
+    assert evaluate_rule("gpu-limit-present", manifest) == []
+    assert len(evaluate_rule("shm-mounted", manifest)) == 1
 
 
-def test_own_names_of_launchers_are_configured() -> None:
+def test_custom_names_of_cpu_tasks_can_be_configured() -> None:
     manifest = job(("spec/tasks", [task("digester", 4, None), task("worker", 2, 8)]))
-    assert judge("gpu-limit-present", manifest)
-    assert judge("gpu-limit-present", manifest, config={"cpuTasks": ["digester"]}) == []
+    assert evaluate_rule("gpu-limit-present", manifest)
+    assert evaluate_rule("gpu-limit-present", manifest, config={"cpuTasks": ["digester"]}) == []
 
 
 @pytest.mark.parametrize("kind", ["TrainingRuntime", "ClusterTrainingRuntime"])
-def test_runtimes_get_their_gpus_from_a_train_job(kind: str) -> None:
+def test_training_runtimes_may_leave_gpus_to_the_train_job(kind: str) -> None:
     def replicated(name: str) -> dict[str, Any]:
         spec = {"template": {"spec": {"template": {"spec": {"containers": [{"name": name}]}}}}}
         return {"name": name, **spec}
@@ -112,8 +112,8 @@ def test_runtimes_get_their_gpus_from_a_train_job(kind: str) -> None:
         "metadata": {"name": "torch"},
         "spec": {"template": {"spec": {"replicatedJobs": jobs}}},
     }
-    assert judge("gpu-limit-present", runtime) == []
-    (message,) = judge("shm-mounted", runtime)
+    assert evaluate_rule("gpu-limit-present", runtime) == []
+    (message,) = evaluate_rule("shm-mounted", runtime)
     assert "replicatedJobs[1]" in message
 
 
@@ -126,10 +126,10 @@ def with_pod_level(resources: dict[str, Any]) -> Manifest:
     )
 
 
-def test_memory_and_cpu_of_the_pod_are_enough() -> None:
-    assert judge("gpu-memory-guaranteed", with_pod_level(POD_LEVEL)) == []
-    assert judge("gpu-cpu-requested", with_pod_level(POD_LEVEL)) == []
-    assert judge("shm-fits-memory", with_pod_level(POD_LEVEL)) == []
+def test_pod_level_memory_and_cpu_are_sufficient() -> None:
+    assert evaluate_rule("gpu-memory-guaranteed", with_pod_level(POD_LEVEL)) == []
+    assert evaluate_rule("gpu-cpu-requested", with_pod_level(POD_LEVEL)) == []
+    assert evaluate_rule("shm-fits-memory", with_pod_level(POD_LEVEL)) == []
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_memory_and_cpu_of_the_pod_are_enough() -> None:
         ("shm-fits-memory", {"limits": {"memory": "1Gi"}}),
     ],
 )
-def test_memory_and_cpu_of_the_pod_are_checked(rule: str, resources: dict[str, Any]) -> None:
-    assert judge(rule, with_pod_level(resources))
+def test_pod_level_memory_and_cpu_are_checked(rule: str, resources: dict[str, Any]) -> None:
+    assert evaluate_rule(rule, with_pod_level(resources))
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_memory_and_cpu_of_the_pod_are_checked(rule: str, resources: dict[str, A
         ({"value": "present"}, False),
     ],
 )
-def test_a_toleration_matches_key_operator_and_value(
+def test_toleration_must_match_key_operator_and_value(
     toleration: dict[str, str], accepted: bool
 ) -> None:
-    messages = judge("gpu-toleration", job((f"{POD}/tolerations", [toleration])))
+    messages = evaluate_rule("gpu-toleration", job((f"{POD}/tolerations", [toleration])))
     assert (messages == []) is accepted
 
 
@@ -169,88 +169,88 @@ def test_a_toleration_matches_key_operator_and_value(
     ("resource", "key"),
     [("amd.com/gpu", "amd.com/gpu"), ("volcano.sh/vgpu-number", "nvidia.com/gpu")],
 )
-def test_every_vendor_has_its_own_taint(resource: str, key: str) -> None:
+def test_each_gpu_vendor_has_its_own_taint(resource: str, key: str) -> None:
     edits = (
         (f"{MAIN}/resources", {"limits": {resource: 1}}),
         (f"{POD}/tolerations", [{"key": key, "operator": "Exists"}]),
     )
-    assert judge("gpu-toleration", job(*edits)) == []
-    assert judge("gpu-toleration", job(*edits, (f"{POD}/tolerations", [])))
+    assert evaluate_rule("gpu-toleration", job(*edits)) == []
+    assert evaluate_rule("gpu-toleration", job(*edits, (f"{POD}/tolerations", [])))
     fixed = remediate("gpu-toleration", job(*edits, (f"{POD}/tolerations", [])))
     assert fixed is not None
     (added,) = fixed["spec"]["tasks"][0]["template"]["spec"]["tolerations"]
     assert added["key"] == key
 
 
-def test_unknown_vendors_need_no_toleration_unless_configured() -> None:
+def test_gpus_of_unknown_vendors_need_a_toleration_only_if_configured() -> None:
     edits: list[tuple[str, Any]] = [
         (f"{MAIN}/resources", {"limits": {"x.io/chip": 1}}),
         (f"{POD}/tolerations", []),
     ]
-    assert judge("gpu-toleration", job(*edits)) == []
-    assert judge("gpu-toleration", job(*edits), config={"taints": {"x.io/*": "x.io/chip"}})
+    assert evaluate_rule("gpu-toleration", job(*edits)) == []
+    assert evaluate_rule("gpu-toleration", job(*edits), config={"taints": {"x.io/*": "x.io/chip"}})
 
 
 @pytest.mark.parametrize(
     ("gpus", "words"),
     [(16, "at most 8 of nvidia.com/gpu"), (4, "write 8 of nvidia.com/gpu, a whole node")],
 )
-def test_a_pod_of_a_gang_takes_exactly_one_node(gpus: int, words: str) -> None:
+def test_each_pod_of_a_gang_must_use_all_gpus_of_one_node(gpus: int, words: str) -> None:
     manifest = job((f"{LIMITS}/nvidia.com~gpu", gpus))
-    (message,) = judge("gpu-whole-nodes", manifest, config={"gpusPerNode": 8})
+    (message,) = evaluate_rule("gpu-whole-nodes", manifest, config={"gpusPerNode": 8})
     assert words in message
 
 
-def test_a_server_larger_than_a_node_is_refused() -> None:
+def test_server_with_more_gpus_than_a_node_is_rejected() -> None:
     server = changed(
         manifests.deployment(),
         ("spec/template/spec/containers/0/resources/limits/nvidia.com~gpu", 16),
     )
-    assert judge("gpu-whole-nodes", server, config={"gpusPerNode": 8})
+    assert evaluate_rule("gpu-whole-nodes", server, config={"gpusPerNode": 8})
 
 
-def test_the_gpus_of_all_containers_of_a_pod_are_on_one_node() -> None:
+def test_gpus_of_all_containers_in_a_pod_are_compared_with_one_node() -> None:
     half = {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 4}}}
     manifest = job((f"{LIMITS}/nvidia.com~gpu", 4), (f"{POD}/containers/1", half))
-    assert judge("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []
+    assert evaluate_rule("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []
 
 
-def test_parts_of_gpus_are_not_counted_as_nodes() -> None:
+def test_gpu_fractions_are_not_compared_with_the_gpus_of_a_node() -> None:
     manifest = job((f"{MAIN}/resources", {"limits": {"nvidia.com/mig-1g.10gb": 56}}))
-    assert judge("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []
+    assert evaluate_rule("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []
 
 
 SIZE = f"{POD}/volumes/0/emptyDir/sizeLimit"
 
 
 @pytest.mark.parametrize("size", ["64m", "1", "1Mi", "63Mi", 0])
-def test_tiny_shared_memory_is_refused(size: Any) -> None:
-    (message,) = judge("shm-bounded-memory", job((SIZE, size)))
+def test_tiny_shared_memory_is_rejected(size: Any) -> None:
+    (message,) = evaluate_rule("shm-bounded-memory", job((SIZE, size)))
     assert "a size of at least 64Mi" in message
 
 
-def test_pods_without_gpus_may_shrink_their_shared_memory() -> None:
+def test_pods_without_gpus_may_have_small_shared_memory() -> None:
     spec = manifests.pod_spec()
     spec["containers"] = [manifests.container(gpus=None)]
     spec["volumes"][0]["emptyDir"]["sizeLimit"] = "1Mi"
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": manifests.metadata("log"), "spec": spec}
-    assert judge("shm-bounded-memory", pod) == []
+    assert evaluate_rule("shm-bounded-memory", pod) == []
     spec["volumes"][0]["emptyDir"]["sizeLimit"] = "1m"
-    assert judge("shm-bounded-memory", pod)
+    assert evaluate_rule("shm-bounded-memory", pod)
 
 
-def test_the_smallest_shared_memory_is_configured() -> None:
-    assert judge("shm-bounded-memory", job((SIZE, "1Gi")), config={"minSize": "2Gi"})
+def test_minimum_shared_memory_can_be_configured() -> None:
+    assert evaluate_rule("shm-bounded-memory", job((SIZE, "1Gi")), config={"minSize": "2Gi"})
 
 
-def test_read_only_shared_memory_is_refused() -> None:
+def test_read_only_shared_memory_is_rejected() -> None:
     manifest = job((f"{MAIN}/volumeMounts/0/readOnly", True))
-    assert "readOnly" in judge("shm-mounted", manifest)[0]
+    assert "readOnly" in evaluate_rule("shm-mounted", manifest)[0]
 
 
-def test_gpus_of_an_init_container_need_shared_memory() -> None:
+def test_init_container_with_gpus_needs_shared_memory() -> None:
     init = {"name": "train", "resources": {"limits": GPU}}
-    assert judge("shm-mounted", job((f"{POD}/initContainers", [init])))
+    assert evaluate_rule("shm-mounted", job((f"{POD}/initContainers", [init])))
 
 
 CACHE = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
@@ -263,30 +263,30 @@ def side(**fields: Any) -> Manifest:
 
 
 def test_memory_volumes_need_a_memory_limit() -> None:
-    (message,) = judge("shm-fits-memory", side())
+    (message,) = evaluate_rule("shm-fits-memory", side())
     assert "containers[1].resources.limits.memory: found nothing" in message
-    assert judge("shm-fits-memory", side(resources={"limits": {"memory": "2Gi"}})) == []
+    assert evaluate_rule("shm-fits-memory", side(resources={"limits": {"memory": "2Gi"}})) == []
 
 
 @pytest.mark.parametrize("size", ["0", 0, "-1Gi", "1e100", "Ki", "0" * 70 + "1", None])
 def test_memory_volumes_need_a_readable_size(size: Any) -> None:
     place = f"{POD}/volumes/2/emptyDir/sizeLimit"
     manifest = changed(side(resources={"limits": {"memory": "2Gi"}}), (place, size))
-    (message,) = judge("shm-fits-memory", manifest)
+    (message,) = evaluate_rule("shm-fits-memory", manifest)
     assert "sizeLimit: found" in message
 
 
-def test_a_reader_of_a_memory_volume_needs_no_memory_for_it() -> None:
+def test_read_only_mount_of_a_memory_volume_does_not_count_towards_memory() -> None:
     mount = {"name": "cache", "mountPath": "/cache", "readOnly": True}
-    assert judge("shm-fits-memory", side(volumeMounts=[mount])) == []
+    assert evaluate_rule("shm-fits-memory", side(volumeMounts=[mount])) == []
 
 
-def test_all_memory_volumes_fit_into_the_memory_of_the_pod() -> None:
+def test_memory_volumes_together_must_fit_into_the_memory_of_the_pod() -> None:
     manifest = changed(
         side(resources={"limits": {"memory": "4Gi"}}),
         (f"{POD}/resources", {"limits": {"memory": "2Gi"}}),
     )
-    (message,) = judge("shm-fits-memory", manifest)
+    (message,) = evaluate_rule("shm-fits-memory", manifest)
     assert 'memory limit of "2Gi"' in message
 
 
@@ -299,13 +299,13 @@ def test_all_memory_volumes_fit_into_the_memory_of_the_pod() -> None:
         ("/dev/dri", "/dev/dri", True),
     ],
 )
-def test_shared_memory_of_the_host_comes_with_its_parent(
+def test_host_path_volume_that_exposes_host_shared_memory_is_rejected(
     path: str, mount: str, accepted: bool
 ) -> None:
     manifest = job(
         (f"{MAIN}/volumeMounts/2", {"name": "host", "mountPath": mount}),
         (f"{POD}/volumes/2", {"name": "host", "hostPath": {"path": path}}),
     )
-    assert (judge("shm-not-from-host", manifest) == []) is accepted
+    assert (evaluate_rule("shm-not-from-host", manifest) == []) is accepted
     config = {"systemWorkloads": ["training/Job.batch.volcano.sh/digits"]}
-    assert judge("shm-not-from-host", manifest, config=config) == []
+    assert evaluate_rule("shm-not-from-host", manifest, config=config) == []

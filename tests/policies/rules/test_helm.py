@@ -1,4 +1,4 @@
-"""Rule about objects that Helm, Argo CD, Flux and mutating policies create or change unchecked."""
+"""The rule about objects that Helm, Argo CD, Flux and mutating policies change unchecked."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from policies.catalogue import RULES_BY_NAME
 from policies.resources import Resource
 from policies.values import UNKNOWN
 from policies.views import View
-from tests.policies.harness import judge
+from tests.policies.harness import evaluate_rule
 
 RULE = RULES_BY_NAME["helm-release-judged"]
 RELEASE = {
@@ -21,21 +21,21 @@ RELEASE = {
 }
 
 
-def texts(pulumi_type: str, properties: Any) -> list[str]:
+def violation_texts(pulumi_type: str, properties: Any) -> list[str]:
     view = View(Resource(pulumi_type, properties, name="volcano"))
     return [violation.text for violation in RULE.violations(view, RULE.configure({}))]
 
 
-def test_a_release_is_named_with_the_command_that_renders_it() -> None:
-    (text,) = texts("kubernetes:helm.sh/v3:Release", RELEASE)
+def test_release_is_reported_with_the_command_that_renders_it() -> None:
+    (text,) = violation_texts("kubernetes:helm.sh/v3:Release", RELEASE)
     assert 'chart: found "volcano", a chart whose objects no rule has checked' in text
     command = "helm template batch volcano --repo https://charts.example.com --version 1.15.1"
     assert f"{command} --values FILE | python -m policies.check -" in text
 
 
 @pytest.mark.parametrize("properties", [{}, {"chart": UNKNOWN}, {"chart": 1}, {"chart": None}])
-def test_a_release_is_never_passed_over_in_silence(properties: Any) -> None:
-    (text,) = texts("kubernetes:helm.sh/v3:Release", properties)
+def test_every_release_is_reported(properties: Any) -> None:
+    (text,) = violation_texts("kubernetes:helm.sh/v3:Release", properties)
     assert "no rule has checked" in text
 
 
@@ -43,15 +43,17 @@ def test_a_release_is_never_passed_over_in_silence(properties: Any) -> None:
     ("version", "kind"),
     [("helm.cattle.io/v1", "HelmChart"), ("helm.toolkit.fluxcd.io/v2beta1", "helmrelease")],
 )
-def test_releases_of_controllers_in_the_cluster_are_releases(version: str, kind: str) -> None:
-    assert texts(f"kubernetes:{version}:{kind}", {"apiVersion": version, "kind": kind})
+def test_releases_installed_by_controllers_in_the_cluster_are_reported(
+    version: str, kind: str
+) -> None:
+    assert violation_texts(f"kubernetes:{version}:{kind}", {"apiVersion": version, "kind": kind})
 
 
 @pytest.mark.parametrize(
     "pulumi_type", ["kubernetes:helm.sh/v4:Chart", "kubernetes:helm.sh/v3:Chart", "aws:s3:Release"]
 )
-def test_what_registers_its_manifests_is_none(pulumi_type: str) -> None:
-    assert texts(pulumi_type, RELEASE) == []
+def test_resources_that_register_their_manifests_are_not_reported(pulumi_type: str) -> None:
+    assert violation_texts(pulumi_type, RELEASE) == []
 
 
 @pytest.mark.parametrize(
@@ -67,11 +69,11 @@ def test_what_registers_its_manifests_is_none(pulumi_type: str) -> None:
         ("admissionregistration.k8s.io/v1beta1", "MutatingAdmissionPolicy", "changes objects"),
     ],
 )
-def test_reports_kinds_that_deploy_or_change_what_no_rule_sees(
+def test_kinds_that_create_or_change_unchecked_objects_are_reported(
     version: str, kind: str, reason: str
 ) -> None:
     manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": "a"}}
-    (message,) = judge("helm-release-judged", manifest)
+    (message,) = evaluate_rule("helm-release-judged", manifest)
     assert reason in message
 
 
@@ -83,19 +85,19 @@ def test_reports_kinds_that_deploy_or_change_what_no_rule_sees(
         ("policies.kyverno.io/v1", "ValidatingPolicy"),
     ],
 )
-def test_does_not_report_kinds_that_only_restrict(version: str, kind: str) -> None:
+def test_kinds_that_only_restrict_objects_are_not_reported(version: str, kind: str) -> None:
     manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": "a"}}
-    assert judge("helm-release-judged", manifest) == []
+    assert evaluate_rule("helm-release-judged", manifest) == []
 
 
-def test_reports_what_argo_cd_deploys_unless_it_is_checked_elsewhere() -> None:
+def test_argo_cd_applications_are_reported_unless_they_are_checked_elsewhere() -> None:
     application = {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Application",
         "metadata": {"name": "web", "namespace": "argocd"},
         "spec": {"source": {"repoURL": "https://example.com/web", "path": "deploy"}},
     }
-    (message,) = judge("helm-release-judged", application)
+    (message,) = evaluate_rule("helm-release-judged", application)
     assert "it deploys manifests from a repository" in message
     named = {"checkedElsewhere": ["argocd/Application.argoproj.io/*"]}
-    assert judge("helm-release-judged", application, config=named) == []
+    assert evaluate_rule("helm-release-judged", application, config=named) == []

@@ -1,11 +1,11 @@
-"""Rules about single kinds of jobs."""
+"""Rules for individual job kinds."""
 
 from typing import Any
 
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import REMOVED, changed, judge
+from tests.policies.harness import REMOVED, changed, evaluate_rule
 
 
 def job_template() -> dict[str, Any]:
@@ -48,49 +48,49 @@ def job_set(**failure_policy: Any) -> dict[str, Any]:
     }
 
 
-def test_the_restarts_of_a_job_set_are_bounded() -> None:
-    assert judge("training-retries-bounded", job_set()) == []
-    assert judge("training-retries-bounded", job_set(maxRestarts=3)) == []
-    assert judge("training-retries-bounded", job_set(maxRestarts=10**6))
+def test_restarts_of_a_job_set_must_be_bounded() -> None:
+    assert evaluate_rule("training-retries-bounded", job_set()) == []
+    assert evaluate_rule("training-retries-bounded", job_set(maxRestarts=3)) == []
+    assert evaluate_rule("training-retries-bounded", job_set(maxRestarts=10**6))
 
 
 @pytest.mark.parametrize("rule", ["training-gang-whole", "training-retries-bounded"])
-def test_the_template_of_a_job_flow_is_evaluated_like_the_job_it_becomes(rule: str) -> None:
-    assert judge(rule, job_template()) == []
+def test_job_template_of_a_job_flow_is_evaluated_like_a_job(rule: str) -> None:
+    assert evaluate_rule(rule, job_template()) == []
     bad = changed(job_template(), ("spec/minAvailable", 1), ("spec/maxRetry", 99))
-    assert judge(rule, bad)
+    assert evaluate_rule(rule, bad)
 
 
-def test_the_steps_of_a_job_flow_have_a_deadline() -> None:
-    kept = job_template()
-    assert judge("training-ends", kept) == []
+def test_steps_of_a_job_flow_must_have_a_deadline() -> None:
+    template = job_template()
+    assert evaluate_rule("training-ends", template) == []
     limit = "spec/tasks/0/template/spec/activeDeadlineSeconds"
-    (sentence,) = judge("training-ends", changed(kept, (limit, REMOVED)))
-    assert "activeDeadlineSeconds" in sentence
+    (message,) = evaluate_rule("training-ends", changed(template, (limit, REMOVED)))
+    assert "activeDeadlineSeconds" in message
 
 
-def test_an_elastic_workload_may_be_named_by_how_its_runs_begin() -> None:
+def test_elastic_workloads_can_be_configured_by_name_prefix() -> None:
     elastic = changed(manifests.volcano_job(), ("spec/minAvailable", 1))
     named = {"elasticWorkloads": ["*/Job.batch.volcano.sh/digits*"]}
-    assert judge("training-gang-whole", elastic, config=named) == []
+    assert evaluate_rule("training-gang-whole", elastic, config=named) == []
     others = {"elasticWorkloads": ["*/Job.batch.volcano.sh/cifar-*"]}
-    assert judge("training-gang-whole", elastic, config=others)
+    assert evaluate_rule("training-gang-whole", elastic, config=others)
 
 
-def test_the_group_of_an_elastic_workload_may_be_smaller_than_it() -> None:
+def test_podgroup_of_an_elastic_workload_may_be_smaller_than_the_workload() -> None:
     group = changed(manifests.pod_group(), ("spec/minMember", 1))
     stack = (manifests.batch_job(), group)
     named = {"elasticWorkloads": ["*/Job/indexed"]}
-    assert judge("training-pod-group-whole", *stack)
-    assert judge("training-pod-group-whole", *stack, config=named) == []
+    assert evaluate_rule("training-pod-group-whole", *stack)
+    assert evaluate_rule("training-pod-group-whole", *stack, config=named) == []
 
 
 @pytest.mark.parametrize(("limit", "fine"), [(31, True), (32, False)])
-def test_kubeflow_counts_the_restarts_of_every_pod_and_the_limit_as_too_many(
+def test_backoff_limit_of_a_kubeflow_job_is_shared_by_the_restarts_of_all_pods(
     limit: int, fine: bool
 ) -> None:
     job = changed(manifests.pytorch_job(), ("spec/runPolicy/backoffLimit", limit))
-    assert (judge("training-retries-bounded", job, config={"maxRetries": 10}) == []) == fine
+    assert (evaluate_rule("training-retries-bounded", job, config={"maxRetries": 10}) == []) == fine
 
 
 def kubeflow_job(kind: str, specs: str, replica: str, **fields: str) -> dict[str, Any]:
@@ -121,19 +121,19 @@ def kubeflow_job(kind: str, specs: str, replica: str, **fields: str) -> dict[str
         ("XGBoostJob", "xgbReplicaSpecs", "Master"),
     ],
 )
-def test_the_operator_sets_a_restart_policy(kind: str, specs: str, replica: str) -> None:
-    assert judge("training-retries-bounded", kubeflow_job(kind, specs, replica)) == []
+def test_restart_policy_may_be_left_to_the_operator(kind: str, specs: str, replica: str) -> None:
+    assert evaluate_rule("training-retries-bounded", kubeflow_job(kind, specs, replica)) == []
     restarted = kubeflow_job(kind, specs, replica, restartPolicy="Always")
-    assert judge("training-retries-bounded", restarted)
+    assert evaluate_rule("training-retries-bounded", restarted)
 
 
-def test_a_ray_job_is_bounded_where_it_is_retried_at_all() -> None:
-    assert judge("training-retries-bounded", ray_job()) == []
-    assert judge("training-retries-bounded", ray_job(backoffLimit=3)) == []
-    assert judge("training-retries-bounded", ray_job(backoffLimit=99))
+def test_retries_of_a_ray_job_must_be_bounded_if_it_is_retried() -> None:
+    assert evaluate_rule("training-retries-bounded", ray_job()) == []
+    assert evaluate_rule("training-retries-bounded", ray_job(backoffLimit=3)) == []
+    assert evaluate_rule("training-retries-bounded", ray_job(backoffLimit=99))
 
 
-def test_the_restarts_of_a_training_runtime_are_bounded_where_it_has_any() -> None:
+def test_restarts_of_a_training_runtime_must_be_bounded_if_it_restarts() -> None:
     def runtime(**failure_policy: Any) -> dict[str, Any]:
         template = {"spec": manifests.pod_spec(restartPolicy="Never", schedulerName="volcano")}
         nodes = {"name": "node", "template": {"spec": {"parallelism": 2, "template": template}}}
@@ -145,12 +145,12 @@ def test_the_restarts_of_a_training_runtime_are_bounded_where_it_has_any() -> No
             "spec": {"template": {"spec": job_set}},
         }
 
-    assert judge("training-retries-bounded", runtime()) == []
-    assert judge("training-retries-bounded", runtime(maxRestarts=3)) == []
-    assert judge("training-retries-bounded", runtime(maxRestarts=99))
+    assert evaluate_rule("training-retries-bounded", runtime()) == []
+    assert evaluate_rule("training-retries-bounded", runtime(maxRestarts=3)) == []
+    assert evaluate_rule("training-retries-bounded", runtime(maxRestarts=99))
 
 
-def test_the_head_of_a_ray_job_counts_among_its_gang() -> None:
+def test_head_pod_of_a_ray_job_belongs_to_its_gang() -> None:
     group = changed(manifests.pod_group(), ("spec/minMember", 4))
     joined: dict[str, Any] = {"scheduling.k8s.io/group-name": "indexed"}
     cluster = "spec/rayClusterSpec"
@@ -159,14 +159,14 @@ def test_the_head_of_a_ray_job_counts_among_its_gang() -> None:
         (f"{cluster}/headGroupSpec/template/metadata/annotations", joined),
         (f"{cluster}/workerGroupSpecs/0/template/metadata/annotations", joined),
     )
-    assert judge("training-pod-group-whole", job, group) == []
+    assert evaluate_rule("training-pod-group-whole", job, group) == []
     smaller = changed(group, ("spec/minMember", 3))
-    assert judge("training-pod-group-whole", job, smaller)
+    assert evaluate_rule("training-pod-group-whole", job, smaller)
 
 
-def test_a_vendors_share_of_a_gpu_is_a_gpu() -> None:
+def test_vendor_specific_gpu_fraction_counts_as_a_gpu() -> None:
     resources = {"limits": {"memory": "16Gi", "baidu.com/a800_80g_cgpu": "1"}}
     place = "spec/tasks/0/template/spec/containers/0/resources"
     job = changed(manifests.volcano_job(), (place, resources))
-    assert judge("gpu-limit-present", job) == []
-    assert judge("gpu-cpu-requested", job)
+    assert evaluate_rule("gpu-limit-present", job) == []
+    assert evaluate_rule("gpu-cpu-requested", job)

@@ -1,4 +1,4 @@
-"""Rules about notebooks, with the objects that the stack builds and with those of others."""
+"""Rules for notebooks, with the objects that the stack builds and with other objects."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from infra.manifests import Manifest
 from tests.infra.jobs import job, objects
-from tests.policies.harness import judge
+from tests.policies.harness import evaluate_rule
 
 SERVER = ["jupyter", "lab", "--ip=0.0.0.0"]
 FROM_SECRET = {"name": "JUPYTER_TOKEN", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
@@ -22,69 +22,69 @@ def pod(command: list[str] = SERVER, **container: Any) -> Manifest:
     }
 
 
-def in_file(source: Manifest) -> Manifest:
-    """A server with its token in the file of a volume."""
-    made = pod(
+def with_token_file(source: Manifest) -> Manifest:
+    """Return a notebook server that reads its token from a file in a volume."""
+    notebook_objects = pod(
         env=[{"name": "JUPYTER_TOKEN_FILE", "value": "/secrets/token"}],
         volumeMounts=[{"name": "token", "mountPath": "/secrets"}],
     )
-    made["spec"]["volumes"] = [{"name": "token", **source}]
-    return made
+    notebook_objects["spec"]["volumes"] = [{"name": "token", **source}]
+    return notebook_objects
 
 
 def notebook(**changes: Any) -> list[Manifest]:
     return objects(job("notebook", **changes))
 
 
-def without(command: str) -> list[Manifest]:
-    """The objects of a notebook whose command lacks a flag."""
-    made = notebook()
-    (container,) = made[-1]["spec"]["tasks"][0]["template"]["spec"]["containers"]
-    container["command"] = [word for word in container["command"] if not word.startswith(command)]
-    return made
+def notebook_without(flag: str) -> list[Manifest]:
+    """Return the objects of a notebook, with a flag removed from its command."""
+    notebook_objects = notebook()
+    (container,) = notebook_objects[-1]["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    container["command"] = [word for word in container["command"] if not word.startswith(flag)]
+    return notebook_objects
 
 
-def test_a_notebook_with_a_route_but_without_a_token_is_refused() -> None:
-    (violation,) = judge("notebook-token", *without("--token-file"))
+def test_notebook_without_a_token_is_rejected() -> None:
+    (violation,) = evaluate_rule("notebook-token", *notebook_without("--token-file"))
     assert "JUPYTER_TOKEN as valueFrom.secretKeyRef" in violation
-    assert judge("notebook-token", *notebook()) == []
+    assert evaluate_rule("notebook-token", *notebook()) == []
 
 
-def test_a_notebook_of_several_gpus_needs_a_token_too() -> None:
-    assert judge("notebook-token", *notebook(gpus_per_node=4)) == []
-    made = without("--token-file")
-    made[-1]["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"] = {
+def test_notebook_with_several_gpus_also_needs_a_token() -> None:
+    assert evaluate_rule("notebook-token", *notebook(gpus_per_node=4)) == []
+    notebook_objects = notebook_without("--token-file")
+    notebook_objects[-1]["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"] = {
         "limits": {"nvidia.com/gpu": 4}
     }
-    assert judge("notebook-token", *made)
+    assert evaluate_rule("notebook-token", *notebook_objects)
 
 
-def test_a_notebook_without_a_gpu_limit_is_refused() -> None:
-    made = notebook()
-    (container,) = made[-1]["spec"]["tasks"][0]["template"]["spec"]["containers"]
+def test_notebook_without_a_gpu_limit_is_rejected() -> None:
+    notebook_objects = notebook()
+    (container,) = notebook_objects[-1]["spec"]["tasks"][0]["template"]["spec"]["containers"]
     del container["resources"]["limits"]["nvidia.com/gpu"]
-    assert judge("gpu-requests-equal-limits", *made)
+    assert evaluate_rule("gpu-requests-equal-limits", *notebook_objects)
     del container["resources"]["requests"]["nvidia.com/gpu"]
-    # Notebooks of other origin may do without a GPU, unless the configuration demands one.
+    # Notebooks not built by the stack need a GPU only if the configuration requires one.
     roles = {"components": ["training", "serving", "interactive"]}
-    assert judge("gpu-limit-present", *made, config=roles)
-    assert judge("gpu-limit-present", *notebook(), config=roles) == []
+    assert evaluate_rule("gpu-limit-present", *notebook_objects, config=roles)
+    assert evaluate_rule("gpu-limit-present", *notebook(), config=roles) == []
     for rule in ("gpu-requests-equal-limits", "gpu-limit-present"):
-        assert judge(rule, *notebook()) == []
+        assert evaluate_rule(rule, *notebook()) == []
 
 
 @pytest.mark.parametrize(
     "fine",
     [
         pod(env=[FROM_SECRET]),
-        in_file({"secret": {"secretName": "a"}}),
+        with_token_file({"secret": {"secretName": "a"}}),
         pod(["python3", "train.py", "--notebook"]),
         pod(["sh", "-c", "cat jupyter.txt"]),
     ],
     ids=["variable", "file", "training", "file name"],
 )
-def test_a_token_from_a_secret_and_other_programs_are_accepted(fine: Manifest) -> None:
-    assert judge("notebook-token", fine) == []
+def test_token_from_a_secret_and_other_programs_are_accepted(fine: Manifest) -> None:
+    assert evaluate_rule("notebook-token", fine) == []
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,17 @@ def test_a_token_from_a_secret_and_other_programs_are_accepted(fine: Manifest) -
         pod(["start-notebook.sh"]),
         pod(["python3", "-m", "jupyterlab"]),
         pod(["/opt/conda/bin/jupyter-lab"]),
-        in_file({"emptyDir": {}}),
-        in_file({"secret": {"secretName": "a", "optional": True}}),
+        with_token_file({"emptyDir": {}}),
+        with_token_file({"secret": {"secretName": "a", "optional": True}}),
     ],
     ids=str,
 )
-def test_a_server_without_a_token_from_a_secret_is_refused(bad: Manifest) -> None:
-    assert judge("notebook-token", bad)
+def test_server_without_a_token_from_a_secret_is_rejected(bad: Manifest) -> None:
+    assert evaluate_rule("notebook-token", bad)
 
 
 @pytest.mark.parametrize(("priority", "fine"), [(50, True), (100, False), (150, False)])
-def test_a_notebook_has_a_lower_priority_than_training_in_its_queue(
+def test_notebook_must_have_a_lower_priority_than_training_in_its_queue(
     priority: int, fine: bool
 ) -> None:
     classes = [
@@ -123,15 +123,19 @@ def test_a_notebook_has_a_lower_priority_than_training_in_its_queue(
         for name, value in {"training": 100, "notebooks": priority}.items()
     ]
     training = objects(job("volcano"), run="training-0123abcd")
-    made = notebook()
-    assert (judge("notebook-preemptible", *made, *training, *classes) == []) is fine
-    spec = made[-1]["spec"]
+    notebook_objects = notebook()
+    assert (
+        evaluate_rule("notebook-preemptible", *notebook_objects, *training, *classes) == []
+    ) is fine
+    spec = notebook_objects[-1]["spec"]
     for task in spec["tasks"]:
         spec["priorityClassName"] = task["template"]["spec"].pop("priorityClassName")
-    assert (judge("notebook-preemptible", *made, *training, *classes) == []) is fine
+    assert (
+        evaluate_rule("notebook-preemptible", *notebook_objects, *training, *classes) == []
+    ) is fine
 
 
-def test_the_priority_of_a_gang_is_that_of_a_notebook_too() -> None:
+def test_priority_of_the_gang_counts_as_the_priority_of_the_notebook() -> None:
     classes = [
         {
             "apiVersion": "scheduling.k8s.io/v1",
@@ -142,10 +146,10 @@ def test_the_priority_of_a_gang_is_that_of_a_notebook_too() -> None:
         for name, value in {"training": 100, "notebooks": 50}.items()
     ]
     training = objects(job("volcano"), run="training-0123abcd")
-    made = notebook()
-    made[-1]["spec"]["priorityClassName"] = "training"
-    assert judge("notebook-preemptible", *made, *training, *classes)
+    notebook_objects = notebook()
+    notebook_objects[-1]["spec"]["priorityClassName"] = "training"
+    assert evaluate_rule("notebook-preemptible", *notebook_objects, *training, *classes)
 
 
-def test_a_notebook_outside_of_a_queue_needs_no_priority() -> None:
-    assert judge("notebook-preemptible", pod(env=[FROM_SECRET])) == []
+def test_notebook_without_a_queue_needs_no_priority_class() -> None:
+    assert evaluate_rule("notebook-preemptible", pod(env=[FROM_SECRET])) == []

@@ -1,16 +1,14 @@
-"""Rules about new versions: their assumptions, and objects that they do not evaluate."""
+"""Rules for rollouts: their defaults, and objects that they do not evaluate."""
 
 from tests.policies import manifests
-from tests.policies.harness import changed, judge
+from tests.policies.harness import changed, evaluate_rule
 
 
-def test_a_route_may_send_to_what_the_configuration_names() -> None:
-    elsewhere = changed(
-        manifests.http_route(), ("spec/rules/0/backendRefs/0/name", "of-another-stack")
-    )
-    assert judge("route-backends-declared", elsewhere)
-    named = {"existingServices": ["training/of-another-stack"]}
-    assert not judge("route-backends-declared", elsewhere, config=named)
+def test_route_may_use_services_listed_in_the_configuration() -> None:
+    route = changed(manifests.http_route(), ("spec/rules/0/backendRefs/0/name", "of-another-stack"))
+    assert evaluate_rule("route-backends-declared", route)
+    config = {"existingServices": ["training/of-another-stack"]}
+    assert not evaluate_rule("route-backends-declared", route, config=config)
 
 
 def test_an_ingress_is_evaluated_like_a_route() -> None:
@@ -21,22 +19,22 @@ def test_an_ingress_is_evaluated_like_a_route() -> None:
         "metadata": manifests.metadata("server"),
         "spec": {"rules": [{"http": {"paths": [{"path": "/", "backend": backend}]}}]},
     }
-    (message,) = judge("route-backends-declared", ingress, manifests.service())
+    (message,) = evaluate_rule("route-backends-declared", ingress, manifests.service())
     assert 'service.name: found "nowhere"' in str(message)
 
 
-def test_services_of_other_namespaces_and_other_kinds_are_not_evaluated() -> None:
+def test_route_backends_in_other_namespaces_or_of_other_kinds_are_not_evaluated() -> None:
     route = manifests.http_route()
     route["spec"]["rules"][0]["backendRefs"] = [
-        {"name": "nowhere", "namespace": "elsewhere"},
+        {"name": "nowhere", "namespace": "route"},
         {"name": "nowhere", "kind": "InferencePool", "group": "inference.networking.k8s.io"},
     ]
-    assert not judge("route-backends-declared", route)
+    assert not evaluate_rule("route-backends-declared", route)
 
 
-def test_kubernetes_rounds_a_share_of_few_pods_down_to_none() -> None:
-    assert not judge("inference-rolling-update", manifests.deployment())
+def test_default_max_unavailable_is_rounded_down_to_zero_for_few_replicas() -> None:
+    assert not evaluate_rule("inference-rolling-update", manifests.deployment())
 
 
-def test_without_a_pause_or_known_seconds_the_default_grace_is_enough() -> None:
-    assert not judge("inference-grace-period", manifests.deployment())
+def test_default_grace_period_is_sufficient_without_known_drain_times() -> None:
+    assert not evaluate_rule("inference-grace-period", manifests.deployment())

@@ -1,11 +1,11 @@
-"""Rules for queues, gangs and retries, in the terms of Volcano and of Kueue."""
+"""Rules for queues, gangs and retries with Volcano and Kueue."""
 
 from typing import Any
 
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import REMOVED, Manifest, changed, judge
+from tests.policies.harness import REMOVED, Manifest, changed, evaluate_rule
 
 POD = "spec/tasks/0/template/spec"
 MAIN = f"{POD}/containers/0"
@@ -20,7 +20,7 @@ def job(*edits: tuple[str, Any]) -> Manifest:
 
 
 def batch_job(*edits: tuple[str, Any]) -> Manifest:
-    """A Job of two pods without anything of Volcano."""
+    """Return a Job with two pods that does not use Volcano."""
     volcano = (
         ("spec/template/metadata/annotations", REMOVED),
         ("spec/template/spec/schedulerName", REMOVED),
@@ -29,26 +29,26 @@ def batch_job(*edits: tuple[str, Any]) -> Manifest:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_kueue_queues_and_admits_all_pods_of_a_labelled_job(rule: str) -> None:
-    assert judge(rule, batch_job())
-    assert judge(rule, batch_job((LABEL, "team"))) == []
-    assert judge(rule, batch_job((LABEL, "team")), config=KUEUE_ONLY) == []
-    assert judge(rule, batch_job((LABEL, "team")), config=VOLCANO_ONLY)
+def test_job_with_a_kueue_label_needs_no_volcano_settings(rule: str) -> None:
+    assert evaluate_rule(rule, batch_job())
+    assert evaluate_rule(rule, batch_job((LABEL, "team"))) == []
+    assert evaluate_rule(rule, batch_job((LABEL, "team")), config=KUEUE_ONLY) == []
+    assert evaluate_rule(rule, batch_job((LABEL, "team")), config=VOLCANO_ONLY)
 
 
-def test_kueue_alone_wants_its_label() -> None:
-    assert judge("training-queue-named", manifests.batch_job()) == []
-    (message,) = judge("training-queue-named", manifests.batch_job(), config=KUEUE_ONLY)
+def test_kueue_label_is_required_if_kueue_is_the_only_queue_system() -> None:
+    assert evaluate_rule("training-queue-named", manifests.batch_job()) == []
+    (message,) = evaluate_rule("training-queue-named", manifests.batch_job(), config=KUEUE_ONLY)
     assert 'metadata.labels["kueue.x-k8s.io/queue-name"]: found nothing' in message
 
 
-def test_the_label_of_kueue_does_not_queue_a_volcano_job() -> None:
-    labelled = job((LABEL, "team"), ("spec/queue", REMOVED))
-    assert judge("training-queue-named", labelled)
-    assert judge("training-gang-whole", job((LABEL, "team"), ("spec/minAvailable", 1)))
+def test_kueue_label_is_not_sufficient_for_a_volcano_job() -> None:
+    labeled = job((LABEL, "team"), ("spec/queue", REMOVED))
+    assert evaluate_rule("training-queue-named", labeled)
+    assert evaluate_rule("training-gang-whole", job((LABEL, "team"), ("spec/minAvailable", 1)))
 
 
-def test_the_label_of_kueue_may_be_on_the_job_of_a_cron_job() -> None:
+def test_kueue_label_may_be_on_the_job_template_of_a_cron_job() -> None:
     template = batch_job((LABEL, "team"))
     cron = {
         "apiVersion": "batch/v1",
@@ -56,17 +56,19 @@ def test_the_label_of_kueue_may_be_on_the_job_of_a_cron_job() -> None:
         "metadata": manifests.metadata("nightly"),
         "spec": {"jobTemplate": {key: template[key] for key in ("metadata", "spec")}},
     }
-    assert judge("training-queue-named", cron) == []
+    assert evaluate_rule("training-queue-named", cron) == []
 
 
 @pytest.mark.parametrize(("minimum", "accepted"), [("1", False), ("2", True)])
-def test_partial_admission_is_no_gang(minimum: str, accepted: bool) -> None:
+def test_partial_admission_is_rejected_unless_the_workload_is_elastic(
+    minimum: str, accepted: bool
+) -> None:
     manifest = batch_job(
         (LABEL, "team"), ("metadata/annotations/kueue.x-k8s.io~job-min-parallelism", minimum)
     )
-    assert (judge("training-gang-whole", manifest) == []) is accepted
+    assert (evaluate_rule("training-gang-whole", manifest) == []) is accepted
     elastic = {"elasticWorkloads": ["training/Job/*"]}
-    assert judge("training-gang-whole", manifest, config=elastic) == []
+    assert evaluate_rule("training-gang-whole", manifest, config=elastic) == []
 
 
 def local_queue(namespace: str) -> Manifest:
@@ -78,25 +80,25 @@ def local_queue(namespace: str) -> Manifest:
     }
 
 
-def test_the_queue_of_kueue_is_in_the_namespace_of_the_job() -> None:
-    labelled = batch_job((LABEL, "team"))
-    assert judge("training-queue-declared", labelled)
-    assert judge("training-queue-declared", labelled, local_queue("other"))
-    assert judge("training-queue-declared", labelled, local_queue("training")) == []
+def test_local_queue_must_be_in_the_namespace_of_the_job() -> None:
+    labeled = batch_job((LABEL, "team"))
+    assert evaluate_rule("training-queue-declared", labeled)
+    assert evaluate_rule("training-queue-declared", labeled, local_queue("other"))
+    assert evaluate_rule("training-queue-declared", labeled, local_queue("training")) == []
     config = {"existingQueues": ["team"]}
-    assert judge("training-queue-declared", labelled, config=config) == []
+    assert evaluate_rule("training-queue-declared", labeled, config=config) == []
 
 
-def test_several_pods_of_a_kind_without_a_gang_need_a_group() -> None:
-    (message,) = judge("training-gang-whole", job_set(parallelism=2))
+def test_multiple_pods_of_a_kind_without_gangs_need_a_podgroup() -> None:
+    (message,) = evaluate_rule("training-gang-whole", job_set(parallelism=2))
     assert "the name of a PodGroup" in message
-    assert judge("training-gang-whole", job_set(parallelism=1)) == []
-    labelled = {"metadata": {"name": "x", "labels": {"kueue.x-k8s.io/queue-name": "team"}}}
-    assert judge("training-gang-whole", {**job_set(parallelism=2), **labelled}) == []
+    assert evaluate_rule("training-gang-whole", job_set(parallelism=1)) == []
+    labeled = {"metadata": {"name": "x", "labels": {"kueue.x-k8s.io/queue-name": "team"}}}
+    assert evaluate_rule("training-gang-whole", {**job_set(parallelism=2), **labeled}) == []
 
 
-def test_a_node_name_bypasses_the_scheduler() -> None:
-    (message,) = judge("training-scheduler", job((f"{POD}/nodeName", "gpu-1")))
+def test_node_name_is_rejected_because_it_bypasses_the_scheduler() -> None:
+    (message,) = evaluate_rule("training-scheduler", job((f"{POD}/nodeName", "gpu-1")))
     assert 'nodeName: found "gpu-1"' in message
 
 
@@ -126,8 +128,8 @@ DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
     ],
     ids=["in place", "container", "rules", "per index", "ignored", "no policy"],
 )
-def test_endless_retries_are_refused(manifest: Manifest, found: str) -> None:
-    assert found in "\n".join(judge("training-retries-bounded", manifest))
+def test_unlimited_retries_are_rejected(manifest: Manifest, found: str) -> None:
+    assert found in "\n".join(evaluate_rule("training-retries-bounded", manifest))
 
 
 @pytest.mark.parametrize(
@@ -141,8 +143,8 @@ def test_endless_retries_are_refused(manifest: Manifest, found: str) -> None:
     ],
     ids=["counted by the job", "disruptions", "fails", "per index", "never"],
 )
-def test_counted_retries_pass(manifest: Manifest) -> None:
-    assert judge("training-retries-bounded", manifest) == []
+def test_bounded_retries_pass(manifest: Manifest) -> None:
+    assert evaluate_rule("training-retries-bounded", manifest) == []
 
 
 def job_set(kind: str = "JobSet", **policy: Any) -> Manifest:
@@ -166,16 +168,16 @@ UNCOUNTED = {"action": "RestartJobSetAndIgnoreMaxRestarts"}
 
 
 @pytest.mark.parametrize("kind", ["JobSet", "TrainingRuntime", "ClusterTrainingRuntime"])
-def test_job_sets_have_bounded_restarts(kind: str) -> None:
-    assert judge("training-retries-bounded", job_set(kind, maxRestarts=3)) == []
-    assert judge("training-retries-bounded", job_set(kind, maxRestarts=1_000_000))
-    assert judge("training-retries-bounded", job_set(kind, backoffLimit=1_000_000))
-    assert judge("training-retries-bounded", job_set(kind, **rules(UNCOUNTED)))
+def test_restarts_of_job_sets_must_be_bounded(kind: str) -> None:
+    assert evaluate_rule("training-retries-bounded", job_set(kind, maxRestarts=3)) == []
+    assert evaluate_rule("training-retries-bounded", job_set(kind, maxRestarts=1_000_000))
+    assert evaluate_rule("training-retries-bounded", job_set(kind, backoffLimit=1_000_000))
+    assert evaluate_rule("training-retries-bounded", job_set(kind, **rules(UNCOUNTED)))
     disrupted = {**UNCOUNTED, "onJobFailureReasons": ["PodFailurePolicy"]}
-    assert judge("training-retries-bounded", job_set(kind, **rules(disrupted))) == []
+    assert evaluate_rule("training-retries-bounded", job_set(kind, **rules(disrupted))) == []
 
 
-def test_the_group_of_a_runtime_has_the_nodes_of_its_train_job() -> None:
+def test_podgroup_of_a_runtime_must_match_the_nodes_of_its_train_job() -> None:
     runtime = job_set("TrainingRuntime")
     runtime["metadata"] = manifests.metadata("torch")
     inner = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
@@ -190,25 +192,28 @@ def test_the_group_of_a_runtime_has_the_nodes_of_its_train_job() -> None:
         },
     }
     group = manifests.pod_group()
-    assert judge("training-pod-group-whole", runtime, group)
-    assert judge("training-pod-group-whole", runtime, group, train_job) == []
+    assert evaluate_rule("training-pod-group-whole", runtime, group)
+    assert evaluate_rule("training-pod-group-whole", runtime, group, train_job) == []
     larger = changed(train_job, ("spec/trainer/numNodes", 3))
-    assert judge("training-pod-group-whole", runtime, group, larger)
+    assert evaluate_rule("training-pod-group-whole", runtime, group, larger)
 
 
-def test_only_system_workloads_name_their_node() -> None:
+def test_only_system_workloads_may_set_a_node_name() -> None:
     manifest = job((f"{POD}/nodeName", "gpu-1"))
-    assert judge("node-not-chosen", manifest)
+    assert evaluate_rule("node-not-chosen", manifest)
     config = {"systemWorkloads": ["training/Job.batch.volcano.sh/digits"]}
-    assert judge("node-not-chosen", manifest, config=config) == []
+    assert evaluate_rule("node-not-chosen", manifest, config=config) == []
 
 
-def test_the_priority_class_of_a_gang_is_known() -> None:
+def test_priority_class_of_a_gang_must_be_known() -> None:
     gang = ("spec/runPolicy/schedulingPolicy/priorityClass", "urgent")
     manifest = changed(manifests.pytorch_job(), gang)
     stack = (manifest, manifests.priority_class())
-    (message,) = judge("priority-class-known", *stack)
+    (message,) = evaluate_rule("priority-class-known", *stack)
     assert "schedulingPolicy.priorityClass" in message
     assert (
-        judge("priority-class-known", *stack, config={"existingPriorityClasses": ["urgent"]}) == []
+        evaluate_rule(
+            "priority-class-known", *stack, config={"existingPriorityClasses": ["urgent"]}
+        )
+        == []
     )

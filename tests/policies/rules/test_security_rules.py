@@ -1,11 +1,11 @@
-"""Rules about pod security, secrets, access and exposure: what they refuse and what they accept."""
+"""Rules for pod security, secrets, access and exposure, with rejected and accepted manifests."""
 
 from typing import Any
 
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import UNKNOWN_VALUE, Manifest, changed, judge
+from tests.policies.harness import UNKNOWN_VALUE, Manifest, changed, evaluate_rule
 
 POD = "spec/template/spec"
 MAIN = f"{POD}/containers/0"
@@ -23,7 +23,7 @@ def manifest(version: str, kind: str, **fields: Any) -> Manifest:
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
 
 
-# Every control, for every type of container
+# Each control, in each type of container
 CONTROLS: list[tuple[str, Manifest]] = [
     ("not-privileged", {"securityContext": {"privileged": True}}),
     ("not-privileged", {"securityContext": {"privileged": "true"}}),
@@ -47,12 +47,10 @@ CONTROLS: list[tuple[str, Manifest]] = [
 
 @pytest.mark.parametrize("place", CONTAINERS)
 @pytest.mark.parametrize(("rule", "fields"), CONTROLS)
-def test_a_control_applies_to_every_type_of_container(
-    rule: str, fields: Manifest, place: str
-) -> None:
+def test_controls_apply_to_every_type_of_container(rule: str, fields: Manifest, place: str) -> None:
     container = {"name": "other", "image": "example.com/a:1.0", **fields}
     value: Any = container if place.endswith("1") else [container]
-    assert judge(rule, deployment((f"{POD}/{place}", value)))
+    assert evaluate_rule(rule, deployment((f"{POD}/{place}", value)))
 
 
 @pytest.mark.parametrize(
@@ -68,8 +66,8 @@ def test_a_control_applies_to_every_type_of_container(
         ("tolerations-bounded", "tolerations/1", {"key": "", "operator": "Exists"}),
     ],
 )
-def test_a_control_of_the_pod_is_refused(rule: str, field: str, value: Any) -> None:
-    assert judge(rule, deployment((f"{POD}/{field}", value)))
+def test_violations_of_pod_level_controls_are_rejected(rule: str, field: str, value: Any) -> None:
+    assert evaluate_rule(rule, deployment((f"{POD}/{field}", value)))
 
 
 @pytest.mark.parametrize(
@@ -92,22 +90,24 @@ def test_a_control_of_the_pod_is_refused(rule: str, field: str, value: Any) -> N
         ("no-host-ports", f"{MAIN}/ports/0/hostPort", UNKNOWN_VALUE),
     ],
 )
-def test_what_the_standard_allows_is_accepted(rule: str, field: str, value: Any) -> None:
-    assert judge(rule, deployment((field, value))) == []
+def test_values_allowed_by_the_pod_security_standards_are_accepted(
+    rule: str, field: str, value: Any
+) -> None:
+    assert evaluate_rule(rule, deployment((field, value))) == []
 
 
-def test_ipc_lock_is_refused_next_to_an_rdma_device() -> None:
+def test_ipc_lock_is_rejected_even_with_an_rdma_device() -> None:
     edits = (
         (f"{MAIN}/securityContext/capabilities/add", ["IPC_LOCK"]),
         (f"{MAIN}/resources/limits/rdma~hca", 1),
     )
-    assert judge("capabilities-dropped", deployment(*edits)) != []
+    assert evaluate_rule("capabilities-dropped", deployment(*edits)) != []
 
 
-def test_a_capability_can_be_allowed_by_configuration() -> None:
+def test_capabilities_can_be_allowed_by_configuration() -> None:
     edit = (f"{MAIN}/securityContext/capabilities/add", ["IPC_LOCK"])
     config = {"allowedCapabilities": ["IPC_LOCK"]}
-    assert judge("capabilities-dropped", deployment(edit), config=config) == []
+    assert evaluate_rule("capabilities-dropped", deployment(edit), config=config) == []
 
 
 # Secrets
@@ -142,9 +142,9 @@ def test_a_capability_can_be_allowed_by_configuration() -> None:
         ("HF_TOKEN", "{{hunter22}}"),
     ],
 )
-def test_a_secret_in_the_environment_is_refused(name: str, value: str) -> None:
+def test_secret_in_an_environment_variable_is_rejected(name: str, value: str) -> None:
     edit = (f"{MAIN}/env", [{"name": name, "value": value}])
-    (message,) = judge("no-literal-secrets", deployment(edit))
+    (message,) = evaluate_rule("no-literal-secrets", deployment(edit))
     assert value not in message
 
 
@@ -183,9 +183,9 @@ def test_a_secret_in_the_environment_is_refused(name: str, value: str) -> None:
         ("CODE", "a=1; pwd = here"),
     ],
 )
-def test_a_harmless_variable_is_accepted(name: str, value: str) -> None:
+def test_harmless_environment_variable_is_accepted(name: str, value: str) -> None:
     edit = (f"{MAIN}/env", [{"name": name, "value": value}])
-    assert judge("no-literal-secrets", deployment(edit)) == []
+    assert evaluate_rule("no-literal-secrets", deployment(edit)) == []
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_a_harmless_variable_is_accepted(name: str, value: str) -> None:
     ],
 )
 @pytest.mark.parametrize("key", ["command", "args"])
-def test_a_secret_among_the_words_of_a_command_is_refused(words: list[str], key: str) -> None:
-    assert judge("no-literal-secrets", deployment((f"{MAIN}/{key}", words)))
+def test_secret_in_the_arguments_of_a_command_is_rejected(words: list[str], key: str) -> None:
+    assert evaluate_rule("no-literal-secrets", deployment((f"{MAIN}/{key}", words)))
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_a_secret_among_the_words_of_a_command_is_refused(words: list[str], key:
         ["sh", "-c", "A=1; PWD=build make"],
     ],
 )
-def test_a_harmless_command_is_accepted(words: list[str]) -> None:
-    assert judge("no-literal-secrets", deployment((f"{MAIN}/args", words))) == []
+def test_harmless_command_is_accepted(words: list[str]) -> None:
+    assert evaluate_rule("no-literal-secrets", deployment((f"{MAIN}/args", words))) == []
 
 
-SECRETS_ELSEWHERE = [
+SECRETS_IN_OTHER_OBJECTS = [
     manifest("v1", "ConfigMap", data={"api_key": "correct-horse"}),
     manifest("v1", "ConfigMap", data={"a.py": f"login('{TOKEN}')"}),
     manifest("example.com/v1", "Thing", spec={"env": {"DB_PASSWORD": "correct-horse"}}),
@@ -298,9 +298,9 @@ SECRETS_ELSEWHERE = [
 ]
 
 
-@pytest.mark.parametrize("item", SECRETS_ELSEWHERE)
-def test_a_secret_in_any_other_object_is_refused(item: Manifest) -> None:
-    assert judge("no-secrets-in-manifests", item)
+@pytest.mark.parametrize("item", SECRETS_IN_OTHER_OBJECTS)
+def test_secret_in_any_other_object_is_rejected(item: Manifest) -> None:
+    assert evaluate_rule("no-secrets-in-manifests", item)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest) -> None:
         ),
         manifest("example.com/v1", "Thing", spec={"password": "ENC[AES256_GCM,data:a,iv:b]"}),
         manifest("example.com/v1", "Thing", spec={"secretName": "hub", "tokenSecretRef": "a"}),
-        manifest("v1", "Secret", data={"token": "Y29ycmVjdA=="}),  # the engine encrypts it
+        manifest("v1", "Secret", data={"token": "Y29ycmVjdA=="}),  # encrypted by the engine
         *(
             manifest("v1", "ConfigMap", data={"file": text})
             for text in (
@@ -374,13 +374,13 @@ def test_a_secret_in_any_other_object_is_refused(item: Manifest) -> None:
         ),
     ],
 )
-def test_names_of_secrets_are_not_secrets(item: Manifest) -> None:
-    assert judge("no-secrets-in-manifests", item) == []
+def test_references_to_secrets_are_accepted(item: Manifest) -> None:
+    assert evaluate_rule("no-secrets-in-manifests", item) == []
 
 
-def test_a_secret_of_a_pod_is_reported_once() -> None:
+def test_secret_in_a_pod_is_reported_by_one_rule_only() -> None:
     edit = (f"{MAIN}/env", [{"name": "HF_TOKEN", "value": TOKEN}])
-    assert judge("no-secrets-in-manifests", deployment(edit)) == []
+    assert evaluate_rule("no-secrets-in-manifests", deployment(edit)) == []
 
 
 # Access
@@ -401,8 +401,8 @@ def role(kind: str, **rule: Any) -> Manifest:
         role("ClusterRole", nonResourceURLs=["*"], verbs=["get"]),
     ],
 )
-def test_a_role_with_too_many_rights_is_refused(item: Manifest) -> None:
-    assert judge("rbac-least-privilege", item)
+def test_role_with_too_many_permissions_is_rejected(item: Manifest) -> None:
+    assert evaluate_rule("rbac-least-privilege", item)
 
 
 @pytest.mark.parametrize(
@@ -422,15 +422,17 @@ def test_a_role_with_too_many_rights_is_refused(item: Manifest) -> None:
         role("ClusterRole", apiGroups=[""], resources=["secrets"], verbs=["create"]),
     ],
 )
-def test_rights_of_a_controller_are_accepted(item: Manifest) -> None:
-    assert judge("rbac-least-privilege", item) == []
+def test_usual_permissions_of_controllers_are_accepted(item: Manifest) -> None:
+    assert evaluate_rule("rbac-least-privilege", item) == []
 
 
-@pytest.mark.parametrize(("audience", "refused"), [("api", True), ("sts.amazonaws.com", False)])
-def test_only_tokens_for_the_api_are_hidden(audience: str, refused: bool) -> None:
+@pytest.mark.parametrize(("audience", "rejected"), [("api", True), ("sts.amazonaws.com", False)])
+def test_only_projected_tokens_for_the_api_server_are_rejected(
+    audience: str, rejected: bool
+) -> None:
     source = {"serviceAccountToken": {"path": "t", "audience": audience}}
     edit = (f"{POD}/volumes/2", {"name": "t", "projected": {"sources": [source]}})
-    assert bool(judge("no-hidden-token", deployment(edit))) is refused
+    assert bool(evaluate_rule("no-hidden-token", deployment(edit))) is rejected
 
 
 # Exposure
@@ -448,15 +450,15 @@ def test_only_tokens_for_the_api_are_hidden(audience: str, refused: bool) -> Non
         manifest("example.com/v1", "Gadget", spec={"ingress": {"enabled": False}}),
     ],
 )
-def test_what_is_inside_the_cluster_is_not_public(item: Manifest) -> None:
-    assert judge("service-not-public", item) == []
+def test_cluster_internal_services_are_not_public(item: Manifest) -> None:
+    assert evaluate_rule("service-not-public", item) == []
 
 
-def test_a_public_custom_resource_is_allowed_by_its_address() -> None:
+def test_public_custom_resource_can_be_allowed_by_its_address() -> None:
     ray = manifest("ray.io/v1", "RayCluster", spec={"headGroupSpec": {"serviceType": "NodePort"}})
-    assert judge("service-not-public", ray)
+    assert evaluate_rule("service-not-public", ray)
     allowed = {"allowedServices": ["team/RayCluster.ray.io/a"]}
-    assert judge("service-not-public", ray, config=allowed) == []
+    assert evaluate_rule("service-not-public", ray, config=allowed) == []
 
 
 # Images
@@ -469,22 +471,22 @@ def test_a_public_custom_resource_is_allowed_by_its_address() -> None:
         *(("nightly-20260101", False), ("2.5.0-stable", False), ("headless-2", False)),
     ],
 )
-def test_a_tag_of_a_branch_moves(tag: str, moves: bool) -> None:
+def test_only_moving_image_tags_are_rejected(tag: str, moves: bool) -> None:
     edit = (f"{MAIN}/image", f"127.0.0.1:5000/team/web:{tag}")
-    assert bool(judge("image-tag-fixed", deployment(edit))) is moves
+    assert bool(evaluate_rule("image-tag-fixed", deployment(edit))) is moves
 
 
 @pytest.mark.parametrize(
-    ("uri", "refused"),
+    ("uri", "rejected"),
     [
         *(("hf://evil/pickle", True), ("oci://evil.com/model:1.0", True), ("s3://models/a", True)),
         *(("hf://team/llama", False), ("oci://registry.example.com/model:1.0", False)),
         ("pvc://models/a", False),
     ],
 )
-def test_models_come_from_allowed_sources(uri: str, refused: bool) -> None:
+def test_models_must_come_from_allowed_sources(uri: str, rejected: bool) -> None:
     spec = {"trainer": {"image": "registry.example.com/a:1.0"}, "initializer": {"model": {}}}
     job = manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", spec=spec)
     job["spec"]["initializer"]["model"]["storageUri"] = uri
     config = {"allowedRegistries": ["registry.example.com", "hf://team"]}
-    assert bool(judge("image-registry-allowed", job, config=config)) is refused
+    assert bool(evaluate_rule("image-registry-allowed", job, config=config)) is rejected

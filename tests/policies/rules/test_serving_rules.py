@@ -1,11 +1,11 @@
-"""Rules for servers: probes, budgets, spread, updates and routes that achieve something."""
+"""Rules for model servers: effective probes, disruption budgets, spread, updates and routes."""
 
 from typing import Any
 
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import REMOVED, Manifest, changed, judge
+from tests.policies.harness import REMOVED, Manifest, changed, evaluate_rule
 
 POD = "spec/template/spec"
 MAIN = f"{POD}/containers/0"
@@ -26,9 +26,9 @@ def server(*edits: tuple[str, Any]) -> Manifest:
         ["echo", "ok"],
     ],
 )
-def test_probes_that_cannot_fail_are_refused(command: list[str]) -> None:
+def test_probes_that_cannot_fail_are_rejected(command: list[str]) -> None:
     edit = (f"{MAIN}/livenessProbe", {"exec": {"command": command}})
-    (message,) = judge("inference-probes", server(edit))
+    (message,) = evaluate_rule("inference-probes", server(edit))
     assert "livenessProbe.exec.command" in message
 
 
@@ -36,13 +36,13 @@ def test_probes_that_cannot_fail_are_refused(command: list[str]) -> None:
     "command",
     [["/app/health"], ["sh", "-c", "curl -f localhost:8080/health"], ["test", "-f", "/tmp/ready"]],
 )
-def test_probes_by_command_pass(command: list[str]) -> None:
+def test_probes_with_a_command_that_can_fail_pass(command: list[str]) -> None:
     edit = (f"{MAIN}/livenessProbe", {"exec": {"command": command}})
-    assert judge("inference-probes", server(edit)) == []
+    assert evaluate_rule("inference-probes", server(edit)) == []
 
 
 def group(leader: str, worker: str) -> Manifest:
-    """Return a group of pods that removes a field of the leader's and of the worker's container."""
+    """Return a LeaderWorkerSet without one field of the leader's and worker's container."""
 
     def pod(removed: str) -> Manifest:
         edit = (f"{MAIN}/{removed}", REMOVED)
@@ -60,19 +60,19 @@ def group(leader: str, worker: str) -> Manifest:
     }
 
 
-def test_only_the_leader_of_a_group_needs_probes() -> None:
-    assert judge("inference-probes", group("", "readinessProbe")) == []
-    (message,) = judge("inference-probes", group("readinessProbe", ""))
+def test_only_the_leader_of_a_leader_worker_set_needs_probes() -> None:
+    assert evaluate_rule("inference-probes", group("", "readinessProbe")) == []
+    (message,) = evaluate_rule("inference-probes", group("readinessProbe", ""))
     assert "leaderTemplate" in message
-    (message,) = judge("inference-probes", group("none", "readinessProbe"))
+    (message,) = evaluate_rule("inference-probes", group("none", "readinessProbe"))
     assert "workerTemplate" in message
 
 
-def test_a_leader_that_does_not_serve_does_not_exempt_the_workers() -> None:
-    found = group("", "readinessProbe")
-    leader = found["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+def test_workers_need_probes_if_their_leader_does_not_serve() -> None:
+    leader_worker_set = group("", "readinessProbe")
+    leader = leader_worker_set["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
     leader["metadata"] = {"labels": {"app.kubernetes.io/component": "training"}}
-    (message,) = judge("inference-probes", found)
+    (message,) = evaluate_rule("inference-probes", leader_worker_set)
     assert "workerTemplate" in message
 
 
@@ -91,10 +91,10 @@ def predictor(annotations: dict[str, str]) -> Manifest:
     }
 
 
-def test_knative_probes_what_is_ready() -> None:
-    assert judge("inference-probes", predictor({})) == []
+def test_knative_needs_only_a_readiness_probe() -> None:
+    assert evaluate_rule("inference-probes", predictor({})) == []
     raw = predictor({"serving.kserve.io/deploymentMode": "RawDeployment"})
-    assert len(judge("inference-probes", raw)) == 2
+    assert len(evaluate_rule("inference-probes", raw)) == 2
 
 
 def budget(**spec: Any) -> Manifest:
@@ -121,8 +121,8 @@ SELECTOR = {"matchLabels": {"app": "digits"}}
         },
     ],
 )
-def test_budgets_that_protect_nothing_are_refused(spec: dict[str, Any]) -> None:
-    assert judge("inference-disruption-budget", server(), budget(**spec))
+def test_budgets_that_do_not_protect_a_replica_are_rejected(spec: dict[str, Any]) -> None:
+    assert evaluate_rule("inference-disruption-budget", server(), budget(**spec))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_budgets_that_protect_nothing_are_refused(spec: dict[str, Any]) -> None:
     ],
 )
 def test_budgets_that_keep_a_replica_pass(spec: dict[str, Any]) -> None:
-    assert judge("inference-disruption-budget", server(), budget(**spec)) == []
+    assert evaluate_rule("inference-disruption-budget", server(), budget(**spec)) == []
 
 
 CONSTRAINT = f"{POD}/topologySpreadConstraints/0"
@@ -153,8 +153,8 @@ CONSTRAINT = f"{POD}/topologySpreadConstraints/0"
         (f"{CONSTRAINT}/labelSelector/matchLabels/app", "other"),
     ],
 )
-def test_constraints_that_spread_nothing_are_refused(edit: tuple[str, Any]) -> None:
-    assert judge("inference-spread", server(edit))
+def test_constraints_that_do_not_spread_replicas_are_rejected(edit: tuple[str, Any]) -> None:
+    assert evaluate_rule("inference-spread", server(edit))
 
 
 def affinity(key: str) -> dict[str, Any]:
@@ -171,12 +171,12 @@ def affinity(key: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("key", "accepted"), [("kubernetes.io/hostname", True), ("kubernetes.io/arch", False)]
 )
-def test_anti_affinity_spreads_over_nodes(key: str, accepted: bool) -> None:
+def test_anti_affinity_must_spread_replicas_over_nodes(key: str, accepted: bool) -> None:
     edits = (
         (f"{POD}/topologySpreadConstraints", REMOVED),
         (f"{POD}/affinity", affinity(key)),
     )
-    assert (judge("inference-spread", server(*edits)) == []) is accepted
+    assert (evaluate_rule("inference-spread", server(*edits)) == []) is accepted
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,12 @@ def test_anti_affinity_spreads_over_nodes(key: str, accepted: bool) -> None:
         ({"sleep": {"seconds": 35}}, "35"),
     ],
 )
-def test_the_pause_of_a_command_counts(handler: dict[str, Any], seconds: str) -> None:
-    (message,) = judge("inference-grace-period", server((f"{MAIN}/lifecycle/preStop", handler)))
+def test_sleep_of_a_pre_stop_command_counts_towards_the_grace_period(
+    handler: dict[str, Any], seconds: str
+) -> None:
+    (message,) = evaluate_rule(
+        "inference-grace-period", server((f"{MAIN}/lifecycle/preStop", handler))
+    )
     assert f"more than {seconds} seconds" in message
 
 
@@ -214,8 +218,8 @@ def updated(**limits: int) -> dict[str, Any]:
     ],
     ids=lambda manifest: manifest["kind"],
 )
-def test_updates_of_every_kind_keep_replicas(manifest: Manifest) -> None:
-    assert judge("inference-rolling-update", manifest)
+def test_updates_that_remove_replicas_are_rejected_for_every_kind(manifest: Manifest) -> None:
+    assert evaluate_rule("inference-rolling-update", manifest)
 
 
 @pytest.mark.parametrize(
@@ -224,24 +228,24 @@ def test_updates_of_every_kind_keep_replicas(manifest: Manifest) -> None:
         controlled("apps/v1", "StatefulSet"),
         controlled("argoproj.io/v1alpha1", "Rollout", strategy={"blueGreen": {}}),
         controlled("argoproj.io/v1alpha1", "Rollout", strategy={"canary": {"maxUnavailable": 0}}),
-        # Without a spare GPU: one pod ends before its successor starts.
+        # Without spare GPUs, one pod must terminate before its successor starts.
         controlled("apps/v1", "Deployment", strategy=updated(maxSurge=0, maxUnavailable=1)),
     ],
 )
 def test_updates_that_keep_replicas_pass(manifest: Manifest) -> None:
-    assert judge("inference-rolling-update", manifest) == []
+    assert evaluate_rule("inference-rolling-update", manifest) == []
 
 
 @pytest.mark.parametrize("kind", ["TLSRoute", "TCPRoute", "UDPRoute"])
-def test_routes_of_every_kind_name_a_service(kind: str) -> None:
+def test_routes_of_every_kind_must_refer_to_a_declared_service(kind: str) -> None:
     route = {**manifests.http_route(), "kind": kind}
     route["apiVersion"] = "gateway.networking.k8s.io/v1alpha2"
-    assert judge("route-backends-declared", route)
-    assert judge("route-backends-declared", route, manifests.service()) == []
+    assert evaluate_rule("route-backends-declared", route)
+    assert evaluate_rule("route-backends-declared", route, manifests.service()) == []
 
 
-def test_an_autoscaled_kind_of_any_group_has_no_replicas() -> None:
+def test_autoscaled_workloads_of_any_api_group_must_not_set_replicas() -> None:
     rollout = controlled("argoproj.io/v1alpha1", "Rollout")
     scaler = manifests.autoscaler()
     scaler["spec"]["scaleTargetRef"] = {"kind": "Rollout", "name": rollout["metadata"]["name"]}
-    assert judge("autoscaled-without-replicas", rollout, scaler)
+    assert evaluate_rule("autoscaled-without-replicas", rollout, scaler)

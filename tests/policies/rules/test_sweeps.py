@@ -1,4 +1,4 @@
-"""Rules about the templates of sweeps, with the templates that the stack builds."""
+"""Rules for sweep templates, with the templates that the stack builds."""
 
 import json
 from dataclasses import replace
@@ -15,10 +15,10 @@ from policies.evaluation import evaluate
 from tests.infra.sweeps import described, sweep
 
 
-def found(
+def mandatory_violations(
     configuration: dict[str, Any] | None = None, *others: dict[str, Any], **changes: Any
 ) -> dict[str, str]:
-    """The mandatory violations of a sweep next to its queues, classes and others, by rule."""
+    """Return the mandatory violations of a sweep in a stack with other objects, by rule."""
     settings = described(**changes)
     objects = [
         template(sweep(settings)),
@@ -30,58 +30,58 @@ def found(
         ),
     ]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-    stated = {
+    config = {
         "gpu-toleration": "disabled",
         "namespace-default-deny": {"existingNamespaces": ["ml"]},
         "namespace-gpu-quota": {"existingNamespaces": ["ml"]},
         **(configuration or {}),
     }
     documents = list(read("sweep", text.encode()))
-    findings = evaluate(documents, configure(stated, RULES), whole_stack=True)
+    findings = evaluate(documents, configure(config, RULES), whole_stack=True)
     return {each.rule: each.message for each in findings if each.mandatory}
 
 
 def bounded(limit: float, **budget: float) -> bool:
-    return "sweep-bounded" not in found(
+    return "sweep-bounded" not in mandatory_violations(
         {"sweep-bounded": {"maxMoney": limit}}, budget={"gpu_hours": 10, **budget}
     )
 
 
-def test_the_template_of_a_sweep_fulfils_every_mandatory_rule() -> None:
-    assert found() == {}
+def test_sweep_template_complies_with_every_mandatory_rule() -> None:
+    assert mandatory_violations() == {}
 
 
-def test_trials_that_exceed_their_queue_together_are_refused() -> None:
-    refused = found(parallel=5)
-    assert "40 of nvidia.com/gpu" in refused["training-queue-declared"]
+def test_trials_that_together_exceed_their_queue_are_rejected() -> None:
+    violations = mandatory_violations(parallel=5)
+    assert "40 of nvidia.com/gpu" in violations["training-queue-declared"]
 
 
-def test_the_budget_of_a_stack_counts_the_parallel_trials() -> None:
-    assert "gpu-budget" in found({"gpu-budget": {"maxGpus": 15}}, parallel=2)
-    assert "gpu-budget" not in found({"gpu-budget": {"maxGpus": 16}}, parallel=2)
+def test_gpu_budget_counts_the_parallel_trials() -> None:
+    assert "gpu-budget" in mandatory_violations({"gpu-budget": {"maxGpus": 15}}, parallel=2)
+    assert "gpu-budget" not in mandatory_violations({"gpu-budget": {"maxGpus": 16}}, parallel=2)
 
 
 @pytest.mark.parametrize(
     "limit", [{"maxTrials": 7}, {"maxParallel": 1}, {"maxGpuHours": 9.5}], ids=str
 )
-def test_a_sweep_beyond_a_limit_is_refused(limit: dict[str, Any]) -> None:
-    assert "sweep-bounded" in found({"sweep-bounded": limit})
+def test_sweep_beyond_a_configured_limit_is_rejected(limit: dict[str, Any]) -> None:
+    assert "sweep-bounded" in mandatory_violations({"sweep-bounded": limit})
 
 
-def test_a_limit_on_money_requires_a_budget_of_money() -> None:
+def test_maximum_money_requires_a_money_budget() -> None:
     assert bounded(100, money=100)
     assert not bounded(99.5, money=100)
     assert not bounded(100)
 
 
-def test_a_sweep_without_a_priority_class_is_refused() -> None:
-    assert "sweep-preemptible" in found(job={"priority_class": None})
+def test_sweep_without_a_priority_class_is_rejected() -> None:
+    assert "sweep-preemptible" in mandatory_violations(job={"priority_class": None})
 
 
 @pytest.mark.parametrize("key", ["digits", "cifar"])
-def test_only_a_trial_of_the_sweep_itself_may_have_its_priority(key: str) -> None:
-    searched = sweep(described())
-    run = replace(searched, args=replace(searched.args, key=key)).manifest(
+def test_only_trials_of_the_same_sweep_may_have_its_priority(key: str) -> None:
+    settings = sweep(described())
+    run = replace(settings, args=replace(settings.args, key=key)).manifest(
         {"learning_rate": 0.01, "batch_size": 16, "optimizer": "adamw"}
     )
-    assert ("sweep-preemptible" in found(None, run)) is (key != "digits")
+    assert ("sweep-preemptible" in mandatory_violations(None, run)) is (key != "digits")

@@ -1,18 +1,18 @@
-"""Rules about quotas, network policies, volumes and checkpoints of tenants."""
+"""Rules for the quotas, network policies, volumes and checkpoints of tenants."""
 
 from typing import Any
 
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import REMOVED, Manifest, changed, judge
+from tests.policies.harness import REMOVED, Manifest, changed, evaluate_rule
 
 MAIN = "spec/tasks/0/template/spec/containers/0"
 
 
 def quota_findings(hard: Manifest, *workloads: Manifest, **spec: Any) -> list[str]:
     quota = changed(manifests.quota(), ("spec", {"hard": hard, **spec}))
-    return judge("namespace-gpu-quota", *(workloads or (manifests.volcano_job(),)), quota)
+    return evaluate_rule("namespace-gpu-quota", *(workloads or (manifests.volcano_job(),)), quota)
 
 
 def with_gpu(name: str) -> Manifest:
@@ -33,7 +33,7 @@ def with_gpu(name: str) -> Manifest:
     ],
 )
 @pytest.mark.parametrize("rule", ["namespace-gpu-quota", "namespace-default-deny"])
-def test_the_namespace_of_a_cluster_scoped_template_is_unknown(
+def test_namespace_rules_do_not_apply_to_cluster_scoped_templates(
     rule: str, version: str, kind: str, field: str
 ) -> None:
     container = manifests.container("main")
@@ -49,7 +49,7 @@ def test_the_namespace_of_a_cluster_scoped_template_is_unknown(
         "metadata": {"name": "a"},
         "spec": {field: [items[field]]},
     }
-    assert judge(rule, template) == []
+    assert evaluate_rule(rule, template) == []
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_the_namespace_of_a_cluster_scoped_template_is_unknown(
         ({"requests.amd.com/gpu": 8}, {}),
     ],
 )
-def test_a_quota_that_does_not_count_is_refused(hard: Manifest, spec: Manifest) -> None:
+def test_ineffective_gpu_quota_is_rejected(hard: Manifest, spec: Manifest) -> None:
     assert quota_findings(hard, **spec)
 
 
-def test_every_requested_accelerator_needs_a_quota() -> None:
+def test_each_requested_accelerator_needs_a_quota() -> None:
     jobs = (manifests.volcano_job(), with_gpu("amd.com/gpu"))
     (message,) = quota_findings({"requests.nvidia.com/gpu": 8}, *jobs)
     assert "requests.amd.com/gpu" in message
@@ -75,17 +75,17 @@ def test_every_requested_accelerator_needs_a_quota() -> None:
     assert quota_findings(both, *jobs) == []
 
 
-def test_a_quota_that_counts_is_accepted() -> None:
+def test_effective_gpu_quota_is_accepted() -> None:
     assert quota_findings({"requests.nvidia.com/gpu": "8"}) == []
 
 
-def test_a_quota_below_the_gpus_of_one_workload_is_refused() -> None:
+def test_quota_below_the_gpus_of_one_workload_is_rejected() -> None:
     (message,) = quota_findings({"requests.nvidia.com/gpu": 1})
     assert "found 2 of requests.nvidia.com/gpu in one workload" in message
 
 
 @pytest.mark.parametrize("counts", [(8, 1), (1, 8)])
-def test_the_smallest_of_several_quotas_counts(counts: tuple[int, int]) -> None:
+def test_smallest_of_several_quotas_applies(counts: tuple[int, int]) -> None:
     quotas = [
         changed(
             manifests.quota(),
@@ -94,7 +94,7 @@ def test_the_smallest_of_several_quotas_counts(counts: tuple[int, int]) -> None:
         )
         for count in counts
     ]
-    (message,) = judge("namespace-gpu-quota", manifests.volcano_job(), *quotas)
+    (message,) = evaluate_rule("namespace-gpu-quota", manifests.volcano_job(), *quotas)
     assert "found 2 of requests.nvidia.com/gpu in one workload; write at most 1" in message
 
 
@@ -102,7 +102,7 @@ def policy_findings(*rules: Any, **spec: Any) -> list[str]:
     fields = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": list(rules), **spec}
     policy = changed(manifests.default_deny(), ("metadata/name", "allow"), ("spec", fields))
     job = manifests.volcano_job()
-    return judge("namespace-default-deny", job, manifests.default_deny(), policy)
+    return evaluate_rule("namespace-default-deny", job, manifests.default_deny(), policy)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def policy_findings(*rules: Any, **spec: Any) -> list[str]:
         {"from": [{"ipBlock": {"cidr": "::/0"}}]},
     ],
 )
-def test_a_policy_that_admits_everybody_undoes_the_one_that_denies(rule: Manifest) -> None:
+def test_network_policy_that_allows_all_traffic_is_rejected(rule: Manifest) -> None:
     (message,) = policy_findings(rule)
     assert 'NetworkPolicy "allow"' in message
 
@@ -128,7 +128,7 @@ def test_a_policy_that_admits_everybody_undoes_the_one_that_denies(rule: Manifes
         {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
     ],
 )
-def test_a_policy_that_admits_some_is_accepted(rule: Manifest) -> None:
+def test_network_policy_that_allows_selected_traffic_is_accepted(rule: Manifest) -> None:
     assert policy_findings(rule) == []
 
 
@@ -146,7 +146,7 @@ def calico(**source: Any) -> Manifest:
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "refused"),
+    ("kind", "fields", "rejected"),
     [
         (CILIUM, {"specs": [cilium({"fromEntities": ["all"]})]}, True),
         (CILIUM, {"spec": cilium({"fromCIDRSet": [{"cidr": "0.0.0.0/0"}]})}, True),
@@ -161,22 +161,22 @@ def calico(**source: Any) -> Manifest:
         (CALICO, calico(selector="all()"), False),
     ],
 )
-def test_policies_of_network_plugins_may_not_admit_everybody(
-    kind: tuple[str, str], fields: Manifest, refused: bool
+def test_network_plugin_policies_must_not_allow_all_traffic(
+    kind: tuple[str, str], fields: Manifest, rejected: bool
 ) -> None:
     metadata = {"name": "allow", "namespace": "training"}
     policy = {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, **fields}
     workload = manifests.volcano_job()
-    found = judge("namespace-default-deny", workload, manifests.default_deny(), policy)
-    assert bool(found) is refused
+    found = evaluate_rule("namespace-default-deny", workload, manifests.default_deny(), policy)
+    assert bool(found) is rejected
 
 
-def test_a_policy_of_some_pods_may_admit_everybody() -> None:
+def test_network_policy_for_selected_pods_may_allow_all_traffic() -> None:
     assert policy_findings({}, podSelector={"matchLabels": {"app": "web"}}) == []
 
 
 @pytest.mark.parametrize(
-    ("source", "refused"),
+    ("source", "rejected"),
     [
         ({"hostPath": {"path": "/dev"}}, True),
         ({"local": {"path": "/"}}, True),
@@ -186,9 +186,9 @@ def test_a_policy_of_some_pods_may_admit_everybody() -> None:
         ({"nfs": {"server": "nfs.example.com", "path": "/"}}, False),
     ],
 )
-def test_a_volume_does_not_reach_the_node(source: Manifest, refused: bool) -> None:
+def test_persistent_volumes_on_the_node_are_rejected(source: Manifest, rejected: bool) -> None:
     volume = changed(manifests.volume(), ("spec", source))
-    assert bool(judge("no-host-volume", volume)) is refused
+    assert bool(evaluate_rule("no-host-volume", volume)) is rejected
 
 
 def stateful_set(name: str, storage_class: str = "fast") -> Manifest:
@@ -202,16 +202,18 @@ def stateful_set(name: str, storage_class: str = "fast") -> Manifest:
 
 
 @pytest.mark.parametrize(
-    ("workload", "refused"),
+    ("workload", "rejected"),
     [
         (stateful_set("checkpoints"), True),
         (stateful_set("checkpoints", "shared"), False),
         (stateful_set("cache"), False),
     ],
 )
-def test_claims_of_a_stateful_set_are_kept(workload: Manifest, refused: bool) -> None:
+def test_checkpoint_claims_of_a_stateful_set_must_be_retained(
+    workload: Manifest, rejected: bool
+) -> None:
     stack = (workload, manifests.storage_class())
-    assert bool(judge("checkpoints-kept", *stack)) is refused
+    assert bool(evaluate_rule("checkpoints-kept", *stack)) is rejected
 
 
 def volcano_claim(storage_class: str) -> Manifest:
@@ -219,29 +221,31 @@ def volcano_claim(storage_class: str) -> Manifest:
     return changed(manifests.volcano_job(), ("spec/volumes", [volume]))
 
 
-@pytest.mark.parametrize(("storage_class", "refused"), [("fast", True), ("shared", False)])
-def test_claims_that_volcano_creates_are_kept(storage_class: str, refused: bool) -> None:
+@pytest.mark.parametrize(("storage_class", "rejected"), [("fast", True), ("shared", False)])
+def test_checkpoint_claims_created_by_volcano_must_be_retained(
+    storage_class: str, rejected: bool
+) -> None:
     stack = (volcano_claim(storage_class), manifests.storage_class())
-    assert bool(judge("checkpoints-kept", *stack)) is refused
+    assert bool(evaluate_rule("checkpoints-kept", *stack)) is rejected
 
 
 @pytest.mark.parametrize("source", [{"emptyDir": {}}, {"ephemeral": {"volumeClaimTemplate": {}}}])
 @pytest.mark.parametrize("name", ["checkpoints", "data"])
-def test_checkpoints_do_not_die_with_the_pod(source: Manifest, name: str) -> None:
+def test_checkpoints_on_pod_local_volumes_are_rejected(source: Manifest, name: str) -> None:
     pod = "spec/tasks/0/template/spec"
     job = changed(
         manifests.volcano_job(),
         (f"{pod}/volumes/1", {"name": name, **source}),
         (f"{MAIN}/volumeMounts/1", {"name": name, "mountPath": "/checkpoints"}),
     )
-    assert judge("checkpoints-kept", job)
+    assert evaluate_rule("checkpoints-kept", job)
 
 
-def test_a_cache_of_training_may_die_with_the_pod() -> None:
+def test_cache_on_a_pod_local_volume_is_accepted() -> None:
     job = changed(
         manifests.volcano_job(),
         ("spec/tasks/0/template/spec/volumes/1", {"name": "cache", "emptyDir": {}}),
         (f"{MAIN}/volumeMounts/1", {"name": "cache", "mountPath": "/cache"}),
         (f"{MAIN}/env", REMOVED),
     )
-    assert judge("checkpoints-kept", job) == []
+    assert evaluate_rule("checkpoints-kept", job) == []

@@ -1,4 +1,4 @@
-"""Ways to use an accelerator that is not recognised as one."""
+"""Ways to use an accelerator that is not recognized as one."""
 
 from typing import Any
 
@@ -26,18 +26,18 @@ def _named(name: str) -> Way:
     return way(f"{name} without probes", "vllm_tensor_parallel", "inference-probes", *edits)
 
 
-def _visible(variable: dict[str, Any], what: str) -> Way:
+def _visible(variable: dict[str, Any], description: str) -> Way:
     edit = (f"{WEB_SERVER}/env", [{"name": "NVIDIA_VISIBLE_DEVICES", **variable}])
-    return way(f"NVIDIA_VISIBLE_DEVICES {what}", "ordinary_web_application", "", edit)
+    return way(f"NVIDIA_VISIBLE_DEVICES {description}", "ordinary_web_application", "", edit)
 
 
 WAYS = [
     *map(_named, NAMES),
-    _visible({"value": "all"}, "of all"),
-    _visible({"value": "0,1"}, "by number"),
+    _visible({"value": "all"}, "with all GPUs"),
+    _visible({"value": "0,1"}, "by index"),
     _visible({"value": "GPU-8c9a5b4e-0000-0000-0000-000000000000"}, "by UUID"),
     _visible({"value": "nvidia.com/gpu=all"}, "by CDI name"),
-    _visible({"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}, "by reference"),
+    _visible({"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}, "from a ConfigMap"),
     *(
         way(
             f"variables with the prefix {prefix}",
@@ -48,7 +48,7 @@ WAYS = [
         for prefix in ("NVIDIA_", "NVIDIA_VISIBLE_DEV", "A")
     ),
     way(
-        "the NVIDIA runtime without a GPU",
+        "the NVIDIA runtime class without a GPU",
         "ordinary_web_application",
         "",
         (f"{WEB}/spec/runtimeClassName", "nvidia"),
@@ -60,13 +60,13 @@ WAYS = [
         (f"{WEB}/metadata/annotations", {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}),
     ),
     way(
-        "a share of a GPU by annotation of KAI",
+        "a GPU fraction through a KAI annotation",
         "ordinary_web_application",
         "",
         (f"{WEB}/metadata/annotations", {"gpu-fraction": "0.5"}),
     ),
     way(
-        "GPU memory by annotation of KAI",
+        "GPU memory through a KAI annotation",
         "ordinary_web_application",
         "",
         (f"{WEB}/metadata/annotations", {"gpu-memory": "40000"}),
@@ -77,9 +77,9 @@ WAYS = [
         "no-host-path",
         (f"{WEB}/spec/volumes", [{"name": "d", "hostPath": {"path": "/dev/nvidia0"}}]),
     ),
-    way("a GPU by DRA without probes", "dra_resource_claim", "inference-probes", *CLAIMED),
+    way("a GPU through DRA without probes", "dra_resource_claim", "inference-probes", *CLAIMED),
     way(
-        "a GPU by DRA without shared memory for a training Job",
+        "a training Job with a GPU through DRA but without shared memory",
         "dra_resource_claim",
         "",
         ("1/kind", "Job"),
@@ -87,14 +87,14 @@ WAYS = [
         (f"{CLAIMING}/restartPolicy", "Never"),
     ),
     way(
-        "a claim that is declared elsewhere",
+        "a claim declared outside the stack",
         "dra_resource_claim",
         "inference-probes",
         ("0/metadata/name", "another"),
         *CLAIMED,
     ),
     way(
-        "a claim instead of a template",
+        "a claim instead of a claim template",
         "dra_resource_claim",
         "inference-probes",
         ("0/kind", "ResourceClaim"),
@@ -115,21 +115,21 @@ WAYS = [
         *CLAIMED,
     ),
     way(
-        "eight GPUs by DRA in a budget of two",
+        "eight GPUs through DRA with a budget of two",
         "dra_resource_claim",
         "gpu-budget",
         (f"{TEMPLATE}/exactly/count", 8),
         gpu_budget={"maxGpus": 3},
     ),
     way(
-        "every GPU of a node by DRA",
+        "all GPUs of a node through DRA",
         "dra_resource_claim",
         "gpu-budget claim-devices-counted",
         (f"{TEMPLATE}/exactly/allocationMode", "All"),
         gpu_budget={"maxGpus": 3},
     ),
     way(
-        "the first available of one and eight GPUs by DRA",
+        "one or eight GPUs through DRA with firstAvailable",
         "dra_resource_claim",
         "gpu-budget",
         (
@@ -145,14 +145,14 @@ WAYS = [
         gpu_budget={"maxGpus": 3},
     ),
     way(
-        "every GPU of a node by DRA with no alternatives",
+        "all GPUs of a node through DRA with an empty firstAvailable",
         "dra_resource_claim",
         "claim-devices-counted",
         (f"{TEMPLATE}/firstAvailable", []),
         (f"{TEMPLATE}/exactly/allocationMode", "All"),
     ),
     way(
-        "eight GPUs by DRA in the shape of v1beta1",
+        "eight GPUs through DRA in v1beta1 format",
         "dra_resource_claim",
         "gpu-budget",
         ("0/apiVersion", "resource.k8s.io/v1beta1"),
@@ -160,13 +160,13 @@ WAYS = [
         gpu_budget={"maxGpus": 3},
     ),
     way(
-        "access to every GPU as administrator by DRA",
+        "admin access to all GPUs through DRA",
         "dra_resource_claim",
         "",
         (f"{TEMPLATE}/exactly/adminAccess", True),
     ),
     way(
-        "a GPU that only an init container has",
+        "a GPU only in an init container",
         "ordinary_web_application",
         "gpu-toleration",
         (
@@ -188,7 +188,7 @@ WAYS = [
         ),
     ),
     way(
-        "a GPU of a sidecar in no budget",
+        "a sidecar GPU beyond the budget",
         "vllm_tensor_parallel",
         "gpu-budget",
         (
@@ -212,13 +212,13 @@ WAYS = [
         gpu_budget={"maxGpus": 12},
     ),
     way(
-        "a GPU that is only requested",
+        "a GPU request without a limit",
         "vllm_tensor_parallel",
         "gpu-requests-equal-limits",
         (f"{SERVER}/resources/limits/nvidia.com~gpu", REMOVED),
     ),
     way(
-        "a GPU of another vendor without a price",
+        "a GPU from another vendor without a price",
         "vllm_tensor_parallel",
         "gpu-cost",
         (
@@ -228,14 +228,14 @@ WAYS = [
         gpu_cost={"hourlyPrices": {"nvidia.com/gpu": 2}, "maxHourlyCost": 24},
     ),
     way(
-        "the devices of a Spark executor by another name",
+        "Spark executor GPUs with another resource name",
         "spark_application",
         "",
         ("0/spec/executor/gpu", {"name": "team.example.com/x", "quantity": 8}),
         gpu_budget={"maxGpus": 12},
     ),
     way(
-        "the GPUs of a service of Dynamo",
+        "GPUs of Dynamo's services",
         "dynamo_services",
         "gpu-budget",
         ("0/spec/services/decode/resources/limits/gpu", "8"),
@@ -248,11 +248,11 @@ OTHER_DEVICES = [
     *("devices.kubevirt.io/kvm", "hugepages-2Mi", "smarter-devices/fuse", "nvidia.com/hostdev"),
     *("openshift.io/mlx5_vf", "vpc.amazonaws.com/pod-eni", "nvidia.com/rdma_shared_device_a"),
 ]
-"""Extended and native resources that no accelerator has."""
+"""Extended and native resources that are not accelerators."""
 
 HARMLESS = [
     way(
-        "variables with the prefix of an application",
+        "variables with an application prefix",
         "ordinary_web_application",
         "",
         (
@@ -264,13 +264,13 @@ HARMLESS = [
         ),
     ),
     way(
-        "NVIDIA_VISIBLE_DEVICES of none",
+        "NVIDIA_VISIBLE_DEVICES set to none",
         "ordinary_web_application",
         "",
         (f"{WEB_SERVER}/env", [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]),
     ),
     way(
-        "NVIDIA_VISIBLE_DEVICES of void",
+        "NVIDIA_VISIBLE_DEVICES set to void",
         "ordinary_web_application",
         "",
         (f"{WEB_SERVER}/env", [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]),
@@ -287,4 +287,4 @@ HARMLESS = [
         for name in OTHER_DEVICES
     ),
 ]
-"""Edits that look like an accelerator, but use none."""
+"""Edits that look like accelerators but do not use any."""

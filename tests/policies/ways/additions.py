@@ -1,4 +1,4 @@
-"""Ways to get more than what a manifest states, because others add it."""
+"""Ways to get more than the manifest states, because controllers add it."""
 
 from typing import Any
 
@@ -16,19 +16,19 @@ TRAINER = {"numNodes": 8}
 
 
 def annotated(key: str, value: str = "true") -> Way:
-    """An annotation of the pods of a model server."""
+    """Return an edit that annotates the pods of a model server."""
     edit = (ANNOTATIONS, {key: value})
     return way(f"the annotation {key}", "g01_vllm_deployment", "annotations-bounded", edit)
 
 
-def added(what: str, version: str, kind: str, rules: str, **fields: Any) -> Way:
-    """One more object of the cluster."""
+def added(description: str, version: str, kind: str, rules: str, **fields: Any) -> Way:
+    """Return an edit that adds a cluster-scoped object."""
     manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": "added"}, **fields}
-    return way(what, WEB, rules, ("1", manifest))
+    return way(description, WEB, rules, ("1", manifest))
 
 
 def runtime(*edits: tuple[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """A runtime of one GPU that a label calls batch, without queue, gang and scheduler."""
+    """Return a one-GPU runtime labeled as batch, without a queue, gang and scheduler."""
     return (("0/metadata/labels", BATCH), (f"{NODE}/metadata", {"labels": BATCH}), *edits)
 
 
@@ -36,16 +36,16 @@ FLAVOR = "kueue.x-k8s.io/v1beta1"
 EVERY_TAINT = [{"operator": "Exists"}]
 
 WAYS = [
-    # updates of Deployments that operators make
-    more("the surge of a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 3)),
+    # update surges of Deployments created by operators
+    more("the update surge of a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 3)),
     more(
-        "the surge of an InferenceService",
+        "the update surge of an InferenceService",
         "kserve_custom_predictor",
         4,
         (f"{PREDICTOR}/maxReplicas", 4),
     ),
     more(
-        "the surge that an InferenceService states",
+        "the explicit update surge of an InferenceService",
         "kserve_custom_predictor",
         4,
         (f"{PREDICTOR}/deploymentStrategy", {"rollingUpdate": {"maxSurge": "300%"}}),
@@ -54,16 +54,21 @@ WAYS = [
         "the old revision of an InferenceService", "kserve_custom_predictor", 4, (MODE, "Knative")
     ),
     more("the old revision of a Knative Service", "knative_gpu", 4, (REVISIONS, "3")),
-    more("the surge of an LLMInferenceService", "llmisvc_single_gpu", 4, ("0/spec/replicas", 4)),
     more(
-        "the surge of Dynamo's workers",
+        "the update surge of an LLMInferenceService",
+        "llmisvc_single_gpu",
+        4,
+        ("0/spec/replicas", 4),
+    ),
+    more(
+        "the update surge of Dynamo's workers",
         "dynamo_components",
         3,
         ("0/spec/components/1/replicas", 3),
     ),
-    # runtimes, whose number of pods others choose
+    # runtimes whose number of pods is set by others
     way(
-        "a runtime of many nodes that a label calls batch",
+        "a multi-node runtime labeled as batch",
         "train_job_with_runtime",
         "training-queue-named training-scheduler",
         *runtime(
@@ -73,7 +78,7 @@ WAYS = [
             ("2/spec/trainer", TRAINER),
         ),
     ),
-    # annotations that runtimes, sandboxes, networks and sidecars read
+    # annotations read by runtimes, sandboxes, networks and sidecars
     *map(
         annotated,
         [
@@ -96,9 +101,9 @@ WAYS = [
             "dapr.io/volume-mounts-rw",
         ],
     ),
-    # objects that add to pods, or to nodes
+    # objects that extend pods or nodes
     added(
-        "devices that no driver published",
+        "devices not published by a driver",
         "resource.k8s.io/v1",
         "ResourceSlice",
         "device-names-kept",
@@ -110,21 +115,21 @@ WAYS = [
         },
     ),
     added(
-        "a driver that receives tokens of the API server",
+        "a CSI driver that receives API server tokens",
         "storage.k8s.io/v1",
         "CSIDriver",
         "api-extensions-trusted",
         spec={"tokenRequests": [{"audience": ""}]},
     ),
     added(
-        "a flavor of Kueue that tolerates everything",
+        "a Kueue flavor that tolerates every taint",
         FLAVOR,
         "ResourceFlavor",
         "tolerations-bounded",
         spec={"tolerations": EVERY_TAINT},
     ),
     added(
-        "a runtime class that tolerates everything",
+        "a runtime class that tolerates every taint",
         "node.k8s.io/v1",
         "RuntimeClass",
         "tolerations-bounded",
@@ -135,7 +140,7 @@ WAYS = [
 
 HARMLESS = [
     way(
-        "an InferenceService that stops before it updates",
+        "an InferenceService that stops old pods before an update",
         "kserve_custom_predictor",
         "",
         (f"{PREDICTOR}/maxReplicas", 4),
@@ -143,14 +148,14 @@ HARMLESS = [
         gpu_budget={"maxGpus": 4},
     ),
     way(
-        "an annotation that the configuration allows",
+        "an annotation allowed by the configuration",
         "g01_vllm_deployment",
         "",
         (ANNOTATIONS, {"k8s.v1.cni.cncf.io/networks": "rdma"}),
         annotations_bounded={"allowedAnnotations": ["k8s.v1.cni.cncf.io/networks"]},
     ),
     way(
-        "annotations that change no pod",
+        "annotations that do not change pods",
         "g01_vllm_deployment",
         "",
         (
@@ -166,7 +171,7 @@ HARMLESS = [
         ),
     ),
     added(
-        "a driver that receives tokens for a cloud",
+        "a CSI driver that receives tokens for a cloud",
         "storage.k8s.io/v1",
         "CSIDriver",
         "",
@@ -181,4 +186,4 @@ HARMLESS = [
         scheduling={"tolerations": [{"key": "sandbox", "operator": "Exists"}]},
     ),
 ]
-"""Additions that no rule refuses."""
+"""Additions that no rule rejects."""

@@ -1,4 +1,4 @@
-"""Ways to annotate pods through the fields that each kind's controller copies to its pods."""
+"""Ways to annotate pods through fields that controllers copy to their pods."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ KINDS: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
 def _annotated(version: str, kind: str, spec: Any, place: str, rule: str, *edits: Any) -> Way:
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, "spec": spec}
     annotated = changed(manifest, (place, dict(edits)))
-    return way(f"{place} of a {kind} for {rule}", WEB, rule, ("0", annotated))
+    return way(f"{place} in a {kind} that violates {rule}", WEB, rule, ("0", annotated))
 
 
 ANNOTATIONS = {
@@ -115,7 +115,7 @@ WAYS = [
 ]
 
 LABELS = {"app.kubernetes.io/component": "training"}
-LABELLED: list[tuple[str, str, Any, str]] = [
+LABELED: list[tuple[str, str, Any, str]] = [
     ("tekton.dev/v1", "PipelineRun", {"pipelineRef": {"name": "a"}}, "metadata/labels"),
     ("argoproj.io/v1alpha1", "EventSource", {}, "spec/template/metadata/labels"),
     ("kubeflow.org/v1alpha1", "PodDefault", {"selector": {}}, "spec/labels"),
@@ -128,10 +128,10 @@ LABELLED: list[tuple[str, str, Any, str]] = [
 ]
 
 
-def _labelled(version: str, kind: str, spec: Any, place: str) -> Way:
+def _labeled(version: str, kind: str, spec: Any, place: str) -> Way:
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, "spec": spec}
     edit = ("1", changed(manifest, (place, LABELS)))
-    return way(f"{place} of a {kind} that name a role", WEB, "", edit)
+    return way(f"{place} with a role label in a {kind}", WEB, "", edit)
 
 
 ANNOTATED = {"metadata": {**METADATA, "annotations": {"sidecar.istio.io/proxyImage": "a:1"}}}
@@ -141,10 +141,10 @@ UNCOPIED = [
 ]
 
 HARMLESS = [
-    *(_labelled(*each) for each in LABELLED),
+    *(_labeled(*each) for each in LABELED),
     *(
         way(
-            f"an annotation of a {kind} that does not reach its pods",
+            f"an annotation in a {kind} that is not copied to its pods",
             WEB,
             "",
             ("1", {"apiVersion": version, "kind": kind, "spec": {}, **ANNOTATED}),

@@ -1,4 +1,4 @@
-"""Ways to change the objects of others when they are created."""
+"""Ways to change other users' objects when they are created."""
 
 from typing import Any
 
@@ -24,23 +24,23 @@ LABEL = """
 """
 
 
-def mutation(what: str, rules: str, **mutate: Any) -> Way:
-    """A policy of Kyverno that changes every Pod."""
+def mutation(description: str, rules: str, **mutate: Any) -> Way:
+    """Return an edit that adds a Kyverno policy that changes every Pod."""
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     rule = {"name": "a", "match": match, "mutate": mutate}
-    return spec(what, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
+    return spec(description, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
 
 
-def generated(what: str, rules: str, **generate: Any) -> Way:
-    """A policy of Kyverno that creates an object next to every Namespace."""
+def generated(description: str, rules: str, **generate: Any) -> Way:
+    """Return an edit that adds a Kyverno policy that creates an object in every Namespace."""
     match = {"any": [{"resources": {"kinds": ["Namespace"]}}]}
     rule = {"name": "a", "match": match, "generate": generate}
-    return spec(what, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
+    return spec(description, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
 
 
 WAYS = [
     spec(
-        "a sidecar of every notebook",
+        "a sidecar for every notebook",
         "kubeflow.org/v1alpha1",
         "PodDefault",
         PRIVILEGED,
@@ -56,19 +56,19 @@ WAYS = [
         env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
     ),
     mutation(
-        "a policy of Kyverno that adds privileges",
+        "a Kyverno policy that makes pods privileged",
         PRIVILEGED,
         patchStrategicMerge={
             "spec": {"containers": [{"(name)": "*", "securityContext": {"privileged": True}}]}
         },
     ),
     mutation(
-        "a policy of Kyverno that adds the node's network",
+        "a Kyverno policy that enables the host network",
         "no-host-namespaces",
         patchStrategicMerge={"spec": {"hostNetwork": True}},
     ),
     mutation(
-        "a policy of Kyverno that changes each container of a template",
+        "a Kyverno policy that changes each container in a template",
         PRIVILEGED,
         foreach=[
             {
@@ -78,64 +78,64 @@ WAYS = [
         ],
     ),
     instead(
-        "a webhook outside of the cluster",
+        "a mutating webhook outside the cluster",
         "admissionregistration.k8s.io/v1",
         "MutatingWebhookConfiguration",
         "api-extensions-trusted",
         webhooks=[{"name": "a.b.c", "clientConfig": {"url": "https://a.com"}}],
     ),
-    mutation("a JSON patch of Kyverno", "kind-known", patchesJson6902=PATCH),
+    mutation("a Kyverno JSON patch", "kind-known", patchesJson6902=PATCH),
     mutation(
-        "a JSON patch of Kyverno that adds a device by an annotation",
+        "a Kyverno JSON patch that adds a device through an annotation",
         "kind-known",
         patchesJson6902=PATCH_OF_ANNOTATION,
     ),
     mutation(
-        "a JSON patch of Kyverno that moves a field into a label",
+        "a Kyverno JSON patch that moves a field into a label",
         "kind-known",
         patchesJson6902=MOVE,
     ),
     mutation(
-        "a patch of Kyverno that adds a device by an annotation",
+        "a Kyverno patch that adds a device through an annotation",
         "annotations-bounded",
         patchStrategicMerge={"metadata": {"annotations": {f"+({DEVICES})": "/dev/sda"}}},
     ),
     mutation(
-        "a patch of Kyverno that adds a device to a template by an annotation",
+        "a Kyverno patch that adds a device to a pod template through an annotation",
         "annotations-bounded",
         patchStrategicMerge={
             "spec": {"template": {"metadata": {"annotations": {DEVICES: "/dev/sda"}}}}
         },
     ),
     mutation(
-        "a JSON patch of Kyverno in two loops",
+        "a Kyverno JSON patch in two nested loops",
         "kind-known",
         foreach=[{"list": "a", "foreach": [{"list": "b", "patchesJson6902": PATCH}]}],
     ),
     mutation(
-        "a patch of Kyverno in two loops",
+        "a Kyverno patch in two nested loops",
         "no-host-namespaces",
         foreach=[{"list": "a", "foreach": [{"list": "b", "patchStrategicMerge": HOST}]}],
     ),
     mutation(
-        "a patch of Kyverno in three loops",
+        "a Kyverno patch in three nested loops",
         "kind-known",
         foreach=[{"foreach": [{"foreach": [{"list": "c", "patchStrategicMerge": HOST}]}]}],
     ),
     mutation(
-        "a JSON patch of Kyverno for each container",
+        "a Kyverno JSON patch for each container",
         "kind-known",
         foreach=[{"list": CONTAINERS, "patchesJson6902": PATCH}],
     ),
     mutation(
-        "a policy of Kyverno for the jobs of a CronJob",
+        "a Kyverno policy for the Jobs of CronJobs",
         "no-host-namespaces",
         patchStrategicMerge={
             "spec": {"jobTemplate": {"spec": {"template": {"spec": {"hostNetwork": True}}}}}
         },
     ),
     generated(
-        "a policy of Kyverno that creates a Pod",
+        "a Kyverno policy that creates a Pod",
         PRIVILEGED,
         apiVersion="v1",
         kind="Pod",
@@ -144,7 +144,7 @@ WAYS = [
         data={"spec": POD},
     ),
     generated(
-        "a policy of Kyverno that creates a binding",
+        "a Kyverno policy that creates a role binding",
         "rbac-least-privilege",
         apiVersion="rbac.authorization.k8s.io/v1",
         kind="ClusterRoleBinding",
@@ -155,7 +155,7 @@ WAYS = [
 
 HARMLESS = [
     harmless(
-        "a policy of Kyverno that adds a label",
+        "a Kyverno policy that adds a label",
         "kyverno.io/v1",
         "ClusterPolicy",
         spec={
@@ -169,7 +169,7 @@ HARMLESS = [
         },
     ),
     harmless(
-        "a policy of Kyverno that refuses tokens",
+        "a Kyverno policy that rejects tokens",
         "kyverno.io/v1",
         "ClusterPolicy",
         spec={
@@ -189,7 +189,7 @@ HARMLESS = [
         "kubeflow.org/v1alpha1",
         "PodDefault",
         spec={
-            "desc": "a cache of models",
+            "desc": "a model cache",
             "selector": {"matchLabels": {"cache": "true"}},
             "env": [{"name": "HF_HOME", "value": "/cache"}],
             "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
@@ -197,7 +197,7 @@ HARMLESS = [
         },
     ),
     harmless(
-        "a JSON patch of Kyverno that adds a label",
+        "a Kyverno JSON patch that adds a label",
         "kyverno.io/v1",
         "ClusterPolicy",
         spec={
@@ -211,7 +211,7 @@ HARMLESS = [
         },
     ),
     harmless(
-        "a policy of Kyverno that creates a network policy",
+        "a Kyverno policy that creates a network policy",
         "kyverno.io/v1",
         "ClusterPolicy",
         spec={
@@ -231,4 +231,4 @@ HARMLESS = [
         },
     ),
 ]
-"""Changes that remove no protection."""
+"""Changes that do not remove a protection."""

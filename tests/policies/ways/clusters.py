@@ -1,4 +1,4 @@
-"""Ways around the rules by objects of the whole cluster and by objects that hold others."""
+"""Evasions with cluster-scoped objects and with objects that contain others."""
 
 from typing import Any
 
@@ -28,8 +28,8 @@ items:
 PODS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 
 
-def webhook(what: str, kind: str, **fields: Any) -> Way:
-    """An admission webhook outside of the cluster."""
+def webhook(description: str, kind: str, **fields: Any) -> Way:
+    """Return an edit that adds an admission webhook outside the cluster."""
     hook = {
         "name": "pods.example.net",
         "clientConfig": REMOTE,
@@ -38,32 +38,32 @@ def webhook(what: str, kind: str, **fields: Any) -> Way:
         "admissionReviewVersions": ["v1"],
         **fields,
     }
-    return added(what, "admissionregistration.k8s.io/v1", kind, webhooks=[hook])
+    return added(description, "admissionregistration.k8s.io/v1", kind, webhooks=[hook])
 
 
-def allowing(what: str, *peers: dict[str, Any]) -> Way:
-    """A policy that undoes the default of a namespace in another spelling."""
-    return denied(what, DENY, {"podSelector": {}, "ingress": [{"from": list(peers)}]})
+def allowing(description: str, *peers: dict[str, Any]) -> Way:
+    """Return an edit that adds a policy equivalent to allowing all traffic."""
+    return denied(description, DENY, {"podSelector": {}, "ingress": [{"from": list(peers)}]})
 
 
-def in_addition(what: str, version: str, kind: str, **spec: Any) -> Way:
-    """A policy of another engine in addition to the one that denies."""
+def in_addition(description: str, version: str, kind: str, **spec: Any) -> Way:
+    """Return an edit that adds another policy engine's policy to the denying one."""
     metadata = {"name": "allow", "namespace": "tenant"}
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-    return way(what, "tenant_namespace", "namespace-default-deny", ("6", manifest))
+    return way(description, "tenant_namespace", "namespace-default-deny", ("6", manifest))
 
 
-def holding(what: str, version: str, kind: str, rules: str = "", **spec: Any) -> Way:
-    """An object whose controller creates another one."""
-    return added(what, version, kind, rules, spec=spec)
+def holding(description: str, version: str, kind: str, rules: str = "", **spec: Any) -> Way:
+    """Return an edit that adds an object whose controller creates other objects."""
+    return added(description, version, kind, rules, spec=spec)
 
 
 WAYS = [
-    # what the API server calls
-    webhook("a webhook of strangers that changes pods", "MutatingWebhookConfiguration"),
-    webhook("a webhook of strangers that sees pods", "ValidatingWebhookConfiguration"),
+    # endpoints called by the API server
+    webhook("an external webhook that changes pods", "MutatingWebhookConfiguration"),
+    webhook("an external webhook that receives pods", "ValidatingWebhookConfiguration"),
     added(
-        "an API that nobody authenticates",
+        "an aggregated API without TLS verification",
         "apiregistration.k8s.io/v1",
         "APIService",
         spec={
@@ -76,7 +76,7 @@ WAYS = [
         },
     ),
     added(
-        "a definition that strangers convert",
+        "a CRD with an external conversion webhook",
         "apiextensions.k8s.io/v1",
         "CustomResourceDefinition",
         spec={
@@ -84,13 +84,13 @@ WAYS = [
             "conversion": {"strategy": "Webhook", "webhook": {"clientConfig": REMOTE}},
         },
     ),
-    # policies that are undone
+    # ineffective network policies
     allowing(
-        "a policy that allows every namespace by labels that are empty",
+        "a network policy that allows every namespace through empty labels",
         {"namespaceSelector": {"matchLabels": {}}},
     ),
     allowing(
-        "a policy that allows every namespace by an expression that all match",
+        "a network policy that allows every namespace through an expression",
         {
             "namespaceSelector": {
                 "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "Exists"}]
@@ -98,22 +98,22 @@ WAYS = [
         },
     ),
     allowing(
-        "a policy that allows both halves of all addresses",
+        "a network policy that allows both halves of the address space",
         {"ipBlock": {"cidr": "0.0.0.0/1"}},
         {"ipBlock": {"cidr": "128.0.0.0/1"}},
     ),
-    allowing("a policy that allows every address of IPv6", {"ipBlock": {"cidr": "::/0"}}),
+    allowing("a network policy that allows all IPv6 addresses", {"ipBlock": {"cidr": "::/0"}}),
     allowing(
-        "a policy that allows every address but one",
+        "a network policy that allows all addresses but one",
         {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["192.0.2.1/32"]}},
     ),
     denied(
-        "a policy for all pods by labels that are empty that allows everything",
+        "a network policy with empty labels that allows all traffic",
         DENY,
         {"podSelector": {"matchLabels": {}}, "ingress": [{}]},
     ),
     in_addition(
-        "a policy of the cluster that allows everything",
+        "an AdminNetworkPolicy that allows all traffic",
         "policy.networking.k8s.io/v1alpha1",
         "AdminNetworkPolicy",
         priority=1,
@@ -121,14 +121,14 @@ WAYS = [
         ingress=[{"action": "Allow", "from": [{"namespaces": {}}]}],
     ),
     in_addition(
-        "a policy of Cilium that allows everything",
+        "a Cilium policy that allows all traffic",
         "cilium.io/v2",
         "CiliumNetworkPolicy",
         endpointSelector={},
         ingress=[{"fromEntities": ["all"]}],
     ),
     in_addition(
-        "a policy of Calico that allows everything",
+        "a Calico policy that allows all traffic",
         "projectcalico.org/v3",
         "NetworkPolicy",
         selector="all()",
@@ -137,7 +137,7 @@ WAYS = [
     ),
     # entry points
     added(
-        "an Ingress with its own configuration of nginx",
+        "an Ingress with custom nginx configuration",
         "networking.k8s.io/v1",
         "Ingress",
         "service-not-public",
@@ -152,14 +152,14 @@ WAYS = [
         },
     ),
     added(
-        "a Route of OpenShift without TLS",
+        "an OpenShift Route without TLS",
         "route.openshift.io/v1",
         "Route",
         "service-not-public",
         spec={"host": "a.example.com", "to": {"kind": "Service", "name": "web"}},
     ),
     added(
-        "a Gateway of Istio without TLS",
+        "an Istio Gateway without TLS",
         "networking.istio.io/v1",
         "Gateway",
         "service-not-public",
@@ -167,26 +167,26 @@ WAYS = [
     ),
     # priorities, devices and the host
     added(
-        "a priority of Kueue above all others",
+        "a Kueue priority above all others",
         "kueue.x-k8s.io/v1beta1",
         "WorkloadPriorityClass",
         "priority-class-bounded",
         value=2_000_000_000,
     ),
     way(
-        "the priority of the system for a PodGroup",
+        "a system priority class for a PodGroup",
         "volcano_queue",
         "priority-class-bounded",
         ("2/spec/priorityClassName", "system-node-critical"),
     ),
     added(
-        "a namespace in which claims have admin access",
+        "a namespace whose claims may have admin access",
         "v1",
         "Namespace",
         metadata={"labels": {"resource.kubernetes.io/admin-access": "true"}},
     ),
     added(
-        "GPUs by the name of another device",
+        "GPUs through a misleading extended resource name",
         "resource.k8s.io/v1",
         "DeviceClass",
         spec={
@@ -195,17 +195,17 @@ WAYS = [
         },
     ),
     added(
-        "the runtime of NVIDIA by another name", "node.k8s.io/v1", "RuntimeClass", handler="nvidia"
+        "the NVIDIA runtime with another name", "node.k8s.io/v1", "RuntimeClass", handler="nvidia"
     ),
     added(
-        "the devices of NVIDIA by a ConfigMap",
+        "NVIDIA device variables from a ConfigMap",
         "v1",
         "ConfigMap",
         data={"NVIDIA_VISIBLE_DEVICES": "all"},
     ),
     *(
         added(
-            f"the devices of NVIDIA by the {field} of a Secret",
+            f"NVIDIA device variables from the {field} of a Secret",
             "v1",
             "Secret",
             "device-names-kept",
@@ -214,14 +214,14 @@ WAYS = [
         for field, value in (("data", "YWxs"), ("stringData", "all"))
     ),
     added(
-        "the runtime of Kata with GPUs",
+        "the Kata runtime with GPUs",
         "v1",
         "Pod",
         "gpu-limit-present",
         spec={**TEMPLATE["template"]["spec"], "runtimeClassName": "kata-qemu-nvidia-gpu"},
     ),
     added(
-        "a group of nodes for models on the host",
+        "a node group that caches models on the host",
         "serving.kserve.io/v1alpha1",
         "LocalModelNodeGroup",
         spec={
@@ -231,7 +231,7 @@ WAYS = [
         },
     ),
     added(
-        "volumes for other people's pods",
+        "a PodDefault with host volumes",
         "kubeflow.org/v1alpha1",
         "PodDefault",
         "no-host-path",
@@ -240,23 +240,23 @@ WAYS = [
             "volumes": [{"name": "h", "hostPath": {"path": "/"}}],
         },
     ),
-    # objects that hold others
+    # objects that contain others
     holding(
-        "a binding in a Composition",
+        "a role binding in a Composition",
         "apiextensions.crossplane.io/v1",
         "Composition",
         "kind-known",
         resources=[{"name": "a", "base": ADMIN}],
     ),
     holding(
-        "a binding in a Work of Karmada",
+        "a role binding in a Karmada Work",
         "work.karmada.io/v1alpha1",
         "Work",
         "",
         workload={"manifests": [ADMIN]},
     ),
     holding(
-        "a binding in a Policy of OCM",
+        "a role binding in an OCM Policy",
         "policy.open-cluster-management.io/v1",
         "Policy",
         "kind-known",
@@ -274,21 +274,21 @@ WAYS = [
         },
     ),
     holding(
-        "a binding in a ManifestWork",
+        "a role binding in a ManifestWork",
         "work.open-cluster-management.io/v1",
         "ManifestWork",
         "rbac-least-privilege",
         workload={"manifests": [ADMIN]},
     ),
     holding(
-        "a binding in an Object of Crossplane",
+        "a role binding in a Crossplane Object",
         "kubernetes.m.crossplane.io/v1alpha1",
         "Object",
         "rbac-least-privilege",
         forProvider={"manifest": ADMIN},
     ),
     holding(
-        "a binding in a step of a Sensor",
+        "a role binding in a Sensor trigger",
         "argoproj.io/v1alpha1",
         "Sensor",
         "rbac-least-privilege",
@@ -309,28 +309,28 @@ WAYS = [
         spec={"values": {"auth": {"adminPassword": "correct-horse"}}},
     ),
     added(
-        "a password in a file of a ConfigMap",
+        "a password in a ConfigMap file",
         "v1",
         "ConfigMap",
         "no-secrets-in-manifests",
         data={"app.env": "DEBUG=1\nDB_PASSWORD=correct-horse\n"},
     ),
     added(
-        "a key in a kubeconfig of a ConfigMap",
+        "a key in a kubeconfig in a ConfigMap",
         "v1",
         "ConfigMap",
         "no-secrets-in-manifests",
         data={"config": "client-key-data: LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tLQpNSUlF\n"},
     ),
     added(
-        "a token in the binary data of a ConfigMap",
+        "a token in the binaryData of a ConfigMap",
         "v1",
         "ConfigMap",
         "no-secrets-in-manifests",
         binaryData={"token": "aGZfYWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXo="},
     ),
     way(
-        "a Pod below a field of an ordinary object",
+        "a Pod in a nested field of an ordinary object",
         WEB,
         "",
         (
@@ -344,7 +344,7 @@ WAYS = [
         ),
     ),
     way(
-        "a role that reads the Secrets of the system",
+        "a role that reads Secrets in kube-system",
         WEB,
         "rbac-least-privilege",
         (
@@ -358,7 +358,7 @@ WAYS = [
         ),
     ),
     added(
-        "edit in the namespace of the system",
+        "the edit role in kube-system",
         RBAC,
         "RoleBinding",
         "rbac-least-privilege",
@@ -368,7 +368,7 @@ WAYS = [
     ),
     *(
         way(
-            f"a device by the annotation {name}",
+            f"a device through the annotation {name}",
             WEB,
             "gpu-limit-present",
             ("0/spec/template/metadata/annotations", {name: "/dev/nvidia0"}),
@@ -381,19 +381,19 @@ WAYS = [
         )
     ),
     way(
-        "an address of another host for Ray's head",
+        "an external address for Ray's head",
         "ray_cluster_cpu",
         "service-not-public",
         ("0/spec/headGroupSpec/headService", {"spec": {"externalIPs": ["192.0.2.1"]}}),
     ),
     way(
-        "a model as an image without a version",
+        "a model image without a version",
         "llmisvc_single_gpu",
         "image-tag-fixed",
         ("0/spec/model/uri", "oci://ghcr.io/team/model"),
     ),
     way(
-        "an adapter as an image without a version",
+        "an adapter image without a version",
         "llmisvc_single_gpu",
         "image-tag-fixed",
         ("0/spec/model/lora", {"adapters": [{"name": "a", "uri": "oci://ghcr.io/team/lora"}]}),

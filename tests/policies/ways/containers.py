@@ -1,4 +1,4 @@
-"""Ways to run a container outside of a list of containers."""
+"""Ways to run containers outside the usual lists of containers."""
 
 from typing import Any
 
@@ -18,24 +18,28 @@ EVIL: dict[str, Any] = {
 }
 
 
-def privileged(what: str, base: str, place: str) -> Way:
-    """A privileged container; `place` is its security context."""
-    return way(f"{what} is privileged", base, "not-privileged", (f"0/{place}/privileged", True))
+def privileged(description: str, base: str, place: str) -> Way:
+    """Return an edit that makes a container privileged; `place` is its security context."""
+    return way(
+        f"{description} is privileged", base, "not-privileged", (f"0/{place}/privileged", True)
+    )
 
 
-def latest(what: str, base: str, place: str) -> Way:
-    """An image without a version."""
-    return way(f"{what} has no version", base, "image-tag-fixed", (f"0/{place}", "evil/a:latest"))
+def latest(description: str, base: str, place: str) -> Way:
+    """Return an edit that sets an image without a version."""
+    return way(
+        f"{description} has no version", base, "image-tag-fixed", (f"0/{place}", "evil/a:latest")
+    )
 
 
-def host(what: str, base: str, place: str) -> Way:
-    """The node's file system as a volume."""
-    return way(f"{what} mount the node", base, "no-host-path", (f"0/{place}", HOST))
+def host(description: str, base: str, place: str) -> Way:
+    """Return an edit that mounts the node's file system."""
+    return way(f"{description} mount the node", base, "no-host-path", (f"0/{place}", HOST))
 
 
-def hidden(what: str, base: str, place: str, value: Any, rules: str = "") -> Way:
-    """Any other value."""
-    return way(what, base, rules, (f"0/{place}", value))
+def hidden(description: str, base: str, place: str, value: Any, rules: str = "") -> Way:
+    """Return an edit that sets any other value."""
+    return way(description, base, rules, (f"0/{place}", value))
 
 
 CONTEXT = "securityContext"
@@ -53,14 +57,14 @@ WAYS = [
     latest("a model", "kserve_model_format", "spec/predictor/model/image"),
     host("the volumes of a model", "kserve_model_format", "spec/predictor/volumes"),
     hidden(
-        "a model of root",
+        "a model server that runs as root",
         "kserve_model_format",
         f"spec/predictor/{CONTEXT}",
         {"runAsNonRoot": False, "runAsUser": 0},
         "run-as-non-root",
     ),
     hidden(
-        "a predictor of an older format is privileged",
+        "a predictor in an older format is privileged",
         "kserve_model_format",
         "spec/predictor/pytorch",
         {"storageUri": "pvc://a", CONTEXT: PRIVILEGED},
@@ -74,7 +78,7 @@ WAYS = [
         "not-privileged",
     ),
     hidden(
-        "a helper of a runtime",
+        "a helper container of a serving runtime",
         "kserve_serving_runtime",
         "spec/builtInAdapter",
         {"serverType": "triton", "env": [{"name": "PASSWORD", "value": "correct horse"}]},
@@ -88,26 +92,26 @@ WAYS = [
         "image-tag-fixed",
     ),
     hidden(
-        "a secret of a NIMService",
+        "a secret in a NIMService",
         "nim_service",
         "spec/env",
         [{"name": "PASSWORD", "value": "correct horse"}],
         "no-literal-secrets",
     ),
-    hidden("a NIMService of root", "nim_service", "spec/userID", 0, "run-as-non-root"),
+    hidden("a NIMService that runs as root", "nim_service", "spec/userID", 0, "run-as-non-root"),
     hidden(
-        "a NIMService over the node's file system",
+        "a NIMService with a host path",
         "nim_service",
         "spec/storage",
         {"hostPath": "/"},
         "no-host-volume",
     ),
     latest("the puller of a NIMCache", "nim_cache", "spec/source/ngc/modelPuller"),
-    privileged("a service of Dynamo", "dynamo_services", f"{DYNAMO}/mainContainer/{CONTEXT}"),
-    latest("a service of Dynamo", "dynamo_services", f"{DYNAMO}/mainContainer/image"),
-    host("the volumes of a service of Dynamo", "dynamo_services", f"{DYNAMO}/volumes"),
+    privileged("a Dynamo service", "dynamo_services", f"{DYNAMO}/mainContainer/{CONTEXT}"),
+    latest("a Dynamo service", "dynamo_services", f"{DYNAMO}/mainContainer/image"),
+    host("the volumes of a Dynamo service", "dynamo_services", f"{DYNAMO}/volumes"),
     hidden(
-        "a service of Dynamo with the node's processes",
+        "a Dynamo service in the host PID namespace",
         "dynamo_services",
         f"{DYNAMO}/hostPID",
         True,
@@ -123,9 +127,9 @@ WAYS = [
     # Others
     latest("a Prometheus", "prometheus_operator", "spec/image"),
     host("the volumes of a Prometheus", "prometheus_operator", "spec/volumes"),
-    hidden("a Prometheus on the node's network", "prometheus_operator", "spec/hostNetwork", True),
+    hidden("a Prometheus on the host network", "prometheus_operator", "spec/hostNetwork", True),
     hidden(
-        "a container of a Prometheus is privileged",
+        "a Prometheus container is privileged",
         "alertmanager",
         "spec/containers",
         [EVIL],
@@ -134,21 +138,21 @@ WAYS = [
     latest("a database", "cnpg_cluster", "spec/imageName"),
     latest("the trainer of a TrainJob", "train_job_platform_runtime", "spec/trainer/image"),
     hidden(
-        "a secret of a TrainJob",
+        "a secret in a TrainJob",
         "train_job_platform_runtime",
         "spec/trainer/env",
         [{"name": "PASSWORD", "value": "correct horse"}],
         "no-literal-secrets",
     ),
     hidden(
-        "an override of a TrainJob's pods",
+        "a pod template override in a TrainJob",
         "train_job_platform_runtime",
         "spec/podTemplateOverrides",
         [{"targetJobs": [{"name": "node"}], "spec": {"volumes": HOST}}],
         "no-host-path",
     ),
     hidden(
-        "a patch of a TrainJob's runtime",
+        "a runtime patch in a TrainJob",
         "train_job_platform_runtime",
         "spec/runtimePatches",
         [
@@ -170,9 +174,9 @@ WAYS = [
         ],
         "no-host-namespaces",
     ),
-    latest("the autoscaler of Ray", "ray_cluster_cpu", "spec/autoscalerOptions/image"),
+    latest("the Ray autoscaler", "ray_cluster_cpu", "spec/autoscalerOptions/image"),
     hidden(
-        "the autoscaler of Ray is privileged",
+        "the Ray autoscaler is privileged",
         "ray_cluster_cpu",
         "spec/autoscalerOptions",
         {CONTEXT: PRIVILEGED},
@@ -196,7 +200,7 @@ WAYS = [
         f"spec/workload/manifests/0/spec/template/spec/containers/0/{CONTEXT}",
     ),
     hidden(
-        "a cluster role in a ManifestWork",
+        "a ClusterRole in a ManifestWork",
         "ocm_manifest_work",
         "spec/workload/manifests/1",
         {
@@ -222,7 +226,7 @@ WAYS = [
         ),
     ),
     way(
-        "a Pod that Kyverno generates",
+        "a Pod generated by Kyverno",
         "g17_kyverno_policy",
         "not-privileged",
         ("0/spec/rules/0/validate", REMOVED),
@@ -237,7 +241,7 @@ WAYS = [
         ),
     ),
     way(
-        "a container of a model server in a template of pods",
+        "a model server container in a PodTemplate",
         "ordinary_web_application",
         "not-privileged",
         (
@@ -251,7 +255,7 @@ WAYS = [
         ),
     ),
     way(
-        "the frontend of a service of Dynamo has no version",
+        "a Dynamo frontend has no version",
         "dynamo_services",
         "image-tag-fixed",
         (
@@ -266,7 +270,7 @@ WAYS = [
         ("0/spec/seccompProfile", {"type": "Unconfined"}),
     ),
     way(
-        "an image of a catalog has no version",
+        "an image in a catalog has no version",
         "cnpg_cluster",
         "image-tag-fixed",
         (

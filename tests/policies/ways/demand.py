@@ -6,9 +6,9 @@ from tests.policies.harness import REMOVED
 from tests.policies.ways.way import Way, way
 
 
-def more(what: str, base: str, gpus: int, *edits: tuple[str, Any]) -> Way:
-    """A way to exceed a budget that the good manifest meets with the given number of GPUs."""
-    return way(what, base, "gpu-budget", *edits, gpu_budget={"maxGpus": gpus})
+def more(description: str, base: str, gpus: int, *edits: tuple[str, Any]) -> Way:
+    """Return an edit that exceeds the number of GPUs used by the good manifest."""
+    return way(description, base, "gpu-budget", *edits, gpu_budget={"maxGpus": gpus})
 
 
 KNATIVE = "0/spec/template/metadata/annotations/autoscaling.knative.dev~"
@@ -26,14 +26,14 @@ WAYS = [
         ("1/spec/maxReplicas", 100),
     ),
     more(
-        "an autoscaler of another API version",
+        "an autoscaler with another API version",
         "text_generation_inference",
         5,
         ("1/apiVersion", "autoscaling/v1"),
         ("1/spec/maxReplicas", 100),
     ),
     more(
-        "an autoscaler of a StatefulSet",
+        "an autoscaler for a StatefulSet",
         "text_generation_inference",
         5,
         ("0/kind", "StatefulSet"),
@@ -41,7 +41,7 @@ WAYS = [
         ("1/spec/maxReplicas", 100),
     ),
     more(
-        "an autoscaler of a LeaderWorkerSet",
+        "an autoscaler for a LeaderWorkerSet",
         "vllm_multi_node",
         32,
         (
@@ -110,13 +110,13 @@ WAYS = [
         ("0/spec/predictor/maxReplicas", 50),
     ),
     more(
-        "a model of KServe",
+        "a KServe model",
         "kserve_model_format",
         4,
         ("0/spec/predictor/model/resources/limits/nvidia.com~gpu", 8),
     ),
     more(
-        "a worker of KServe over nodes",
+        "a multi-node KServe worker",
         "kserve_custom_predictor",
         4,
         (
@@ -149,7 +149,7 @@ WAYS = [
         ("0/spec/rayClusterConfig/enableInTreeAutoscaling", True),
         (f"{SERVE}/maxReplicas", 100),
     ),
-    more("the hosts of a worker of Ray", "ray_service", 8, (f"{SERVE}/numOfHosts", 16)),
+    more("the hosts of a Ray worker group", "ray_service", 8, (f"{SERVE}/numOfHosts", 16)),
     more(
         "the workers of a RayJob",
         "ray_job_volcano",
@@ -158,14 +158,19 @@ WAYS = [
         (f"{RAY}/maxReplicas", 100),
     ),
     more(
-        "the maximum of a RayJob that is not stated",
+        "a RayJob without a maximum",
         "ray_job_volcano",
         32,
         ("0/spec/rayClusterSpec/enableInTreeAutoscaling", True),
         (f"{RAY}/maxReplicas", REMOVED),
     ),
     more("the groups of a LeaderWorkerSet", "vllm_multi_node", 32, ("0/spec/replicas", 50)),
-    more("the size of a group", "vllm_multi_node", 32, ("0/spec/leaderWorkerTemplate/size", 50)),
+    more(
+        "the group size of a LeaderWorkerSet",
+        "vllm_multi_node",
+        32,
+        ("0/spec/leaderWorkerTemplate/size", 50),
+    ),
     more("the replicas of a Rollout", "argo_rollout", 3, ("0/spec/replicas", 50)),
     more("the replicas of a StatefulSet", "vllm_stateful_cache", 2, ("0/spec/replicas", 50)),
     more("the Jobs of a JobSet", "jobset_training", 32, ("0/spec/replicatedJobs/0/replicas", 50)),
@@ -201,7 +206,7 @@ WAYS = [
         "the nodes of a TrainJob", "train_job_platform_runtime", 8, ("0/spec/trainer/numNodes", 50)
     ),
     more(
-        "the nodes of a TrainJob over its runtime's",
+        "more TrainJob nodes than in its runtime",
         "train_job_with_runtime",
         16,
         ("2/spec/trainer/numNodes", 50),
@@ -214,13 +219,13 @@ WAYS = [
         ("2/spec/trainer/numNodes", REMOVED),
     ),
     more(
-        "the copies of a CronJob at once",
+        "concurrent Jobs of a CronJob",
         "volcano_cron_job",
         16,
         ("0/spec/concurrencyPolicy", "Allow"),
     ),
     more(
-        "the copies of a CronJob that states nothing",
+        "concurrent Jobs of a CronJob with the default policy",
         "volcano_cron_job",
         16,
         ("0/spec/concurrencyPolicy", REMOVED),
@@ -237,7 +242,7 @@ WAYS = [
         ),
     ),
     way(
-        "the queue of the pod group",
+        "the queue of the PodGroup",
         "volcano_queue",
         "gpu-budget",
         ("1/spec/parallelism", 50),
@@ -245,7 +250,7 @@ WAYS = [
         gpu_budget={"maxGpusPerQueue": {"team": 16}},
     ),
     way(
-        "a quota of the cluster without a limit",
+        "a ClusterQueue without a limit",
         "kueue_quotas",
         "",
         ("1/spec/resourceGroups/0/flavors/0/resources/2/nominalQuota", 1_000_000),

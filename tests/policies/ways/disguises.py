@@ -1,4 +1,4 @@
-"""Ways to write what a rule refuses in a form that it does not recognise."""
+"""Ways to disguise rejected values so that a rule may not recognize them."""
 
 import base64
 from typing import Any
@@ -17,37 +17,37 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def variable(what: str, value: str) -> Way:
-    """A secret in a variable whose name does not reveal it."""
+def variable(description: str, value: str) -> Way:
+    """Return an edit that adds a secret in a variable whose name does not reveal it."""
     env = [{"name": "CONFIG", "value": value}]
-    return container(f"a variable with {what}", "env", env, "no-literal-secrets")
+    return container(f"a variable with {description}", "env", env, "no-literal-secrets")
 
 
-def image(what: str, reference: str) -> Way:
-    """A reference of an image."""
-    return container(f"an image with {what}", "image", reference, "image-tag-fixed")
+def image(description: str, reference: str) -> Way:
+    """Return an edit that sets an image reference."""
+    return container(f"an image with {description}", "image", reference, "image-tag-fixed")
 
 
 def probe(*command: str) -> Way:
-    """A liveness probe of a model server with a command that cannot fail."""
+    """Return an edit that sets a liveness probe whose command cannot fail."""
     place = "0/spec/template/spec/containers/0/livenessProbe"
     value = {"exec": {"command": list(command)}}
     return way(f"the probe {command}", VLLM, "inference-probes", (place, value))
 
 
-def device_class(what: str, name: str, *expressions: str, **fields: Any) -> Way:
-    """A device class with the name of a network device."""
+def device_class(description: str, name: str, *expressions: str, **fields: Any) -> Way:
+    """Return an edit that adds a DeviceClass with the name of a network device."""
     manifest = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
         "metadata": {"name": name},
         "spec": {"selectors": [{"cel": {"expression": text}} for text in expressions], **fields},
     }
-    return way(f"a device class with {what}", WEB, "device-names-kept", ("1", manifest))
+    return way(f"a device class with {description}", WEB, "device-names-kept", ("1", manifest))
 
 
-def claim(what: str, expression: str) -> Way:
-    """A claim of network devices with a selector of its own."""
+def claim(description: str, expression: str) -> Way:
+    """Return an edit that adds a claim for network devices with a custom selector."""
     manifest = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -66,11 +66,11 @@ def claim(what: str, expression: str) -> Way:
             }
         },
     }
-    return way(f"a claim with {what}", WEB, "claim-devices-counted", ("1", manifest))
+    return way(f"a claim with {description}", WEB, "claim-devices-counted", ("1", manifest))
 
 
-def storage_class(what: str, provisioner: str, **fields: Any) -> Way:
-    """A StorageClass of directories that its parameters choose."""
+def storage_class(description: str, provisioner: str, **fields: Any) -> Way:
+    """Return an edit that adds a StorageClass whose directory is a parameter."""
     manifest = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -78,7 +78,7 @@ def storage_class(what: str, provisioner: str, **fields: Any) -> Way:
         "provisioner": provisioner,
         **fields,
     }
-    return way(f"a storage class with {what}", WEB, "no-host-volume", ("1", manifest))
+    return way(f"a storage class with {description}", WEB, "no-host-volume", ("1", manifest))
 
 
 LOCAL_PATH = "rancher.io/local-path"
@@ -105,9 +105,7 @@ WAYS = [
         data={"config": encoded(HUGGING_FACE)},
     ),
     image("a Cyrillic letter in its tag", "ghcr.io/team/web:l\u0430test"),
-    image(
-        "letters of full width in its tag", "ghcr.io/team/web:\uff4c\uff41\uff54\uff45\uff53\uff54"
-    ),
+    image("full-width letters in its tag", "ghcr.io/team/web:\uff4c\uff41\uff54\uff45\uff53\uff54"),
     image("an invisible character in its tag", "ghcr.io/team/web:la\u200btest"),
     image("a Cyrillic letter in its name", "ghcr.io/t\u0435am/web:5.2.0"),
     image("a Cyrillic letter next to its digest", f"ghcr.io/t\u0435am/web@sha256:{'a' * 64}"),
@@ -132,20 +130,22 @@ WAYS = [
     probe("python", "-c", "exit(0)"),
     probe("ls"),
     probe("printf", "ok"),
-    device_class("a driver of GPUs", "mrdma.google.com", "device.driver == 'gpu.nvidia.com'"),
+    device_class("a GPU driver", "mrdma.google.com", "device.driver == 'gpu.nvidia.com'"),
     device_class("no selector", "mrdma.google.com"),
-    device_class("a selector of everything", "netdev.google.com", "true"),
+    device_class("a selector that matches every device", "netdev.google.com", "true"),
     device_class(
-        "a choice of drivers",
+        "a selector with alternative drivers",
         "netdev.google.com",
         "device.driver == 'netdev.google.com' || device.driver.startsWith('gpu')",
     ),
-    device_class("a part of a driver", "netdev.google.com", "device.driver.endsWith('nvidia.com')"),
-    claim("a driver of GPUs", "device.driver == 'gpu.nvidia.com'"),
+    device_class(
+        "a partial driver name", "netdev.google.com", "device.driver.endsWith('nvidia.com')"
+    ),
+    claim("a GPU driver", "device.driver == 'gpu.nvidia.com'"),
     claim("attributes of GPUs", "device.attributes['gpu.nvidia.com'].type == 'gpu'"),
-    storage_class("a directory of the node", LOCAL_PATH, parameters={"nodePath": "/"}),
+    storage_class("a node directory", LOCAL_PATH, parameters={"nodePath": "/"}),
     storage_class(
-        "a template of a directory",
+        "a directory template",
         LOCAL_PATH,
         parameters={"pathPattern": "../../etc", "allowUnsafePathPattern": "true"},
     ),
@@ -159,21 +159,21 @@ WAYS = [
         },
     ),
     spec(
-        "a group of nodes for models with the node's files",
+        "a model cache node group with a host path",
         "serving.kserve.io/v1alpha1",
         "LocalModelNodeGroup",
         "no-host-volume",
         persistentVolumeSpec={"hostPath": {"path": "/"}, "accessModes": ["ReadWriteOnce"]},
     ),
     spec(
-        "a group of nodes for models with a local volume",
+        "a model cache node group with a local volume",
         "serving.kserve.io/v1alpha1",
         "LocalModelNodeGroup",
         "no-host-volume",
         persistentVolumeSpec={"local": {"path": "/etc"}, "storageClassName": "local"},
     ),
     spec(
-        "a default that gives GPUs to every container",
+        "a LimitRange that gives every container GPUs",
         "v1",
         "LimitRange",
         "device-names-kept",
@@ -188,14 +188,14 @@ WAYS = [
         endpoints=[{"addresses": ["169.254.169.254"]}],
     ),
     instead(
-        "older endpoints on the node",
+        "Endpoints on the node in the older API",
         "v1",
         "Endpoints",
         "service-not-public",
         subsets=[{"addresses": [{"ip": "127.0.0.1"}]}],
     ),
     spec(
-        "the name of the cloud's metadata server",
+        "the host name of the cloud's metadata server",
         "v1",
         "Service",
         "service-not-public",
@@ -203,7 +203,7 @@ WAYS = [
         externalName="metadata.google.internal",
     ),
     instead(
-        "the node of a pod by a binding",
+        "a node selected by a Binding",
         "v1",
         "Binding",
         "kind-known",
@@ -212,22 +212,22 @@ WAYS = [
 ]
 
 
-def harmless_variable(what: str, value: str) -> Way:
-    """A variable that is no secret."""
+def harmless_variable(description: str, value: str) -> Way:
+    """Return an edit that adds a variable that is not a secret."""
     env = [{"name": "CONFIG", "value": value}]
-    return container(f"a variable with {what}", "env", env, "")
+    return container(f"a variable with {description}", "env", env, "")
 
 
 HARMLESS = [
     harmless(
-        "endpoints of a server outside of the cluster",
+        "endpoints of a server outside the cluster",
         "discovery.k8s.io/v1",
         "EndpointSlice",
         addressType="IPv4",
         endpoints=[{"addresses": ["10.1.2.3"]}],
     ),
     harmless(
-        "defaults of CPU and memory",
+        "a LimitRange with CPU and memory defaults",
         "v1",
         "LimitRange",
         spec={"limits": [{"type": "Container", "default": {"memory": "1Gi"}}]},
@@ -239,11 +239,11 @@ HARMLESS = [
         metadata={"name": "operator", "namespace": "team"},
         spec={"holderIdentity": "a"},
     ),
-    harmless_variable("an encoded text", encoded("a text without any secret in it")),
+    harmless_variable("an encoded text", encoded("an encoded text without a secret")),
     harmless_variable("a hash", "0123456789abcdef" * 4),
-    harmless_variable("the name of a class", "ThisIsTheNameOfSomeRatherLongClassName"),
+    harmless_variable("a class name", "ThisIsTheNameOfSomeRatherLongClassName"),
     way(
-        "a probe that reads a file of the server",
+        "a probe that reads a file written by the server",
         VLLM,
         "",
         (
@@ -252,7 +252,7 @@ HARMLESS = [
         ),
     ),
     way(
-        "a probe that compares the age of a file",
+        "a probe that checks the age of a file",
         VLLM,
         "",
         (
@@ -270,7 +270,7 @@ HARMLESS = [
         ),
     ),
     harmless(
-        "a device class of network devices",
+        "a device class for network devices",
         "resource.k8s.io/v1",
         "DeviceClass",
         metadata={"name": "mrdma.google.com"},
@@ -279,14 +279,14 @@ HARMLESS = [
         },
     ),
     harmless(
-        "a device class of GPUs",
+        "a device class for GPUs",
         "resource.k8s.io/v1",
         "DeviceClass",
         metadata={"name": "gpu.nvidia.com"},
         spec={"selectors": [{"cel": {"expression": 'device.driver == "gpu.nvidia.com"'}}]},
     ),
     harmless(
-        "a storage class of local volumes",
+        "a storage class for local volumes",
         "storage.k8s.io/v1",
         "StorageClass",
         metadata={"name": "local"},
@@ -294,7 +294,7 @@ HARMLESS = [
         volumeBindingMode="WaitForFirstConsumer",
     ),
     harmless(
-        "a storage class of a file server",
+        "a storage class for a file server",
         "storage.k8s.io/v1",
         "StorageClass",
         metadata={"name": "nfs"},

@@ -1,4 +1,4 @@
-"""Ways to weaken a pod by fields that are easily forgotten, and in containers of every type."""
+"""Ways to weaken a pod with easily overlooked fields and in all types of containers."""
 
 from copy import deepcopy
 from typing import Any
@@ -10,10 +10,12 @@ from tests.policies.ways.way import Way, documents, way
 GOOD: Any = documents(WEB)[0]["spec"]["template"]["spec"]["containers"][0]
 
 
-def another(what: str, place: str, rules: str, *edits: tuple[str, Any]) -> Way:
-    """One more container, hardened like the first one but for the edits."""
+def another(description: str, place: str, rules: str, *edits: tuple[str, Any]) -> Way:
+    """Return an edit that adds a container, hardened like the first one except for the edits."""
     plain = {key: deepcopy(GOOD[key]) for key in ("image", "resources", "securityContext")}
-    return way(what, WEB, rules, (f"{POD}/{place}", [changed({"name": "more", **plain}, *edits)]))
+    return way(
+        description, WEB, rules, (f"{POD}/{place}", [changed({"name": "more", **plain}, *edits)])
+    )
 
 
 PRIVILEGED = ("securityContext/privileged", True)
@@ -22,7 +24,7 @@ SIDECAR = ("restartPolicy", "Always")
 WAYS = [
     another("a sidecar is privileged", "initContainers", "not-privileged", SIDECAR, PRIVILEGED),
     another(
-        "a sidecar of root",
+        "a sidecar that runs as root",
         "initContainers",
         "run-as-non-root",
         SIDECAR,
@@ -36,7 +38,7 @@ WAYS = [
         ("securityContext/capabilities/add", ["SYS_ADMIN"]),
     ),
     another(
-        "an init container of a moving tag",
+        "an init container with a moving tag",
         "initContainers",
         "image-tag-fixed",
         ("image", "web:edge"),
@@ -45,7 +47,7 @@ WAYS = [
         "an ephemeral container is privileged", "ephemeralContainers", "not-privileged", PRIVILEGED
     ),
     another(
-        "an ephemeral container that may escalate",
+        "an ephemeral container with privilege escalation",
         "ephemeralContainers",
         "no-privilege-escalation",
         ("securityContext/allowPrivilegeEscalation", True),
@@ -58,7 +60,7 @@ WAYS = [
         ("securityContext/procMount", "Unmasked"),
     ),
     another(
-        "a sidecar of the Windows host",
+        "a sidecar as a Windows HostProcess container",
         "initContainers",
         "not-privileged",
         SIDECAR,
@@ -72,7 +74,7 @@ WAYS = [
         ("startupProbe", {"tcpSocket": {"host": "169.254.169.254", "port": 80}}),
     ),
     another(
-        "an init container with a port of the node",
+        "an init container with a host port",
         "initContainers",
         "no-host-ports",
         SIDECAR,
@@ -85,46 +87,48 @@ WAYS = [
         ("env", [{"name": "API_KEY", "value": "correct-horse-battery"}]),
     ),
     container(
-        "a hook that calls the metadata of the cloud",
+        "a hook that calls the cloud's metadata server",
         "lifecycle",
         {"preStop": {"httpGet": {"host": "169.254.169.254", "port": 80, "path": "/"}}},
         "probes-stay-in-pod",
     ),
     container(
-        "a capability by its long name", "securityContext/capabilities/add", ["CAP_SYS_PTRACE"]
+        "a capability with its CAP_ prefix", "securityContext/capabilities/add", ["CAP_SYS_PTRACE"]
     ),
-    container("every capability by its long name", "securityContext/capabilities/add", ["CAP_ALL"]),
-    container("a capability in lower case", "securityContext/capabilities/add", ["sys_module"]),
     container(
-        "an SELinux role of a container", "securityContext/seLinuxOptions", {"role": "sysadm_r"}
+        "all capabilities with the CAP_ prefix", "securityContext/capabilities/add", ["CAP_ALL"]
+    ),
+    container("a lower-case capability", "securityContext/capabilities/add", ["sys_module"]),
+    container(
+        "an SELinux role in a container", "securityContext/seLinuxOptions", {"role": "sysadm_r"}
     ),
     pod(
-        "the Windows host for the whole pod",
+        "a pod of Windows HostProcess containers",
         "securityContext/windowsOptions",
         {"hostProcess": True},
     ),
     pod(
-        "a sysctl of the network that nodes share",
+        "a node-wide network sysctl",
         "securityContext/sysctls",
         [{"name": "net.core.somaxconn", "value": "1024"}],
     ),
-    pod("root among other groups", "securityContext/supplementalGroups", [2000, 0]),
+    pod("root among supplemental groups", "securityContext/supplementalGroups", [2000, 0]),
     pod(
-        "a volume of the node by CSI in the pod",
+        "a host volume through an inline CSI driver",
         "volumes",
         [{"name": "v", "csi": {"driver": "hostpath.csi.k8s.io", "volumeAttributes": {}}}],
     ),
     pod(
-        "a toleration of cordoned nodes",
+        "a toleration for cordoned nodes",
         "tolerations",
         [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}],
     ),
     pod(
-        "a toleration of etcd's nodes",
+        "a toleration for etcd nodes",
         "tolerations",
         [{"key": "node-role.kubernetes.io/etcd", "operator": "Exists"}],
     ),
-    pod("a priority of the cluster by name", "priorityClassName", "system-cluster-critical"),
+    pod("a system priority class", "priorityClassName", "system-cluster-critical"),
     way(
         "a privileged Pod without a name",
         "gpu_smoke_test",
@@ -134,22 +138,25 @@ WAYS = [
         ("0/spec/containers/0/securityContext/privileged", True),
     ),
     way(
-        "the node's network by a word that YAML reads as true",
+        "the host network through a word that YAML reads as true",
         WEB,
         "no-host-namespaces",
         (f"{POD}/hostNetwork", "true"),
     ),
     way(
-        "privileges by a word", WEB, "not-privileged", (f"{MAIN}/securityContext/privileged", "yes")
+        "privileged set to a string",
+        WEB,
+        "not-privileged",
+        (f"{MAIN}/securityContext/privileged", "yes"),
     ),
     way(
-        "the user of root as text",
+        "the root user ID as a string",
         WEB,
         "run-as-non-root",
         (f"{POD}/securityContext/runAsUser", "0"),
     ),
     way(
-        "a Job that trains as root's group",
+        "a training Job in root's group",
         "volcano_queue",
         "run-as-non-root",
         (f"{JOB}/securityContext/fsGroup", 0),
@@ -159,24 +166,22 @@ WAYS = [
         container(f"the moving tag {tag}", "image", f"ghcr.io/team/web:{tag}", "image-tag-fixed")
         for tag in ("prod", "release", "current", "rolling", "lts", "testing", "5.2-latest")
     ),
-    container(
-        "a digest that is cut off", "image", "ghcr.io/team/web@sha256:4c4280", "image-tag-fixed"
-    ),
+    container("a truncated digest", "image", "ghcr.io/team/web@sha256:4c4280", "image-tag-fixed"),
     way(
-        "an image as a volume has no version",
+        "an image volume has no version",
         WEB,
         "image-tag-fixed",
         (f"{POD}/volumes", [{"name": "i", "image": {"reference": "ghcr.io/team/data"}}]),
     ),
     # secrets
     container(
-        "a bearer token among the arguments",
+        "a bearer token in the arguments",
         "args",
         ["curl", "-H", "Authorization: Bearer Zm9vYmFyYmF6cXV4MTIz", "https://api.example.com"],
         "no-literal-secrets",
     ),
     container(
-        "a token in a header of a probe",
+        "a token in a probe header",
         "readinessProbe",
         {
             "httpGet": {
@@ -187,7 +192,7 @@ WAYS = [
         },
     ),
     container(
-        "a webhook that anybody may call",
+        "a webhook without authentication",
         "env",
         [
             {

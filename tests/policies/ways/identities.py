@@ -1,4 +1,4 @@
-"""Ways to get more rights in the API than a role seems to grant."""
+"""Ways to get more API permissions than a role seems to grant."""
 
 from typing import Any
 
@@ -10,18 +10,18 @@ BOUND = "ordinary_controller"
 GROUP = RBAC.partition("/")[0]
 
 
-def projected(what: str, **source: Any) -> Any:
-    """A volume with one projected source, in a pod that states to have no token."""
-    return pod(what, "volumes", [{"name": "p", "projected": {"sources": [source]}}])
+def projected(description: str, **source: Any) -> Any:
+    """Return an edit that adds a projected volume to a pod without a mounted token."""
+    return pod(description, "volumes", [{"name": "p", "projected": {"sources": [source]}}])
 
 
 WAYS = [
-    role("a role for one group with every verb", ["apps"], ["deployments"], ["*"]),
-    role("a role for the exec of any resource", [""], ["*/exec"], ["create"]),
-    role("a role for the proxy of any resource", [""], ["*/proxy"], ["get"]),
-    role("a role that forwards ports of every pod", [""], ["pods/portforward"], ["create"]),
-    role("a role that calls every Service", [""], ["services/proxy"], ["get"]),
-    role("a role that calls every pod", [""], ["pods/proxy"], ["get"]),
+    role("a role with every verb for one API group", ["apps"], ["deployments"], ["*"]),
+    role("a role for the exec subresource of all resources", [""], ["*/exec"], ["create"]),
+    role("a role for the proxy subresource of all resources", [""], ["*/proxy"], ["get"]),
+    role("a role that forwards ports of all pods", [""], ["pods/portforward"], ["create"]),
+    role("a role that proxies to all Services", [""], ["services/proxy"], ["get"]),
+    role("a role that proxies to all pods", [""], ["pods/proxy"], ["get"]),
     role("a role that issues tokens", [""], ["serviceaccounts/token"], ["create"]),
     role(
         "a role that approves certificates",
@@ -30,10 +30,10 @@ WAYS = [
         ["update"],
     ),
     role("a role that signs certificates", ["certificates.k8s.io"], ["signers"], ["sign"]),
-    role("a role that deletes secrets of all groups", ["", "*"], ["secrets"], ["delete"]),
+    role("a role that deletes secrets in all API groups", ["", "*"], ["secrets"], ["delete"]),
     role("a role that impersonates groups", [""], ["groups"], ["get", "impersonate"]),
     way(
-        "every URL of the API server",
+        "all URLs of the API server",
         BOUND,
         "rbac-least-privilege",
         ("1/rules", [{"nonResourceURLs": ["/*"], "verbs": ["get"]}]),
@@ -46,7 +46,7 @@ WAYS = [
         ("1/rules", []),
     ),
     way(
-        "a role that aggregates by an expression that all match",
+        "a role that aggregates all roles through an expression",
         BOUND,
         "rbac-least-privilege",
         (
@@ -59,7 +59,7 @@ WAYS = [
         ),
     ),
     way(
-        "rights that every reader gets",
+        "permissions aggregated to the view role",
         BOUND,
         "rbac-least-privilege",
         ("1/metadata/labels", {"rbac.authorization.k8s.io/aggregate-to-view": "true"}),
@@ -68,24 +68,24 @@ WAYS = [
             [{"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "update"]}],
         ),
     ),
-    binding("admin of every namespace", "ClusterRoleBinding", "admin", ACCOUNT),
-    binding("edit in every namespace", "ClusterRoleBinding", "edit", ACCOUNT),
+    binding("the admin role in all namespaces", "ClusterRoleBinding", "admin", ACCOUNT),
+    binding("the edit role in all namespaces", "ClusterRoleBinding", "edit", ACCOUNT),
     binding(
-        "the role of a controller that escalates",
+        "the role of a controller that can escalate permissions",
         "ClusterRoleBinding",
         "system:controller:clusterrole-aggregation-controller",
         ACCOUNT,
     ),
-    binding("the role of nodes", "ClusterRoleBinding", "system:node", ACCOUNT),
+    binding("the node role", "ClusterRoleBinding", "system:node", ACCOUNT),
     binding("the kubelets' role", "ClusterRoleBinding", "system:kubelet-api-admin", ACCOUNT),
     binding(
-        "rights of every service account of the system",
+        "permissions for all service accounts in kube-system",
         "ClusterRoleBinding",
         "view",
         {"kind": "Group", "name": "system:serviceaccounts"},
     ),
     added(
-        "a binding in a list",
+        "a role binding in a List",
         RBAC,
         "ClusterRoleBindingList",
         items=[
@@ -99,14 +99,14 @@ WAYS = [
         ],
     ),
     added(
-        "a token without an end",
+        "a token that never expires",
         "v1",
         "Secret",
         type="kubernetes.io/service-account-token",
         metadata={"annotations": {"kubernetes.io/service-account.name": "default"}},
     ),
     projected(
-        "a certificate of the API as a volume",
+        "an API client certificate as a volume",
         podCertificate={
             "signerName": "kubernetes.io/kube-apiserver-client-pod",
             "keyType": "ED25519",
@@ -114,7 +114,7 @@ WAYS = [
         },
     ),
     projected(
-        "a token for the API server by its address",
+        "a token whose audience is the API server's address",
         serviceAccountToken={
             "path": "t",
             "audience": "https://kubernetes.default.svc.cluster.local",

@@ -1,4 +1,4 @@
-"""Ways to weaken a training job: scheduling, shared memory, retries, state."""
+"""Ways to weaken a training job: scheduling, shared memory, retries and state."""
 
 from typing import Any
 
@@ -7,30 +7,30 @@ from tests.policies.ways.pods import JOB, MAIN, POD, pod
 from tests.policies.ways.way import Way, way
 
 
-def shm(what: str, rules: str, *edits: tuple[str, Any]) -> Way:
-    """The shared memory of a training Job."""
-    return way(what, "volcano_queue", rules, *edits)
+def shm(description: str, rules: str, *edits: tuple[str, Any]) -> Way:
+    """Return an edit that changes the shared memory of a training Job."""
+    return way(description, "volcano_queue", rules, *edits)
 
 
 WAYS = [
     # scheduling
-    pod("the priority of the system", "priorityClassName", "system-node-critical"),
-    pod("a priority by number", "priority", 2_000_000_000),
-    pod("a node by name", "nodeName", "gpu-node-7"),
-    pod("a toleration of everything", "tolerations", [{"operator": "Exists"}]),
+    pod("a system priority class for a Job", "priorityClassName", "system-node-critical"),
+    pod("a numeric priority", "priority", 2_000_000_000),
+    pod("a node name", "nodeName", "gpu-node-7"),
+    pod("a toleration for every taint", "tolerations", [{"operator": "Exists"}]),
     pod(
-        "a toleration of the control plane",
+        "a toleration for the control plane",
         "tolerations",
         [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
     ),
     way(
-        "a training Job that tolerates everything",
+        "a training Job that tolerates every taint",
         "volcano_queue",
         "",
         (f"{JOB}/tolerations", [{"operator": "Exists"}]),
     ),
     way(
-        "a toleration of another value",
+        "a toleration with another value",
         "volcano_queue",
         "gpu-toleration",
         (
@@ -39,29 +39,29 @@ WAYS = [
         ),
     ),
     # shared memory
-    shm("a shared memory of one byte", "", (f"{JOB}/volumes/2/emptyDir/sizeLimit", 1)),
+    shm("shared memory with one byte", "", (f"{JOB}/volumes/2/emptyDir/sizeLimit", 1)),
     shm(
-        "a shared memory in thousandths of a byte",
+        "shared memory in milli-bytes",
         "",
         (f"{JOB}/volumes/2/emptyDir/sizeLimit", "64000000m"),
     ),
     shm(
-        "a shared memory without a limit",
+        "shared memory without a limit",
         "shm-bounded-memory",
         (f"{JOB}/volumes/2/emptyDir/sizeLimit", REMOVED),
     ),
     shm(
-        "a shared memory on disk",
+        "shared memory on disk",
         "shm-bounded-memory",
         (f"{JOB}/volumes/2/emptyDir/medium", REMOVED),
     ),
     shm(
-        "a shared memory that is only read",
+        "read-only shared memory",
         "",
         (f"{JOB}/containers/0/volumeMounts/2/readOnly", True),
     ),
     shm(
-        "a shared memory larger than the container's",
+        "shared memory larger than the container's memory",
         "shm-fits-memory",
         (f"{JOB}/volumes/2/emptyDir/sizeLimit", "512Gi"),
     ),
@@ -73,14 +73,14 @@ WAYS = [
         ("1/spec/backoffLimit", 100_000),
     ),
     way(
-        "retries of each index without end",
+        "unlimited retries per index",
         "volcano_queue",
         "training-retries-bounded",
         ("1/spec/backoffLimitPerIndex", 100_000),
         ("1/spec/backoffLimit", REMOVED),
     ),
     way(
-        "failures that are never counted",
+        "failures that are not counted",
         "volcano_queue",
         "training-retries-bounded",
         (
@@ -89,56 +89,56 @@ WAYS = [
         ),
     ),
     way(
-        "a container that restarts alone",
+        "a container that restarts on its own",
         "volcano_queue",
         "training-retries-bounded",
         (f"{JOB}/containers/0/restartPolicy", "Always"),
     ),
     way(
-        "restarts in place of a Volcano Job",
+        "in-place restarts in a Volcano Job",
         "volcano_pytorch_plugin",
         "training-retries-bounded",
         ("0/spec/tasks/1/template/spec/restartPolicy", "OnFailure"),
     ),
     way(
-        "restarts of a JobSet without end",
+        "unlimited restarts of a JobSet",
         "jobset_training",
         "training-retries-bounded",
         ("0/spec/failurePolicy/maxRestarts", 100_000),
     ),
     way(
-        "restarts of a runtime without end",
+        "unlimited restarts of a training runtime",
         "train_job_with_runtime",
         "training-retries-bounded",
         ("0/spec/template/spec/failurePolicy/maxRestarts", 100_000),
     ),
     way(
-        "checkpoints that die with the pod",
+        "checkpoints in an emptyDir",
         "volcano_queue",
         "",
         (f"{JOB}/volumes/0", {"name": "checkpoints", "emptyDir": {}}),
     ),
     way(
-        "restarts of a runtime of the cluster without end",
+        "unlimited restarts of a cluster training runtime",
         "train_cluster_runtime",
         "training-retries-bounded",
         ("0/spec/template/spec/failurePolicy/maxRestarts", 100_000),
     ),
     way(
-        "a PyTorchJob that states no policy",
+        "a PyTorchJob without a restart policy",
         "pytorch_job",
         "training-retries-bounded training-queue-named",
         ("0/spec/runPolicy", REMOVED),
     ),
     way(
-        "restarts of a Volcano Job by its own policy",
+        "unlimited restarts through a Volcano Job policy",
         "volcano_pytorch_plugin",
         "training-retries-bounded",
         ("0/spec/policies", [{"event": "PodFailed", "action": "RestartJob"}]),
         ("0/spec/maxRetry", 100_000),
     ),
     way(
-        "a memory volume of a container without a limit",
+        "a memory volume in a container without a memory limit",
         "ordinary_web_application",
         "shm-fits-memory",
         (f"{MAIN}/resources/limits", REMOVED),
@@ -146,7 +146,7 @@ WAYS = [
         (f"{POD}/volumes", [{"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1Ti"}}]),
     ),
     way(
-        "a memory volume larger than the whole pod's limit",
+        "a memory volume larger than the pod's memory limit",
         "ordinary_web_application",
         "shm-fits-memory",
         (f"{POD}/resources", {"limits": {"memory": "1Gi"}}),

@@ -1,4 +1,4 @@
-"""Ways to hide a pod in a kind that no record describes."""
+"""Ways to hide a pod in an unknown kind."""
 
 from typing import Any
 
@@ -14,31 +14,35 @@ TEMPLATE = {"template": {"spec": SPEC}}
 IMAGE = "ghcr.io/team/web:5.2.0"
 
 
-def unknown(what: str, version: str, kind: str, spec: Any = TEMPLATE) -> Way:
-    """An object of an unknown kind, hardened like the Deployment that it replaces."""
+def unknown(description: str, version: str, kind: str, spec: Any = TEMPLATE) -> Way:
+    """Return an edit that replaces a Deployment by a hardened object of an unknown kind."""
     edits = (("0/apiVersion", version), ("0/kind", kind), ("0/spec", spec))
-    return way(f"{what} ({version} {kind})", WEB, "kind-known", *edits)
+    return way(f"{description} ({version} {kind})", WEB, "kind-known", *edits)
 
 
 KINDS = [
     unknown("a clone set", "apps.kruise.io/v1alpha1", "CloneSet"),
-    unknown("a DaemonSet of another group", "apps.kruise.io/v1alpha1", "DaemonSet"),
-    unknown("a Job of another group", "batch.example.com/v1", "Job"),
-    unknown("a group that begins like a known one", "apps.example.com/v1", "Deployment"),
-    unknown("a group that ends like a known one", "example.apps/v1", "Deployment"),
-    unknown("a kind that nobody knows", "example.com/v1", "Thing"),
-    unknown("a list by another name", "example.com/v1", "Thing", {"units": [CONTAINER]}),
+    unknown("a DaemonSet in another API group", "apps.kruise.io/v1alpha1", "DaemonSet"),
+    unknown("a Job in another API group", "batch.example.com/v1", "Job"),
+    unknown("an API group that starts like a known one", "apps.example.com/v1", "Deployment"),
+    unknown("an API group that ends like a known one", "example.apps/v1", "Deployment"),
+    unknown("an entirely unknown kind", "example.com/v1", "Thing"),
+    unknown(
+        "a container list with another name", "example.com/v1", "Thing", {"units": [CONTAINER]}
+    ),
     unknown("one container", "example.com/v1", "Thing", {"container": CONTAINER}),
-    unknown("one container by another name", "example.com/v1", "Thing", {"runner": CONTAINER}),
+    unknown("a container with another name", "example.com/v1", "Thing", {"runner": CONTAINER}),
     unknown("containers by name", "example.com/v1", "Thing", {"parts": {"web": CONTAINER}}),
     unknown("an image alone", "example.com/v1", "Thing", {"image": IMAGE}),
     unknown(
-        "an image in parts",
+        "an image split into parts",
         "example.com/v1",
         "Thing",
         {"image": {"repository": "ghcr.io/team/web", "tag": "5.2.0"}},
     ),
-    unknown("an image by another name", "example.com/v1", "Thing", {"serverImage": IMAGE}),
+    unknown(
+        "an image in a field with another name", "example.com/v1", "Thing", {"serverImage": IMAGE}
+    ),
     unknown(
         "an accelerator alone",
         "example.com/v1",
@@ -62,7 +66,7 @@ KINDS = [
         },
     ),
     unknown(
-        "a manifest as text",
+        "a manifest as text in an unknown kind",
         "example.com/v1",
         "Thing",
         {"manifest": "apiVersion: v1\nkind: Pod\nspec:\n  containers: []\n"},
@@ -75,13 +79,13 @@ KINDS = [
     ),
     unknown("Flink", "flink.apache.org/v1beta1", "FlinkDeployment", {"image": IMAGE}),
     unknown(
-        "a workspace of developers",
+        "a developer workspace",
         "workspace.devfile.io/v1alpha2",
         "DevWorkspace",
         {"template": {"components": [{"name": "a", "container": {"image": IMAGE}}]}},
     ),
     unknown(
-        "a sandbox of agents",
+        "an agent sandbox",
         "agents.x-k8s.io/v1alpha1",
         "Sandbox",
         {"podTemplate": {"spec": SPEC}},
@@ -99,7 +103,7 @@ POD = {
 WAYS = [
     *KINDS,
     way(
-        "a pod outside of spec",
+        "a pod outside spec",
         WEB,
         "kind-known",
         ("0/apiVersion", "example.com/v1"),
@@ -116,7 +120,7 @@ WAYS = [
         ("0/spec", {"status": {"template": {"spec": SPEC}}}),
     ),
     way(
-        "a template in the status of a workflow",
+        "a template in the status of a Workflow",
         "argo_workflow_steps",
         "kind-known",
         (
@@ -144,7 +148,7 @@ WAYS += [
 
 HARMLESS = [
     way(
-        "an unknown kind that runs nothing",
+        "an unknown kind without containers",
         WEB,
         "",
         ("0/apiVersion", "example.com/v1"),
@@ -167,7 +171,7 @@ HARMLESS = [
         ("0/status", {"containerStatuses": [{"name": "web", "image": "example.com/a:1.0"}]}),
     ),
     way(
-        "an unknown kind with a picture",
+        "an unknown kind with an image file",
         WEB,
         "",
         ("0/apiVersion", "example.com/v1"),
@@ -175,4 +179,4 @@ HARMLESS = [
         ("0/spec", {"title": "GPU report", "schedule": "0 1 * * *"}),
     ),
 ]
-"""Objects of unknown kinds that run nothing."""
+"""Objects of unknown kinds that do not run containers."""

@@ -1,4 +1,4 @@
-"""Ways to write a secret, an image, a device or a probe so that a pattern may overlook it."""
+"""Ways to write a secret, image, device or probe so that a pattern may miss it."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ VLLM = "g01_vllm_deployment"
 DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 
-def devices(what: str, **variable: Any) -> Way:
-    """A variable with the devices of a container that has no GPU."""
+def devices(description: str, **variable: Any) -> Way:
+    """Return an edit that sets a device variable in a container without a GPU."""
     variables = [{"name": "ALL", "value": "all"}, {"name": DEVICES, **variable}]
-    return container(what, "env", variables, "gpu-limit-present")
+    return container(description, "env", variables, "gpu-limit-present")
 
 
 def probe(command: list[str]) -> Way:
-    """A probe that succeeds whatever the server does."""
+    """Return an edit that sets a probe that always succeeds."""
     return way(
         f"a probe that runs {' '.join(command)}",
         VLLM,
@@ -33,10 +33,10 @@ def probe(command: list[str]) -> Way:
 
 WAYS = [
     # secrets
-    container("a password of curl", "args", ["sh", "-c", CURL], SECRETS),
-    container("a password of curl in separate words", "args", CURL.split(), SECRETS),
+    container("a password for curl", "args", ["sh", "-c", CURL], SECRETS),
+    container("a password for curl as a separate argument", "args", CURL.split(), SECRETS),
     container("a header with a password", "args", ["curl", "-H", HEADER, "a"], SECRETS),
-    container("a password after its option", "args", ["--password", "hunter2x9Q"], SECRETS),
+    container("a password as an option value", "args", ["--password", "hunter2x9Q"], SECRETS),
     container(
         "a password in a hook",
         "lifecycle",
@@ -52,7 +52,7 @@ WAYS = [
     way("a token in a label", WEB, OTHERS, ("0/metadata/labels/token", TOKEN)),
     way("a token in an annotation", WEB, OTHERS, ("0/metadata/annotations", {"a": TOKEN})),
     spec(
-        "the password of Redis for Ray's head",
+        "the Redis password of Ray's head",
         "ray.io/v1",
         "RayCluster",
         OTHERS,
@@ -62,55 +62,59 @@ WAYS = [
         },
     ),
     spec(
-        "the password of Redis as a parameter of Ray",
+        "the Redis password as a Ray parameter",
         "ray.io/v1",
         "RayCluster",
         OTHERS,
         headGroupSpec={"rayStartParams": {"redis-password": "correct-horse"}},
     ),
     # devices
-    devices("all GPUs by another variable", value="$(ALL)"),
-    devices("GPUs by a Secret", valueFrom={"secretKeyRef": {"name": "a", "key": "b"}}),
-    devices("GPUs by an annotation", valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}),
-    devices("GPUs by a file", valueFrom={"fileKeyRef": {"volumeName": "v", "key": "b"}}),
+    devices("all GPUs through another variable", value="$(ALL)"),
+    devices("GPUs through a Secret", valueFrom={"secretKeyRef": {"name": "a", "key": "b"}}),
+    devices("GPUs through an annotation", valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}),
+    devices(
+        "GPUs through a mounted file", valueFrom={"fileKeyRef": {"volumeName": "v", "key": "b"}}
+    ),
     container(
-        "the configuration of MIG",
+        "the MIG configuration variable",
         "env",
         [{"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"}],
         "gpu-limit-present",
     ),
     # images
     *(
-        container(f"an image {what}", "image", f"ghcr.io/team/web{version}", "image-tag-fixed")
-        for what, version in (
-            ("whose digest is too short", "@sha256:abc"),
-            ("whose digest is no number", ":latest@sha256:" + "G" * 64),
-            ("whose digest lacks a digit", "@sha256:" + "0" * 63),
-            ("of the latest version in capitals", ":LATEST"),
-            ("of a moving tag before a version", ":v1-latest"),
+        container(
+            f"an image {description}", "image", f"ghcr.io/team/web{version}", "image-tag-fixed"
+        )
+        for description, version in (
+            ("with a short digest", "@sha256:abc"),
+            ("with a digest that is not hexadecimal", ":latest@sha256:" + "G" * 64),
+            ("with a digest that lacks a digit", "@sha256:" + "0" * 63),
+            ("with an upper-case latest tag", ":LATEST"),
+            ("with a tag that ends in latest", ":v1-latest"),
         )
     ),
-    # protections in other words
+    # protections in unusual notation
     container(
-        "a capability in small letters",
+        "a capability in lower-case letters",
         "securityContext/capabilities/add",
         ["sys_admin"],
         "capabilities-dropped",
     ),
     container(
-        "a capability with its prefix",
+        "a capability with its prefix and upper-case letters",
         "securityContext/capabilities/add",
         ["CAP_NET_RAW"],
         "capabilities-dropped",
     ),
     container(
-        "one dropped capability",
+        "only one dropped capability",
         "securityContext/capabilities/drop",
         ["NET_RAW"],
         "capabilities-dropped",
     ),
     pod(
-        "a certificate that the API accepts",
+        "a certificate accepted by the API server",
         "volumes",
         [
             {
@@ -125,7 +129,7 @@ WAYS = [
         "no-hidden-token",
     ),
     way(
-        "a disk over the shared memory",
+        "a disk volume mounted over the shared memory",
         "kueue_indexed_job",
         "shm-bounded-memory",
         (f"{POD}/containers/0/volumeMounts/1", {"name": "disk", "mountPath": "/dev/shm/"}),
@@ -145,25 +149,25 @@ WAYS = [
 ]
 
 HARMLESS = [
-    container("a password of curl by a variable", "args", ["sh", "-c", "curl -u $U:$P a"]),
-    container("a user of curl without a password", "args", ["curl", "--user-agent", "a:bcdefg"]),
+    container("a password for curl from a variable", "args", ["sh", "-c", "curl -u $U:$P a"]),
+    container("a user for curl without a password", "args", ["curl", "--user-agent", "a:bcdefg"]),
     container("an address without a password", "args", ["--url", "postgres://user@db/a"]),
-    container("a header by a variable", "args", ["-H", "Authorization: Basic $(AUTH)"]),
-    container("no GPU by a variable", "env", [{"name": DEVICES, "value": "void"}]),
+    container("a header from a variable", "args", ["-H", "Authorization: Basic $(AUTH)"]),
+    container("GPUs disabled by a variable", "env", [{"name": DEVICES, "value": "void"}]),
     container(
         "a hook without a secret",
         "lifecycle",
         {"preStop": {"exec": {"command": ["sh", "-c", "curl localhost:8080/quit"]}}},
     ),
     container(
-        "an image by digest alone",
+        "an image with only a digest",
         "image",
         "ghcr.io/team/web@sha256:" + "0" * 64,
     ),
     container(
-        "a file with a token",
+        "a token file",
         "env",
         [{"name": "TOKEN_FILE", "value": "/var/run/secrets/token"}],
     ),
 ]
-"""Lines of a container that look like a secret or a device, and contain none."""
+"""Container fields that look like secrets or devices but are harmless."""

@@ -1,4 +1,4 @@
-"""Ways to run a pod or gain rights through an object that makes or changes another one."""
+"""Ways to run pods or gain permissions through objects that create or change others."""
 
 import json
 from typing import Any
@@ -25,15 +25,15 @@ TEXT = yaml.safe_dump(BINDING)
 METADATA = {"name": "a", "namespace": "web"}
 
 
-def instead(what: str, version: str, kind: str, rules: str, /, **fields: Any) -> Way:
-    """An object in place of the Deployment of a web application."""
+def instead(description: str, version: str, kind: str, rules: str, /, **fields: Any) -> Way:
+    """Return an edit that replaces the Deployment of a web application."""
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, **fields}
-    return way(what, WEB, rules, ("0", manifest))
+    return way(description, WEB, rules, ("0", manifest))
 
 
-def spec(what: str, version: str, kind: str, rules: str, /, **fields: Any) -> Way:
-    """An object with these fields below `spec`."""
-    return instead(what, version, kind, rules, spec=fields)
+def spec(description: str, version: str, kind: str, rules: str, /, **fields: Any) -> Way:
+    """Return an edit that replaces the Deployment by an object with these fields in `spec`."""
+    return instead(description, version, kind, rules, spec=fields)
 
 
 PRIVILEGED = "not-privileged"
@@ -41,9 +41,9 @@ RBAC = "rbac-least-privilege"
 TEKTON = "tekton.dev/v1"
 
 WAYS = [
-    instead("a template of pods", "v1", "PodTemplate", PRIVILEGED, template={"spec": POD}),
+    instead("a PodTemplate", "v1", "PodTemplate", PRIVILEGED, template={"spec": POD}),
     instead(
-        "a revision of a Deployment",
+        "a ControllerRevision of a Deployment",
         "apps/v1",
         "ControllerRevision",
         PRIVILEGED,
@@ -58,28 +58,28 @@ WAYS = [
         ephemeralContainers=[BAD],
     ),
     spec(
-        "a workload of Kueue",
+        "a Kueue Workload",
         "kueue.x-k8s.io/v1beta1",
         "Workload",
         PRIVILEGED,
         podSets=[{"name": "a", "count": 1, **TEMPLATE}],
     ),
     spec(
-        "a source of events",
+        "an EventSource",
         "sources.knative.dev/v1",
         "ContainerSource",
         PRIVILEGED,
         **TEMPLATE,
     ),
     spec(
-        "a job for each event",
+        "a Job for each event",
         "sinks.knative.dev/v1alpha1",
         "JobSink",
         PRIVILEGED,
         job={"spec": TEMPLATE},
     ),
     spec(
-        "a type of virtual machines with GPUs",
+        "a virtual machine instance type with GPUs",
         "instancetype.kubevirt.io/v1beta1",
         "VirtualMachineInstancetype",
         "kind-known",
@@ -88,7 +88,7 @@ WAYS = [
         gpus=[{"name": "gpu", "deviceName": "nvidia.com/GH100_H100"}],
     ),
     spec(
-        "the defaults of a workflow's templates",
+        "the template defaults of a workflow",
         "argoproj.io/v1alpha1",
         "Workflow",
         PRIVILEGED,
@@ -97,7 +97,7 @@ WAYS = [
         templates=[{"name": "a", "container": CONTAINER}],
     ),
     spec(
-        "a last task of a pipeline",
+        "a finally task in a pipeline",
         TEKTON,
         "Pipeline",
         PRIVILEGED,
@@ -105,7 +105,7 @@ WAYS = [
         **{"finally": [{"name": "a", "taskSpec": {"steps": [BAD]}}]},
     ),
     spec(
-        "the template of all steps",
+        "the step template of a task",
         TEKTON,
         "Task",
         PRIVILEGED,
@@ -113,7 +113,7 @@ WAYS = [
         steps=[CONTAINER],
     ),
     spec(
-        "a shared step of a moving tag",
+        "a shared step with a moving tag",
         "tekton.dev/v1beta1",
         "StepAction",
         "image-tag-fixed",
@@ -121,14 +121,14 @@ WAYS = [
         script="make",
     ),
     spec(
-        "a run of a custom task",
+        "a custom task run",
         "tekton.dev/v1beta1",
         "CustomRun",
         "kind-known",
         customSpec={"apiVersion": "a.com/v1", "kind": "A", "spec": {"steps": [BAD]}},
     ),
     spec(
-        "the node's files in one task of a run",
+        "a host path in one task of a run",
         TEKTON,
         "PipelineRun",
         "no-host-path",
@@ -138,7 +138,7 @@ WAYS = [
         ],
     ),
     spec(
-        "the node's network in all tasks of a run",
+        "the host network in all tasks of a run",
         TEKTON,
         "PipelineRun",
         "no-host-namespaces",
@@ -146,73 +146,73 @@ WAYS = [
         taskRunTemplate={"podTemplate": {"hostNetwork": True}},
     ),
     spec(
-        "a binding in a ResourceSet",
+        "a role binding in a ResourceSet",
         "fluxcd.controlplane.io/v1",
         "ResourceSet",
         RBAC,
         resources=[BINDING],
     ),
     spec(
-        "a binding in the text of a ResourceSet",
+        "a role binding in the template text of a ResourceSet",
         "fluxcd.controlplane.io/v1",
         "ResourceSet",
         RBAC,
         resourcesTemplate=TEXT,
     ),
     spec(
-        "a binding in a bundle of Fleet",
+        "a role binding in a Fleet Bundle",
         "fleet.cattle.io/v1alpha1",
         "Bundle",
         RBAC,
         resources=[{"name": "a.yaml", "content": TEXT}],
     ),
     spec(
-        "a compressed bundle of Fleet",
+        "a compressed Fleet Bundle",
         "fleet.cattle.io/v1alpha1",
         "Bundle",
         "kind-known",
         resources=[{"name": "a.yaml", "content": "H4sIAAAA", "encoding": "base64+gz"}],
     ),
     spec(
-        "a binding in a graph of resources",
+        "a role binding in a ResourceGraphDefinition",
         "kro.run/v1alpha1",
         "ResourceGraphDefinition",
         "kind-known",
         resources=[{"id": "a", "template": BINDING}],
     ),
     instead(
-        "a binding in JSON with an escaped surrogate pair",
+        "a role binding in JSON with an escaped surrogate pair",
         "v1",
         "ConfigMap",
         RBAC,
         data={"a.json": json.dumps(BINDING | {"metadata": {"name": "a", "labels": {"a": "🚀"}}})},
     ),
-    spec("a binding in an unknown kind", "a.com/v1", "A", "kind-known", items={"a": BINDING}),
-    spec("a binding as text in an unknown kind", "a.com/v1", "A", "kind-known", manifest=TEXT),
+    spec("a role binding in an unknown kind", "a.com/v1", "A", "kind-known", items={"a": BINDING}),
+    spec("a role binding as text in an unknown kind", "a.com/v1", "A", "kind-known", manifest=TEXT),
     instead(
-        "a binding in a template of OpenShift",
+        "a role binding in an OpenShift Template",
         "template.openshift.io/v1",
         "Template",
         "kind-known",
         objects=[BINDING],
     ),
-    instead("a list in a list", "v1", "List", RBAC, items=[{"kind": "List", "items": [BINDING]}]),
+    instead("a List in a List", "v1", "List", RBAC, items=[{"kind": "List", "items": [BINDING]}]),
     instead(
-        "a list of bindings that state no kind",
+        "a list of role bindings without a kind",
         "rbac.authorization.k8s.io/v1",
         "ClusterRoleBindingList",
         RBAC,
         items=[UNNAMED],
     ),
     spec(
-        "a route of Traefik without TLS",
+        "a Traefik route without TLS",
         "traefik.io/v1alpha1",
         "IngressRoute",
         "service-not-public",
         routes=[{"match": "Host(`a`)", "services": [{"name": "web", "port": 80}]}],
     ),
     spec(
-        "a route of Contour without TLS",
+        "a Contour route without TLS",
         "projectcontour.io/v1",
         "HTTPProxy",
         "service-not-public",
@@ -222,15 +222,15 @@ WAYS = [
 ]
 
 
-def harmless(what: str, version: str, kind: str, /, **fields: Any) -> Way:
-    """An object in addition to the web application that no rule refuses."""
+def harmless(description: str, version: str, kind: str, /, **fields: Any) -> Way:
+    """Return an edit that adds an object that no rule rejects."""
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, **fields}
-    return way(what, WEB, "", ("1", manifest))
+    return way(description, WEB, "", ("1", manifest))
 
 
 HARMLESS = [
     harmless(
-        "a set of resources of Flux",
+        "a Flux ResourceSet",
         "fluxcd.controlplane.io/v1",
         "ResourceSet",
         spec={
@@ -246,13 +246,13 @@ HARMLESS = [
         },
     ),
     harmless(
-        "a text that speaks of kinds",
+        "a text that mentions kinds",
         "example.com/v1",
         "Note",
         spec={"text": "A kind of note about the metadata of a run"},
     ),
     harmless(
-        "a binding of readers in a list",
+        "a role binding for readers in a List",
         "rbac.authorization.k8s.io/v1",
         "RoleBindingList",
         items=[
@@ -264,7 +264,7 @@ HARMLESS = [
         ],
     ),
     harmless(
-        "a route of Traefik with TLS",
+        "a Traefik route with TLS",
         "traefik.io/v1alpha1",
         "IngressRoute",
         spec={
@@ -274,4 +274,4 @@ HARMLESS = [
         },
     ),
 ]
-"""Objects next to a web application that run nothing."""
+"""Harmless objects next to a web application."""

@@ -1,4 +1,4 @@
-"""Ways to run more than what a number seems to allow: surges, pauses, other fields, other kinds."""
+"""Ways to run more pods than a number suggests: surges, pauses, and other fields and kinds."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ ROLLOUT = {
 
 
 def machine(kind: str, spec: dict[str, Any], group: str = "kubevirt.io/v1") -> dict[str, Any]:
-    """A virtual machine with one GPU."""
+    """Return an edit that adds a virtual machine with one GPU."""
     metadata = {"name": "vm", "namespace": "team"}
     return {"apiVersion": group, "kind": kind, "metadata": metadata, "spec": spec}
 
@@ -31,18 +31,23 @@ VM = {"domain": {"devices": {"gpus": [{"name": "a", "deviceName": "nvidia.com/GH
 WAYS = [
     # rollouts
     more(
-        "the surge of a Deployment",
+        "the update surge of a Deployment",
         "vllm_tensor_parallel",
         12,
         ("0/spec/strategy/rollingUpdate/maxSurge", 50),
     ),
     more(
-        "the surge of a Deployment in percent",
+        "the update surge of a Deployment in percent",
         "vllm_tensor_parallel",
         12,
         ("0/spec/strategy/rollingUpdate/maxSurge", "300%"),
     ),
-    more("the surge of a Rollout", "argo_rollout", 8, ("0/spec/strategy/canary/maxSurge", "900%")),
+    more(
+        "the update surge of a Rollout",
+        "argo_rollout",
+        8,
+        ("0/spec/strategy/canary/maxSurge", "900%"),
+    ),
     more(
         "the second half of a blue-green Rollout",
         "argo_rollout",
@@ -50,7 +55,7 @@ WAYS = [
         ("0/spec/strategy", {"blueGreen": {"activeService": "canary"}}),
     ),
     more(
-        "the surge of a LeaderWorkerSet",
+        "the update surge of a LeaderWorkerSet",
         "vllm_multi_node",
         32,
         ("0/spec/rolloutStrategy/rollingUpdateConfiguration/maxSurge", 10),
@@ -63,14 +68,14 @@ WAYS = [
     ),
     # scalers
     more(
-        "a ScaledObject that is paused at a number",
+        "a ScaledObject paused at a number of replicas",
         "keda_scaled_object",
         4,
         ("2/metadata/annotations", {"autoscaling.keda.sh/paused-replicas": "50"}),
     ),
-    more("a Rollout of a Deployment's pods", "vllm_tensor_parallel", 12, ("3", ROLLOUT)),
+    more("a Rollout that refers to a Deployment", "vllm_tensor_parallel", 12, ("3", ROLLOUT)),
     more(
-        "two autoscalers of one Deployment",
+        "two autoscalers for one Deployment",
         "text_generation_inference",
         9,
         (
@@ -92,7 +97,7 @@ WAYS = [
     ),
     # pipelines
     way(
-        "the GPUs of a step of Tekton",
+        "the GPUs of a Tekton step",
         "tekton_task_run",
         "gpu-budget",
         (
@@ -106,7 +111,7 @@ WAYS = [
         gpu_budget={"maxGpus": 1},
     ),
     way(
-        "the GPUs of a step of Tekton that a run states",
+        "the GPUs of a Tekton step set in the run",
         "tekton_task_run",
         "gpu-budget",
         ("0/spec/stepSpecs", [{"name": "clone", "computeResources": GPU}]),
@@ -120,19 +125,19 @@ WAYS = [
         gpu_budget={"maxGpus": 1},
     ),
     way(
-        "the executors of Spark by its configuration",
+        "Spark executors set in the Spark configuration",
         "spark_rapids",
         "kind-known",
         ("0/spec/sparkConf/spark.dynamicAllocation.maxExecutors", "500"),
     ),
     way(
-        "the image of Spark by its configuration",
+        "the Spark image set in the Spark configuration",
         "spark_application",
         "",
         ("0/spec/sparkConf", {"spark.kubernetes.executor.container.image": "evil:latest"}),
     ),
     way(
-        "the node's files in Spark's configuration",
+        "a host path in the Spark configuration",
         "spark_application",
         "",
         (
@@ -144,13 +149,13 @@ WAYS = [
         ),
     ),
     way(
-        "a template of Spark's pods by its configuration",
+        "a pod template set in the Spark configuration",
         "spark_application",
         "",
         ("0/spec/sparkConf", {"spark.kubernetes.driver.podTemplateFile": "s3a://evil/pod.yaml"}),
     ),
     way(
-        "the patch of a workflow's cleaning pod",
+        "the patch of a workflow's artifact garbage collection pod",
         "argo_workflow_steps",
         "",
         (
@@ -159,13 +164,13 @@ WAYS = [
         ),
     ),
     way(
-        "devices by the metadata of all pods of a workflow",
+        "devices through the metadata of all pods in a workflow",
         "argo_workflow_steps",
         "gpu-limit-present",
         ("0/spec/podMetadata", {"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}}),
     ),
     way(
-        "a step that is retried without end",
+        "a step with unlimited retries",
         "argo_workflow_dag",
         "training-retries-bounded",
         ("0/spec/templates/2/container/resources/limits/nvidia.com~gpu", 8),
@@ -173,31 +178,31 @@ WAYS = [
     ),
     # training
     way(
-        "a step of a JobFlow with a patch of its retries",
+        "a JobFlow step whose patch sets the retries",
         "volcano_job_flow",
         "",
         ("2/spec/flows/1/patch", {"jobSpec": {"maxRetry": 100_000}}),
     ),
     way(
-        "a step of a JobFlow with a patch of its queue",
+        "a JobFlow step whose patch sets the queue",
         "volcano_job_flow",
         "kind-known",
         ("2/spec/flows/1/patch", {"jobSpec": {"queue": "other"}}),
     ),
     way(
-        "a step of a JobFlow with a patch of its pods",
+        "a JobFlow step whose patch changes the pods",
         "volcano_job_flow",
         "kind-known",
         ("2/spec/flows/1/patch", {"jobSpec": {"tasks": [{"name": "worker", "replicas": 500}]}}),
     ),
     way(
-        "a task of a Volcano Job that is retried without end",
+        "a Volcano Job task with unlimited retries",
         "volcano_pytorch_plugin",
         "training-retries-bounded",
         ("0/spec/tasks/1/maxRetry", 100_000),
     ),
     way(
-        "a Volcano Job that hides behind another PodGroup",
+        "a Volcano Job that uses another PodGroup",
         "volcano_pytorch_plugin",
         "training-queue-named",
         ("0/spec/queue", REMOVED),
@@ -219,19 +224,19 @@ WAYS = [
         ),
     ),
     way(
-        "a minimum of each task below its pods",
+        "a minimum below the number of pods in each task",
         "volcano_pytorch_plugin",
         "training-gang-whole",
         ("0/spec/minAvailable", 1),
     ),
     way(
-        "a minimum of zero",
+        "a minimum of zero pods",
         "volcano_pytorch_plugin",
         "training-gang-whole",
         ("0/spec/minAvailable", 0),
     ),
     way(
-        "a PodGroup of one pod for a gang",
+        "a PodGroup with a minimum of one pod for a gang",
         "volcano_queue",
         "training-pod-group-whole",
         ("2/spec/minMember", 1),
@@ -243,13 +248,13 @@ WAYS = [
         ("2/spec/queue", REMOVED),
     ),
     way(
-        "a queue of Kueue without a name",
+        "a Kueue queue label without a value",
         "kueue_single_pod_job",
         "training-queue-named",
         ("0/metadata/labels/kueue.x-k8s.io~queue-name", ""),
     ),
     way(
-        "a queue of Kueue on the pods of a gang",
+        "a Kueue queue label on the pods of a gang",
         "nccl_tests_jobset",
         "training-queue-named training-gang-whole",
         ("0/metadata/labels", {}),
@@ -259,14 +264,14 @@ WAYS = [
         ),
     ),
     way(
-        "a gang that starts in parts by an annotation of Kueue",
+        "a gang with partial admission through a Kueue annotation",
         "volcano_queue",
         "training-gang-whole",
         ("1/metadata/labels", {"kueue.x-k8s.io/queue-name": "team"}),
         ("1/metadata/annotations/kueue.x-k8s.io~job-min-parallelism", "1"),
     ),
     way(
-        "a JobSet that restarts without counting",
+        "a JobSet whose restarts are not counted",
         "jobset_training",
         "training-retries-bounded",
         (
@@ -275,7 +280,7 @@ WAYS = [
         ),
     ),
     way(
-        "a Job that ignores the failures of its pods",
+        "a Job that ignores pod failures",
         "jobset_training",
         "training-retries-bounded",
         (
@@ -284,26 +289,26 @@ WAYS = [
         ),
     ),
     way(
-        "restarts of torchrun without end",
+        "unlimited torchrun restarts",
         "pytorch_job_elastic",
         "training-retries-bounded",
         ("0/spec/elasticPolicy/maxRestarts", 100_000),
     ),
     way(
-        "a RayJob that is retried without end",
+        "a RayJob with unlimited retries",
         "ray_job_volcano",
         "training-retries-bounded",
         ("0/spec/backoffLimit", 100_000),
     ),
     more(
-        "the pods of a Job by a mistake in completions",
+        "the pods of a Job with invalid completions",
         "volcano_queue",
         16,
         ("1/spec/parallelism", 50),
         ("1/spec/completions", 50),
     ),
     way(
-        "a quota below the GPUs of its namespace",
+        "a quota below the GPUs used in its namespace",
         "tenant_namespace",
         "namespace-gpu-quota",
         ("1/spec/hard/requests.nvidia.com~gpu", 8),
@@ -311,7 +316,7 @@ WAYS = [
     ),
     # machines
     way(
-        "a pool of virtual machines",
+        "a virtual machine pool",
         "vllm_tensor_parallel",
         "gpu-budget",
         (
@@ -321,7 +326,7 @@ WAYS = [
         gpu_budget={"maxGpus": 12},
     ),
     way(
-        "the node's disk of a virtual machine",
+        "a host disk in a virtual machine",
         "vllm_tensor_parallel",
         "no-host-path",
         (
@@ -352,26 +357,26 @@ WAYS = [
     ),
     # operators
     way(
-        "the Thanos of a Prometheus has no version",
+        "the Thanos sidecar of a Prometheus has no version",
         "prometheus_operator",
         "image-tag-fixed",
         ("0/spec/thanos", {"image": "quay.io/thanos/thanos"}),
     ),
     way(
-        "claims of GPUs by a service of Dynamo",
+        "GPU claims in a Dynamo service",
         "dynamo_services",
         "gpu-budget",
         ("0/spec/services/decode/resources", {"limits": {"gpu": "64"}}),
         gpu_budget={"maxGpus": 8},
     ),
     way(
-        "a NIMCache on the node's file system",
+        "a NIMCache with a host path",
         "nim_cache",
         "no-host-path no-host-volume",
         ("0/spec/storage", {"hostPath": "/"}),
     ),
     way(
-        "a gang by DRA whose pods share one claim",
+        "a gang whose pods share one DRA claim",
         "dra_resource_claim",
         "gpu-budget",
         (

@@ -1,4 +1,4 @@
-"""Ways to open a port to everybody, and budgets that protect no replica."""
+"""Ways to expose ports publicly, and disruption budgets that do not protect a replica."""
 
 from tests.policies.harness import REMOVED
 from tests.policies.ways.tenants import WEB, added
@@ -6,52 +6,52 @@ from tests.policies.ways.way import way
 
 WAYS = [
     # networks
-    way("a port on every node", WEB, "service-not-public", ("2/spec/type", "NodePort")),
+    way("a NodePort Service", WEB, "service-not-public", ("2/spec/type", "NodePort")),
     way("a load balancer", WEB, "service-not-public", ("2/spec/type", "LoadBalancer")),
     way(
-        "an address of another host",
+        "an external IP address",
         WEB,
         "service-not-public",
         ("2/spec/externalIPs", ["192.0.2.1"]),
     ),
     way(
-        "a load balancer of Ray's head",
+        "a load balancer for Ray's head",
         "ray_cluster_cpu",
         "service-not-public",
         ("0/spec/headGroupSpec/serviceType", "LoadBalancer"),
     ),
     way(
-        "a port on every node of Ray's head",
+        "a NodePort for Ray's head",
         "ray_cluster_cpu",
         "service-not-public",
         ("0/spec/headGroupSpec/serviceType", "NodePort"),
     ),
     way(
-        "an Ingress of Ray's head",
+        "an Ingress for Ray's head",
         "ray_cluster_cpu",
         "",
         ("0/spec/headGroupSpec/enableIngress", True),
     ),
     way(
-        "a Service of Ray's head",
+        "a public Service for Ray's head",
         "ray_cluster_cpu",
         "service-not-public",
         ("0/spec/headGroupSpec/headService", {"spec": {"type": "LoadBalancer"}}),
     ),
     way(
-        "a Service of Ray Serve",
+        "a public Service for Ray Serve",
         "ray_service",
         "service-not-public",
         ("0/spec/serveService", {"spec": {"type": "LoadBalancer"}}),
     ),
     way(
-        "a Service of a NIM",
+        "a public Service for a NIM",
         "nim_service",
         "service-not-public",
         ("0/spec/expose/service/type", "LoadBalancer"),
     ),
     way(
-        "an Ingress of a NIM",
+        "an Ingress for a NIM",
         "nim_service",
         "",
         (
@@ -60,7 +60,7 @@ WAYS = [
         ),
     ),
     way(
-        "an Ingress of Dynamo",
+        "an Ingress for Dynamo",
         "dynamo_services",
         "",
         ("0/spec/services/Frontend/ingress", {"enabled": True, "host": "a.example.com"}),
@@ -120,7 +120,7 @@ WAYS = [
         ("2/spec/rules/0/backendRefs/0/name", "other"),
     ),
     way(
-        "a route of TCP to a Service that does not exist",
+        "a TCPRoute to a Service that does not exist",
         "gateway_http_route",
         "route-backends-declared",
         ("2/kind", "TCPRoute"),
@@ -129,14 +129,14 @@ WAYS = [
     ),
     # availability
     way(
-        "a budget of zero disruptions is none of two",
+        "a disruption budget with maxUnavailable 100%",
         "vllm_tensor_parallel",
         "inference-disruption-budget",
         ("1/spec/maxUnavailable", "100%"),
         inference_disruption_budget="mandatory",
     ),
     way(
-        "a budget of at least none",
+        "a disruption budget with minAvailable zero",
         "vllm_tensor_parallel",
         "inference-disruption-budget",
         (
@@ -146,21 +146,21 @@ WAYS = [
         inference_disruption_budget="mandatory",
     ),
     way(
-        "a budget of all replicas",
+        "a disruption budget that allows all replicas to be evicted",
         "vllm_tensor_parallel",
         "inference-disruption-budget",
         ("1/spec/maxUnavailable", 2),
         inference_disruption_budget="mandatory",
     ),
     way(
-        "a budget that selects nothing",
+        "a disruption budget that selects no pods",
         "vllm_tensor_parallel",
         "inference-disruption-budget",
         ("1/spec/selector/matchLabels", {"a": "b"}),
         inference_disruption_budget="mandatory",
     ),
     way(
-        "a budget that selects by an expression that matches nothing",
+        "a disruption budget with an expression that matches no pods",
         "vllm_tensor_parallel",
         "inference-disruption-budget",
         (
@@ -174,21 +174,21 @@ WAYS = [
         inference_disruption_budget="mandatory",
     ),
     way(
-        "replicas over operating systems",
+        "replicas spread over operating systems",
         "vllm_tensor_parallel",
         "inference-spread",
         ("0/spec/template/spec/topologySpreadConstraints/0/topologyKey", "kubernetes.io/os"),
         inference_spread="mandatory",
     ),
     way(
-        "replicas of another label",
+        "replicas with another label",
         "vllm_tensor_parallel",
         "inference-spread",
         ("0/spec/template/spec/topologySpreadConstraints/0/labelSelector/matchLabels", {"a": "b"}),
         inference_spread="mandatory",
     ),
     way(
-        "replicas in one place by affinity",
+        "replicas on one node through affinity",
         "vllm_tensor_parallel",
         "inference-spread",
         ("0/spec/template/spec/topologySpreadConstraints", REMOVED),
@@ -199,14 +199,14 @@ WAYS = [
         inference_spread="mandatory",
     ),
     way(
-        "a StatefulSet without a budget",
+        "a StatefulSet without a disruption budget",
         "vllm_stateful_cache",
         "inference-disruption-budget",
         ("1/spec/selector/matchLabels", {"a": "b"}),
         inference_disruption_budget="mandatory",
     ),
     way(
-        "a Rollout without a budget",
+        "a Rollout without a disruption budget",
         "argo_rollout",
         "inference-disruption-budget",
         ("1/spec/selector/matchLabels", {"a": "b"}),

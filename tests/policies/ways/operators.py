@@ -1,4 +1,4 @@
-"""Ways to have an operator run more pods than the budget counts."""
+"""Ways to make an operator run more pods than the budget counts."""
 
 from typing import Any
 
@@ -15,38 +15,38 @@ TAG = "25.08"
 
 
 def jobs(tag: str) -> Manifest:
-    """The jobs of a NemoCustomizer."""
+    """Return the jobs of a NemoCustomizer."""
     image = {"repository": "nvcr.io/nvidia/nemo-microservices/customizer", "tag": tag}
     tools = {"image": f"nvcr.io/nvidia/nemo-microservices/nds-v2-huggingface-cli:{tag}"}
     return {"trainingConfig": {"image": image}, "nemoDatastoreTools": tools}
 
 
 def picker(tag: str) -> Manifest:
-    """The endpoint picker of a NIMService."""
+    """Return the endpoint picker of a NIMService."""
     image = {"repository": "registry.k8s.io/gateway-api-inference-extension/epp", "tag": tag}
     return {"router": {"eppConfig": {"containerSpec": {"name": "epp", "image": image}}}}
 
 
 def customizer(tag: str) -> tuple[tuple[str, Any], ...]:
-    """Edits that turn a NIMService into a NemoCustomizer with jobs."""
+    """Return edits that turn a NIMService into a NemoCustomizer with jobs."""
     fields = ((f"0/spec/{name}", value) for name, value in jobs(tag).items())
     return (("0/kind", "NemoCustomizer"), *fields)
 
 
 def postgres(kind: str, spec: Manifest) -> tuple[str, Any]:
-    """An edit that replaces a cluster by another object of CloudNativePG."""
+    """Return an edit that replaces a cluster by another CloudNativePG object."""
     metadata = {"name": "db", "namespace": "team"}
     version = "postgresql.cnpg.io/v1"
     return ("0", {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec})
 
 
 def pooler(**settings: Any) -> tuple[str, Any]:
-    """An edit that replaces a cluster by a Pooler."""
+    """Return an edit that replaces a cluster by a Pooler."""
     return postgres("Pooler", {"cluster": {"name": "db"}, "pgbouncer": settings})
 
 
 def catalog(tag: str) -> tuple[str, Any]:
-    """An edit that replaces a cluster by an ImageCatalog with an image of a component."""
+    """Return an edit that replaces a cluster by an ImageCatalog with a component image."""
     image = {"key": "pgbouncer", "image": f"ghcr.io/cloudnative-pg/pgbouncer:{tag}"}
     return postgres("ImageCatalog", {"images": [], "componentImages": [image]})
 
@@ -66,9 +66,9 @@ HARMLESS = [
         "",
         pooler(imageCatalogRef={"kind": "ImageCatalog", "name": "db", "key": "pgbouncer"}),
     ),
-    way("the image of a component in a catalog", "cnpg_cluster", "", catalog("1.25.1")),
+    way("a component image in a catalog", "cnpg_cluster", "", catalog("1.25.1")),
     way(
-        "a created claim of a NIMService",
+        "a claim created by a NIMService",
         "nim_service",
         "",
         ("0/spec/resources", {"requests": {"cpu": "8"}, "limits": {"memory": "64Gi"}}),
@@ -76,7 +76,7 @@ HARMLESS = [
         gpu_budget={"maxGpus": 3},
     ),
     way(
-        "a network device of Dynamo",
+        "a network device in Dynamo",
         "dynamo_services",
         "",
         ("0/spec/services/decode/resources/limits/custom", {"rdma/ib": "50"}),
@@ -85,16 +85,16 @@ HARMLESS = [
 ]
 WAYS = [
     way(
-        "a moving tag of a NemoCustomizer", "nim_service", "image-tag-fixed", *customizer("latest")
+        "a moving tag in a NemoCustomizer", "nim_service", "image-tag-fixed", *customizer("latest")
     ),
     way(
-        "a moving tag of an endpoint picker",
+        "a moving tag in an endpoint picker",
         "nim_service",
         "image-tag-fixed",
         ("0/spec/expose", picker("latest")),
     ),
     way(
-        "a moving tag of a Pooler",
+        "a moving tag in a Pooler",
         "cnpg_cluster",
         "image-tag-fixed",
         pooler(image="ghcr.io/cloudnative-pg/pgbouncer:latest"),
@@ -115,33 +115,33 @@ WAYS = [
         ("0/spec/parallelism", REMOVED),
     ),
     more(
-        "the items of a workflow that another step decides",
+        "workflow items produced by another step",
         "argo_workflow_dag",
         2,
         (f"{DAG}/withParam", "{{tasks.prepare.outputs.result}}"),
         ("0/spec/parallelism", REMOVED),
     ),
     more(
-        "the GPUs of a workflow's step",
+        "the GPUs of a workflow step",
         "argo_workflow_dag",
         2,
         ("0/spec/templates/2/container/resources/limits/nvidia.com~gpu", 8),
     ),
-    more("the executors of Spark", "spark_rapids", 4, (f"{RAPIDS}/maxExecutors", 50)),
+    more("Spark executors", "spark_rapids", 4, (f"{RAPIDS}/maxExecutors", 50)),
     more(
-        "the executors of Spark without a maximum",
+        "Spark executors without a maximum",
         "spark_rapids",
         4,
         (f"{RAPIDS}/maxExecutors", REMOVED),
     ),
     more(
-        "the fixed number of executors of Spark",
+        "a fixed number of Spark executors",
         "spark_rapids",
         4,
         (RAPIDS, REMOVED),
         ("0/spec/executor/instances", 50),
     ),
-    more("the autoscaler of a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 50)),
+    more("an autoscaler in a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 50)),
     more(
         "the replicas of a NIMService",
         "nim_service",
@@ -208,17 +208,17 @@ WAYS = [
     ),
     *(
         more(
-            f"the custom {field} of Dynamo",
+            f"the custom {field} in Dynamo",
             "dynamo_services",
             8,
             (f"0/spec/services/Frontend/resources/{field}/custom", {"amd.com/gpu": "50"}),
         )
         for field in ("requests", "limits")
     ),
-    more("a component of Dynamo", "dynamo_components", 3, ("0/spec/components/1/replicas", 50)),
-    more("a service of Dynamo", "dynamo_services", 8, ("0/spec/services/prefill/replicas", 50)),
+    more("a Dynamo component", "dynamo_components", 3, ("0/spec/components/1/replicas", 50)),
+    more("a Dynamo service", "dynamo_services", 8, ("0/spec/services/prefill/replicas", 50)),
     more(
-        "the nodes of a service of Dynamo",
+        "the nodes of a Dynamo service",
         "dynamo_services",
         8,
         ("0/spec/services/decode/multinode/nodeCount", 50),

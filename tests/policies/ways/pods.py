@@ -11,18 +11,18 @@ MAIN = f"{POD}/containers/0"
 JOB = "1/spec/template/spec"
 
 
-def pod(what: str, field: str, value: Any, rules: str = "") -> Way:
-    """A field of the pod of an ordinary Deployment."""
-    return way(what, WEB, rules, (f"{POD}/{field}", value))
+def pod(description: str, field: str, value: Any, rules: str = "") -> Way:
+    """Return an edit that sets a pod field in an ordinary Deployment."""
+    return way(description, WEB, rules, (f"{POD}/{field}", value))
 
 
-def container(what: str, field: str, value: Any, rules: str = "") -> Way:
-    """A field of its container."""
-    return way(what, WEB, rules, (f"{MAIN}/{field}", value))
+def container(description: str, field: str, value: Any, rules: str = "") -> Way:
+    """Return an edit that sets a container field in an ordinary Deployment."""
+    return way(description, WEB, rules, (f"{MAIN}/{field}", value))
 
 
 def volume(source: str, value: Any) -> Way:
-    """A volume that Pod Security's restricted level does not allow."""
+    """Return an edit that adds a volume not allowed by Pod Security's restricted level."""
     return pod(f"a volume of type {source}", "volumes", [{"name": "v", source: value}])
 
 
@@ -30,20 +30,20 @@ CONTEXT = "securityContext"
 
 WAYS = [
     # Pod Security Standards
-    pod("the node's network", "hostNetwork", True),
-    pod("the node's processes", "hostPID", True, "no-host-namespaces"),
-    pod("the node's interprocess memory", "hostIPC", True, "no-host-namespaces"),
-    container("a port of the node", "ports", [{"containerPort": 8080, "hostPort": 80}]),
+    pod("the host network", "hostNetwork", True),
+    pod("the host PID namespace", "hostPID", True, "no-host-namespaces"),
+    pod("the host IPC namespace", "hostIPC", True, "no-host-namespaces"),
+    container("a host port", "ports", [{"containerPort": 8080, "hostPort": 80}]),
     pod("no seccomp profile", f"{CONTEXT}/seccompProfile", {"type": "Unconfined"}),
     container(
-        "no seccomp profile of a container", f"{CONTEXT}/seccompProfile", {"type": "Unconfined"}
+        "no seccomp profile in a container", f"{CONTEXT}/seccompProfile", {"type": "Unconfined"}
     ),
     pod("no AppArmor profile", f"{CONTEXT}/appArmorProfile", {"type": "Unconfined"}),
     container(
-        "no AppArmor profile of a container", f"{CONTEXT}/appArmorProfile", {"type": "Unconfined"}
+        "no AppArmor profile in a container", f"{CONTEXT}/appArmorProfile", {"type": "Unconfined"}
     ),
     way(
-        "no AppArmor profile by annotation",
+        "no AppArmor profile through an annotation",
         WEB,
         "",
         (
@@ -51,29 +51,29 @@ WAYS = [
             {"container.apparmor.security.beta.kubernetes.io/web": "unconfined"},
         ),
     ),
-    pod("an SELinux type without limits", f"{CONTEXT}/seLinuxOptions", {"type": "spc_t"}),
+    pod("an unconfined SELinux type", f"{CONTEXT}/seLinuxOptions", {"type": "spc_t"}),
     container("an SELinux user", f"{CONTEXT}/seLinuxOptions", {"user": "system_u"}),
     pod("an unsafe sysctl", f"{CONTEXT}/sysctls", [{"name": "kernel.msgmax", "value": "65536"}]),
     container("an unmasked /proc", f"{CONTEXT}/procMount", "Unmasked", "not-privileged"),
     pod(
-        "a container of the Windows host",
+        "a Windows HostProcess container",
         f"{CONTEXT}/windowsOptions",
         {"hostProcess": True},
         "not-privileged",
     ),
     way(
-        "a container of the Windows host with options of its own",
+        "a Windows HostProcess container with its own Windows options",
         WEB,
         "not-privileged",
         (f"{POD}/{CONTEXT}/windowsOptions", {"hostProcess": True}),
         (f"{MAIN}/{CONTEXT}/windowsOptions", {"runAsUserName": "web"}),
     ),
     pod("root's group", f"{CONTEXT}/runAsGroup", 0),
-    pod("root's group of files", f"{CONTEXT}/fsGroup", 0),
-    pod("root as another group", f"{CONTEXT}/supplementalGroups", [0]),
+    pod("root's group as fsGroup", f"{CONTEXT}/fsGroup", 0),
+    pod("root's group as a supplemental group", f"{CONTEXT}/supplementalGroups", [0]),
     pod("root", f"{CONTEXT}/runAsUser", 0, "run-as-non-root"),
-    container("root in one container", f"{CONTEXT}/runAsUser", 0, "run-as-non-root"),
-    pod("no statement about root", f"{CONTEXT}/runAsNonRoot", REMOVED, "run-as-non-root"),
+    container("the root user in one container", f"{CONTEXT}/runAsUser", 0, "run-as-non-root"),
+    pod("runAsNonRoot not set", f"{CONTEXT}/runAsNonRoot", REMOVED, "run-as-non-root"),
     container("privileges", f"{CONTEXT}/privileged", True, "not-privileged"),
     container("escalation", f"{CONTEXT}/allowPrivilegeEscalation", True, "no-privilege-escalation"),
     container("all capabilities", f"{CONTEXT}/capabilities", {}, "capabilities-dropped"),
@@ -94,7 +94,7 @@ WAYS = [
         for tag in ("latest", "main", "master", "nightly", "dev", "latest-cuda")
     ),
     way(
-        "an image of another registry in an init container",
+        "an image from another registry in an init container",
         WEB,
         "image-registry-allowed",
         (

@@ -1,4 +1,4 @@
-"""Ways to get a priority through other fields than those of the pod."""
+"""Ways to get a priority through fields outside the pod specification."""
 
 from typing import Any
 
@@ -69,10 +69,10 @@ KINDS: list[tuple[str, str, Any, str, Any]] = [
 ]
 
 
-def _prioritised(version: str, kind: str, spec: Any, place: str, value: Any) -> Way:
+def _prioritized(version: str, kind: str, spec: Any, place: str, value: Any) -> Way:
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, "spec": spec}
     edit = ("0", changed(manifest, (place, value)))
     return way(f"{place} of a {kind}", WEB, "priority-not-of-system", edit)
 
 
-WAYS = [_prioritised(*kind) for kind in KINDS]
+WAYS = [_prioritized(*kind) for kind in KINDS]

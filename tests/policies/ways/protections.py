@@ -1,4 +1,4 @@
-"""Protections of a pod, and how to remove each."""
+"""Protections of a pod, and functions that remove them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ Spec = dict[str, Any]
 
 
 def _remove(mapping: Spec, *keys: str) -> bool:
-    """Remove the last key below the others, and return whether it existed."""
+    """Remove the value at a path of keys, and return true if it existed."""
     for key in keys[:-1]:
         mapping = mapping.get(key, {})
     return mapping.pop(keys[-1], None) is not None
@@ -77,7 +77,7 @@ def _unbounded_shm(spec: Spec, container: Spec) -> bool:
 
 
 def _context(field: str, value: Any) -> Callable[[Spec, Spec], bool]:
-    """Return what sets a field of the container's security context."""
+    """Return a function that sets a field in the container's security context."""
 
     def change(spec: Spec, container: Spec) -> bool:
         container.setdefault("securityContext", {})[field] = value
@@ -160,19 +160,19 @@ PROTECTIONS: dict[str, tuple[Callable[[Spec, Spec], bool], str]] = {
         "capabilities-dropped",
     ),
     "no privileges": (_privileged, "not-privileged"),
-    "processes of its own": (_host("hostPID"), "no-host-namespaces"),
-    "interprocess memory of its own": (_host("hostIPC"), "no-host-namespaces"),
-    "ports of its own": (_host_port, "no-host-ports"),
-    "files of its own": (_host_path, "no-host-path"),
-    "volumes of safe types": (_nfs, "volume-types-restricted"),
+    "a separate PID namespace": (_host("hostPID"), "no-host-namespaces"),
+    "a separate IPC namespace": (_host("hostIPC"), "no-host-namespaces"),
+    "no host ports": (_host_port, "no-host-ports"),
+    "no host paths": (_host_path, "no-host-path"),
+    "safe volume types": (_nfs, "volume-types-restricted"),
     "a seccomp profile": (_unconfined, "security-profiles-kept"),
     "an image with a version": (_latest, "image-tag-fixed"),
     "secrets by reference": (_secret, "no-literal-secrets"),
-    "a toleration of GPU nodes": (_untolerated, "gpu-toleration"),
+    "a toleration for GPU nodes": (_untolerated, "gpu-toleration"),
     "guaranteed memory": (_unlimited_memory, "gpu-memory-guaranteed"),
     "bounded shared memory": (_unbounded_shm, "shm-bounded-memory"),
-    "network of its own": (_host("hostNetwork"), "no-host-namespaces"),
-    "no user with the number 0": (_context("runAsUser", 0), "run-as-non-root"),
+    "a separate network namespace": (_host("hostNetwork"), "no-host-namespaces"),
+    "no user with ID 0": (_context("runAsUser", 0), "run-as-non-root"),
     "a masked /proc": (_context("procMount", "Unmasked"), "not-privileged"),
     "an AppArmor profile": (
         _context("appArmorProfile", {"type": "Unconfined"}),
@@ -181,21 +181,21 @@ PROTECTIONS: dict[str, tuple[Callable[[Spec, Spec], bool], str]] = {
     "an SELinux type": (_context("seLinuxOptions", {"type": "spc_t"}), "security-profiles-kept"),
     "no added capability": (_added_capability, "capabilities-dropped"),
     "safe sysctls": (_sysctl, "sysctls-safe"),
-    "tolerations of named taints": (_tolerates_everything, "tolerations-bounded"),
-    "a priority of users": (_of_system, "priority-not-of-system"),
+    "tolerations for named taints": (_tolerates_everything, "tolerations-bounded"),
+    "a non-system priority": (_of_system, "priority-not-of-system"),
     "no token in a volume": (_hidden_token, "no-hidden-token"),
     "arguments without secrets": (_secret_argument, "no-literal-secrets"),
-    "probes of itself": (_probe_elsewhere, "probes-stay-in-pod"),
+    "probes of its own pod": (_probe_elsewhere, "probes-stay-in-pod"),
     "whole GPUs": (_half_a_gpu, "gpu-counts-whole"),
-    "as many GPUs requested as limited": (_unequal_gpus, "gpu-requests-equal-limits"),
+    "equal GPU requests and limits": (_unequal_gpus, "gpu-requests-equal-limits"),
     "requested CPU": (_no_cpu, "gpu-cpu-requested"),
 }
-"""Removes a protection and returns whether it was there, and the rule that must notice."""
+"""Functions that remove a protection (true if it existed), with the rule that reports it."""
 STATED = {
-    *("no privileges", "ports of its own", "files of its own", "volumes of safe types"),
+    *("no privileges", "no host ports", "no host paths", "safe volume types"),
     *("a seccomp profile", "an image with a version", "secrets by reference"),
-    *("processes of its own", "interprocess memory of its own", "network of its own"),
-    *("no user with the number 0", "a masked /proc", "an AppArmor profile", "an SELinux type"),
-    *("no added capability", "safe sysctls", "arguments without secrets", "probes of itself"),
+    *("a separate PID namespace", "a separate IPC namespace", "a separate network namespace"),
+    *("no user with ID 0", "a masked /proc", "an AppArmor profile", "an SELinux type"),
+    *("no added capability", "safe sysctls", "arguments without secrets", "probes of its own pod"),
 }
-"""Protections that only a statement removes; without others, a controller may have a default."""
+"""Protections removed by setting a field. For a missing field, a controller may have a default."""

@@ -1,4 +1,4 @@
-"""Ways to gain control of the cluster by a role."""
+"""Ways to gain control of the cluster through a role."""
 
 from tests.policies.ways.makers import harmless, instead
 from tests.policies.ways.way import Way
@@ -6,73 +6,79 @@ from tests.policies.ways.way import Way
 ADMISSION = "admissionregistration.k8s.io"
 
 
-def role(what: str, group: str, resource: str, verb: str) -> Way:
-    """A ClusterRole with one rule."""
+def role(description: str, group: str, resource: str, verb: str) -> Way:
+    """Return an edit that sets the only rule of a ClusterRole."""
     rule = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
     api = "rbac.authorization.k8s.io/v1"
-    return instead(what, api, "ClusterRole", "rbac-least-privilege", rules=[rule])
+    return instead(description, api, "ClusterRole", "rbac-least-privilege", rules=[rule])
 
 
 WAYS = [
-    role("the proxy of nodes by every subresource", "", "nodes/*", "get"),
-    role("tokens by every subresource of accounts", "", "serviceaccounts/*", "create"),
-    role("commands in pods by every subresource", "", "pods/*", "create"),
-    role("commands by one subresource of everything", "", "*/exec", "create"),
-    role("the proxy of nodes for readers", "", "nodes/proxy", "get"),
+    role("the node proxy through all subresources", "", "nodes/*", "get"),
+    role("tokens through all subresources of service accounts", "", "serviceaccounts/*", "create"),
+    role("commands in pods through all subresources", "", "pods/*", "create"),
+    role("commands in pods through one subresource of all resources", "", "*/exec", "create"),
+    role("the node proxy for readers", "", "nodes/proxy", "get"),
     role("admission policies", ADMISSION, "validatingadmissionpolicies", "update"),
     role(
-        "the bindings of admission policies",
+        "admission policy bindings",
         ADMISSION,
         "validatingadmissionpolicybindings",
         "delete",
     ),
-    role("changes of every pod", ADMISSION, "mutatingadmissionpolicies", "create"),
-    role("volumes of the node", "", "persistentvolumes", "create"),
-    role("volumes of the node by an update", "", "persistentvolumes", "patch"),
-    role("the choice of a node", "", "pods/binding", "create"),
-    role("the choice of a node by the older resource", "", "bindings", "create"),
+    role("changes to all pods", ADMISSION, "mutatingadmissionpolicies", "create"),
+    role("host path volumes", "", "persistentvolumes", "create"),
+    role("host path volumes through an update", "", "persistentvolumes", "patch"),
+    role("pod bindings to nodes", "", "pods/binding", "create"),
+    role("pod bindings through the older resource", "", "bindings", "create"),
     role("webhooks", ADMISSION, "mutatingwebhookconfigurations", "create"),
-    role("webhooks that others have", ADMISSION, "validatingwebhookconfigurations", "delete"),
-    role("the server of an API", "apiregistration.k8s.io", "apiservices", "create"),
-    role("classes of storage of the node", "storage.k8s.io", "storageclasses", "create"),
+    role(
+        "webhook configurations of others", ADMISSION, "validatingwebhookconfigurations", "delete"
+    ),
+    role("aggregated API servers", "apiregistration.k8s.io", "apiservices", "create"),
+    role("storage classes", "storage.k8s.io", "storageclasses", "create"),
     role("classes of devices", "resource.k8s.io", "deviceclasses", "update"),
     role("classes of priority", "scheduling.k8s.io", "priorityclasses", "create"),
     role(
-        "the approval of certificates",
+        "certificate approval",
         "certificates.k8s.io",
         "certificatesigningrequests/*",
         "update",
     ),
     *(
-        role(f"{what} of {group}", group, resource, verb)
+        role(f"{description} of {group}", group, resource, verb)
         for group in ("certificates.k8s.io", "node.k8s.io", "networking.k8s.io")
-        for what, resource, verb in (
+        for description, resource, verb in (
             ("everything", "*", "*"),
             ("updates of everything", "*", "update"),
-            ("all rights to statuses", "*/status", "*"),
+            ("all verbs for status subresources", "*/status", "*"),
         )
     ),
-    role("everything of priority levels", "flowcontrol.apiserver.k8s.io", "*", "*"),
+    role("all verbs for priority levels", "flowcontrol.apiserver.k8s.io", "*", "*"),
 ]
 
 
-def claim_of_control(what: str, api_version: str, kind: str, name: str, **fields: object) -> Way:
-    """An object that takes over the control plane."""
+def claim_of_control(
+    description: str, api_version: str, kind: str, name: str, **fields: object
+) -> Way:
+    """Return an edit that adds an object that takes over the control plane."""
     metadata = {"name": name, "namespace": "kube-system"}
-    return instead(what, api_version, kind, "control-plane-kept", metadata=metadata, **fields)
+    return instead(
+        description, api_version, kind, "control-plane-kept", metadata=metadata, **fields
+    )
 
 
 GROUP = {"kind": "Group", "group": {"name": "system:authenticated"}}
 WAYS += [
     claim_of_control(
-        "a certificate of the API server's clients",
+        "an API server client certificate",
         "certificates.k8s.io/v1",
         "CertificateSigningRequest",
         "a",
         spec={"signerName": "kubernetes.io/kube-apiserver-client", "request": "LS0t"},
     ),
     claim_of_control(
-        "requests of everybody without a limit",
+        "unlimited requests for every user",
         "flowcontrol.apiserver.k8s.io/v1",
         "FlowSchema",
         "a",
@@ -82,21 +88,21 @@ WAYS += [
         },
     ),
     claim_of_control(
-        "the lease of the scheduler",
+        "the scheduler's lease",
         "coordination.k8s.io/v1",
         "Lease",
         "kube-scheduler",
         spec={"holderIdentity": "a"},
     ),
     claim_of_control(
-        "a user of the group of administrators",
+        "a user in the administrators group",
         "v1",
         "ConfigMap",
         "aws-auth",
         data={"mapUsers": "- userarn: a\n  groups: [system:masters]\n"},
     ),
     claim_of_control(
-        "a token that adds nodes",
+        "a node bootstrap token",
         "v1",
         "Secret",
         "bootstrap-token-abcdef",
@@ -106,26 +112,26 @@ WAYS += [
 ]
 
 
-def reading(what: str, group: str, resource: str, *verbs: str) -> Way:
-    """A Role that reads or changes what a controller needs."""
+def reading(description: str, group: str, resource: str, *verbs: str) -> Way:
+    """Return an edit that sets permissions a controller needs."""
     rule = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
-    return harmless(what, "rbac.authorization.k8s.io/v1", "Role", rules=[rule])
+    return harmless(description, "rbac.authorization.k8s.io/v1", "Role", rules=[rule])
 
 
 HARMLESS = [
-    reading("a reader of volumes", "", "persistentvolumes", "get", "list", "watch"),
-    reading("a reader of nodes", "", "nodes", "get", "list", "watch"),
-    reading("a creator of claims", "", "persistentvolumeclaims", "create", "delete"),
-    reading("a creator of device claims", "resource.k8s.io", "resourceclaims", "create"),
-    reading("a reader of pods", "", "pods", "get", "list", "watch"),
+    reading("reading volumes", "", "persistentvolumes", "get", "list", "watch"),
+    reading("reading nodes", "", "nodes", "get", "list", "watch"),
+    reading("creating volume claims", "", "persistentvolumeclaims", "create", "delete"),
+    reading("creating device claims", "resource.k8s.io", "resourceclaims", "create"),
+    reading("reading pods", "", "pods", "get", "list", "watch"),
     reading("an autoscaler", "", "nodes", "update", "delete"),
-    reading("a driver of devices", "resource.k8s.io", "resourceslices", "create", "delete"),
-    reading("a driver of storage", "storage.k8s.io", "volumeattachments", "patch"),
-    reading("a reader of logs", "", "pods/log", "get"),
-    reading("a reader of admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
-    reading("a controller of its own kinds", "a.example.com", "things/*", "update"),
-    reading("a controller of gateways", "gateway.networking.k8s.io", "*", "*"),
-    reading("a controller of queues", "kueue.x-k8s.io", "*", "*"),
-    reading("a controller of statuses", "batch", "jobs/status", "patch"),
+    reading("a device driver", "resource.k8s.io", "resourceslices", "create", "delete"),
+    reading("a storage driver", "storage.k8s.io", "volumeattachments", "patch"),
+    reading("reading logs", "", "pods/log", "get"),
+    reading("reading admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
+    reading("a controller for its own kinds", "a.example.com", "things/*", "update"),
+    reading("a controller for gateways", "gateway.networking.k8s.io", "*", "*"),
+    reading("a controller for queues", "kueue.x-k8s.io", "*", "*"),
+    reading("a controller for statuses", "batch", "jobs/status", "patch"),
 ]
-"""Roles of controllers."""
+"""Roles that controllers need."""

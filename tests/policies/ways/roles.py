@@ -1,4 +1,4 @@
-"""Evasions that disguise a workload as a kind to which fewer rules apply."""
+"""Evasions that disguise a workload so that fewer rules apply to it."""
 
 from tests.policies.harness import REMOVED
 from tests.policies.ways.way import Way, way
@@ -18,20 +18,20 @@ QUEUE_RULES = "training-queue-named training-scheduler"
 
 
 def unprobed(container: str = SERVER) -> tuple[tuple[str, object], ...]:
-    """Edits that remove the probes of a container."""
+    """Return edits that remove the probes of a container."""
     return tuple((f"{container}/{probe}", REMOVED) for probe in NO_PROBES)
 
 
-def _labelled_server(value: str) -> Way:
+def _labeled_server(value: str) -> Way:
     label = (f"0/spec/template/metadata/labels/{LABEL}", value)
-    name = f"a model server labelled {value!r} without probes"
+    name = f"a model server labeled {value!r} without probes"
     return way(name, "vllm_tensor_parallel", "inference-probes", label, *unprobed())
 
 
-def _labelled_job(value: str) -> Way:
+def _labeled_job(value: str) -> Way:
     labels = {"gpu-platform.dev/workload": value}
     edits = ((f"{JOB}/metadata/labels", labels), *NO_QUEUE)
-    return way(f"a gang labelled {value!r} without a queue", "volcano_queue", QUEUE_RULES, *edits)
+    return way(f"a gang labeled {value!r} without a queue", "volcano_queue", QUEUE_RULES, *edits)
 
 
 RAY_GROUPS = (
@@ -40,7 +40,7 @@ RAY_GROUPS = (
 )
 HARMLESS = [
     way(
-        "a RayService with the probes of the operator",
+        "a RayService with probes added by the operator",
         "ray_service",
         "",
         *(edit for containers in RAY_GROUPS for edit in unprobed(f"{containers}/0")),
@@ -48,7 +48,7 @@ HARMLESS = [
 ]
 WAYS = [
     way(
-        "a second container of a RayService without probes",
+        "a second RayService container without probes",
         "ray_service",
         "inference-probes",
         (
@@ -57,22 +57,22 @@ WAYS = [
         ),
     ),
     way(
-        "a probe of a RayService that cannot fail",
+        "a RayService probe that cannot fail",
         "ray_service",
         "inference-probes",
         (f"{RAY_GROUPS[1]}/0/livenessProbe", {"exec": {"command": ["true"]}}),
     ),
-    *map(_labelled_server, ["interactive", "batch", "system", "other", "INFERENCE", ""]),
-    *map(_labelled_job, ["inference", "serving", "interactive", "batch", "system", "none"]),
+    *map(_labeled_server, ["interactive", "batch", "system", "other", "INFERENCE", ""]),
+    *map(_labeled_job, ["inference", "serving", "interactive", "batch", "system", "none"]),
     way(
-        "two labels that disagree",
+        "two contradicting role labels",
         "vllm_tensor_parallel",
         "",
         (f"0/spec/template/metadata/labels/{COMPONENT}", "training"),
         (f"0/spec/template/metadata/labels/{LABEL}", "inference"),
     ),
     way(
-        "the label on the Job instead of its template",
+        "the role label on the Job instead of its pod template",
         "volcano_queue",
         QUEUE_RULES,
         (f"1/metadata/labels/{LABEL}", "interactive"),
@@ -116,7 +116,7 @@ WAYS = [
         *unprobed(),
     ),
     way(
-        "a bare Pod that is always restarted, without queue and probes",
+        "a bare Pod that is always restarted, without a queue and probes",
         "gpu_smoke_test",
         "",
         ("0/spec/restartPolicy", "Always"),
@@ -135,13 +135,13 @@ WAYS = [
         ("0/spec/replicatedJobs/0/template/spec/template/metadata/annotations", {}),
     ),
     way(
-        "a JobSet without a scheduler of gangs",
+        "a JobSet without a gang scheduler",
         "jobset_training",
         "training-scheduler",
         ("0/spec/replicatedJobs/0/template/spec/template/spec/schedulerName", REMOVED),
     ),
     way(
-        "a runtime of Kubeflow Trainer without a queue",
+        "a Kubeflow Trainer runtime without a queue",
         "train_job_with_runtime",
         "training-queue-named",
         (
@@ -170,13 +170,13 @@ WAYS = [
         ("0/spec/replicatedJobs/0/templateSpec/queue", REMOVED),
     ),
     way(
-        "a CronJob of Volcano without a queue",
+        "a Volcano CronJob without a queue",
         "volcano_cron_job",
         "training-queue-named",
         ("0/spec/jobTemplate/spec/queue", REMOVED),
     ),
     way(
-        "a step of a JobFlow without a queue",
+        "a JobFlow step without a queue",
         "volcano_job_flow",
         "training-queue-named",
         ("1/spec/queue", REMOVED),
@@ -189,7 +189,7 @@ WAYS = [
         ("0/spec/components/0/template/spec/runPolicy/schedulingPolicy/queue", REMOVED),
     ),
     way(
-        "a launcher of MPI that computes, without shared memory",
+        "an MPI launcher with a GPU but without shared memory",
         "nccl_tests_mpi_job",
         "shm-mounted",
         (
@@ -198,33 +198,33 @@ WAYS = [
         ),
     ),
     way(
-        "a Job of Kueue without a queue",
+        "a Kueue Job without a queue",
         "kueue_single_pod_job",
         "training-queue-named",
         ("0/metadata/labels", {}),
         training_scheduler={"schedulers": ["volcano", "default-scheduler"]},
     ),
     way(
-        "a gang of Kueue that starts in parts",
+        "a Kueue gang with partial admission",
         "nccl_tests_jobset",
         "training-gang-whole training-queue-named",
         ("0/metadata/labels", {}),
         training_scheduler={"schedulers": ["volcano", "default-scheduler"]},
     ),
     way(
-        "a CronJob that trains without a queue",
+        "a training CronJob without a queue",
         "cron_job_data",
         QUEUE_RULES,
         ("0/spec/jobTemplate/spec/template/spec/containers/0/resources/limits/nvidia.com~gpu", 8),
     ),
     way(
-        "a ScaledJob that trains without a queue",
+        "a training ScaledJob without a queue",
         "keda_scaled_job",
         QUEUE_RULES,
         ("0/spec/jobTargetRef/template/spec/containers/0/resources/limits/nvidia.com~gpu", 8),
     ),
     way(
-        "a Job on a chosen node",
+        "a Job with a node name",
         "kueue_single_pod_job",
         "",
         ("0/spec/template/spec/nodeName", "gpu-node-7"),

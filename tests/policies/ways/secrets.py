@@ -1,4 +1,4 @@
-"""Ways to hand out tokens, and to write secrets into manifests."""
+"""Ways to expose tokens and to write secrets into manifests."""
 
 from tests.policies.ways.pods import POD, WEB, container, pod
 from tests.policies.ways.way import Way, way
@@ -7,7 +7,7 @@ TOKEN_VOLUME = [{"name": "t", "projected": {"sources": [{"serviceAccountToken": 
 
 
 def variable(name: str, value: str) -> Way:
-    """A secret in the environment."""
+    """Return an edit that sets an environment variable to a secret."""
     env = [{"name": name, "value": value}]
     return container(f"the secret {name}={value:.8}", "env", env, "no-literal-secrets")
 
@@ -15,15 +15,15 @@ def variable(name: str, value: str) -> Way:
 WAYS = [
     # tokens and secrets
     way(
-        "the token of the API",
+        "the API server token",
         WEB,
         "no-service-account-token",
         (f"{POD}/automountServiceAccountToken", True),
         no_service_account_token="mandatory",
     ),
-    pod("the token of the API as a volume", "volumes", TOKEN_VOLUME),
+    pod("the API server token as a volume", "volumes", TOKEN_VOLUME),
     pod(
-        "the token of another audience",
+        "a token for another audience",
         "volumes",
         [
             {
@@ -50,13 +50,13 @@ WAYS = [
     variable("SETTING", "nvapi-" + "a" * 60),
     variable("SETTING", "AIza" + "a" * 35),
     variable("SETTING", "ASIA" + "A" * 16),
-    container("a secret among the arguments", "args", ["--token", "hf_" + "a" * 34]),
+    container("a secret in the arguments", "args", ["--token", "hf_" + "a" * 34]),
     container(
         "a secret in the command",
         "command",
         ["sh", "-c", "curl -H 'Authorization: Bearer hf_" + "a" * 34 + "' http://a"],
     ),
-    container("a password among the arguments", "args", ["--password=correct-horse"]),
+    container("a password in the arguments", "args", ["--password=correct-horse"]),
     container(
         "a secret in a probe",
         "readinessProbe/httpGet/httpHeaders",
@@ -74,13 +74,13 @@ WAYS = [
         ("0/spec/template/metadata/annotations", {"team.example.com/token": "hf_" + "a" * 34}),
     ),
     way(
-        "a secret in the script of a workflow",
+        "a secret in a workflow script",
         "argo_workflow_steps",
         "",
         ("0/spec/templates/2/script/source", "import os\nos.system('curl -u me:correct-horse a')"),
     ),
     way(
-        "a secret in the script of a step",
+        "a secret in a step script",
         "tekton_task",
         "",
         ("0/spec/steps/0/script", "#!/bin/sh\nexport HUB_TOKEN=correct-horse\n"),
@@ -92,7 +92,7 @@ WAYS = [
         ("0/spec/sparkConf/spark.hadoop.fs.s3a.secret.key", "correct-horse"),
     ),
     container(
-        "a password in a header of a probe",
+        "a password in a probe header",
         "readinessProbe/httpGet/httpHeaders",
         [{"name": "Authorization", "value": "Basic bWU6Y29ycmVjdC1ob3JzZQ=="}],
     ),

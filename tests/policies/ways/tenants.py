@@ -1,4 +1,4 @@
-"""Ways around the walls between tenants: quotas, policies, roles, volumes."""
+"""Ways to break tenant isolation: quotas, network policies, roles and volumes."""
 
 from typing import Any
 
@@ -9,77 +9,79 @@ RBAC = "rbac.authorization.k8s.io/v1"
 POLICY = "3/spec"
 
 
-def added(what: str, version: str, kind: str, rules: str = "", **fields: Any) -> Way:
-    """One more object in the namespace of a web application."""
+def added(description: str, version: str, kind: str, rules: str = "", **fields: Any) -> Way:
+    """Return an edit that adds an object to the namespace of a web application."""
     metadata = {"name": "added", "namespace": "web"} | fields.pop("metadata", {})
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
-    return way(what, WEB, rules, ("4", manifest))
+    return way(description, WEB, rules, ("4", manifest))
 
 
-def role(what: str, groups: list[str], resources: list[str], verbs: list[str]) -> Way:
-    """A role with these permissions."""
+def role(description: str, groups: list[str], resources: list[str], verbs: list[str]) -> Way:
+    """Return an edit that sets the permissions of a role."""
     rules = [{"apiGroups": groups, "resources": resources, "verbs": verbs}]
-    return way(what, "ordinary_controller", "", ("1/rules", rules))
+    return way(description, "ordinary_controller", "", ("1/rules", rules))
 
 
-def binding(what: str, kind: str, name: str, subject: dict[str, str]) -> Way:
-    """A binding of a cluster role to a subject."""
+def binding(description: str, kind: str, name: str, subject: dict[str, str]) -> Way:
+    """Return an edit that binds a cluster role to a subject."""
     reference = {"apiGroup": RBAC.partition("/")[0], "kind": "ClusterRole", "name": name}
-    return added(what, RBAC, kind, roleRef=reference, subjects=[subject])
+    return added(description, RBAC, kind, roleRef=reference, subjects=[subject])
 
 
 ACCOUNT = {"kind": "ServiceAccount", "name": "default", "namespace": "web"}
 
 
-def quota(what: str, hard: dict[str, Any], **spec: Any) -> Way:
-    """A quota that does not count the GPUs of a namespace, in place of one that does."""
-    return way(what, "tenant_namespace", "namespace-gpu-quota", ("1/spec", {"hard": hard, **spec}))
+def quota(description: str, hard: dict[str, Any], **spec: Any) -> Way:
+    """Return an edit that replaces the GPU quota of a namespace by an ineffective one."""
+    return way(
+        description, "tenant_namespace", "namespace-gpu-quota", ("1/spec", {"hard": hard, **spec})
+    )
 
 
-def denied(what: str, deny: dict[str, Any], allow: dict[str, Any] | None = None) -> Way:
-    """Network policies that deny nothing, in place of two that deny all but one route."""
+def denied(description: str, deny: dict[str, Any], allow: dict[str, Any] | None = None) -> Way:
+    """Return an edit that replaces the default-deny network policies by ineffective ones."""
     edits = (("2/spec", deny), *((("3/spec", allow),) if allow else ()))
-    return way(what, "tenant_namespace", "namespace-default-deny", *edits)
+    return way(description, "tenant_namespace", "namespace-default-deny", *edits)
 
 
 DENY = {"podSelector": {}, "policyTypes": ["Ingress"]}
 
 WAYS = [
     denied(
-        "a policy that allows everything beside one that denies",
+        "a network policy that allows all traffic next to the denying one",
         DENY,
         {"podSelector": {}, "ingress": [{}]},
     ),
     denied(
-        "a policy that allows every namespace",
+        "a network policy that allows every namespace",
         DENY,
         {"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {}}]}]},
     ),
     denied(
-        "a policy that allows every address",
+        "a network policy that allows every address",
         DENY,
         {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]},
     ),
     denied(
-        "a policy for some pods",
+        "a network policy for selected pods only",
         {"podSelector": {"matchLabels": {"a": "b"}}, "policyTypes": ["Ingress"]},
     ),
-    denied("a policy of egress", {"podSelector": {}, "policyTypes": ["Egress"]}),
+    denied("a network policy for egress only", {"podSelector": {}, "policyTypes": ["Egress"]}),
     # quotas
-    quota("a quota of another vendor's GPUs", {"requests.amd.com/gpu": 8}),
-    quota("a quota of limits, which are not counted", {"limits.nvidia.com/gpu": 8}),
+    quota("a quota for another vendor's GPUs", {"requests.amd.com/gpu": 8}),
+    quota("a quota for GPU limits, which Kubernetes ignores", {"limits.nvidia.com/gpu": 8}),
     quota(
-        "a quota of pods without resources", {"requests.nvidia.com/gpu": 8}, scopes=["BestEffort"]
+        "a quota for pods without resources", {"requests.nvidia.com/gpu": 8}, scopes=["BestEffort"]
     ),
     quota(
-        "a quota of one priority",
+        "a quota for one priority class",
         {"requests.nvidia.com/gpu": 8},
         scopeSelector={
             "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["a"]}]
         },
     ),
-    quota("a quota of a million", {"requests.nvidia.com/gpu": 1_000_000}),
-    quota("a quota of pods", {"pods": 10}),
+    quota("a quota of a million GPUs", {"requests.nvidia.com/gpu": 1_000_000}),
+    quota("a quota for the number of pods", {"pods": 10}),
     # roles
     binding("cluster-admin", "ClusterRoleBinding", "cluster-admin", ACCOUNT),
     binding("cluster-admin in a namespace", "RoleBinding", "cluster-admin", ACCOUNT),
@@ -90,27 +92,27 @@ WAYS = [
         {"kind": "Group", "name": "system:unauthenticated"},
     ),
     binding(
-        "rights of every user",
+        "permissions for every user",
         "ClusterRoleBinding",
         "edit",
         {"kind": "Group", "name": "system:authenticated"},
     ),
     binding(
-        "rights of the masters",
+        "permissions for the system:masters group",
         "ClusterRoleBinding",
         "view",
         {"kind": "Group", "name": "system:masters"},
     ),
-    role("a role for everything", ["*"], ["*"], ["*"]),
+    role("a role with all permissions", ["*"], ["*"], ["*"]),
     role("a role that writes roles", [RBAC.partition("/")[0]], ["clusterroles"], ["escalate"]),
     role("a role that binds roles", [RBAC.partition("/")[0]], ["clusterroles"], ["bind"]),
-    role("a role that impersonates", [""], ["users"], ["impersonate"]),
-    role("a role that enters pods", [""], ["pods/exec"], ["create"]),
-    role("a role that reads every Secret", [""], ["secrets"], ["get", "list"]),
-    role("a role that reaches nodes", [""], ["nodes/proxy"], ["get"]),
+    role("a role that impersonates users", [""], ["users"], ["impersonate"]),
+    role("a role that executes commands in pods", [""], ["pods/exec"], ["create"]),
+    role("a role that reads all Secrets", [""], ["secrets"], ["get", "list"]),
+    role("a role that accesses the node proxy", [""], ["nodes/proxy"], ["get"]),
     # volumes and priorities
     added(
-        "a volume of the node",
+        "a host path PersistentVolume",
         "v1",
         "PersistentVolume",
         spec={
@@ -120,7 +122,7 @@ WAYS = [
         },
     ),
     added(
-        "a local volume of the node's root",
+        "a local volume at the node's root",
         "v1",
         "PersistentVolume",
         spec={
@@ -131,7 +133,7 @@ WAYS = [
         },
     ),
     added(
-        "a volume of the node by CSI",
+        "a host volume through CSI",
         "v1",
         "PersistentVolume",
         spec={
@@ -141,10 +143,13 @@ WAYS = [
         },
     ),
     added(
-        "a priority above all others", "scheduling.k8s.io/v1", "PriorityClass", value=1_000_000_000
+        "a priority class above all others",
+        "scheduling.k8s.io/v1",
+        "PriorityClass",
+        value=1_000_000_000,
     ),
     added(
-        "a priority for everybody",
+        "a global default priority class",
         "scheduling.k8s.io/v1",
         "PriorityClass",
         value=1000,

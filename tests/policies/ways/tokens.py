@@ -1,4 +1,4 @@
-"""Ways that exist only in the engine: type tokens, and patches that create an object."""
+"""Evasions specific to the Pulumi engine: type tokens, and patches that create an object."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ TOKENS = [
 
 
 def registered(token: str) -> Way:
-    """A privileged Pod under the type token of something else."""
+    """Return an edit that registers a privileged Pod with another type token."""
     pod = {
         TOKEN: f"kubernetes:{token}",
         "apiVersion": "v1",
@@ -33,7 +33,7 @@ def registered(token: str) -> Way:
 
 
 def patched(version: str, kind: str, rules: str, spec: Any, existing: bool = False) -> Way:
-    """A patch of one object."""
+    """Return an edit that patches one object."""
     address = f"team/{kind}/patched"
     config = {"manifest_readable": {"existingObjects": [address]}} if existing else {}
     group = version if "/" in version else f"core/{version}"
@@ -44,12 +44,12 @@ def patched(version: str, kind: str, rules: str, spec: Any, existing: bool = Fal
         "metadata": {"name": "patched", "namespace": "team"},
         "spec": spec,
     }
-    what = "an existing" if existing else "a missing"
-    return way(f"a patch of {what} {kind} ({spec})", WEB, rules, ("0", patch), **config)
+    state = "an existing" if existing else "a missing"
+    return way(f"a patch of {state} {kind} ({spec})", WEB, rules, ("0", patch), **config)
 
 
 def template(**spec: Any) -> Any:
-    """The specification of a Deployment whose pods have these fields."""
+    """Return the specification of a Deployment whose pods have these fields."""
     return {"template": {"spec": spec}}
 
 
@@ -134,4 +134,4 @@ HARMLESS = [
     ),
     patched("v1", "Service", "", {"type": "ClusterIP"}),
 ]
-"""Patches that change nothing that a rule forbids."""
+"""Patches that comply with all rules."""

@@ -1,4 +1,4 @@
-"""Ways around the rules: a good manifest and an edit that a rule must reject."""
+"""Evasions of the rules: a good manifest and an edit that a rule must reject."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tests.policies.harness import Manifest, changed, type_of
 
 GOOD = Path(__file__).parents[1] / "files" / "good"
 TOKEN = "type token"
-"""Key of a manifest that replaces the type token that follows from `apiVersion` and `kind`."""
+"""Key in a manifest that overrides the type token derived from `apiVersion` and `kind`."""
 
 CONFIG = {
     "namespace-gpu-quota": {"existingNamespaces": ["team"]},
@@ -30,30 +30,30 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Way:
-    """One edit of a good manifest.
+    """One edit to a good manifest.
 
     `base` names a file of `files/good`; paths of `edits` begin with the number of the document.
-    `rules` are the rules that should reject it, separated by spaces; empty if there is none yet.
+    `rules` lists the rules that should reject it, separated by spaces; empty means any rule.
     """
 
-    what: str
+    description: str
     base: str
     rules: str
     edits: tuple[tuple[str, Any], ...]
     config: Manifest = field(default_factory=dict)
 
     @property
-    def is_refused(self) -> bool:
-        """True if one of the rules rejects the edited manifest and not the good one."""
-        new = refusing(changed(documents(self.base), *self.edits), self.config)
-        new -= _refusing_good(self.base, json.dumps(self.config))
+    def is_rejected(self) -> bool:
+        """True if one of the rules rejects the edited manifest but not the good one."""
+        new = rejecting_rules(changed(documents(self.base), *self.edits), self.config)
+        new -= _rules_rejecting_good(self.base, json.dumps(self.config))
         return bool(new & set(self.rules.split())) if self.rules else bool(new)
 
 
-def way(what: str, base: str, rules: str, *edits: tuple[str, Any], **config: Any) -> Way:
-    """Create a way. Keywords are settings of rules, with underscores for hyphens."""
+def way(description: str, base: str, rules: str, *edits: tuple[str, Any], **config: Any) -> Way:
+    """Create a way. Keywords are rule settings, with underscores instead of hyphens."""
     settings = {name.replace("_", "-"): value for name, value in config.items()}
-    return Way(what, base, rules, edits, settings)
+    return Way(description, base, rules, edits, settings)
 
 
 @cache
@@ -63,8 +63,8 @@ def documents(base: str) -> Any:
     return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
 
 
-def refusing(manifests: list[Manifest], config: Manifest) -> set[str]:
-    """Return the mandatory rules that manifests violate, as the pack and the check apply them."""
+def rejecting_rules(manifests: list[Manifest], config: Manifest) -> set[str]:
+    """Return the mandatory rules that the manifests violate, as in the pack and the check."""
     existing = config.get("manifest-readable", {}).get("existingObjects", ())
     views = [View(_resource(manifest, existing)) for manifest in manifests]
     stack = Stack(views)
@@ -78,14 +78,14 @@ def refusing(manifests: list[Manifest], config: Manifest) -> set[str]:
 
 
 @cache
-def _refusing_good(base: str, config: str) -> frozenset[str]:
+def _rules_rejecting_good(base: str, config: str) -> frozenset[str]:
     """Return the mandatory rules that a good manifest violates."""
-    return frozenset(refusing(documents(base), json.loads(config)))
+    return frozenset(rejecting_rules(documents(base), json.loads(config)))
 
 
 @cache
 def _applied(config: str) -> list[tuple[Rule[Any], bool, RuleConfig]]:
-    """Return the rules that apply with settings, which are JSON to be a key of the cache."""
+    """Return the rules to apply, for settings given as JSON so that they can be a cache key."""
     return applicable_rules(configure(CONFIG | json.loads(config), RULES), whole_stack=True)
 
 

@@ -1,4 +1,4 @@
-"""Ways to run a container in a workflow, a task or a Spark application."""
+"""Ways to run containers in workflows, tasks and Spark applications."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,9 +45,9 @@ REFERRING = (
 PIPELINES = (("tekton_pipeline", "spec"), ("tekton_pipeline_run", "spec/pipelineSpec"))
 
 
-def trigger(what: str, place: str, value: Any, rules: str = "") -> Way:
-    """A change of the trigger of a Sensor."""
-    return way(what, "argo_events_sensor", rules, (f"1/spec/triggers/0/{place}", value))
+def trigger(description: str, place: str, value: Any, rules: str = "") -> Way:
+    """Return an edit that changes the trigger of a Sensor."""
+    return way(description, "argo_events_sensor", rules, (f"1/spec/triggers/0/{place}", value))
 
 
 HARMLESS = [
@@ -59,7 +59,7 @@ HARMLESS = [
         ("0/metadata/labels", {"app.kubernetes.io/component": "training"}),
     ),
     hidden(
-        "a manifest in an annotation of a template",
+        "a manifest in an annotation of a pod template",
         "ordinary_web_application",
         "spec/template/metadata/annotations",
         {"example.com/last-applied": str(KUBERNETES_POD)},
@@ -91,7 +91,7 @@ WAYS = [
         f"spec/workflowSpec/templates/0/container/{CONTEXT}",
     ),
     privileged(
-        "a container of a set",
+        "a container in a container set",
         "argo_workflow_template",
         f"spec/templates/0/containerSet/containers/0/{CONTEXT}",
     ),
@@ -115,9 +115,9 @@ WAYS = [
         [EVIL],
         "not-privileged",
     ),
-    hidden("a workflow on the node's network", "argo_workflow_steps", "spec/hostNetwork", True),
+    hidden("a workflow on the host network", "argo_workflow_steps", "spec/hostNetwork", True),
     hidden(
-        "a workflow of root",
+        "a workflow that runs as root",
         "argo_workflow_steps",
         f"spec/{CONTEXT}",
         {"runAsNonRoot": False, "runAsUser": 0},
@@ -138,21 +138,26 @@ WAYS = [
         ("0/spec", {"tasks": {"a": ELSEWHERE}}),
     ),
     hidden(
-        "a patch of the pod as text",
+        "a pod patch as text",
         "argo_workflow_steps",
         "spec/podSpecPatch",
         '{"hostPID": true}',
     ),
     hidden(
-        "a patch of one step's pod as text",
+        "a step's pod patch as text",
         "argo_workflow_steps",
         "spec/templates/1/podSpecPatch",
         '{"hostPID": true}',
     ),
     *(
-        way(f"{what} {field} for templates of another object", "argo_workflow_steps", rule, *edits)
+        way(
+            f"{description} {field} for templates from another object",
+            "argo_workflow_steps",
+            rule,
+            *edits,
+        )
         for field, value, rule in REFERRING
-        for what, edits in (
+        for description, edits in (
             (
                 "a workflow with",
                 (("0/spec/templates", REMOVED), ("0/spec/workflowTemplateRef", {"name": "a"})),
@@ -163,7 +168,7 @@ WAYS = [
     ),
     *(
         way(
-            f"a {kind} with a patch as text for templates of another object",
+            f"a {kind} with a text patch for templates from another object",
             base,
             "manifest-readable",
             (f"{spec}/templates", GRAPH),
@@ -191,7 +196,10 @@ WAYS = [
         for field, value, rule in STEP_FIELDS
     ),
     hidden(
-        "defaults of all steps", "argo_workflow_steps", "spec/templateDefaults", {"container": EVIL}
+        "template defaults with a container",
+        "argo_workflow_steps",
+        "spec/templateDefaults",
+        {"container": EVIL},
     ),
     hidden(
         "a step that applies a manifest as text",
@@ -200,7 +208,7 @@ WAYS = [
         {"name": "download", "resource": {"action": "create", "manifest": str(KUBERNETES_POD)}},
     ),
     hidden(
-        "a workflow with the token of the API",
+        "a workflow with a password",
         "argo_workflow_steps",
         "spec/templates/1/container/env",
         [{"name": "PASSWORD", "value": "correct horse"}],
@@ -208,34 +216,34 @@ WAYS = [
     ),
     *(
         hidden(
-            f"a container inside a {what} of a workflow",
+            f"a container inside a {description} of a workflow",
             "argo_workflow_steps",
             "spec/templates/0",
             {"name": "main", **around({"container": EVIL})},
             "not-privileged",
         )
-        for what, around in INLINE.items()
+        for description, around in INLINE.items()
     ),
     *(
         hidden(
-            f"a manifest inside a {what} of a workflow",
+            f"a manifest inside a {description} of a workflow",
             "argo_workflow_steps",
             "spec/templates/0",
             {"name": "main", **around(MANIFEST)},
             "not-privileged",
         )
-        for what, around in INLINE.items()
+        for description, around in INLINE.items()
     ),
     *(
         hidden(
-            f"a template inside a {what} inside a {outer} of a workflow",
+            f"a template inside a {description} inside a {outer} of a workflow",
             "argo_workflow_steps",
             "spec/templates/0",
             {"name": "main", **around_all(around({"container": EVIL}))},
             "kind-known",
         )
         for outer, around_all in INLINE.items()
-        for what, around in INLINE.items()
+        for description, around in INLINE.items()
     ),
     hidden(
         "a manifest in the defaults of a workflow",
@@ -244,9 +252,11 @@ WAYS = [
         MANIFEST,
         "not-privileged",
     ),
-    # fields that a later version may have
+    # fields that later versions may add
     *(
-        hidden(f"{what} in a new field of {base}", base, f"{at}/newField", value, "kind-known")
+        hidden(
+            f"{description} in a new field of {base}", base, f"{at}/newField", value, "kind-known"
+        )
         for base, at in (
             ("argo_workflow_steps", "spec/templates/0"),
             ("tekton_pipeline", "spec/tasks/0"),
@@ -254,16 +264,16 @@ WAYS = [
             ("argo_events_sensor", "spec"),
             ("spark_application", "spec/driver"),
         )
-        for what, value in (
+        for description, value in (
             ("a container", EVIL),
             ("a manifest", KUBERNETES_POD | {"spec": {"hostPID": True}}),
-            ("the fields of a pod", {"volumes": [], "serviceAccountName": "a"}),
+            ("pod fields", {"volumes": [], "serviceAccountName": "a"}),
         )
     ),
     # Argo Events
     *(
         trigger(
-            f"a manifest as text that a {name} trigger creates",
+            f"a text manifest created by a {name} trigger",
             f"template/{name}/source",
             {"inline": str(KUBERNETES_POD)},
             "not-privileged",
@@ -271,7 +281,7 @@ WAYS = [
         for name in ("k8s", "argoWorkflow")
     ),
     trigger(
-        "a trigger that creates the manifest at an address",
+        "a trigger that creates a manifest from a URL",
         "template/k8s/source",
         {"url": {"path": "https://example.com/pod.yaml"}},
         "kind-known",
@@ -325,7 +335,7 @@ WAYS = [
         "tekton_pipeline_run",
         f"spec/pipelineSpec/tasks/0/taskSpec/steps/0/{CONTEXT}",
     ),
-    privileged("the template of all steps", "tekton_task", f"spec/stepTemplate/{CONTEXT}"),
+    privileged("the step template of a task", "tekton_task", f"spec/stepTemplate/{CONTEXT}"),
     latest("a step", "tekton_task", "spec/steps/0/image"),
     host("the volumes of a task", "tekton_task", "spec/volumes"),
     host("the volumes of a run", "tekton_task_run", "spec/podTemplate/volumes"),
@@ -338,7 +348,7 @@ WAYS = [
     ),
     *(
         hidden(
-            f"the pods of a run on the node's network ({field})",
+            f"the pods of a run on the host network ({field})",
             "tekton_pipeline_run",
             f"spec/{field}",
             value,
@@ -358,9 +368,9 @@ WAYS = [
             "spark.kubernetes.scheduler.volcano.podGroupTemplateFile",
         )
     ),
-    hidden("a run on the node's network", "tekton_task_run", "spec/podTemplate/hostNetwork", True),
+    hidden("a run on the host network", "tekton_task_run", "spec/podTemplate/hostNetwork", True),
     hidden(
-        "a run of root",
+        "a run that executes as root",
         "tekton_task_run",
         f"spec/podTemplate/{CONTEXT}",
         {"runAsNonRoot": False, "runAsUser": 0},
@@ -374,31 +384,31 @@ WAYS = [
     latest("a scheduled application", "spark_scheduled", "spec/template/executor/image"),
     host("the volumes of an application", "spark_application", "spec/volumes"),
     hidden(
-        "an executor on the node's network", "spark_application", "spec/executor/hostNetwork", True
+        "an executor on the host network", "spark_application", "spec/executor/hostNetwork", True
     ),
     hidden(
-        "a sidecar of a driver is privileged",
+        "a driver sidecar is privileged",
         "spark_application",
         "spec/driver/sidecars",
         [EVIL],
         "not-privileged",
     ),
     hidden(
-        "a driver of root",
+        "a driver that runs as root",
         "spark_application",
         "spec/driver/podSecurityContext",
         {"runAsNonRoot": False, "runAsUser": 0},
         "run-as-non-root",
     ),
     hidden(
-        "a secret of an executor",
+        "a secret in an executor",
         "spark_application",
         "spec/executor/env",
         [{"name": "PASSWORD", "value": "correct horse"}],
         "no-literal-secrets",
     ),
     hidden(
-        "a secret of a driver in a map",
+        "a secret in a driver's variable map",
         "spark_application",
         "spec/driver/envVars",
         {"PASSWORD": "correct horse"},

@@ -1,4 +1,4 @@
-"""The benchmark compares what ran in the same turn."""
+"""The gitops benchmark compares runs of the same turn."""
 
 from tools.bench.gitops import PACK, REPORT, _cpu, _ratio
 

@@ -1,4 +1,4 @@
-"""Figures of a measurement."""
+"""Figures computed from an inference measurement."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def records(*rows: tuple[float, float, int]) -> Records:
 ALL = Window(0, 100)
 
 
-def test_rates_count_answers_that_ended_in_the_window() -> None:
+def test_rates_count_responses_that_completed_in_the_window() -> None:
     rows = ((0, 0.5, 200), (0, 1.5, 200), (2, 1.5, 200), (2, 0.5, 429), (3, 4, 200), (3, 9, 200))
     found = figures(records(*rows), deadline=1.2, window=Window(1, 4))
     assert found.throughput == pytest.approx(2 / 3)
@@ -39,7 +39,7 @@ def test_unanswered_requests_count_as_slow() -> None:
     assert figures(records(*steady), 5, Window(0, 10)).throughput == pytest.approx(2)
 
 
-def test_refusals_and_errors_are_counted_separately_without_latency() -> None:
+def test_rejections_and_errors_are_counted_separately_and_have_no_latency() -> None:
     rows = records((0, 0.1, 200), (0.5, 9, 429), (1, 9, 503), (1, 9, 0))
     found = figures(rows, deadline=1, window=ALL)
     assert (found.requests, found.rejected, found.errors) == (4, 1, 2)
@@ -53,13 +53,13 @@ def test_errors_before_the_window_count_and_latencies_do_not() -> None:
     assert found.p99 == pytest.approx(0.1)
 
 
-def test_a_server_without_answers_has_no_goodput() -> None:
+def test_server_without_responses_has_no_goodput() -> None:
     found = figures(records((0, 1, 503), (1, 1, 503)), 1, ALL)
     assert (found.throughput, found.goodput, found.errors) == (0, 0, 2)
     assert found.p50 is None
 
 
-def test_nothing_sent_is_an_error() -> None:
+def test_measurement_without_requests_is_an_error() -> None:
     with pytest.raises(ValueError, match="no request"):
         figures(Records(np.empty((0, 3))), 1, ALL)
 
@@ -68,7 +68,7 @@ def test_latencies_include_requests_due_before_the_window() -> None:
     assert figures(records((0, 1, 200)), 1, Window(1, 2)).p50 == pytest.approx(1)
 
 
-def test_percentiles_are_over_the_requests_of_all_turns() -> None:
+def test_percentiles_include_the_requests_of_all_turns() -> None:
     first, second = [(1, 0.1, 200)] * 99, [(1, 2, 200), (0, 9, 200), (1, 8, 429)]
     found = pooled([(records(*rows), Window(0.5, 5)) for rows in (first, second)], deadline=1)
     assert found["p50"] == pytest.approx(0.1)
@@ -76,7 +76,7 @@ def test_percentiles_are_over_the_requests_of_all_turns() -> None:
     assert found["withinDeadline"] == pytest.approx(0.99)
 
 
-def test_runs_without_answers_have_no_percentiles() -> None:
+def test_runs_without_responses_have_no_percentiles() -> None:
     assert pooled([(records((1, 1, 503)), ALL)], deadline=1)["p99"] is None
 
 

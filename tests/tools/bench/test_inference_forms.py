@@ -1,4 +1,4 @@
-"""Requests in each form, and answers in each."""
+"""Requests and responses in each format."""
 
 import base64
 import json
@@ -79,7 +79,7 @@ def test_binary_tensors_have_the_header_with_the_json_length() -> None:
         ),
     ],
 )
-def test_answers_of_every_format_are_read(
+def test_responses_in_every_format_are_decoded(
     decode: forms.Decode, body: bytes, headers: dict[str, str]
 ) -> None:
     assert decode(body, headers).tolist() == ANSWER.tolist()

@@ -52,13 +52,13 @@ def test_throughput_is_compared_with_the_fastest_peer() -> None:
     assert [goal.goal for goal in goals] == [0.85, 0.85, 1]
 
 
-def test_the_cpu_time_of_a_request_without_a_network_is_limited() -> None:
+def test_cpu_time_per_request_without_network_is_limited() -> None:
     goal = named(found("no-op", {OURS: series(1, cpu=49e-6)}, []), "CPU time")
     assert goal.value == pytest.approx(49)
     assert goal.met
 
 
-def test_p99_is_compared_with_the_shortest() -> None:
+def test_p99_is_compared_with_the_lowest_p99_of_the_peers() -> None:
     servers = {OURS: series(1, 0.2), "long": series(1, 0.4), "short": series(1, 0.1)}
     goal = named(found("no-op", servers, []), "p99 ratio at 80% load")
     assert "short" in goal.name
@@ -76,7 +76,7 @@ def test_p99_is_compared_with_each_peer_at_its_load() -> None:
     assert goal.met
 
 
-def test_a_peer_without_answers_is_not_compared() -> None:
+def test_peer_without_responses_is_not_compared() -> None:
     goals = found("no-op", {OURS: series(1), "dead": series(1, None)}, [])
     assert not [goal for goal in goals if "p99" in goal.name]
 
@@ -87,18 +87,18 @@ def test_resnet_is_compared_with_the_bare_loop() -> None:
     assert goal.met
 
 
-def test_overload_needs_goodput_and_refusals_and_no_other_answers() -> None:
+def test_overload_requires_goodput_and_rejections_without_other_errors() -> None:
     goals = found("no-op", {OURS: series(100, goodput=95, rejected=7)}, [])
     assert all(goal.met for goal in goals)
     bad = found("no-op", {OURS: series(100, goodput=80, errors=1)}, [])
     assert [goal.met for goal in bad] == [True, False, False, False]
 
 
-def test_goals_need_a_measurement_of_our_server() -> None:
+def test_goals_require_a_measurement_of_our_server() -> None:
     assert found("no-op", {"fast": series(1)}, []) == []
 
 
-def test_tables_replace_the_old_ones() -> None:
+def test_new_tables_replace_old_ones_on_the_page() -> None:
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     assert inserted(page, "new") == f"before\n{BEGIN}\n\nnew\n{END}\nafter\n"
 

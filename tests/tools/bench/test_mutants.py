@@ -45,7 +45,7 @@ def test_only_bodies_of_functions_are_mutated(tmp_path: Path) -> None:
     assert changed.lines == range(13, 17), "a test of the statement's first line runs this one"
 
 
-def test_an_edit_elsewhere_keeps_the_sample(tmp_path: Path) -> None:
+def test_unrelated_edits_do_not_change_the_sample(tmp_path: Path) -> None:
     before = mutants_of(tmp_path, SOURCE)
     after = mutants_of(tmp_path, f"import os\n{SOURCE}\n\ndef third() -> int:\n    return 5\n")
     assert set(before) < set(after)
@@ -53,7 +53,7 @@ def test_an_edit_elsewhere_keeps_the_sample(tmp_path: Path) -> None:
     assert [mutant for mutant in draw(after, 5) if mutant != added][:4] == sample
 
 
-def test_an_earlier_sample_is_found_by_its_code(tmp_path: Path) -> None:
+def test_earlier_sample_is_matched_by_its_code(tmp_path: Path) -> None:
     before = mutants_of(tmp_path, SOURCE)
     renamed = mutants_of(tmp_path, SOURCE.replace("first", "next_size"))
     assert {mutant.function for mutant in repeated(before, renamed) if mutant} == {
@@ -64,7 +64,7 @@ def test_an_earlier_sample_is_found_by_its_code(tmp_path: Path) -> None:
     assert repeated(before, reworded).count(None) == 2
 
 
-def test_the_tests_of_a_mutant_execute_its_lines_and_the_fastest_comes_first() -> None:
+def test_mutant_runs_the_tests_that_cover_its_lines_fastest_first() -> None:
     lines = {1: ["slow", "fast"], 2: ["other"]}
     recording = Recording({"slow": 3.0, "fast": 1.0, "other": 2.0}, {"module.py": lines})
     assert recording.choose("module.py", range(1, 2)) == ["fast", "slow"]
@@ -74,19 +74,19 @@ def test_the_tests_of_a_mutant_execute_its_lines_and_the_fastest_comes_first() -
     assert not recording.executes("module.py", range(7, 9))
 
 
-def test_a_mutant_without_coverage_runs_the_tests_that_start_python() -> None:
+def test_mutant_without_coverage_runs_tests_that_start_python_programs() -> None:
     recording = Recording({"plain": 1.0, "command": 2.0}, {}, ["command"])
     assert recording.choose("module.py", [1]) == ["command"]
 
 
-def test_a_mutant_of_an_import_runs_all_tests() -> None:
+def test_mutant_of_an_import_runs_all_tests() -> None:
     lines = {1: ["first"], 2: [""], 3: ["", "second"]}
     recording = Recording({"first": 1.0, "second": 2.0}, {"module.py": lines})
     assert recording.choose("module.py", [2]) == ["first", "second"]
     assert recording.choose("module.py", [3]) == ["second", "first"]
 
 
-def test_a_mutated_file_is_restored_with_its_time(tmp_path: Path) -> None:
+def test_mutated_file_is_restored_with_its_modification_time(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(SOURCE)
     before = path.stat().st_mtime_ns
@@ -95,7 +95,7 @@ def test_a_mutated_file_is_restored_with_its_time(tmp_path: Path) -> None:
     assert (path.read_text(), path.stat().st_mtime_ns) == (SOURCE, before)
 
 
-def test_a_module_whose_lines_are_not_recorded_names_its_tests() -> None:
+def test_module_without_line_coverage_lists_its_tests() -> None:
     modules = {"training/train.py": ("tests/training/test_train.py", "tests/test_b.py::test_x[2-")}
     seconds = {
         "tests/training/test_train.py::test_a": 2.0,
@@ -111,7 +111,7 @@ def test_a_module_whose_lines_are_not_recorded_names_its_tests() -> None:
     assert recording.choose("training/run.py", [7]) == []
 
 
-def test_every_module_of_training_exists_and_names_tests_that_do() -> None:
+def test_listed_training_modules_and_their_tests_exist() -> None:
     for module, tests in TRAINING.items():
         assert (CHECKOUT / module).is_file()
         for test in tests:

@@ -1,4 +1,4 @@
-"""Assumptions of the benchmark: the measured stack passes all rules; goals can be missed."""
+"""Assumptions of the policy benchmark: its stack passes all rules; goals can be missed."""
 
 from typing import Any
 

@@ -11,7 +11,7 @@ FIRST = [
 ]
 SECOND = [
     '2026-11-21T21:00:30Z {"event": "resume", "batch_size": 32, "processes": 2, "step": 6}',
-    "2026-11-21T21:00:30Z a line that tells nothing",
+    "2026-11-21T21:00:30Z a line without an event",
     *(
         f'2026-11-21T21:00:{25 + step:02}Z {{"event": "step", "step": {step}, "loss": {9 - step}}}'
         for step in range(7, 9)
@@ -19,19 +19,19 @@ SECOND = [
 ]
 
 
-def test_attempts_are_separated_in_any_order_of_files() -> None:
+def test_attempts_are_separated_regardless_of_file_order() -> None:
     first, second = attempts([*SECOND, *FIRST])
     assert (first.resumed_at, first.end, len(first.losses)) == (0, 18.0, 8)
     assert (second.resumed_at, second.start, second.losses) == (6, 30.0, (2.0, 1.0))
 
 
-def test_throughput_is_in_samples_of_all_processes() -> None:
+def test_throughput_counts_the_samples_of_all_processes() -> None:
     seconds, rates = throughput(attempts(FIRST)[0])
     assert set(rates) == {64.0}
     assert seconds[0] == 12.0
 
 
-def test_epochs_are_used_without_steps() -> None:
+def test_epochs_are_used_if_no_steps_are_logged() -> None:
     lines = [
         '2026-11-21T21:00:00Z {"event": "start", "batch_size": 32}',
         '2026-11-21T21:00:10Z {"event": "epoch", "epoch": 1, "samples": 1000, "loss": 2.0}',
@@ -42,7 +42,7 @@ def test_epochs_are_used_without_steps() -> None:
     assert throughput(only) == ([20.0], [100.0])
 
 
-def test_lines_without_a_run_give_no_attempt() -> None:
+def test_log_without_run_events_has_no_attempts() -> None:
     assert attempts(["hello", "2026-11-21T21:00:00Z {}"]) == []
 
 

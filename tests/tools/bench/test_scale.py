@@ -1,4 +1,4 @@
-"""Assumptions of the benchmark of scale: whole gangs, full nodes, goals that can be missed."""
+"""Assumptions of the scale benchmark: complete gangs, full nodes, goals that can be missed."""
 
 import json
 import sys
@@ -19,44 +19,44 @@ from tools.bench.scale_updates import KUBECTL, ONE_STACK, PULUMI, update_goals
 def bound(*bindings: tuple[str, float]) -> Gangs:
     """Gangs of two pods, with observed bindings."""
     seen = Gangs(2)
-    for number, (gang, moment) in enumerate(bindings):
-        seen.record(gang, f"pod-{number}", "node", moment)
+    for number, (gang, timestamp) in enumerate(bindings):
+        seen.record(gang, f"pod-{number}", "node", timestamp)
     return seen
 
 
-def test_a_pod_is_bound_when_it_is_first_seen_with_a_node() -> None:
+def test_pod_counts_as_bound_when_it_is_first_seen_with_a_node() -> None:
     seen = Gangs(2)
     seen.record("a", "a-0", None, 1.0)
     seen.record("a", "a-0", "node-0", 2.0)
     seen.record("a", "a-0", "node-0", 2.5)
     seen.record("a", "a-1", "node-1", 3.25)
     assert seen.count == 2
-    assert seen.spreads() == [1.25]
+    assert seen.binding_seconds() == [1.25]
 
 
-def test_gangs_may_be_bound_between_each_other() -> None:
-    assert bound(("a", 1.0), ("b", 1.5), ("b", 2.0), ("a", 2.5)).partial(rest=1.0) == set()
+def test_interleaved_bindings_of_gangs_are_not_partial() -> None:
+    assert bound(("a", 1.0), ("b", 1.5), ("b", 2.0), ("a", 2.5)).partial(min_pause=1.0) == set()
 
 
 def test_a_gang_that_stays_incomplete_is_partial() -> None:
-    assert bound(("b", 0.5), ("b", 1.0), ("a", 1.0), ("a", 2.5)).partial(rest=1.0) == {"a"}
+    assert bound(("b", 0.5), ("b", 1.0), ("a", 1.0), ("a", 2.5)).partial(min_pause=1.0) == {"a"}
 
 
 def test_a_gang_that_is_incomplete_at_the_end_is_partial() -> None:
-    assert bound(("a", 1.0), ("b", 1.1), ("b", 1.2)).partial(rest=1.0) == {"a"}
+    assert bound(("a", 1.0), ("b", 1.1), ("b", 1.2)).partial(min_pause=1.0) == {"a"}
 
 
-def test_rates_count_from_the_submission() -> None:
+def test_rates_are_measured_from_the_submission() -> None:
     seen = bound(("a", 12.0), ("a", 13.0), ("b", 14.0), ("b", 15.0))
-    found = seen.summary(began=10.0, submitted=11.0, rest=0.5)
-    assert found["pods"] == found["momentsObserved"] == 4
+    found = seen.summary(began=10.0, submitted=11.0, min_pause=0.5)
+    assert found["pods"] == found["eventsObserved"] == 4
     assert found["podsPerSecond"] == 0.8
     assert found["secondsToSubmit"] == 1.0
     assert found["partialGangs"] == 2
-    assert seen.summary(began=10.0, submitted=11.0, rest=1.0)["partialGangs"] == 0
+    assert seen.summary(began=10.0, submitted=11.0, min_pause=1.0)["partialGangs"] == 0
 
 
-def test_plain_pods_are_those_of_the_gang_without_it() -> None:
+def test_plain_pods_equal_gang_pods_without_the_gang() -> None:
     (job,) = gangs(settings_of(1, 4))
     pods = plain_pods(job)
     assert len({pod["metadata"]["name"] for pod in pods}) == 4
@@ -75,7 +75,7 @@ def test_every_job_is_a_separate_run() -> None:
 
 
 def kubectl(folder: Path, *streams: list[dict[str, Any]]) -> list[str]:
-    """A kubectl whose watches end after some events, except the last one, which continues."""
+    """A fake kubectl whose watches disconnect after some events, except the last one."""
     for number, events in enumerate(streams):
         lines = "".join(f"{json.dumps(event)}\n" for event in events)
         (folder / f"stream-{number}").write_text(lines)
@@ -131,7 +131,7 @@ def test_a_failed_watch_reports_its_reason(tmp_path: Path) -> None:
     assert "too old resource version" in watch.problem
 
 
-def test_children_of_a_command_are_counted(tmp_path: Path) -> None:
+def test_usage_of_child_processes_is_included(tmp_path: Path) -> None:
     holds = "import sys, time; held = bytearray(64 * 2**20); time.sleep(0.5)"
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {holds!r}])"
     used = measured([sys.executable, "-c", starts], tmp_path, {})
@@ -146,7 +146,7 @@ def test_a_failed_command_ends_the_benchmark_with_its_output(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("rate", "partial", "met"), [(60.0, 0, True), (59.9, 1, False)])
-def test_the_slowest_round_is_compared_with_the_goals(rate: float, partial: int, met: bool) -> None:
+def test_goals_are_compared_with_the_slowest_round(rate: float, partial: int, met: bool) -> None:
     good = {"podsPerSecond": 90.0, "partialGangs": 0}
     rounds = [good, {"podsPerSecond": rate, "partialGangs": partial}]
     goals = placement_goals({"rounds": {VOLCANO: rounds}})
@@ -158,7 +158,7 @@ def used(seconds: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("hundred", "thousand", "met"), [(9.0, 180.0, True), (9.1, 183.0, False)])
-def test_updates_are_compared_with_kubectl_and_with_fewer_jobs(
+def test_update_times_are_compared_with_kubectl_and_with_fewer_jobs(
     hundred: float, thousand: float, met: bool
 ) -> None:
     samples = {
@@ -187,17 +187,17 @@ def test_concurrent_commands_are_measured_together(tmp_path: Path) -> None:
     assert used.peak_mib > 3 * 64
 
 
-def test_sequential_commands_share_no_memory(tmp_path: Path) -> None:
+def test_memory_of_sequential_commands_is_not_added_up(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEETS, "1"]
     used = measured_together([command, command], tmp_path, {}, concurrent=1)
     assert 64 < used.peak_mib < 2 * 64
 
 
-def test_the_failed_one_of_several_commands_is_named(tmp_path: Path) -> None:
+def test_error_names_the_command_that_failed(tmp_path: Path) -> None:
     fine, wrong = [sys.executable, "-c", ""], [sys.executable, "-c", "raise SystemExit('no stack')"]
     with pytest.raises(SystemExit, match="no stack"):
         measured_together([fine, wrong, fine], tmp_path, {}, concurrent=2)
 
 
-def test_goals_without_a_measurement_are_left_out() -> None:
+def test_goals_without_a_measurement_are_omitted() -> None:
     assert update_goals({"samples": {10: {KUBECTL: [used(1.0)], PULUMI: [used(4.0)]}}}) == []

@@ -1,4 +1,4 @@
-"""Tables of rights, evaluated on the Roles."""
+"""Tables of rights, computed from the Roles."""
 
 from typing import Any
 
@@ -36,12 +36,12 @@ ROLES: list[dict[str, Any]] = [
         ("get configmaps", False),
     ],
 )
-def test_a_request_is_answered_by_the_rules_of_the_group(request_: str, expected: bool) -> None:
+def test_request_is_evaluated_by_the_rules_of_the_group(request_: str, expected: bool) -> None:
     assert may(ROLES, "vision", request_) is expected
     assert not may(ROLES, "others", request_)
 
 
-def test_every_column_has_both_answers() -> None:
+def test_every_column_contains_allowed_and_denied_requests() -> None:
     for rows in (team_rows(), pipeline_rows()):
         columns = list(zip(*rows, strict=True))[2:]
         assert all({"yes", "no"} <= set(column) for column in columns)

@@ -1,4 +1,4 @@
-"""Copies of checkpoints and exports in an S3 server, moto."""
+"""Copies of checkpoints and exports in an object store (moto's S3 server)."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """The bucket `models`, whose address and keys are in the environment."""
+    """The bucket `models`. Environment variables contain its endpoint and access keys."""
     for name, value in {**ACCESS, "AWS_ENDPOINT_URL": f"http://{server}"}.items():
         monkeypatch.setenv(name, value)
     found = boto3.resource("s3").Bucket("models")
@@ -50,12 +50,12 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     found.objects.delete()
 
 
-def names(bucket: object) -> list[str]:
+def object_names(bucket: object) -> list[str]:
     return [each.key.removeprefix("runs/run/") for each in bucket.objects.all()]  # type: ignore[attr-defined]
 
 
 def save(run_dir: Path, step: int, loss: float | None = None, keep: int = 9) -> Path:
-    """Save a checkpoint of one file, whose content depends on the step."""
+    """Save a checkpoint with one file, whose content depends on the step."""
     written = create_unfinished(files.checkpoint_of(run_dir / "checkpoints", step))
     (written / "rank-0.safetensors").write_bytes(bytes([step]) * 1000)
     seal = Seal(
@@ -80,7 +80,7 @@ def content(run_dir: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run_dir)): path.read_bytes() for path in paths}
 
 
-def copied(run_dir: Path, *checkpoints: Path, keep: int = 2) -> Mirror:
+def copy_checkpoints(run_dir: Path, *checkpoints: Path, keep: int = 2) -> Mirror:
     mirror = Mirror(run_dir, URL, keep, keep_best=True)
     for checkpoint in checkpoints:
         mirror.submit(checkpoint)
@@ -88,13 +88,13 @@ def copied(run_dir: Path, *checkpoints: Path, keep: int = 2) -> Mirror:
     return mirror
 
 
-def test_the_newest_copy_is_restored_bit_for_bit(bucket: object, tmp_path: Path) -> None:
+def test_newest_copy_is_restored_bit_for_bit(bucket: object, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    copied(run_dir, save(run_dir, 1), save(run_dir, 2))
+    copy_checkpoints(run_dir, save(run_dir, 1), save(run_dir, 2))
     newest = {name: each for name, each in content(run_dir).items() if "step-00000002" in name}
     shutil.rmtree(run_dir)
     beats: list[None] = []
-    assert copied(run_dir).restore(lambda: beats.append(None))
+    assert copy_checkpoints(run_dir).restore(lambda: beats.append(None))
     assert content(run_dir) == newest
     assert beats
 
@@ -103,69 +103,73 @@ def test_a_resumed_run_copies_its_checkpoint_again(
     train: Callable[..., int], bucket: object, tmp_path: Path
 ) -> None:
     assert train(epochs=1, run_url=URL) == exit_codes.DONE
-    before = sorted(names(bucket))
+    before = sorted(object_names(bucket))
     (tmp_path / "run/export/manifest.json").unlink()
     bucket.objects.delete()  # type: ignore[attr-defined]
     assert train(epochs=1, run_url=URL) == exit_codes.DONE
-    assert sorted(names(bucket)) == before
+    assert sorted(object_names(bucket)) == before
     assert any(name.startswith("checkpoints/") for name in before)
 
 
-def test_an_empty_store_has_nothing_to_restore(bucket: object, tmp_path: Path) -> None:
-    assert not copied(tmp_path / "run").restore(lambda: None)
+def test_nothing_is_restored_from_an_empty_store(bucket: object, tmp_path: Path) -> None:
+    assert not copy_checkpoints(tmp_path / "run").restore(lambda: None)
 
 
-def test_the_store_keeps_the_newest_copies_and_the_best(bucket: object, tmp_path: Path) -> None:
+def test_store_keeps_the_newest_copies_and_the_best_one(bucket: object, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    copied(run_dir, *[save(run_dir, step, loss) for step, loss in enumerate([3, 1, 3, 3, 2], 1)])
-    kept = {name.split("/")[1] for name in names(bucket)}
+    copy_checkpoints(
+        run_dir, *[save(run_dir, step, loss) for step, loss in enumerate([3, 1, 3, 3, 2], 1)]
+    )
+    kept = {name.split("/")[1] for name in object_names(bucket)}
     assert kept == {"step-00000002", "step-00000004", "step-00000005"}
 
 
-def test_checkpoints_of_later_steps_are_removed_when_the_run_went_back(
+def test_copies_of_later_steps_are_removed_when_a_run_resumes_from_an_earlier_step(
     bucket: object, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    copied(run_dir, save(run_dir, 5))
-    copied(run_dir, save(run_dir, 3))
-    assert {name.split("/")[1] for name in names(bucket)} == {"step-00000003"}
+    copy_checkpoints(run_dir, save(run_dir, 5))
+    copy_checkpoints(run_dir, save(run_dir, 3))
+    assert {name.split("/")[1] for name in object_names(bucket)} == {"step-00000003"}
 
 
-def test_an_incomplete_copy_is_not_restored_and_is_removed_later(
+def test_incomplete_copy_is_not_restored_and_is_later_removed(
     bucket: object, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    copied(run_dir, save(run_dir, 1), save(run_dir, 2))
+    copy_checkpoints(run_dir, save(run_dir, 1), save(run_dir, 2))
     bucket.Object("runs/run/checkpoints/step-00000002/checkpoint.json").delete()  # type: ignore[attr-defined]
     shutil.rmtree(run_dir)
-    assert copied(run_dir).restore(lambda: None)
+    assert copy_checkpoints(run_dir).restore(lambda: None)
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-00000001"]
-    copied(run_dir, save(run_dir, 3))
-    assert {name.split("/")[1] for name in names(bucket)} == {"step-00000001", "step-00000003"}
+    copy_checkpoints(run_dir, save(run_dir, 3))
+    assert {name.split("/")[1] for name in object_names(bucket)} == {
+        "step-00000001",
+        "step-00000003",
+    }
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"\x02" * 999, b"\x02" * 1001, b"\x03" * 1000])
-def test_a_damaged_object_is_refused_and_an_older_checkpoint_restored(
+def test_older_checkpoint_is_restored_if_an_object_is_damaged(
     damage: bytes | None, bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
-    copied(run_dir, save(run_dir, 1), save(run_dir, 2))
+    copy_checkpoints(run_dir, save(run_dir, 1), save(run_dir, 2))
     name = "runs/run/checkpoints/step-00000002/rank-0.safetensors"
     found = bucket.Object(name)  # type: ignore[attr-defined]
     found.delete() if damage is None else found.put(Body=damage)
     shutil.rmtree(run_dir)
-    assert copied(run_dir).restore(lambda: None)
+    assert copy_checkpoints(run_dir).restore(lambda: None)
     assert [path.name for path in files.list_checkpoints(run_dir / "checkpoints")] == [
         "step-00000001"
     ]
-    assert "step-00000002/rank-0.safetensors is damaged" in capsys.readouterr().out
+    problem = "does not exist" if damage is None else "is damaged"
+    assert f"step-00000002/rank-0.safetensors {problem}" in capsys.readouterr().out
 
 
-def test_another_checkpoint_of_the_same_step_replaces_the_copy(
-    bucket: object, tmp_path: Path
-) -> None:
+def test_new_checkpoint_of_the_same_step_replaces_the_copy(bucket: object, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    mirror = copied(run_dir, save(run_dir, 1))
+    mirror = copy_checkpoints(run_dir, save(run_dir, 1))
     folder = save(run_dir, 1)
     (folder / "rank-0.safetensors").write_bytes(b"other")
     seal = json.loads((folder / "checkpoint.json").read_bytes())
@@ -174,14 +178,14 @@ def test_another_checkpoint_of_the_same_step_replaces_the_copy(
     mirror.submit(folder)
     mirror.wait(lambda: None)
     shutil.rmtree(run_dir)
-    assert copied(run_dir).restore(lambda: None)
+    assert copy_checkpoints(run_dir).restore(lambda: None)
     assert (folder / "rank-0.safetensors").read_bytes() == b"other"
 
 
-def requests(
-    server: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], failures: int = 0
+def requests_of(
+    server: str, monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], failures: int = 0
 ) -> list[tuple[str, str]]:
-    """Return the requests of an action, the first of which are answered with 503."""
+    """Return the requests that an action sends. The first `failures` are answered with 503."""
     seen: list[tuple[str, str]] = []
 
     def fault(method: str, path: str) -> int | None:
@@ -190,39 +194,41 @@ def requests(
 
     with proxy(server, fault) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        act()
+        action()
     return seen
 
 
-def test_an_amended_checkpoint_sends_its_seal_alone(
+def test_only_the_seal_of_an_amended_checkpoint_is_copied(
     server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = tmp_path / "run"
     folder = save(run_dir, 1)
-    copied(run_dir, folder)
+    copy_checkpoints(run_dir, folder)
     amend_checkpoint(run_dir / "checkpoints/step-00000001", Position(step=1), 1, 0.5)
-    seen = requests(server, monkeypatch, lambda: copied(run_dir, folder))
+    seen = requests_of(server, monkeypatch, lambda: copy_checkpoints(run_dir, folder))
     written = [path for method, path in seen if method == "PUT"]
     assert written == ["/models/runs/run/checkpoints/step-00000001/checkpoint.json"]
 
 
-def test_requests_that_a_server_fails_to_answer_are_retried(
+def test_requests_that_fail_with_503_are_retried(
     server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = tmp_path / "run"
     folder = save(run_dir, 1)
-    requests(server, monkeypatch, lambda: copied(run_dir, folder), failures=3)
+    requests_of(server, monkeypatch, lambda: copy_checkpoints(run_dir, folder), failures=3)
     shutil.rmtree(run_dir)
-    requests(server, monkeypatch, lambda: copied(run_dir).restore(lambda: None), failures=3)
+    requests_of(
+        server, monkeypatch, lambda: copy_checkpoints(run_dir).restore(lambda: None), failures=3
+    )
     assert content(run_dir)
 
 
-def test_a_failed_copy_is_reported_and_ends_in_an_error(
+def test_failed_copy_is_reported_and_raises_an_error(
     bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
     folder = save(run_dir, 1)
-    mirror = copied(run_dir)
+    mirror = copy_checkpoints(run_dir)
     bucket.delete()  # type: ignore[attr-defined]
     mirror.submit(folder)
     with pytest.raises(StoreError, match=r"s3://models/runs/run: .* cannot be"):
@@ -233,72 +239,80 @@ def test_a_failed_copy_is_reported_and_ends_in_an_error(
     mirror.wait(lambda: None)
 
 
-def test_a_copy_that_takes_long_is_no_hang(
+def test_slow_copy_is_not_treated_as_a_hang(
     bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = tmp_path / "run"
     folder = save(run_dir, 1)
-    beaten, write = threading.Event(), StoreDirectory.write
+    beat, write = threading.Event(), StoreDirectory.write
 
     def slowly(self: StoreDirectory, name: str, content: bytes | Path) -> None:
-        assert beaten.wait(60)
+        assert beat.wait(60)
         write(self, name, content)
 
-    mirror = copied(run_dir)
+    mirror = copy_checkpoints(run_dir)
     monkeypatch.setattr(StoreDirectory, "write", slowly)
     mirror.submit(folder)
-    mirror.wait(beaten.set)
+    mirror.wait(beat.set)
     (run_dir / "export").mkdir()
     (run_dir / "export" / "manifest.json").write_text("{}")
-    beaten.clear()
-    mirror.copy_export(beaten.set)
-    assert {"checkpoints/step-00000001/checkpoint.json", "export/manifest.json"} <= {*names(bucket)}
+    beat.clear()
+    mirror.copy_export(beat.set)
+    assert {"checkpoints/step-00000001/checkpoint.json", "export/manifest.json"} <= {
+        *object_names(bucket)
+    }
 
 
-def test_a_store_that_cannot_be_written_is_found_at_the_start(
+def test_store_that_cannot_be_written_is_reported_at_the_start(
     bucket: object, tmp_path: Path
 ) -> None:
-    copied(tmp_path / "run").check()
-    assert names(bucket) == []
+    copy_checkpoints(tmp_path / "run").check()
+    assert object_names(bucket) == []
     with pytest.raises(StoreError, match=r"s3://other/run: .probe cannot be written"):
         Mirror(tmp_path / "run", "s3://other", 1, keep_best=False).check()
 
 
-def test_an_export_is_copied_with_its_manifest_last(
+def test_manifest_of_an_export_is_copied_last(
     server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = tmp_path / "run"
     (run_dir / "export" / "huggingface").mkdir(parents=True)
     for name in ("manifest.json", "model.safetensors", "huggingface/config.json"):
         (run_dir / "export" / name).write_text(name)
-    seen = requests(server, monkeypatch, lambda: copied(run_dir).copy_export(lambda: None))
+    seen = requests_of(
+        server, monkeypatch, lambda: copy_checkpoints(run_dir).copy_export(lambda: None)
+    )
     written = [path for method, path in seen if method == "PUT"]
     assert written[-1] == "/models/runs/run/export/manifest.json"
-    assert sorted(names(bucket)) == [
+    assert sorted(object_names(bucket)) == [
         "export/huggingface/config.json", "export/manifest.json", "export/model.safetensors",
     ]  # fmt: skip
-    again = requests(server, monkeypatch, lambda: copied(run_dir).copy_export(lambda: None))
+    again = requests_of(
+        server, monkeypatch, lambda: copy_checkpoints(run_dir).copy_export(lambda: None)
+    )
     assert [method for method, _ in again] == ["GET"]
 
 
-def test_a_data_set_is_fetched_once_and_files_that_differ_again(
+def test_files_of_a_data_set_are_fetched_again_only_if_they_differ(
     server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tokens(tmp_path / "source", 80)
     for path in (tmp_path / "source").iterdir():
         bucket.upload_file(str(path), f"books/{path.name}")  # type: ignore[attr-defined]
 
-    def fetched() -> list[str]:
-        seen = requests(server, monkeypatch, lambda: download("s3://models/books", target, print))
+    def fetch() -> list[str]:
+        seen = requests_of(
+            server, monkeypatch, lambda: download("s3://models/books", target, print)
+        )
         assert {path.name: path.read_bytes() for path in target.iterdir()} == source
         return sorted(path.rpartition("/")[2] for _, path in seen)
 
     target = tmp_path / "data" / "tokens"
     source = {path.name: path.read_bytes() for path in (tmp_path / "source").iterdir()}
-    assert fetched() == sorted(source)
-    assert fetched() == ["manifest.json"]
+    assert fetch() == sorted(source)
+    assert fetch() == ["manifest.json"]
     (target / "train-00000.bin").write_bytes(bytes(80))
-    assert fetched() == ["manifest.json", "train-00000.bin"]
+    assert fetch() == ["manifest.json", "train-00000.bin"]
 
 
 def test_a_missing_object_of_a_data_set_is_invalid_input(bucket: object, tmp_path: Path) -> None:
@@ -308,7 +322,7 @@ def test_a_missing_object_of_a_data_set_is_invalid_input(bucket: object, tmp_pat
         download("s3://models/books", tmp_path / "tokens", print)
 
 
-def test_another_data_set_is_not_overwritten(bucket: object, tmp_path: Path) -> None:
+def test_different_data_set_is_not_overwritten(bucket: object, tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 80)
     with pytest.raises(DataError, match=r"s3://models/none has no manifest\.json"):
         download("s3://models/none", tmp_path / "tokens", print)

@@ -18,7 +18,7 @@ from training.gang.world import World
 
 
 @given(sizes=st.lists(st.integers(0, 50), max_size=30), processes=st.integers(1, 5))
-def test_every_tensor_is_saved_by_one_process_and_none_has_much_more_than_another(
+def test_tensors_are_divided_evenly_and_each_is_saved_by_one_process(
     sizes: list[int], processes: int
 ) -> None:
     tensors = {f"weight-{number}": torch.zeros(size) for number, size in enumerate(sizes)}
@@ -31,7 +31,7 @@ def test_every_tensor_is_saved_by_one_process_and_none_has_much_more_than_anothe
     assert max(loads) - min(loads) <= 4 * max(sizes, default=0)
 
 
-def test_few_processes_write_replicated_tensors() -> None:
+def test_replicated_tensors_are_written_by_a_few_processes() -> None:
     tensors = {f"weight-{number}": torch.zeros(1) for number in range(100)}
     worlds = [World(rank=rank, size=50, local_rank=0, master="") for rank in range(50)]
     assert [bool(assign_tensors(tensors, world)) for world in worlds] == [
@@ -40,7 +40,7 @@ def test_few_processes_write_replicated_tensors() -> None:
 
 
 def save_and_read(folder: Path, world: World) -> tuple[list[str], torch.Tensor]:
-    """Return the files that a process opens when it reads its shard again, and the shard."""
+    """Save and read a shard; return the files that this process opened, and the shard."""
     with joined(world, torch.device("cpu"), 60), pytest.MonkeyPatch.context() as patch:
         mesh = init_device_mesh("cpu", (world.size,))
         whole = torch.arange(12.0).reshape(6, 2)

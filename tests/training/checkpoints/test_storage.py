@@ -52,7 +52,7 @@ def problem(path: Path) -> str | None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Checkpoints of steps 1, 2 and 3."""
+    """A directory with checkpoints of steps 1, 2 and 3."""
     for step in (1, 2, 3):
         save(tmp_path, step)
     return tmp_path
@@ -66,7 +66,7 @@ def test_a_sealed_checkpoint_is_read_back(folder: Path) -> None:
     assert problem(path) is None
 
 
-def test_no_checkpoints_return_none(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_none_if_there_are_no_checkpoints(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path / "never-made") == []
 
 
@@ -119,13 +119,15 @@ def lose_the_tensors(path: Path) -> None:
         (lose_the_tensors, "cannot be read: No such file"),
     ],
 )
-def test_damage_is_reported(damage: Callable[[Path], None], message: str, folder: Path) -> None:
+def test_damage_to_a_checkpoint_is_reported(
+    damage: Callable[[Path], None], message: str, folder: Path
+) -> None:
     damage(folder / "step-00000003")
     assert message in str(problem(folder / "step-00000003"))
     assert problem(folder / "step-00000002") is None
 
 
-def test_a_checkpoint_after_the_resumed_step_is_removed_by_the_next_save(folder: Path) -> None:
+def test_next_save_removes_checkpoints_after_the_resumed_step(folder: Path) -> None:
     save(folder, 2, keep=1)
     assert steps(folder) == [2]
 
@@ -135,7 +137,7 @@ def test_a_damaged_checkpoint_is_replaced_when_its_step_is_saved_again(folder: P
     assert problem(save(folder, 3)) is None
 
 
-def test_files_of_a_killed_save_are_ignored_and_removed(folder: Path) -> None:
+def test_files_of_an_interrupted_save_are_ignored_and_removed(folder: Path) -> None:
     (create_unfinished(checkpoint_of(folder, 4)) / TENSORS).write_bytes(b"half")
     assert steps(folder) == [1, 2, 3]
     recover(folder)

@@ -1,4 +1,4 @@
-"""Small files in the formats of the data sets."""
+"""Small files in the formats of published data sets."""
 
 import gzip
 from pathlib import Path
@@ -41,7 +41,7 @@ def write_cifar100(folder: Path, count: int = 5) -> None:
 
 
 def write_published(folder: Path) -> None:
-    """Write all data sets that are published as files."""
+    """Write small versions of all data sets that are published as files."""
     write_mnist(folder / "mnist")
     write_mnist(folder / "FashionMNIST/raw")
     write_cifar10(folder / "cifar-10-batches-bin")
@@ -49,7 +49,7 @@ def write_published(folder: Path) -> None:
 
 
 def write_text(folder: Path, sizes: dict[str, int]) -> None:
-    """Write different files of these sizes in bytes."""
+    """Write text files with different contents; `sizes` states the bytes of each file."""
     random = np.random.default_rng(1)
     folder.mkdir(parents=True, exist_ok=True)
     for name, size in sizes.items():

@@ -18,7 +18,7 @@ def write(folder: Path) -> None:
     write_cifar100(folder / FOLDERS["cifar100"])
 
 
-def test_five_batches_are_trained_on_and_one_is_held_out(tmp_path: Path) -> None:
+def test_five_batches_are_training_data_and_one_is_held_out(tmp_path: Path) -> None:
     write(tmp_path)
     data = load("cifar10", tmp_path, None, seed=0)
     assert (len(data.train), len(data.held_out)) == (25, 5)
@@ -27,7 +27,7 @@ def test_five_batches_are_trained_on_and_one_is_held_out(tmp_path: Path) -> None
     assert bytes([labels[0]]) + pixels.tobytes() == record
 
 
-def test_the_fine_label_is_used_with_its_name(tmp_path: Path) -> None:
+def test_fine_labels_of_cifar100_are_used_with_their_names(tmp_path: Path) -> None:
     write(tmp_path)
     data = load("cifar100", tmp_path, None, seed=0)
     assert data.train.batch(np.arange(5))[1].tolist() == [95, 96, 97, 98, 99]
@@ -48,7 +48,7 @@ def test_the_fine_label_is_used_with_its_name(tmp_path: Path) -> None:
         ("cifar100", "fine_label_names.txt", b"\xff", "cannot be read"),
     ],
 )
-def test_missing_and_damaged_files_are_named(
+def test_error_names_the_missing_or_damaged_file(
     name: DatasetName, file: str, content: bytes | None, message: str, tmp_path: Path
 ) -> None:
     write(tmp_path)
@@ -62,7 +62,7 @@ def test_missing_and_damaged_files_are_named(
 @pytest.mark.parametrize(
     ("name", "python"), [("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")]
 )
-def test_the_pickled_version_is_not_read_but_explained(
+def test_pickled_version_is_refused_with_an_explanation(
     name: DatasetName, python: str, tmp_path: Path
 ) -> None:
     (tmp_path / python).mkdir()

@@ -1,4 +1,4 @@
-"""Data sets that users write."""
+"""Custom data sets."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,15 +19,15 @@ from workload.configuration import ConfigurationError
 from workload.manifest import read_manifest
 
 Train = Callable[..., int]
-OURS = "tests.training.custom_data"
+MODULE = "tests.training.custom_data"
 
 
 def loaded(name: str) -> Dataset:
-    return load(f"{OURS}:{name}", Path("/data"), None, 0)
+    return load(f"{MODULE}:{name}", Path("/data"), None, 0)
 
 
 @pytest.mark.parametrize(("name", "divisor"), [("Squares", 1), ("Bytes", 255), ("Array", 1)])
-def test_samples_are_those_of_the_data_set(name: str, divisor: int) -> None:
+def test_samples_are_read_from_the_custom_data_set(name: str, divisor: int) -> None:
     data = loaded(name)
     assert (data.shape, data.outputs, data.classes) == ((1, 8, 8), 2, ("left", "right"))
     assert (len(data.train), len(data.held_out)) == (SIZES[True], SIZES[False])
@@ -38,12 +38,12 @@ def test_samples_are_those_of_the_data_set(name: str, divisor: int) -> None:
     assert targets.tolist() == [1, 0]
 
 
-def test_every_sample_is_in_the_order_once() -> None:
+def test_order_contains_every_sample_once() -> None:
     order = loaded("Squares").train.order(np.random.default_rng(0))
     assert sorted(order.tolist()) == list(range(SIZES[True]))
 
 
-def test_the_identity_is_that_of_the_targets_or_the_digest() -> None:
+def test_identity_depends_on_the_targets_or_the_custom_digest() -> None:
     assert loaded("Squares").identity == loaded("Bytes").identity
     assert loaded("Squares").identity != loaded("Digested").identity
     assert loaded("Digested").identity == loaded("Digested").identity
@@ -56,13 +56,13 @@ def test_the_identity_is_that_of_the_targets_or_the_digest() -> None:
         ("Numbered", ConfigurationError, r"Numbered has no valid `classes` attribute: set it to"),
         ("Counted", ConfigurationError, r"Counted has no valid `classes` attribute: set it to"),
         ("refuses", ConfigurationError, "failed with data_dir=/data and train=True: TypeError"),
-        ("Absent", ConfigurationError, f"{OURS} has no function or class named Absent"),
+        ("Absent", ConfigurationError, f"{MODULE} has no function or class named Absent"),
         ("Empty", DataError, "has no samples with data_dir=/data and train=True"),
         ("Doubles", DataError, "inputs of .* are float64: return uint8 or float32"),
         ("Unreadable", DataError, "sample 0 of .* cannot be read: OSError: disk failed"),
     ],
 )
-def test_mistakes_are_reported_when_it_is_loaded(
+def test_mistakes_in_a_data_set_are_reported_when_it_is_loaded(
     name: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -76,17 +76,17 @@ def test_mistakes_are_reported_when_it_is_loaded(
         ("FromOne", "has class 2, but there are 2 classes, counted from 0"),
     ],
 )
-def test_a_wrong_sample_is_named(name: str, message: str) -> None:
+def test_error_describes_the_invalid_sample(name: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         loaded(name).train.batch(np.arange(2))
 
 
-def test_images_of_bytes_are_enlarged_and_others_must_fit() -> None:
-    assert load(f"{OURS}:Bytes", Path("/data"), (3, 16, 16), 0).shape == (3, 16, 16)
+def test_byte_images_are_enlarged_and_other_inputs_must_fit_the_model() -> None:
+    assert load(f"{MODULE}:Bytes", Path("/data"), (3, 16, 16), 0).shape == (3, 16, 16)
     with pytest.raises(DataError, match=r"inputs of .* are 1x8x8, but the model takes 3x16x16"):
-        load(f"{OURS}:Squares", Path("/data"), (3, 16, 16), 0)
+        load(f"{MODULE}:Squares", Path("/data"), (3, 16, 16), 0)
     with pytest.raises(DataError, match=r"inputs of .*Flat are 8x8, but the model takes 1x16x16"):
-        load(f"{OURS}:Flat", Path("/data"), (1, 16, 16), 0)
+        load(f"{MODULE}:Flat", Path("/data"), (1, 16, 16), 0)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_images_of_bytes_are_enlarged_and_others_must_fit() -> None:
         ({"dataset": "mine:Data", "model": "gpt"}, "set dataset to text or tokens"),
     ],
 )
-def test_the_configuration_refuses_other_names(settings: dict[str, str], message: str) -> None:
+def test_invalid_names_of_data_sets_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TrainingConfig.model_validate(settings)
 
 
-def test_a_model_learns_from_it(train: Train, tmp_path: Path) -> None:
-    train(dataset=f"{OURS}:Squares", epochs=6, batch_size=8, learning_rate=0.02)
+def test_model_learns_from_a_custom_data_set(train: Train, tmp_path: Path) -> None:
+    train(dataset=f"{MODULE}:Squares", epochs=6, batch_size=8, learning_rate=0.02)
     manifest = read_manifest(tmp_path / "run/export")
     assert manifest.classes == ("left", "right")
     assert manifest.metrics["accuracy"] > 0.9
@@ -113,11 +113,13 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["Squares", "Digested"])
-def test_a_resumed_gang_has_the_weights_of_an_undisturbed_one(name: str, tmp_path: Path) -> None:
-    """Cover random transformations as well: random number generators are part of the state."""
+def test_resumed_gang_has_the_same_weights_as_an_uninterrupted_one(
+    name: str, tmp_path: Path
+) -> None:
+    """Include random transformations: random number generators are part of a checkpoint."""
 
     def start(run: str, *more: str) -> None:
-        flags = [f"--dataset={OURS}:{name}", "--model=digits-net", "--device=cpu"]
+        flags = [f"--dataset={MODULE}:{name}", "--model=digits-net", "--device=cpu"]
         flags += ["--schedule=constant", "--warm-up=0", f"--run-dir={tmp_path / run}", *more]
         gang = start_gang(flags, 2, tmp_path / f"{run}-{len(more)}-{more[-1][-1]}")
         assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2

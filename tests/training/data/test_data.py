@@ -17,7 +17,7 @@ NOWHERE = Path("/nowhere")
     ("length", "count", "expected"),
     [(10, 4, [0, 3, 6, 9]), (3, 5, [0, 1, 2]), (10, 1, [0]), (7, 2, [0, 6])],
 )
-def test_samples_are_evenly_spaced_from_the_first_to_the_last(
+def test_spread_indices_are_evenly_spaced_and_include_the_first_and_last(
     length: int, count: int, expected: list[int]
 ) -> None:
     assert spread(length, count).tolist() == expected
@@ -31,7 +31,7 @@ def test_held_out_digits_are_fixed_and_contain_every_class() -> None:
     assert (pixels.min(), pixels.max()) == (0, 1)
 
 
-def test_the_held_out_digits_evaluate_runs() -> None:
+def test_runs_are_evaluated_on_the_held_out_digits() -> None:
     data = load("digits", NOWHERE, (1, 8, 8), seed=5)
     assert len(data.train) + len(data.held_out) == 1797
     assert isinstance(data.held_out, Images)
@@ -39,7 +39,7 @@ def test_the_held_out_digits_evaluate_runs() -> None:
 
 
 @pytest.mark.parametrize("name", ["digits", "glyphs", "photos"])
-def test_built_in_data_sets_are_equal_for_every_run(name: str) -> None:
+def test_built_in_data_sets_do_not_depend_on_the_seed(name: str) -> None:
     first, again = (load(name, NOWHERE, None, seed) for seed in (1, 2))
     for part, same in ((first.train, again.train), (first.held_out, again.held_out)):
         assert isinstance(part, Images)
@@ -53,7 +53,7 @@ def test_built_in_data_sets_are_equal_for_every_run(name: str) -> None:
     assert shared == 0
 
 
-def test_synthetic_images_come_from_the_seed() -> None:
+def test_synthetic_images_depend_on_the_seed() -> None:
     first, same, other = (
         load("synthetic", NOWHERE, (1, 8, 8), seed).train.batch(np.arange(9))[0]
         for seed in (1, 1, 2)
@@ -66,7 +66,7 @@ FROM_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100"}
 
 
 @pytest.mark.parametrize("model", [name for name, known in MODELS.items() if known.shape])
-def test_every_fitting_data_set_comes_in_the_shape_of_the_model(
+def test_compatible_data_sets_are_converted_to_the_input_shape_of_the_model(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_published(tmp_path)
@@ -98,7 +98,7 @@ def test_a_custom_model_receives_samples_unchanged(tmp_path: Path) -> None:
     }
 
 
-def test_missing_prepared_data_names_the_command(tmp_path: Path) -> None:
+def test_error_for_missing_prepared_data_mentions_the_command(tmp_path: Path) -> None:
     for name in ("shards", "tokens"):
         with pytest.raises(DataError, match=r"manifest.json is missing: .*training.data prepare"):
             load(name, tmp_path, None, seed=0)

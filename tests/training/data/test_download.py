@@ -15,7 +15,7 @@ from training.data import DataError, load, published
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A site with a small CIFAR-10, whose digest replaces that of the real archive."""
+    """A site with a small CIFAR-10. Its digest replaces the digest of the real archive."""
     site = tmp_path / "site"
     write_cifar10(site / "cifar-10-batches-bin")
     archive = site / "cifar-10-binary.tar.gz"
@@ -33,7 +33,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server.server_close()
 
 
-def test_missing_files_are_downloaded_once_if_requested(site: Path, tmp_path: Path) -> None:
+def test_missing_files_are_downloaded_only_if_requested_and_only_once(
+    site: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "data"
     with pytest.raises(DataError, match="or set download"):
         load("cifar10", folder, None, seed=0)
@@ -62,12 +64,12 @@ def test_an_unreachable_site_is_reported(site: Path, tmp_path: Path) -> None:
         load("cifar10", tmp_path / "data", None, seed=0, download=True)
 
 
-def test_files_in_the_plain_folder_need_no_fetching(tmp_path: Path) -> None:
+def test_existing_files_in_a_plain_directory_are_not_downloaded(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist")
     assert len(load("mnist", tmp_path, None, seed=0, download=True).train) == 12
 
 
-def test_only_what_is_published_can_be_fetched(tmp_path: Path) -> None:
+def test_only_published_data_sets_can_be_downloaded(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"shards cannot be downloaded \(only mnist"):
         load("shards", tmp_path, None, seed=0, download=True)
 

@@ -5,7 +5,7 @@ from training.data import DataError, Images, fit
 from training.data.images import Enlarged, fitted
 
 
-def test_images_are_enlarged_and_centred() -> None:
+def test_images_are_enlarged_and_centered() -> None:
     image = Images(np.array([[[[1, 2], [3, 4]]]], np.uint8), np.array([0]), divisor=4)
     assert fit(image, (1, 5, 5)).pixels[0, 0].tolist() == [
         [1, 1, 2, 2, 0],
@@ -18,13 +18,13 @@ def test_images_are_enlarged_and_centred() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 31, 64), (1, 32, 32), (64,)])
-def test_images_are_never_shrunk_and_colour_never_becomes_grey(shape: tuple[int, ...]) -> None:
+def test_images_are_never_reduced_in_size_or_converted_to_grayscale(shape: tuple[int, ...]) -> None:
     images = Images(np.zeros((1, 3, 32, 32), np.uint8), np.array([0]), divisor=255)
     with pytest.raises(DataError, match="images of 3x32x32 do not fit"):
         fitted(images, (3, 32, 32), shape)
 
 
-def test_many_images_are_enlarged_batch_by_batch_with_the_same_result() -> None:
+def test_enlarging_in_batches_gives_the_same_images() -> None:
     random = np.random.default_rng(0)
     images = Images(random.integers(0, 256, (2000, 1, 8, 8), np.uint8), np.arange(2000), divisor=16)
     large = fitted(images, (1, 8, 8), (3, 224, 224))

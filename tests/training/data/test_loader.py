@@ -19,10 +19,10 @@ def samples(count: int) -> Images:
     return Images(np.zeros((count, 1, 1, 1), np.uint8), np.zeros(count, np.int64), divisor=1)
 
 
-def deal(
+def batches_by_turn(
     count: int, batch: int, accumulate: int, size: int, epoch: int = 0, seen: int = 0
 ) -> list[tuple[Batch, ...]]:
-    """Return the batches that all processes compute at the same time, one after another."""
+    """Return a tuple for each turn, with the batch of every process."""
     ranks = []
     for rank in range(size):
         sampler = GangSampler(samples(count), batch, accumulate, rank, size, seed=3)
@@ -32,43 +32,45 @@ def deal(
 
 
 @given(**SIZES)
-def test_a_batch_of_one_sample_is_padded_with_another_one(
+def test_batch_of_one_sample_is_padded_with_a_second_one(
     count: int, batch: int, accumulate: int, size: int
 ) -> None:
-    for gang in deal(count, batch, accumulate, size):
+    for gang in batches_by_turn(count, batch, accumulate, size):
         for mine in gang:
             assert len(mine.indices) >= min(batch, 2)
-    [*_, (last,)] = deal(count=33, batch=16, accumulate=3, size=1)
+    [*_, (last,)] = batches_by_turn(count=33, batch=16, accumulate=3, size=1)
     assert (len({*last.indices.tolist()}), last.real) == (2, 1)
 
 
-def counted(dealt: list[tuple[Batch, ...]]) -> Counter[int]:
+def count_samples(turns: list[tuple[Batch, ...]]) -> Counter[int]:
     return Counter(
-        sample for gang in dealt for mine in gang for sample in mine.indices[: mine.real].tolist()
+        sample for gang in turns for mine in gang for sample in mine.indices[: mine.real].tolist()
     )
 
 
 @given(**SIZES)
-def test_every_sample_counts_once(count: int, batch: int, accumulate: int, size: int) -> None:
-    assert counted(deal(count, batch, accumulate, size)) == Counter(range(count))
+def test_every_sample_counts_once_per_epoch(
+    count: int, batch: int, accumulate: int, size: int
+) -> None:
+    assert count_samples(batches_by_turn(count, batch, accumulate, size)) == Counter(range(count))
 
 
 @given(**SIZES)
 def test_all_processes_compute_the_same_number_of_samples(
     count: int, batch: int, accumulate: int, size: int
 ) -> None:
-    for gang in deal(count, batch, accumulate, size):
+    for gang in batches_by_turn(count, batch, accumulate, size):
         assert len({len(mine.indices) for mine in gang}) == 1
         assert 1 <= len(gang[0].indices) <= batch
         assert len({(mine.total, mine.seen, mine.last) for mine in gang}) == 1
 
 
 @given(**SIZES)
-def test_a_step_has_its_samples_and_position_in_the_epoch(
+def test_batches_state_the_samples_of_their_step_and_the_position_after_it(
     count: int, batch: int, accumulate: int, size: int
 ) -> None:
     in_step, seen = 0, 0
-    for gang in deal(count, batch, accumulate, size):
+    for gang in batches_by_turn(count, batch, accumulate, size):
         in_step += sum(mine.real for mine in gang)
         if gang[0].last:
             seen += in_step
@@ -78,19 +80,19 @@ def test_a_step_has_its_samples_and_position_in_the_epoch(
 
 
 @given(**SIZES, other=st.integers(1, 5), after=st.integers(0, 20))
-def test_another_number_of_processes_resumes_at_the_same_sample(
+def test_gang_of_another_size_resumes_at_the_same_sample(
     count: int, batch: int, accumulate: int, size: int, other: int, after: int
 ) -> None:
-    dealt = deal(count, batch, accumulate, size)
-    ends = [index + 1 for index, gang in enumerate(dealt) if gang[0].last]
+    turns = batches_by_turn(count, batch, accumulate, size)
+    ends = [index + 1 for index, gang in enumerate(turns) if gang[0].last]
     cut = ends[after % len(ends)]
-    rest = deal(count, batch, accumulate, other, seen=dealt[cut - 1][0].seen)
-    assert counted(dealt[:cut]) + counted(rest) == Counter(range(count))
+    remaining = batches_by_turn(count, batch, accumulate, other, seen=turns[cut - 1][0].seen)
+    assert count_samples(turns[:cut]) + count_samples(remaining) == Counter(range(count))
 
 
-def test_every_epoch_is_shuffled_by_its_seed() -> None:
+def test_epochs_are_shuffled_reproducibly_and_differently() -> None:
     def order(epoch: int) -> list[int]:
-        return [int(gang[0].indices[0]) for gang in deal(50, 1, 1, 1, epoch)]
+        return [int(gang[0].indices[0]) for gang in batches_by_turn(50, 1, 1, 1, epoch)]
 
     assert order(0) == order(0)
     assert order(0) != order(1)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tokens and shards side by side. Read-only: see `made`."""
+    """Prepared tokens and shards. Read-only: use `prepared_copy` to change them."""
     folder = tmp_path_factory.mktemp("prepared")
     write_text(folder / "text", {"a.txt": 3000})
     assert main(["prepare", "text", f"--folder={folder}/text", f"{folder}/tokens"]) == 0
@@ -35,15 +35,15 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def made(prepared: Path, tmp_path: Path) -> Path:
-    """A copy of the prepared data sets that a test may change."""
-    return shutil.copytree(prepared, tmp_path / "made")
+def prepared_copy(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of the prepared data sets, which the test may change."""
+    return shutil.copytree(prepared, tmp_path / "prepared_copy")
 
 
 @pytest.mark.parametrize(
     "command", [[], ["prepare"], ["prepare", "images"], ["prepare", "text"], ["check"]]
 )
-def test_every_command_has_a_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*command, "--help"])
     assert caught.value.code == 0
@@ -66,7 +66,7 @@ def test_every_command_has_a_help(command: list[str], capsys: pytest.CaptureFixt
         (["prepare", "text", "--folder=/y"], "required: DIR"),
     ],
 )
-def test_errors_are_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -77,7 +77,7 @@ def test_errors_are_one_line(
     assert output.count("\n") == 1
 
 
-def test_an_error_of_a_custom_data_set_is_one_line(
+def test_error_of_a_custom_data_set_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["validate", "--dataset=absent_module:Halves", str(tmp_path / "report")]
@@ -87,60 +87,62 @@ def test_an_error_of_a_custom_data_set_is_one_line(
     assert output.count("\n") == 1
 
 
-def test_an_intact_data_set_is_reported(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_an_intact_data_set(
+    prepared_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
-    assert main(["check", str(made / "shards")]) == 0
-    assert main(["check", str(made / "tokens")]) == 0
+    assert main(["check", str(prepared_copy / "shards")]) == 0
+    assert main(["check", str(prepared_copy / "tokens")]) == 0
     assert "1,437 training images in 1 file" in capsys.readouterr().out
 
 
-def swapped(content: bytes) -> bytes:
-    """The same length, other bytes."""
+def flip_last_bit(content: bytes) -> bytes:
+    """Flip the last bit of the content."""
     return content[:-1] + bytes([content[-1] ^ 1])
 
 
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("tokens/train-00000.bin", swapped),
+        ("tokens/train-00000.bin", flip_last_bit),
         ("tokens/held-out-00000.bin", lambda content: content[:-2]),
-        ("shards/held-out-00000.tar", swapped),
-        ("shards/train-index.npy", swapped),
+        ("shards/held-out-00000.tar", flip_last_bit),
+        ("shards/train-index.npy", flip_last_bit),
     ],
 )
-def test_damaged_files_are_named(
+def test_check_names_the_damaged_file(
     file: str,
     damage: Callable[[bytes], bytes],
-    made: Path,
+    prepared_copy: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = made / file
+    path = prepared_copy / file
     path.write_bytes(damage(path.read_bytes()))
     assert main(["check", str(path.parent)]) == 64
     assert f"{path} is damaged" in capsys.readouterr().err
 
 
-def test_an_index_of_other_shards_is_rejected(
-    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_index_that_does_not_match_the_shards_is_rejected(
+    prepared_copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = made / "shards/train-index.npy"
+    path = prepared_copy / "shards/train-index.npy"
     index = np.load(path)
     index[3, 3] = (index[3, 3] + 1) % 10
     np.save(path, index)
     monkeypatch.setattr(data, "verify", lambda *_: None)
-    assert main(["check", str(made / "shards")]) == 64
+    assert main(["check", str(prepared_copy / "shards")]) == 64
     assert "train-index.npy is not the index of train-00000.tar" in capsys.readouterr().err
 
 
-def test_a_target_that_is_not_empty_needs_force(
-    made: Path, capsys: pytest.CaptureFixture[str]
+def test_target_that_is_not_empty_requires_force(
+    prepared_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["prepare", "images", "--dataset=photos", str(made / "shards")]
+    command = ["prepare", "images", "--dataset=photos", str(prepared_copy / "shards")]
     assert main(command) == 64
     assert "is not empty" in capsys.readouterr().err
-    assert load("shards", made, None, seed=0).shape == (1, 8, 8)
+    assert load("shards", prepared_copy, None, seed=0).shape == (1, 8, 8)
     assert main([*command, "--force"]) == 0
-    assert load("shards", made, None, seed=0).classes == ("china", "flower")
+    assert load("shards", prepared_copy, None, seed=0).classes == ("china", "flower")
 
 
 @pytest.mark.parametrize("kind", ["images", "text"])
@@ -153,7 +155,7 @@ def test_a_target_inside_its_source_is_rejected(
     assert [path.name for path in tmp_path.iterdir()] == ["cat"]
 
 
-def test_a_target_that_cannot_be_written_is_a_failure(
+def test_target_that_cannot_be_written_is_reported_as_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -162,14 +164,14 @@ def test_a_target_that_cannot_be_written_is_a_failure(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_an_interrupted_process_can_be_started_again(
+def test_preparation_can_be_repeated_after_the_process_was_interrupted(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     command = ["prepare", "images", "--dataset=glyphs", str(tmp_path / "shards")]
     process = subprocess.Popen(
         [sys.executable, "-m", "training.data", *command],
         cwd=ROOT,
-        # A test run in the background ignores Ctrl-C, and its children would as well.
+        # Tests that run in the background ignore SIGINT, and so would their child processes.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     while not (tmp_path / "shards/.unfinished/train-00000.tar").exists():
@@ -182,8 +184,8 @@ def test_an_interrupted_process_can_be_started_again(
     assert len(list((tmp_path / "shards").iterdir())) == 5
 
 
-def documented() -> list[list[str]]:
-    """The commands of the documentation, without `python -m`."""
+def documented_commands() -> list[list[str]]:
+    """Return the commands in the documentation, split into words."""
     text = (ROOT / "docs/training-data.md").read_text()
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     commands = re.findall(r"^\$ (.*(?:\\\n.*)*)", "\n".join(blocks), re.MULTILINE)
@@ -197,7 +199,9 @@ def test_the_documented_commands_work_in_order(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
     write_text(tmp_path / "books", {"a.txt": 9000})
-    commands = [[word.replace("/data", str(tmp_path)) for word in each] for each in documented()]
+    commands = [
+        [word.replace("/data", str(tmp_path)) for word in each] for each in documented_commands()
+    ]
     assert len(commands) >= 6
     for python, module, program, *arguments in commands:
         assert [python, module] == ["python", "-m"]
@@ -223,6 +227,6 @@ def test_the_documentation_names_every_data_set_and_option(
             assert option in text
 
 
-def test_settings_are_kept_in_the_manifest(made: Path) -> None:
-    assert read_manifest(made / "shards").settings == {"dataset": "digits"}
-    assert read_manifest(made / "tokens").settings == {"held_out": 0.1, "min_bytes": 64}
+def test_settings_are_stored_in_the_manifest(prepared_copy: Path) -> None:
+    assert read_manifest(prepared_copy / "shards").settings == {"dataset": "digits"}
+    assert read_manifest(prepared_copy / "tokens").settings == {"held_out": 0.1, "min_bytes": 64}

@@ -1,4 +1,4 @@
-"""Data is compared with its digests once, and again only if a file may have changed."""
+"""Files are compared with their digests once, and again only if they may have changed."""
 
 import hashlib
 import os
@@ -25,16 +25,16 @@ def parts(tmp_path: Path) -> list[Part]:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are read."""
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read, in order."""
     names: list[str] = []
     digest = manifest._sha256_of
 
-    def count(path: Path, progress: Any) -> str:
+    def record(path: Path, progress: Any) -> str:
         names.append(path.name)
         return digest(path, progress)
 
-    monkeypatch.setattr(manifest, "_sha256_of", count)
+    monkeypatch.setattr(manifest, "_sha256_of", record)
     return names
 
 
@@ -43,33 +43,35 @@ def check(folder: Path, parts: list[Part], *, writes: bool = True) -> None:
 
 
 def test_a_later_start_does_not_read_the_files_again(
-    tmp_path: Path, parts: list[Part], read: list[str]
+    tmp_path: Path, parts: list[Part], files_read: list[str]
 ) -> None:
     check(tmp_path, parts)
     check(tmp_path, parts)
-    assert read == ["a", "b"]
+    assert files_read == ["a", "b"]
 
 
-def test_a_file_that_was_written_again_is_read_again(
-    tmp_path: Path, parts: list[Part], read: list[str]
+def test_file_that_was_rewritten_is_read_again(
+    tmp_path: Path, parts: list[Part], files_read: list[str]
 ) -> None:
     check(tmp_path, parts)
     (tmp_path / "b").write_bytes(b"c" * 1000)
     with pytest.raises(DataError, match="b is damaged: its sha256 differs"):
         check(tmp_path, parts)
-    assert read == ["a", "b", "b"]
+    assert files_read == ["a", "b", "b"]
 
 
-def test_a_copy_with_other_times_is_read(
-    tmp_path: Path, parts: list[Part], read: list[str]
+def test_file_with_another_modification_time_is_read_again(
+    tmp_path: Path, parts: list[Part], files_read: list[str]
 ) -> None:
     check(tmp_path, parts)
     os.utime(tmp_path / "a", ns=(0, 0))
     check(tmp_path, parts)
-    assert read == ["a", "b", "a"]
+    assert files_read == ["a", "b", "a"]
 
 
-def test_another_digest_is_compared(tmp_path: Path, parts: list[Part], read: list[str]) -> None:
+def test_file_is_compared_again_if_its_expected_digest_changes(
+    tmp_path: Path, parts: list[Part], files_read: list[str]
+) -> None:
     check(tmp_path, parts)
     other = parts[0].model_copy(update={"sha256": "0" * 64})
     with pytest.raises(DataError, match="a is damaged"):
@@ -85,17 +87,17 @@ def test_a_truncated_file_is_damaged_despite_the_record(tmp_path: Path, parts: l
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a": 1}'])
 def test_a_damaged_record_is_ignored(
-    tmp_path: Path, parts: list[Part], read: list[str], content: bytes
+    tmp_path: Path, parts: list[Part], files_read: list[str], content: bytes
 ) -> None:
     (tmp_path / "verified.json").write_bytes(content)
     check(tmp_path, parts)
-    assert read == ["a", "b"]
+    assert files_read == ["a", "b"]
 
 
-def test_only_a_process_that_writes_updates_the_record(
-    tmp_path: Path, parts: list[Part], read: list[str]
+def test_record_is_updated_only_by_the_process_that_writes_it(
+    tmp_path: Path, parts: list[Part], files_read: list[str]
 ) -> None:
     check(tmp_path, parts, writes=False)
     assert not (tmp_path / "verified.json").exists()
     check(tmp_path, parts, writes=False)
-    assert read == ["a", "b"] * 2
+    assert files_read == ["a", "b"] * 2

@@ -8,7 +8,9 @@ SIZES = st.lists(st.integers(0, 9), max_size=12)
 
 
 @given(sizes=SIZES, window=st.integers(1, 5), seed=st.integers(0, 99))
-def test_every_sample_comes_once(sizes: list[int], window: int, seed: int) -> None:
+def test_order_contains_every_sample_once_and_is_reproducible(
+    sizes: list[int], window: int, seed: int
+) -> None:
     order = local_order(sizes, window, np.random.default_rng(seed))
     assert sorted(order) == list(range(sum(sizes)))
     assert order.dtype == np.int64
@@ -26,7 +28,7 @@ def test_only_a_few_files_are_read_at_a_time(sizes: list[int], window: int) -> N
         assert len(begun) <= window
 
 
-def test_samples_of_different_files_are_mixed_and_the_files_too() -> None:
+def test_files_and_the_samples_of_several_files_are_shuffled() -> None:
     order = local_order([50] * 20, 4, np.random.default_rng(0))
     files = np.repeat(np.arange(20), 50)[order]
     assert set(files[:200]) != {0, 1, 2, 3}
@@ -34,11 +36,11 @@ def test_samples_of_different_files_are_mixed_and_the_files_too() -> None:
 
 
 def test_a_digest_depends_on_values_types_and_shapes() -> None:
-    """Compare arrays with the same bytes: a checkpoint belongs to one data set."""
+    """Distinguish arrays with the same bytes, because a checkpoint belongs to one data set."""
     pixels, labels = np.arange(12, dtype=np.uint8).reshape(3, 4), np.arange(3)
     digest = digest_of(pixels, labels)
     assert digest == digest_of(pixels.copy(), labels.copy())
     others = [pixels.reshape(4, 3), pixels.view(np.int8), pixels + 1]
     assert len({digest, *(digest_of(other, labels) for other in others)}) == 4
-    # A view with gaps has the digest of its values.
+    # The digest of a strided view depends only on its values.
     assert digest_of(pixels[:, ::2]) == digest_of(pixels[:, ::2].copy())

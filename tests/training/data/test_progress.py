@@ -8,7 +8,7 @@ from training.data.manifest import Part, Verification, verify
 from training.data.progress import Progress
 
 
-def test_a_short_task_reports_no_progress() -> None:
+def test_short_task_does_not_report_progress() -> None:
     lines: list[str] = []
     counted = Progress("images", 10, lines.append)
     counted.advance(5)

@@ -1,4 +1,4 @@
-"""Every data set with sampler and loader: interrupted runs see each remaining sample once."""
+"""Interrupted epochs resume with each remaining sample once, for every type of data set."""
 
 from itertools import islice
 from pathlib import Path
@@ -35,7 +35,7 @@ def feed(samples: Samples, rank: int, size: int, seen: int, workers: int = 0) ->
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_epoch_resumes_with_another_number_of_processes(
+def test_epoch_resumes_with_a_different_number_of_processes(
     kind: DatasetName, before: int, after: int, folder: Path
 ) -> None:
     samples = load(kind, folder, (8,) if kind in ("text", "tokens") else None, seed=0).train
@@ -52,10 +52,12 @@ def test_an_epoch_resumes_with_another_number_of_processes(
 
 
 @pytest.mark.parametrize("kind", ["shards", "tokens"])
-def test_loader_processes_do_not_change_the_order(kind: DatasetName, folder: Path) -> None:
+def test_loader_workers_do_not_change_samples_or_their_order(
+    kind: DatasetName, folder: Path
+) -> None:
     samples = load(kind, folder, (8,) if kind == "tokens" else None, seed=0).train
-    alone, ahead = (feed(samples, 0, 1, 0, workers) for workers in (0, 2))
-    for one, other in islice(zip(alone, ahead, strict=True), 5):
+    without_workers, with_workers = (feed(samples, 0, 1, 0, workers) for workers in (0, 2))
+    for one, other in islice(zip(without_workers, with_workers, strict=True), 5):
         assert np.array_equal(one.batch.indices, other.batch.indices)
         assert torch.equal(one.inputs, other.inputs)
         assert torch.equal(one.targets, other.targets)

@@ -19,14 +19,14 @@ SHAPE = (3, 4, 5)
 
 
 def png(number: int) -> bytes:
-    """An image of which every pixel is `number`."""
+    """Return an image in which every pixel is `number`."""
     stream = io.BytesIO()
     Image.new("RGB", (SHAPE[2], SHAPE[1]), (number, number, number)).save(stream, "PNG")
     return stream.getvalue()
 
 
 def write_shards(folder: Path, train: list[bytes], held_out: int = 3) -> ShardsManifest:
-    """Labels are the images' numbers modulo 5; a shard has four images."""
+    """Write shards of four images, whose labels are their numbers modulo 5."""
     folder.mkdir(parents=True, exist_ok=True)
     splits = []
     for prefix, images in (("train", train), ("held-out", [png(n) for n in range(held_out)])):
@@ -59,7 +59,7 @@ def test_images_can_be_read_by_index_in_any_order(shards: Path) -> None:
     assert labels.tolist() == [2, 0, 2, 2, 3]
 
 
-def test_an_epoch_has_every_image_once(shards: Path) -> None:
+def test_epoch_contains_every_image_once_in_random_order(shards: Path) -> None:
     train = load("shards", shards.parent, None, seed=0).train
     order = train.order(np.random.default_rng(0))
     assert sorted(order) == list(range(23))
@@ -74,7 +74,7 @@ def test_images_are_enlarged_to_the_input_size_of_the_model(shards: Path) -> Non
         load("shards", shards.parent, (3, 4, 4), seed=0)
 
 
-def test_loader_processes_read_the_same_samples(shards: Path) -> None:
+def test_pickled_samples_read_the_same_images(shards: Path) -> None:
     train = load("shards", shards.parent, None, seed=0).train
     sent = pickle.loads(pickle.dumps(train))  # noqa: S301
     assert np.array_equal(sent.batch(np.array([4, 20]))[0], train.batch(np.array([4, 20]))[0])
@@ -83,7 +83,7 @@ def test_loader_processes_read_the_same_samples(shards: Path) -> None:
 def test_webdataset_reads_the_shards(shards: Path) -> None:
     files = [str(path) for path in sorted(shards.glob("train-*.tar"))]
     with warnings.catch_warnings():
-        # The package has "\d" in an ordinary string and leaves files to the garbage collector.
+        # webdataset has an invalid escape sequence, and leaves files open for garbage collection.
         warnings.simplefilter("ignore", SyntaxWarning)
         warnings.simplefilter("ignore", ResourceWarning)
         import webdataset
@@ -105,7 +105,7 @@ def test_webdataset_reads_the_shards(shards: Path) -> None:
         (MANIFEST_FILE, lambda _: b'{"kind": "zip"}', "manifest.json is damaged: the document"),
     ],
 )
-def test_damage_is_found_before_training(
+def test_damage_is_detected_before_training(
     file: str, damage: Callable[[bytes], bytes] | None, message: str, shards: Path
 ) -> None:
     path = shards / file
@@ -115,7 +115,7 @@ def test_damage_is_found_before_training(
     assert str(path) in str(caught.value)
 
 
-def test_unchecked_damage_is_reported_when_it_is_read(shards: Path) -> None:
+def test_damage_that_was_not_checked_is_reported_when_the_image_is_read(shards: Path) -> None:
     path = shards / "train-00001.tar"
     content = path.read_bytes()
     path.write_bytes(content.replace(b"IDAT", b"IDOT"))
@@ -131,7 +131,7 @@ def test_unchecked_damage_is_reported_when_it_is_read(shards: Path) -> None:
         train.batch(np.array([5]))
 
 
-def test_an_image_of_another_size_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+def test_image_with_an_unexpected_size_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     stream = io.BytesIO()
     Image.new("RGB", (6000, 6000)).save(stream, "PNG")
     write_shards(tmp_path / "shards", [png(1), stream.getvalue()])
@@ -143,7 +143,7 @@ def test_an_image_of_another_size_is_refused_before_it_is_decoded(tmp_path: Path
 @pytest.mark.parametrize(
     "row", [(1, 512, 70, 0), (0, -1, 70, 0), (0, 512, 0, 0), (0, 2**40, 70, 0), (0, 512, 70, 5)]
 )
-def test_an_index_that_points_elsewhere_is_refused(
+def test_index_with_invalid_positions_is_refused(
     row: tuple[int, int, int, int], tmp_path: Path
 ) -> None:
     manifest = write_shards(tmp_path / "shards", [png(1)])
@@ -156,7 +156,7 @@ def test_an_index_that_points_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("content", [np.array([{"a": 1}], object), np.zeros((1, 4)), np.zeros(4)])
-def test_an_index_is_never_unpickled_and_has_the_right_form(
+def test_index_with_pickled_objects_or_a_wrong_shape_is_refused(
     content: np.ndarray, tmp_path: Path
 ) -> None:
     manifest = write_shards(tmp_path / "shards", [png(1)])
@@ -169,7 +169,7 @@ def test_an_index_is_never_unpickled_and_has_the_right_form(
 
 
 @pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "a/b.tar", "..", ".hidden", ""])
-def test_a_manifest_names_only_files_in_its_directory(file: str, shards: Path) -> None:
+def test_manifest_with_a_file_outside_its_directory_is_refused(file: str, shards: Path) -> None:
     document = json.loads((shards / MANIFEST_FILE).read_text())
     document["train"]["parts"][0]["file"] = file
     (shards / MANIFEST_FILE).write_text(json.dumps(document))
@@ -184,10 +184,10 @@ def test_a_manifest_names_only_files_in_its_directory(file: str, shards: Path) -
         ("shape", [3, 9999, 9999], "shards.shape"),
         ("shape", [2, 4, 5], "shards.shape"),
         ("classes", [], "shards.classes"),
-        ("surprise", 1, "shards.surprise"),
+        ("unexpected", 1, "shards.unexpected"),
     ],
 )
-def test_an_invalid_manifest_field_is_named(
+def test_error_names_the_invalid_manifest_field(
     key: str, value: object, message: str, shards: Path
 ) -> None:
     document = json.loads((shards / MANIFEST_FILE).read_text())
@@ -196,7 +196,7 @@ def test_an_invalid_manifest_field_is_named(
         read_manifest(shards)
 
 
-def test_counts_and_names_in_a_manifest_must_agree(shards: Path) -> None:
+def test_manifest_with_inconsistent_counts_or_duplicate_files_is_refused(shards: Path) -> None:
     document = json.loads((shards / MANIFEST_FILE).read_text())
     for change, message in (
         ({"count": 9}, "different counts"),
@@ -239,7 +239,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Me
         ([member("1.png", kind=tarfile.SYMTYPE), member("1.cls", b"1")], "is not a regular file"),
     ],
 )
-def test_a_shard_contains_only_images_and_labels(
+def test_shard_with_members_other_than_images_and_labels_is_refused(
     members: list[Member], message: str, tmp_path: Path
 ) -> None:
     with tarfile.open(tmp_path / "shard.tar", "w") as shard:

@@ -12,7 +12,7 @@ from training.data.text import MemoryStream, Windows
 
 
 def streams(sizes: list[int]) -> list[MemoryStream]:
-    """Numbered tokens, so that the value of each shows its position."""
+    """Return streams whose token values are their positions."""
     ends = np.cumsum(sizes)
     return [
         MemoryStream("text", np.arange(end - size, end).astype(np.uint8))
@@ -25,7 +25,7 @@ def streams(sizes: list[int]) -> list[MemoryStream]:
     context=st.integers(1, 12),
     seed=st.integers(0, 9),
 )
-def test_every_window_of_every_stream_is_seen_once_an_epoch(
+def test_every_window_of_every_stream_is_seen_once_per_epoch(
     sizes: list[int], context: int, seed: int
 ) -> None:
     windows = Windows(streams(sizes), context, outputs=256)
@@ -37,13 +37,13 @@ def test_every_window_of_every_stream_is_seen_once_an_epoch(
     seen = sorted(inputs.ravel().tolist())
     begins = np.cumsum(sizes) - sizes
     assert seen == [
-        begin + place
+        begin + offset
         for begin, size in zip(begins, sizes, strict=True)
-        for place in range(max(size - 1, 0) // context * context)
+        for offset in range(max(size - 1, 0) // context * context)
     ]
 
 
-def test_the_end_of_every_file_is_only_held_out(tmp_path: Path) -> None:
+def test_end_of_every_file_is_held_out(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000, "no.md": 5000})
     data = load("text", tmp_path, (10,), seed=0)
     a, b = ((tmp_path / "text" / name).read_bytes() for name in ("a.txt", "deep/b.txt"))
@@ -62,7 +62,7 @@ def test_samples_have_256_tokens_by_default(tmp_path: Path) -> None:
     assert load("text", tmp_path, None, seed=0).shape == (256,)
 
 
-def test_loader_processes_read_the_same_samples(tmp_path: Path) -> None:
+def test_pickled_samples_read_the_same_text(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 3000})
     train = load("text", tmp_path, (10,), seed=0).train
     sent = pickle.loads(pickle.dumps(train))  # noqa: S301
@@ -86,12 +86,12 @@ def test_too_little_text_is_rejected(sizes: dict[str, int], message: str, tmp_pa
         load("text", tmp_path, (10,), seed=0)
 
 
-def test_unreadable_text_is_named(tmp_path: Path) -> None:
+def test_error_names_the_unreadable_text(tmp_path: Path) -> None:
     (tmp_path / "text/broken.txt").mkdir(parents=True)
     with pytest.raises(DataError, match=r"broken.txt cannot be read: Is a directory"):
         load("text", tmp_path, (10,), seed=0)
 
 
-def test_an_unknown_token_is_rejected() -> None:
+def test_token_outside_the_vocabulary_is_rejected() -> None:
     with pytest.raises(DataError, match="text has a token above 4"):
         Windows(streams([20]), 5, outputs=5).batch(np.array([1]))

@@ -16,7 +16,7 @@ from training.data.text import DTYPES
 def write_tokens(
     folder: Path, count: int, dtype: Literal["uint16", "uint32"] = "uint16", vocabulary: int = 1000
 ) -> None:
-    """The numbers from 0 on; 40 tokens a file."""
+    """Write consecutive numbers as tokens, 40 per file."""
     folder.mkdir()
     splits = []
     for prefix, size in (("train", count), ("held-out", 40)):
@@ -47,7 +47,7 @@ def test_every_window_of_every_file_is_seen_once(
     ]
 
 
-def test_loader_processes_receive_file_names_instead_of_tokens(tmp_path: Path) -> None:
+def test_pickled_samples_contain_file_names_instead_of_tokens(tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 100)
     held_out = load("tokens", tmp_path, (8,), seed=0).held_out
     some = np.array([3, 1])
@@ -69,7 +69,7 @@ def test_loader_processes_receive_file_names_instead_of_tokens(tmp_path: Path) -
         (MANIFEST_FILE, lambda old: old.replace(b'"train-0000', b'"../rain-0000'), "tokens.train"),
     ],
 )
-def test_damage_is_found_before_training(
+def test_damage_is_detected_before_training(
     file: str, damage: Callable[[bytes], bytes] | None, message: str, tmp_path: Path
 ) -> None:
     write_tokens(tmp_path / "tokens", 100)
@@ -80,7 +80,7 @@ def test_damage_is_found_before_training(
     assert str(path) in str(caught.value)
 
 
-def test_unchecked_damage_is_reported_when_it_is_read(tmp_path: Path) -> None:
+def test_damage_that_was_not_checked_is_reported_when_tokens_are_read(tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 100)
     path = tmp_path / "tokens/train-00000.bin"
     path.write_bytes(b"\xff\xff" + path.read_bytes()[2:])

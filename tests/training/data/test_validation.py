@@ -1,4 +1,4 @@
-"""Validation of data sets: reports, and failures with the exit code of a permanent error."""
+"""Validation of data sets. Failures have the exit code of a permanent error."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from workload import exit_codes
 
 
 class Boxes:
-    """Images of two classes, changed by attributes of the class."""
+    """Images of two classes. Tests set class attributes to change the data."""
 
     classes: tuple[str, ...] = ("left", "right")
     shift = 0.0
@@ -44,7 +44,7 @@ def validate(report: Path, *options: str, dataset: str = NAME) -> int:
 
 
 @pytest.mark.parametrize("dataset", ["digits", NAME])
-def test_a_valid_data_set_has_a_report(
+def test_report_is_written_for_a_valid_data_set(
     dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "reports" / "data.json"
@@ -59,7 +59,7 @@ def test_a_valid_data_set_has_a_report(
     assert f"{dataset} is valid" in capsys.readouterr().out
 
 
-def test_a_text_is_compared_by_its_tokens(tmp_path: Path) -> None:
+def test_distribution_of_tokens_in_a_text_is_compared(tmp_path: Path) -> None:
     texts = tmp_path / "text"
     texts.mkdir()
     options = [f"--data-dir={tmp_path}"]
@@ -70,7 +70,7 @@ def test_a_text_is_compared_by_its_tokens(tmp_path: Path) -> None:
     assert validate(tmp_path / "second.json", *options, dataset="text") == exit_codes.BAD_INPUT
 
 
-def test_the_same_data_have_no_drift(tmp_path: Path) -> None:
+def test_identical_data_has_no_drift(tmp_path: Path) -> None:
     validate(tmp_path / "first.json")
     against = f"--against={tmp_path / 'first.json'}"
     assert validate(tmp_path / "second.json", against) == exit_codes.DONE
@@ -90,7 +90,7 @@ def test_the_same_data_have_no_drift(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_another_data_set_is_refused_for_good(
+def test_changed_data_set_is_refused_permanently(
     change: dict[str, Any],
     reason: str,
     tmp_path: Path,
@@ -108,7 +108,7 @@ def test_another_data_set_is_refused_for_good(
     )
 
 
-def test_a_missing_or_broken_report_is_named(
+def test_error_names_the_missing_or_invalid_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "broken.json"
@@ -122,7 +122,7 @@ def test_a_missing_or_broken_report_is_named(
     assert not (tmp_path / "new.json").exists()
 
 
-def test_the_index_is_zero_for_equal_distributions_and_finite_for_others() -> None:
+def test_stability_index_is_zero_for_equal_distributions_and_finite_for_others() -> None:
     assert stability_index((0.5, 0.5), (0.5, 0.5)) == 0
     assert 0.1 < stability_index((0.7, 0.3), (0.5, 0.5)) < 0.3
     assert np.isfinite(stability_index((1.0, 0.0), (0.0, 1.0)))

@@ -10,7 +10,7 @@ from training.data import DataError, load
 
 
 @pytest.mark.parametrize("layout", ["MNIST/raw", "mnist"])
-def test_mnist_is_read_from_torchvisions_folder_and_from_a_plain_one(
+def test_mnist_is_read_from_torchvisions_directory_or_a_plain_one(
     layout: str, tmp_path: Path
 ) -> None:
     write_mnist(tmp_path / layout)
@@ -18,7 +18,7 @@ def test_mnist_is_read_from_torchvisions_folder_and_from_a_plain_one(
     pixels, labels = data.train.batch(np.array([11, 0]))
     assert pixels[1, 0, 0, :3].tolist() == [0, 1, 2]
     assert labels.tolist() == [1, 0]
-    assert not list(tmp_path.rglob("*labels-idx1-ubyte"))  # the mounted folder is as it was
+    assert not list(tmp_path.rglob("*labels-idx1-ubyte"))  # the mounted directory is unchanged
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_mnist_is_read_from_torchvisions_folder_and_from_a_plain_one(
         ("t10k-labels-idx1-ubyte.gz", b"\x1f\x8b no", "cannot be read"),
     ],
 )
-def test_missing_and_damaged_files_are_named(
+def test_error_names_the_missing_or_damaged_file(
     file: str, content: bytes | None, message: str, tmp_path: Path
 ) -> None:
     write_mnist(tmp_path / "mnist")
@@ -49,7 +49,7 @@ def test_missing_and_damaged_files_are_named(
     assert str(tmp_path) in str(caught.value)
 
 
-def test_other_data_sets_need_no_torch() -> None:
+def test_data_sets_that_need_no_torch_do_not_import_it() -> None:
     code = (
         "import sys; from pathlib import Path; from training.data import load;"
         "[load(name, Path('/'), None, 0) for name in ('digits', 'glyphs', 'photos', 'synthetic')];"

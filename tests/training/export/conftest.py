@@ -11,13 +11,13 @@ ALL = {"export_formats": "pt2", "prune": 0.75, "quantize": "static"}
 
 
 @pytest.fixture(autouse=True)
-def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")
 def digits_net() -> Trained:
-    """A trained model. Read-only."""
+    """A model trained on digits. Read-only."""
     return fitted("digits-net", (1, 8, 8), steps=150)
 
 
@@ -30,7 +30,7 @@ def written(trained: Trained, folder: Path, settings: dict[str, object]) -> Mani
 
 @pytest.fixture
 def export(digits_net: Trained, tmp_path: Path) -> Export:
-    """Write an export below tmp_path; keywords are settings."""
+    """A function that writes an export below tmp_path. Its keyword arguments are settings."""
 
     def write(trained: Trained = digits_net, **settings: object) -> tuple[Path, Manifest]:
         return tmp_path / "export", written(trained, tmp_path / "export", settings)

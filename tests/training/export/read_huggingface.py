@@ -1,7 +1,8 @@
-"""Read Hugging Face directories with transformers, and print what each computes as JSON.
+"""Read Hugging Face directories with transformers, and print results for each as JSON.
 
 Runs in a separate environment, without this project: read_huggingface.py TEXT DIRECTORY...
-Next to each DIRECTORY, `tokens.npy` has the model's inputs, and the outputs go to `logits.npy`.
+The model's inputs are in `tokens.npy` next to each DIRECTORY. Its outputs are written to
+`logits.npy` there.
 """
 
 import json

@@ -21,7 +21,7 @@ from workload.manifest import ExportError, Manifest, read_manifest
 Complete = tuple[Path, Manifest]
 
 
-def warned(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def warnings_in(capsys: pytest.CaptureFixture[str]) -> list[str]:
     lines = map(json.loads, capsys.readouterr().out.splitlines())
     return [line["message"] for line in lines if line["event"] == "warning"]
 
@@ -42,7 +42,7 @@ def test_all_requested_artifacts_are_written_and_listed(complete: Complete) -> N
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_an_artifact_has_the_accuracy_in_the_manifest(
+def test_artifact_has_the_metrics_stated_in_the_manifest(
     kind: str, complete: Complete, digits_net: Trained
 ) -> None:
     folder, manifest = complete
@@ -50,7 +50,7 @@ def test_an_artifact_has_the_accuracy_in_the_manifest(
     assert digits_net.evaluate(model) == pytest.approx(manifest.artifact(kind).metrics, abs=1e-6)
 
 
-def test_results_do_not_depend_on_the_number_of_samples(
+def test_exported_program_accepts_any_number_of_samples(
     complete: Complete, digits_net: Trained
 ) -> None:
     model = load_artifact(*complete, "pt2")
@@ -90,7 +90,7 @@ def test_linear_layers_are_quantized(method: str, export: Export, digits_net: Tr
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_an_artifact_with_another_digest_is_refused_before_it_is_read(
+def test_artifact_with_an_unexpected_digest_is_refused(
     kind: str, complete: Complete, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(complete[0], tmp_path / "export")
@@ -103,7 +103,7 @@ def test_an_artifact_with_another_digest_is_refused_before_it_is_read(
     assert finished_export(folder) is None
 
 
-def test_a_missing_artifact_is_named(export: Export) -> None:
+def test_error_names_the_missing_artifact(export: Export) -> None:
     folder, manifest = export()
     with pytest.raises(ExportError, match="no artifact 'int8'; its artifacts: none"):
         load_artifact(folder, manifest, "int8")
@@ -115,20 +115,20 @@ def test_a_missing_artifact_is_named(export: Export) -> None:
         load_artifact(folder, manifest, "pruned")
 
 
-class Dice(nn.Module):
-    """Returns other outputs each time."""
+class RandomOutputs(nn.Module):
+    """A model with different outputs in each call."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return torch.rand_like(inputs.flatten(1)[:, :10])
 
 
-def test_an_artifact_with_different_outputs_is_not_listed(
+def test_artifact_whose_outputs_differ_from_the_model_is_not_listed(
     export: Export, digits_net: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained = Trained(Dice(), digits_net.data, digits_net.inputs, digits_net.targets)
+    trained = Trained(RandomOutputs(), digits_net.data, digits_net.inputs, digits_net.targets)
     folder, manifest = export(trained, export_formats="pt2")
     assert manifest.artifacts == ()
-    [message] = warned(capsys)
+    [message] = warnings_in(capsys)
     assert message.startswith(
         "export_formats pt2: model.pt2 is not exported: its outputs differ by"
     )
@@ -147,7 +147,7 @@ def test_an_artifact_with_different_outputs_is_not_listed(
         ({"prune": 0.5}, "prune 0.5: .* has no linear layer and no convolution"),
     ],
 )
-def test_a_failed_artifact_is_reported_and_the_others_are_kept(
+def test_failed_artifact_is_reported_and_others_are_kept(
     settings: dict[str, object],
     message: str,
     export: Export,
@@ -164,7 +164,7 @@ def test_a_failed_artifact_is_reported_and_the_others_are_kept(
 
     trained = Trained(Bias(), digits_net.data, digits_net.inputs, digits_net.targets)
     folder, manifest = export(trained, export_formats="pt2", **settings)
-    [warning] = warned(capsys)
+    [warning] = warnings_in(capsys)
     assert re.search(message, warning)
     assert [artifact.kind for artifact in manifest.artifacts] == ["pt2"]
     assert (folder / "model.safetensors").exists()
@@ -181,10 +181,10 @@ def test_a_missing_torchao_is_reported_before_the_run(
         check_quantization("static")
     _, manifest = export(quantize="static")
     assert manifest.artifacts == ()
-    assert "install it into the image, or set quantize to none" in warned(capsys)[0]
+    assert "install it into the image, or set quantize to none" in warnings_in(capsys)[0]
 
 
-def test_the_model_is_not_modified(export: Export, digits_net: Trained) -> None:
+def test_export_does_not_modify_the_model(export: Export, digits_net: Trained) -> None:
     model = copy.deepcopy(digits_net.model).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     trained = Trained(model, digits_net.data, digits_net.inputs, digits_net.targets)

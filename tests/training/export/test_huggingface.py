@@ -1,4 +1,4 @@
-"""The Hugging Face directory of a language model, read by transformers."""
+"""The exported Hugging Face directory of a language model, read by transformers."""
 
 import json
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ OPTIONS = {"context": 32, "layers": 3, "heads": 2, "width": 48}
 
 
 def exported(folder: Path, dataset: str) -> tuple[Path, torch.nn.Module]:
-    """Export a language model with random weights, which differ from their initial scale."""
+    """Export a language model with random weights that are larger than initial ones."""
     torch.manual_seed(3)
     values: dict[str, Any] = {"model": "gpt", "dataset": dataset, "model_options": OPTIONS}
-    places = {"data_dir": str(folder), "run_dir": "/checkpoints/run-7"}
-    config = TrainingConfig.model_validate(values | places)
+    paths = {"data_dir": str(folder), "run_dir": "/checkpoints/run-7"}
+    config = TrainingConfig.model_validate(values | paths)
     data = load(dataset, folder, (OPTIONS["context"],), seed=0)
     model = build("gpt", config.model_options, data.outputs, data.shape).eval()
     for weight in model.parameters():
@@ -36,8 +36,8 @@ def exported(folder: Path, dataset: str) -> tuple[Path, torch.nn.Module]:
 
 
 @dataclass(frozen=True)
-class Read:
-    """An export, its inputs, and what transformers reads in it."""
+class ReadExport:
+    """An export, its inputs, and the results of transformers for it."""
 
     folder: Path
     model: torch.nn.Module
@@ -46,12 +46,12 @@ class Read:
     answer: dict[str, Any]
 
 
-def text_files(folder: Path) -> None:
+def write_text_files(folder: Path) -> None:
     (folder / "text").mkdir()
     (folder / "text" / "a.txt").write_text("The quick brown fox jumps over it. " * 50)
 
 
-def tokens_of_a_tokenizer(folder: Path) -> None:
+def prepare_tokens(folder: Path) -> None:
     source = folder / "source"
     source.mkdir()
     (source / "a.txt").write_text("The quick brown fox jumps over it. " * 200)
@@ -59,18 +59,18 @@ def tokens_of_a_tokenizer(folder: Path) -> None:
     tokenizer["model"]["vocab"]["Th"] = 256
     tokenizer["model"]["merges"] = [["T", "h"]]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    given = ["--tokenizer", str(folder / "tokenizer.json")]
-    prepare(["prepare", "text", "--folder", str(source), str(folder / "tokens"), *given])
+    options = ["--tokenizer", str(folder / "tokenizer.json")]
+    prepare(["prepare", "text", "--folder", str(source), str(folder / "tokens"), *options])
 
 
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Read]:
-    """Exports of models of text files and of prepared tokens, read by one process."""
+def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReadExport]:
+    """Exports of models for text files and for prepared tokens, read by one process."""
     exports = {}
-    for dataset, write in (("text", text_files), ("tokens", tokens_of_a_tokenizer)):
-        place = tmp_path_factory.mktemp(dataset)
-        write(place)
-        exports[dataset] = exported(place, dataset)
+    for dataset, write in (("text", write_text_files), ("tokens", prepare_tokens)):
+        folder = tmp_path_factory.mktemp(dataset)
+        write(folder)
+        exports[dataset] = exported(folder, dataset)
         tokens = np.random.default_rng(0).integers(0, 256, (3, OPTIONS["context"]))
         np.save(exports[dataset][0].with_name("tokens.npy"), tokens)
     python = environment("hugging-face", inherits=True)
@@ -78,7 +78,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Read]:
     folders = [str(folder) for folder, _ in exports.values()]
     answers = map(json.loads, run([str(python), program, TEXT, *folders]).splitlines()[-2:])
     return {
-        dataset: Read(
+        dataset: ReadExport(
             folder,
             model,
             torch.from_numpy(np.load(folder.with_name("tokens.npy"))),
@@ -92,7 +92,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Read]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("dataset", ["text", "tokens"])
 def test_transformers_computes_the_same_logits_and_tokens(
-    read: dict[str, Read], dataset: str
+    read: dict[str, ReadExport], dataset: str
 ) -> None:
     found = read[dataset]
     with torch.no_grad():
@@ -102,12 +102,12 @@ def test_transformers_computes_the_same_logits_and_tokens(
     assert found.answer["decoded"] == TEXT
 
 
-def test_a_byte_is_a_token_of_text_files(read: dict[str, Read]) -> None:
+def test_bytes_are_the_tokens_of_text_files(read: dict[str, ReadExport]) -> None:
     assert read["text"].answer["encoded"] == list(TEXT.encode())
 
 
-def test_the_tokenizer_of_the_data_set_is_exported(read: dict[str, Read]) -> None:
+def test_the_tokenizer_of_the_data_set_is_exported(read: dict[str, ReadExport]) -> None:
     folder = read["tokens"].folder
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == 257
-    given = folder.parents[1] / "tokenizer.json"
-    assert (folder / "tokenizer.json").read_text() == given.read_text()
+    original = folder.parents[1] / "tokenizer.json"
+    assert (folder / "tokenizer.json").read_text() == original.read_text()

@@ -19,24 +19,24 @@ def test_the_smallest_weights_of_the_whole_model_become_zero(share: float) -> No
     model = network()
     smaller = pruned(model, share)
     weights = torch.cat([model[index].weight.detach().flatten() for index in (0, 3)])
-    left = torch.cat([smaller[index].weight.detach().flatten() for index in (0, 3)])
+    kept = torch.cat([smaller[index].weight.detach().flatten() for index in (0, 3)])
     assert share_of_zeros(smaller) == pytest.approx(share, abs=1 / len(weights))
-    assert torch.equal(left[left != 0], weights[left != 0])
-    if (left != 0).any():
-        assert weights[left == 0].abs().max() <= weights[left != 0].abs().min()
+    assert torch.equal(kept[kept != 0], weights[kept != 0])
+    if (kept != 0).any():
+        assert weights[kept == 0].abs().max() <= weights[kept != 0].abs().min()
 
 
-def test_biases_and_norms_stay_and_zeros_are_permanent() -> None:
+def test_biases_and_norms_and_the_original_model_are_not_pruned() -> None:
     model = network()
     smaller = pruned(model, 0.5)
     assert smaller.state_dict().keys() == model.state_dict().keys()
     for name, tensor in model.state_dict().items():
-        stays = name not in ("0.weight", "3.weight")
-        assert torch.equal(smaller.state_dict()[name], tensor) == stays
+        unchanged = name not in ("0.weight", "3.weight")
+        assert torch.equal(smaller.state_dict()[name], tensor) == unchanged
     assert not share_of_zeros(model)
 
 
-def test_quantized_layers_keep_sharing_weights() -> None:
+def test_pruned_layers_still_share_weights() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
     smaller = pruned(model, 0.5)
@@ -44,7 +44,7 @@ def test_quantized_layers_keep_sharing_weights() -> None:
     assert smaller[0].weight is smaller[1].weight
 
 
-def test_the_manifest_has_the_sparsity_and_its_savings(export: Export) -> None:
+def test_manifest_states_sparsity_and_compressed_size(export: Export) -> None:
     _, manifest = export(prune=0.75)
     artifact = manifest.artifact("pruned")
     assert artifact.zeros == pytest.approx(0.75, abs=1e-3)

@@ -22,7 +22,7 @@ from workload.manifest import ExportError, read_manifest
 from workload.models import build
 
 
-def test_the_manifest_has_the_facts_for_serving(export: Export) -> None:
+def test_manifest_contains_what_serving_needs(export: Export) -> None:
     folder, manifest = export()
     document = json.loads((folder / "manifest.json").read_text())
     assert document["format"] == 1
@@ -38,7 +38,7 @@ def test_the_manifest_has_the_facts_for_serving(export: Export) -> None:
     assert read_manifest(folder) == manifest
 
 
-def test_a_token_model_has_outputs_instead_of_classes(tmp_path: Path) -> None:
+def test_manifest_of_a_token_model_has_outputs_instead_of_classes(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text/one.txt").write_text("the quick brown fox jumps over the lazy dog. " * 200)
     options = {"context": 16, "layers": 1, "heads": 2, "width": 16}
@@ -62,7 +62,7 @@ def test_a_token_model_has_outputs_instead_of_classes(tmp_path: Path) -> None:
     assert torch.equal(load_network(folder, manifest)(inputs), model.eval()(inputs))
 
 
-def test_an_interrupted_export_is_not_finished(
+def test_interrupted_export_is_not_considered_finished(
     export: Export, digits_net: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = export()
@@ -97,7 +97,9 @@ def test_artifacts_are_evaluated_on_held_out_samples(digits_net: Trained, tmp_pa
     assert manifest.artifact("pruned").metrics_before == pytest.approx(expected, abs=1e-6)
 
 
-def test_every_activity_beats_the_watchdog(digits_net: Trained, tmp_path: Path) -> None:
+def test_watchdog_is_notified_during_every_part_of_an_export(
+    digits_net: Trained, tmp_path: Path
+) -> None:
     beats: list[None] = []
     config = TrainingConfig(model="digits-net", prune=0.5)
     write_export(
@@ -111,7 +113,7 @@ def test_every_activity_beats_the_watchdog(digits_net: Trained, tmp_path: Path) 
     assert len(beats) >= 5
 
 
-def test_artifacts_of_long_texts_are_tested_in_small_batches_with_beats(
+def test_artifacts_of_token_models_are_evaluated_in_small_batches_with_watchdog_beats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text").mkdir()
@@ -164,7 +166,7 @@ def test_shared_weights_are_written_once_and_shared_after_loading(tmp_path: Path
     assert torch.equal(again(inputs), model(inputs))
 
 
-def test_a_model_with_a_missing_tensor_is_not_loaded(tmp_path: Path) -> None:
+def test_file_with_missing_tensors_is_not_loaded(tmp_path: Path) -> None:
     write_weights(tmp_path / "model.safetensors", nn.Linear(3, 3))
     with pytest.raises(
         ExportError, match=r"exactly the model's tensors: bias, one.weight, part, weight"

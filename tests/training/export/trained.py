@@ -13,7 +13,7 @@ from workload.models import build
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that was trained for a few steps, and the data that evaluates it."""
+    """A model that was trained for a few steps, and its data."""
 
     model: nn.Module
     data: Dataset

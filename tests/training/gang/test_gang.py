@@ -1,4 +1,4 @@
-"""Gangs of two real processes with gloo."""
+"""Failures and interruptions in gangs of two real processes with gloo."""
 
 import signal
 import time
@@ -23,8 +23,8 @@ from workload import exit_codes
 from workload.manifest import read_manifest
 
 
-def stepping(gang: list[Program]) -> None:
-    """Wait until a gang that logs every step has computed one."""
+def await_step(gang: list[Program]) -> None:
+    """Wait until a gang that logs every step has completed one."""
     gang[0].await_output('"event": "step"')
 
 
@@ -33,57 +33,57 @@ def finish(gang: list[Program]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def never_interrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the digest of the weights of a gang that was not interrupted."""
+def uninterrupted_digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the weights of an uninterrupted gang."""
     folder = tmp_path_factory.mktemp("whole")
     assert finish(start_gang(arguments(folder / "run"), 2, folder)) == [0, 0]
     return digest(folder / "run")
 
 
-def test_sigterm_to_one_rank_stops_the_gang_which_resumes_with_equal_weights(
-    tmp_path: Path, never_interrupted: str
+def test_gang_stopped_by_sigterm_to_one_rank_resumes_with_equal_weights(
+    tmp_path: Path, uninterrupted_digest: str
 ) -> None:
     run_dir = tmp_path / "run"
     gang = start_gang(arguments(run_dir, SLOWLY), 2, tmp_path / "first")
-    stepping(gang)
+    await_step(gang)
     gang[1].signal(signal.SIGTERM)
     assert finish(gang) == [exit_codes.INTERRUPTED] * 2
     gang[0].await_output('"event": "interrupted"')
     again = start_gang(arguments(run_dir), 2, tmp_path / "second")
     assert finish(again) == [0, 0]
     again[0].await_output('"event": "resume"')
-    assert digest(run_dir) == never_interrupted
+    assert digest(run_dir) == uninterrupted_digest
 
 
-def test_a_killed_rank_ends_the_gang_which_resumes_with_equal_weights(
-    tmp_path: Path, never_interrupted: str
+def test_gang_ends_when_a_rank_is_killed_and_resumes_with_equal_weights(
+    tmp_path: Path, uninterrupted_digest: str
 ) -> None:
     run_dir = tmp_path / "run"
-    unused = "--peer-timeout=600"  # the loss of the connection is noticed earlier
-    gang = start_gang(arguments(run_dir, SLOWLY, SAVING, unused), 2, tmp_path / "first")
+    peer_timeout = "--peer-timeout=600"  # the lost connection is detected earlier
+    gang = start_gang(arguments(run_dir, SLOWLY, SAVING, peer_timeout), 2, tmp_path / "first")
     until(lambda: saved(run_dir))
     gang[1].signal(signal.SIGKILL)
     assert gang[0].exit_code(seconds=180) == exit_codes.FAILED
     gang[0].await_output("lost connection to another rank")
     assert finish(start_gang(arguments(run_dir), 2, tmp_path / "second")) == [0, 0]
-    assert digest(run_dir) == never_interrupted
+    assert digest(run_dir) == uninterrupted_digest
 
 
-def test_a_stopped_rank_ends_the_others_after_the_peer_timeout(tmp_path: Path) -> None:
+def test_other_ranks_end_after_the_peer_timeout_when_a_rank_is_stopped(tmp_path: Path) -> None:
     gang = start_gang(arguments(tmp_path / "run", SLOWLY, "--peer-timeout=3"), 2, tmp_path)
-    stepping(gang)
+    await_step(gang)
     gang[1].signal(signal.SIGSTOP)
     stopped = time.monotonic()
     try:
-        # Less than the default of sixty seconds.
+        # Less than the default peer timeout of 60 seconds.
         assert gang[0].exit_code(seconds=50) == exit_codes.FAILED
         assert time.monotonic() - stopped > 2
     finally:
         gang[1].signal(signal.SIGKILL)
 
 
-def test_a_hanging_step_dumps_all_stacks_and_the_gang_resumes_with_equal_weights(
-    tmp_path: Path, never_interrupted: str
+def test_hung_gang_dumps_all_stacks_and_resumes_with_equal_weights(
+    tmp_path: Path, uninterrupted_digest: str
 ) -> None:
     run_dir = tmp_path / "run"
     gang = start_gang(arguments(run_dir, SLOWLY, SAVING, "--hang-timeout=4"), 2, tmp_path / "first")
@@ -97,13 +97,13 @@ def test_a_hanging_step_dumps_all_stacks_and_the_gang_resumes_with_equal_weights
     assert "Thread 0x" in gang[0].text
     assert "train.py" in gang[0].text
     assert finish(start_gang(arguments(run_dir), 2, tmp_path / "second")) == [0, 0]
-    assert digest(run_dir) == never_interrupted
+    assert digest(run_dir) == uninterrupted_digest
 
 
-def test_a_run_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
+def test_run_resumes_with_a_different_number_of_processes(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     gang = start_gang(arguments(run_dir, SLOWLY), 2, tmp_path / "two")
-    stepping(gang)
+    await_step(gang)
     gang[0].signal(signal.SIGTERM)
     assert finish(gang) == [exit_codes.INTERRUPTED] * 2
     [alone] = start_gang(arguments(run_dir), 1, tmp_path / "one")
@@ -111,7 +111,7 @@ def test_a_run_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
     assert read_manifest(run_dir / "export").metrics["accuracy"] > 0.9
 
 
-def test_the_launcher_exits_with_the_code_of_its_processes(tmp_path: Path) -> None:
+def test_launcher_exits_with_the_exit_code_of_its_processes(tmp_path: Path) -> None:
     saves = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.1; done"
     options = ["--nproc-per-node=2", f"--master-port={free_port()}", "--no-python"]
     options += ["sh", "-c", saves]

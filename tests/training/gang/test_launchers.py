@@ -1,4 +1,4 @@
-"""Every documented launcher starts a gang, and exit codes and limits hold under it."""
+"""Documented launchers start gangs, and preserve exit codes and time limits."""
 
 import signal
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from workload import exit_codes
 FLAGS = ["--model=digits-net", "--dataset=digits", "--epochs=1"]
 PORT = "{port}"
 LAUNCHED: dict[str, list[Mapping[str, str]]] = {
-    "a pod per rank": [
+    "one pod per rank": [
         {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": PORT}
         for rank in range(2)
     ],
@@ -41,11 +41,11 @@ LAUNCHED: dict[str, list[Mapping[str, str]]] = {
         for rank in range(2)
     ],
 }
-"""The variables of each pod, as these launchers set them."""
+"""The environment variables that each launcher sets in its pods."""
 
 
 @pytest.mark.parametrize("launcher", LAUNCHED)
-def test_pods_of_a_launcher_form_a_gang(launcher: str, tmp_path: Path) -> None:
+def test_pods_with_the_variables_of_a_launcher_form_a_gang(launcher: str, tmp_path: Path) -> None:
     port = str(free_port())
     gang = [
         start(
@@ -60,18 +60,18 @@ def test_pods_of_a_launcher_form_a_gang(launcher: str, tmp_path: Path) -> None:
     assert '"processes": 2' in gang[0].text
 
 
-# A signal to torchrun does not reach processes that it is still starting.
+# torchrun does not forward a signal to processes that it is still starting.
 READY = "sleep 1; echo ready"
 
 
 def launch(output: Path, script: str, environment: Mapping[str, str] | None = None) -> Program:
-    """Start torchrun with one process, a shell script."""
+    """Start torchrun with a shell script as its only process."""
     options = ["--nproc-per-node=1", f"--master-port={free_port()}", "--no-python"]
     return start("training.launch", [*options, "sh", "-c", script], environment or {}, output)
 
 
-def test_the_launcher_waits_for_a_save_that_takes_long(tmp_path: Path) -> None:
-    """Let a save take longer than torchrun waits, unless the launcher configures a longer wait."""
+def test_launcher_waits_for_a_slow_save(tmp_path: Path) -> None:
+    """Check that the launcher extends the time for which torchrun waits after SIGTERM."""
     saves = f"trap 'sleep 3; exit 75' TERM; {READY}; while :; do sleep 0.1; done"
     launcher = launch(tmp_path / "output", saves)
     launcher.await_output("ready\n")
@@ -88,7 +88,7 @@ def test_the_launcher_waits_for_a_save_that_takes_long(tmp_path: Path) -> None:
     ("end", "code"),
     [("exit 75", 75), ("exit 0", 0), ("exit 64", 64), ("kill -9 $$$$", 128 + signal.SIGKILL)],
 )
-def test_the_launcher_reports_saved_only_if_its_process_did(
+def test_launcher_reports_a_saved_run_only_if_its_process_did(
     end: str, code: int, tmp_path: Path
 ) -> None:
     script = f"trap '{end}' TERM; {READY}; while :; do sleep 0.1; done"
@@ -98,7 +98,7 @@ def test_the_launcher_reports_saved_only_if_its_process_did(
     assert launcher.exit_code() == code, launcher.text
 
 
-def test_a_signal_while_torchrun_measures_itself_is_an_interruption(
+def test_signal_during_torchruns_own_measurements_is_an_interruption(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted() -> float:
@@ -108,13 +108,13 @@ def test_a_signal_while_torchrun_measures_itself_is_an_interruption(
     assert run_launcher(metrics.api.prof(lambda: None)) == 128 + signal.SIGTERM
 
 
-def test_a_process_that_a_library_aborts_leaves_a_message(tmp_path: Path) -> None:
+def test_process_aborted_by_a_library_leaves_a_message(tmp_path: Path) -> None:
     launcher = launch(tmp_path / "output", "kill -ABRT $$$$")
     assert launcher.exit_code() == 128 + signal.SIGABRT
     assert '"message": "rank 0 was killed by SIGABRT: a library aborted' in launcher.text
 
 
-def test_a_process_that_is_killed_by_torchrun_has_not_saved(tmp_path: Path) -> None:
+def test_process_killed_by_torchrun_is_not_reported_as_saved(tmp_path: Path) -> None:
     script = f"trap '' TERM; {READY}; while :; do sleep 0.1; done"
     launcher = launch(tmp_path / "output", script, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"})
     launcher.await_output("ready\n")

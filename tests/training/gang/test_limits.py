@@ -1,4 +1,4 @@
-"""Time limits: work that may take longer than an operation between processes."""
+"""Time limits of gangs: some work may take longer than the limit for a collective operation."""
 
 import functools
 import importlib
@@ -29,7 +29,7 @@ from workload.run import all_or_none, long_timeout_group
 CPU = torch.device("cpu")
 LIMIT = 2.0
 WORK = 2 * LIMIT
-"""Duration (s) of a data check or a write, longer than the limit of an operation."""
+"""Duration (s) of a data check or a write, which exceeds the limit for an operation."""
 
 
 def beats_while_rank0_works(world: World) -> tuple[int, int]:
@@ -44,8 +44,8 @@ def beats_while_rank0_works(world: World) -> tuple[int, int]:
     return len(checking), len(copying)
 
 
-def test_what_takes_long_on_one_rank_may_take_longer_than_an_operation(tmp_path: Path) -> None:
-    # The waiting process reports to its watchdog that it waits.
+def test_work_on_one_rank_may_exceed_the_limit_for_an_operation(tmp_path: Path) -> None:
+    # The waiting process notifies its watchdog while it waits.
     assert min(run_gang(2, beats_while_rank0_works, tmp_path)[1]) > WORK
 
 
@@ -61,7 +61,7 @@ def values_of_rank0(world: World) -> tuple[int, str]:
     return found, str(caught.value)
 
 
-def test_the_result_and_the_error_of_rank0_reach_all(tmp_path: Path) -> None:
+def test_results_and_errors_of_rank_0_reach_all_ranks(tmp_path: Path) -> None:
     assert run_gang(2, values_of_rank0, tmp_path) == [(40, "the store is full")] * 2
 
 
@@ -75,7 +75,7 @@ def fail_on_rank1(world: World) -> str:
     return "ended"
 
 
-def test_a_check_that_fails_on_one_rank_ends_all(tmp_path: Path) -> None:
+def test_check_that_fails_on_one_rank_fails_on_all_ranks(tmp_path: Path) -> None:
     assert run_gang(2, fail_on_rank1, tmp_path) == ["ended"] * 2
 
 
@@ -105,7 +105,7 @@ def train_with_slow_rank1(folder: Path, step: int, world: World) -> str:
         return "lost peer" if is_lost_peer(error) else str(error)
 
 
-def test_only_the_first_step_may_take_longer_than_an_operation(tmp_path: Path) -> None:
+def test_only_the_first_step_may_exceed_the_limit_for_an_operation(tmp_path: Path) -> None:
     first, later = tmp_path / "first", tmp_path / "later"
     for folder in (first, later):
         folder.mkdir()
@@ -115,7 +115,7 @@ def test_only_the_first_step_may_take_longer_than_an_operation(tmp_path: Path) -
 
 
 def train_on_slowly_checked_tokens(folder: Path, world: World) -> int:
-    # The attribute `text` of the package is a function, not this module.
+    # The module is imported by name, because the package's attribute `text` is a function.
     text = importlib.import_module("training.data.text")
     verify = text.verify
 
@@ -133,7 +133,7 @@ def train_on_slowly_checked_tokens(folder: Path, world: World) -> int:
             "dataset": "tokens",
             "data_dir": str(folder),
             "epochs": 1,
-            # Neither the operations nor the steps of a process may take as long as the check.
+            # The check takes longer than operations and steps may take.
             "peer_timeout": LIMIT,
             "start_timeout": LIMIT,
             "hang_timeout": LIMIT,
@@ -144,7 +144,7 @@ def train_on_slowly_checked_tokens(folder: Path, world: World) -> int:
     return run(config, world)
 
 
-def test_a_run_waits_for_the_check_of_its_tokens(tmp_path: Path) -> None:
+def test_run_waits_for_the_check_of_its_tokens(tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 400)
     train = functools.partial(train_on_slowly_checked_tokens, tmp_path)
     assert run_gang(2, train, tmp_path) == [exit_codes.DONE] * 2

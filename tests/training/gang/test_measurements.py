@@ -1,4 +1,4 @@
-"""Measurements of real gangs of processes with gloo, on one host."""
+"""Preflight measurements in real gangs with gloo on one host."""
 
 import functools
 import os
@@ -25,13 +25,13 @@ from workload.progress import Failed, Preflight, SlowNode, parse
 SLOW = 1
 PAUSE = 0.1
 SECONDS = 0.05
-"""Duration (s) of a measurement: several matrix products, computed by all processes at once."""
+"""Duration (s) of a measurement, enough for several matrix products in all processes at once."""
 
 
-def started(preflight: str, fault: str, folder: Path, world: World) -> str:
-    """Return the error of a gang on three nodes, one of which has a fault."""
+def check_with_fault(preflight: str, fault: str, folder: Path, world: World) -> str:
+    """Run the check in a gang on three nodes, one of which is faulty; return its error."""
     os.environ["NODE_NAME"] = "abca"[world.rank]
-    # Without real writes, because a busy disk of the host would hide the simulated slow one.
+    # Nothing is written, because a busy disk on the host would hide the simulated slow disk.
     measurements.write_probe = lambda *_: None  # type: ignore[attr-defined]
     measurements.SECONDS = SECONDS  # type: ignore[misc]
     if world.rank == SLOW:
@@ -40,7 +40,7 @@ def started(preflight: str, fault: str, folder: Path, world: World) -> str:
     device = torch.device("cpu")
     torch.set_num_threads(1)
     with joined(world, device, 60):
-        # A process that finishes early would close connections that others are still establishing.
+        # A process that fails early would close connections that others are still establishing.
         dist.barrier()
         try:
             check_gang(config, world, device, lambda: None)
@@ -91,18 +91,20 @@ def events(folder: Path, rank: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_process_names_the_slow_node(fault: str, tmp_path: Path) -> None:
-    errors = run_gang(4, functools.partial(started, "strict", fault, tmp_path / "run"), tmp_path)
+def test_error_of_every_process_names_the_slow_node(fault: str, tmp_path: Path) -> None:
+    errors = run_gang(
+        4, functools.partial(check_with_fault, "strict", fault, tmp_path / "run"), tmp_path
+    )
     assert len(set(errors)) == 1
     [line] = [line for line in errors[0].splitlines() if line.startswith("slow node b: ")]
     assert f"{fault} of rank {SLOW} is " in line
     found = [each for each in events(tmp_path, 0) if isinstance(each, SlowNode)]
     assert (fault, "b", SLOW) in {(each.measurement, each.node, each.rank) for each in found}
-    assert not [each for each in events(tmp_path, 2) if each], "only rank 0 reports"
+    assert not [each for each in events(tmp_path, 2) if each], "a rank other than 0 printed events"
 
 
-def test_a_report_names_the_node_and_ends_nothing(tmp_path: Path) -> None:
-    action = functools.partial(started, "report", "clock", tmp_path / "run")
+def test_report_mode_names_the_slow_node_and_does_not_end_the_run(tmp_path: Path) -> None:
+    action = functools.partial(check_with_fault, "report", "clock", tmp_path / "run")
     assert run_gang(4, action, tmp_path) == [""] * 4
     first, *found = (each for each in events(tmp_path, 0) if each)
     assert isinstance(first, Preflight)
@@ -114,25 +116,27 @@ def test_a_report_names_the_node_and_ends_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_a_gang_on_gpus_is_not_measured_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gang_with_gpus_is_not_measured_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "gather", pytest.fail)
     world = World(rank=0, size=8, local_rank=0, master="gang:29500", local_size=8)
     check_gang(TrainingConfig(), world, torch.device("cuda"), lambda: None)
 
 
 @pytest.mark.parametrize(("preflight", "size"), [("off", 3), ("strict", 2)])
-def test_without_a_median_nothing_is_measured(preflight: str, size: int, tmp_path: Path) -> None:
-    action = functools.partial(started, preflight, "clock", tmp_path / "run")
+def test_gang_too_small_for_a_median_or_without_preflight_is_not_measured(
+    preflight: str, size: int, tmp_path: Path
+) -> None:
+    action = functools.partial(check_with_fault, preflight, "clock", tmp_path / "run")
     assert run_gang(size, action, tmp_path) == [""] * size
     assert not [each for each in events(tmp_path, 0) if each]
 
 
-def test_a_read_only_run_dir_is_left_to_later_checks() -> None:
+def test_read_only_run_dir_is_not_reported_by_the_measurements() -> None:
     assert measurements.disk_seconds(Path("/proc/run")) == {}
     assert measurements.memory_limits()["locked_memory"] > 0
 
 
-def test_a_strict_run_with_a_different_node_exits_with_69_before_it_trains(tmp_path: Path) -> None:
+def test_strict_run_with_a_deviating_node_exits_with_69_before_training(tmp_path: Path) -> None:
     shared = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     gang = []
     for rank, node in enumerate("abc"):
@@ -140,7 +144,7 @@ def test_a_strict_run_with_a_different_node_exits_with_69_before_it_trains(tmp_p
         strict = arguments(tmp_path / "run", "--preflight=strict")
         gang.append(start("training", strict, environment, tmp_path / f"rank-{rank}"))
         if node == "b":
-            # The gang waits for the last process.
+            # The gang is still waiting for its last process.
             pid = gang[-1].process.pid
             assert pid is not None
             _, hard = resource.prlimit(pid, resource.RLIMIT_MEMLOCK)

@@ -1,4 +1,4 @@
-"""Checks on a real file system of 1 MiB, which is mounted only in separate namespaces."""
+"""Checks on a real 1 MiB file system, which is mounted in a separate namespace."""
 
 import json
 import os
@@ -23,32 +23,32 @@ from training.gang.preflight import *
 volume = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(volume)], check=True)
 reported = []
-def see(check, *arguments, **more):
+def record(check, *arguments, **more):
     try:
         reported.append(check(*arguments, **more))
     except ConfigurationError as error:
         reported.append(str(error))
 
-see(check_run_dir, volume / "run")
-see(check_free_space, volume / "run", 300_000, keep=1, best=True)
-see(check_free_space, volume / "run", 400_000, keep=1, best=True)
+record(check_run_dir, volume / "run")
+record(check_free_space, volume / "run", 300_000, keep=1, best=True)
+record(check_free_space, volume / "run", 400_000, keep=1, best=True)
 old = volume / "run" / "checkpoints" / "step-00000001"
 old.mkdir(parents=True)
 (old / "state").write_bytes(bytes(300_000))
-see(check_free_space, volume / "run", 300_000, keep=1, best=True)
-see(check_shared_memory, 10_000, workers=2, local_size=8, folder=volume)
-see(check_shared_memory, 100_000, workers=2, local_size=8, folder=volume)
-see(check_shared_memory, 100_000, workers=0, local_size=8, folder=volume)
+record(check_free_space, volume / "run", 300_000, keep=1, best=True)
+record(check_shared_memory, 10_000, workers=2, local_size=8, folder=volume)
+record(check_shared_memory, 100_000, workers=2, local_size=8, folder=volume)
+record(check_shared_memory, 100_000, workers=0, local_size=8, folder=volume)
 try:
     (volume / "rest").write_bytes(bytes(2**20))
 except OSError:
     pass
-see(check_run_dir, volume / "run")
+record(check_run_dir, volume / "run")
 print(json.dumps(reported))
 """
 
 
-def test_a_volume_that_is_too_small_is_rejected_at_the_start(tmp_path: Path) -> None:
+def test_volume_that_is_too_small_is_rejected_at_the_start(tmp_path: Path) -> None:
     roomy, fits, too_small, fits_with_own, few, many, none, full = json.loads(
         on_a_small_volume(ON_A_SMALL_VOLUME, tmp_path)
     )
@@ -89,13 +89,13 @@ old = run / "checkpoints" / "step-00000001"
 old.mkdir(parents=True)
 (old / "state").write_bytes(bytes(300_000))
 preflight.await_free_space(run, 0)
-print("there is room", flush=True)
+print("a started run has space", flush=True)
 fill()
 preflight.await_free_space(run, 0.05)
-print("it gives up", flush=True)
+print("the timeout passes", flush=True)
 threading.Timer(0.2, lambda: (print("a file is deleted", flush=True), rest.unlink())).start()
 preflight.await_free_space(run, 0)
-print("it goes on", flush=True)
+print("the run continues", flush=True)
 unfinished = run / "checkpoints" / ".step-00000002.tmp"
 unfinished.mkdir()
 rest = unfinished / "state"
@@ -109,20 +109,20 @@ def test_a_started_run_waits_for_space_on_a_full_volume(tmp_path: Path) -> None:
     warning = '{"event": "warning", "message": "run_dir %s/run is full: waiting for space"}'
     assert on_a_small_volume(WAITING_ON_A_SMALL_VOLUME, tmp_path).splitlines() == [
         "a new run does not wait",
-        "there is room",
+        "a started run has space",
         warning % tmp_path,
-        "it gives up",
+        "the timeout passes",
         warning % tmp_path,
         "a file is deleted",
-        "it goes on",
+        "the run continues",
         "its own unfinished checkpoint is deleted",
     ]
 
 
-def test_probes_of_several_processes_do_not_collide(
+def test_probe_files_of_several_processes_do_not_collide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check the directory again while the probe of the first check exists."""
+    """Check the directory again while the first check's probe file exists."""
     probes: list[Path] = []
 
     def flush(file: int) -> None:
@@ -138,10 +138,10 @@ def test_probes_of_several_processes_do_not_collide(
 
 
 def on_a_small_volume(program: str, folder: Path) -> str:
-    """Return what a program prints that may mount something over the directory."""
+    """Run a program that may mount a volume on `folder`, and return its output."""
     namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*namespaces, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this machine permits no user namespaces")
+        pytest.skip("this machine does not permit user namespaces")
     done = subprocess.run(
         [*namespaces, sys.executable, "-c", program, str(folder)],
         check=True,
@@ -159,7 +159,7 @@ def test_checkpoints_larger_than_the_disk_are_rejected(tmp_path: Path) -> None:
         check_free_space(tmp_path, free, keep=1, best=False)
 
 
-def test_an_unwritable_directory_is_reported_and_unchanged(tmp_path: Path) -> None:
+def test_directory_check_leaves_no_files_and_reports_unwritable_directories(tmp_path: Path) -> None:
     check_run_dir(tmp_path / "new" / "run")
     assert not list((tmp_path / "new" / "run").iterdir())
     (tmp_path / "file").touch()
@@ -185,11 +185,11 @@ except ConfigurationError as error:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch to another user")
 @pytest.mark.parametrize("run_dir", ["", "digits-0a1b2c3d"])
 @pytest.mark.parametrize("mode", [0o755, 0o700])
-def test_a_directory_of_another_user_is_reported_with_its_owner(mode: int, run_dir: str) -> None:
-    """Compare with an NFS export with root_squash, where the kubelet cannot change the group."""
+def test_error_states_the_owner_of_an_unwritable_directory(mode: int, run_dir: str) -> None:
+    """Simulate an NFS export with root_squash, where the kubelet cannot change the group."""
     with tempfile.TemporaryDirectory() as name:
         volume = Path(name)
         os.chown(volume, 65534, 65533)
@@ -221,7 +221,7 @@ warn_of_locked_memory(os.environ)
     ("variables", "warned"),
     [({"NCCL_NET": "IB"}, True), ({"FI_PROVIDER": "efa"}, True), ({"NCCL_NET": "Socket"}, False)],
 )
-def test_warns_of_a_low_limit_of_locked_memory_before_rdma(
+def test_low_locked_memory_limit_is_reported_if_rdma_is_used(
     variables: dict[str, str], warned: bool
 ) -> None:
     done = subprocess.run(

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import workload.cores
-from training.gang.world import World, port_taken, read_world, use_threads
+from training.gang.world import World, port_in_use_error, read_world, use_threads
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
 
@@ -57,19 +57,19 @@ def test_a_process_without_a_rank_is_a_gang_of_one(environment: dict[str, str]) 
     ("environment", "world"),
     [
         (TORCHRUN, World(3, 4, 1, "job-master-0:23456", 2)),
-        # accelerate's processes come from torchrun, too.
+        # accelerate starts its processes with torchrun.
         (TORCHRUN | ACCELERATE, World(3, 4, 1, "job-master-0:23456", 2)),
-        # torchrun started by mpirun: the ranks of mpirun are of nodes.
+        # torchrun started by mpirun, whose ranks number the nodes.
         (
             TORCHRUN | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
             World(3, 4, 1, "job-master-0:23456", 2),
         ),
-        # torchrun in the pod of a TrainJob.
+        # torchrun in a pod of a TrainJob.
         (
             TORCHRUN | TRAINJOB | {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2"},
             World(3, 4, 1, "job-master-0:23456", 2),
         ),
-        # Volcano's pytorch plugin with one process a pod.
+        # Volcano's pytorch plugin with one process per pod.
         (COMPLETE, World(3, 4, 0, "job-master-0:23456")),
         (PYTORCHJOB, World(3, 4, 0, "job-master-0:23456")),
         (TRAINJOB, World(3, 4, 0, "job-node-0-0.job:29500")),
@@ -78,12 +78,14 @@ def test_a_process_without_a_rank_is_a_gang_of_one(environment: dict[str, str]) 
             World(3, 4, 0, "job-master-0:23456"),
         ),
         (OPEN_MPI | MASTER, World(3, 4, 1, "job-master-0:23456", 2)),
-        # A script that sets the ranks from those of Open MPI.
+        # A script that sets the ranks from Open MPI's variables.
         (OPEN_MPI | COMPLETE, World(3, 4, 1, "job-master-0:23456", 2)),
         (COMPLETE | {"MASTER_ADDR": "fd00::1"}, World(3, 4, 0, "[fd00::1]:23456")),
     ],
 )
-def test_every_launcher_is_understood(environment: dict[str, str], world: World) -> None:
+def test_ranks_are_read_from_the_variables_of_every_launcher(
+    environment: dict[str, str], world: World
+) -> None:
     assert read_world(environment) == world
 
 
@@ -115,9 +117,7 @@ def test_every_launcher_is_understood(environment: dict[str, str], world: World)
         ({"ACCELERATE_USE_FSDP": "true"}, "pass --parallel=fsdp"),
     ],
 )
-def test_a_contradictory_environment_is_refused(
-    change: dict[str, str | None], message: str
-) -> None:
+def test_inconsistent_environment_is_refused(change: dict[str, str | None], message: str) -> None:
     environment = {k: v for k, v in (COMPLETE | change).items() if v is not None}
     with pytest.raises(ConfigurationError, match=message):
         read_world(environment)
@@ -130,7 +130,7 @@ def test_a_contradictory_environment_is_refused(
         (TRAINJOB | {"PET_NPROC_PER_NODE": "8"}, "start it with python -m training.launch"),
         (TRAINJOB | {"PET_NNODES": "2:4"}, "PET_NNODES is 2:4"),
         (OPEN_MPI, "MASTER_PORT is missing"),
-        # What `accelerate launch --cpu --num_processes=2` leaves behind.
+        # The variables that `accelerate launch --cpu --num_processes=2` sets.
         ({**ACCELERATE, **MASTER, "ACCELERATE_USE_CPU": "True"}, "pass --multi_gpu"),
     ],
 )
@@ -141,7 +141,7 @@ def test_processes_that_would_train_separately_are_rejected(
         read_world(environment)
 
 
-def test_a_master_port_in_use_differs_from_an_unreachable_master() -> None:
+def test_master_port_in_use_is_distinguished_from_an_unreachable_master() -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))  # noqa: S104 - as the master binds
         taken.listen()
@@ -150,7 +150,7 @@ def test_a_master_port_in_use_differs_from_an_unreachable_master() -> None:
             dist.TCPStore(  # type: ignore[attr-defined]
                 "127.0.0.1", taken.getsockname()[1], 2, is_master=True
             )
-    assert f"MASTER_PORT of {world.master} is in use" in str(port_taken(world, caught.value))
+    assert f"MASTER_PORT of {world.master} is in use" in str(port_in_use_error(world, caught.value))
     with pytest.raises(dist.DistError) as silent:
         dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1",
@@ -159,7 +159,7 @@ def test_a_master_port_in_use_differs_from_an_unreachable_master() -> None:
             is_master=False,
             timeout=datetime.timedelta(seconds=0.1),
         )
-    assert port_taken(world, silent.value) is None
+    assert port_in_use_error(world, silent.value) is None
 
 
 def test_a_missing_gpu_is_rejected() -> None:
@@ -168,7 +168,7 @@ def test_a_missing_gpu_is_rejected() -> None:
         choose_device("cuda", local_rank=64)
 
 
-def test_there_are_no_more_threads_than_the_cpu_limit_permits(
+def test_number_of_threads_is_limited_by_the_cpu_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
@@ -181,6 +181,6 @@ def test_there_are_no_more_threads_than_the_cpu_limit_permits(
     assert threads == [3, 5]
 
 
-def test_the_number_of_threads_must_be_a_number() -> None:
+def test_omp_num_threads_must_be_a_number() -> None:
     with pytest.raises(ConfigurationError, match="OMP_NUM_THREADS is 'all'"):
         use_threads({"OMP_NUM_THREADS": "all"})

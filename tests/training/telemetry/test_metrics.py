@@ -27,8 +27,8 @@ from workload.run import Watchdog
 Train = Callable[..., int]
 
 
-def ask(port: int) -> dict[str, float]:
-    """Return values by name; empty while the endpoint does not answer."""
+def scrape(port: int) -> dict[str, float]:
+    """Return values by name, or an empty dictionary while the endpoint does not respond."""
     try:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     except httpx.TransportError:
@@ -43,7 +43,7 @@ def ask(port: int) -> dict[str, float]:
 
 
 def start_node(port: int, folder: Path) -> list[Program]:
-    """Two processes of one node with different local ranks."""
+    """Start two processes of one node, with different local ranks."""
     flags = ["--model=digits-net", "--epochs=2", "--batch-size=64", "--step-delay=0.1"]
     flags += [f"--metrics-port={port}", f"--run-dir={folder / 'run'}"]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -59,26 +59,26 @@ def test_the_first_process_of_a_node_serves_metrics(tmp_path: Path) -> None:
     gang = start_node(port, tmp_path)
 
     def in_the_second_epoch() -> bool:
-        seen.append(ask(port))
+        seen.append(scrape(port))
         return seen[-1].get("training_epoch") == 1 and seen[-1]["training_step"] > 14
 
     until(in_the_second_epoch)
     assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
-    now = seen[-1]
-    # 1437 samples in steps of 128, and a first epoch that is complete. Metrics that are read during
-    # the update after a step may differ by this step.
-    samples = 1437 + 128 * (now["training_step"] - 12)
-    assert now["training_samples_total"] in (samples - 128, samples)
-    assert now["training_step_seconds_count"] == pytest.approx(now["training_step"], abs=1)
-    assert now["training_step_seconds_sum"] >= 0.1 * now["training_step_seconds_count"]
-    assert now["training_data_wait_seconds_sum"] < now["training_step_seconds_sum"]
-    assert now["training_checkpoint_seconds_count"] == 1
-    assert 0 < now["training_samples_per_second"] <= 128 / 0.1
-    assert 0 < now["training_loss"] < 2.5
-    assert 0 < now["training_learning_rate"] <= 1e-3
-    assert 0 < now["training_gradient_norm"] < 100
-    assert 0.1 < now["training_accuracy"] <= 1
-    assert now["training_info"] == 1
+    latest = seen[-1]
+    # The first epoch had 1,437 samples in 12 steps of up to 128. Metrics that are read while they
+    # are updated may miss one step.
+    samples = 1437 + 128 * (latest["training_step"] - 12)
+    assert latest["training_samples_total"] in (samples - 128, samples)
+    assert latest["training_step_seconds_count"] == pytest.approx(latest["training_step"], abs=1)
+    assert latest["training_step_seconds_sum"] >= 0.1 * latest["training_step_seconds_count"]
+    assert latest["training_data_wait_seconds_sum"] < latest["training_step_seconds_sum"]
+    assert latest["training_checkpoint_seconds_count"] == 1
+    assert 0 < latest["training_samples_per_second"] <= 128 / 0.1
+    assert 0 < latest["training_loss"] < 2.5
+    assert 0 < latest["training_learning_rate"] <= 1e-3
+    assert 0 < latest["training_gradient_norm"] < 100
+    assert 0.1 < latest["training_accuracy"] <= 1
+    assert latest["training_info"] == 1
     rates = [found["training_learning_rate"] for found in seen if found.get("training_step")]
     assert len(set(rates)) > 1
 
@@ -114,29 +114,29 @@ def seconds(metrics: Metrics, activity: str) -> float:
     return value(metrics, "training_seconds_total", activity=activity)
 
 
-def test_all_time_belongs_to_one_activity() -> None:
+def test_activities_account_for_all_time() -> None:
     before = time.perf_counter()
     metrics = Metrics(torch.device("cpu"))
-    made = time.perf_counter()
+    created = time.perf_counter()
     for _ in metrics.timed([1, 2]):
         time.sleep(0.02)
         with metrics.activities.doing("checkpoint"), metrics.checkpoint_seconds.time():
             time.sleep(0.04)
     with metrics.activities.doing("evaluation"):
         time.sleep(0.02)
-    least = time.perf_counter() - made
+    min_seconds = time.perf_counter() - created
     assert seconds(metrics, "checkpoint") >= 0.08
     assert seconds(metrics, "step") >= 0.04
     assert seconds(metrics, "evaluation") >= 0.02
     names = ("start", "data", "step", "checkpoint", "evaluation", "export", "other")
     total = sum(seconds(metrics, name) for name in names)
-    # The clock goes on while it is read.
-    assert least <= total <= time.perf_counter() - before
+    # Time passes between the readings.
+    assert min_seconds <= total <= time.perf_counter() - before
     assert value(metrics, "training_checkpoint_seconds_count") == 2
     assert value(metrics, "training_step_seconds_sum") >= 0.12
 
 
-def test_a_checkpoint_counts_when_it_is_written_by_whatever_thread() -> None:
+def test_checkpoint_written_by_another_thread_is_counted() -> None:
     metrics = Metrics(torch.device("cpu"))
     writer = threading.Thread(target=metrics.saved, args=(120, 2.5))
     writer.start()
@@ -148,7 +148,7 @@ def test_a_checkpoint_counts_when_it_is_written_by_whatever_thread() -> None:
 def test_a_resumed_run_reports_its_checkpoint_before_the_next_save(
     train: Train, tmp_path: Path
 ) -> None:
-    # 1,437 samples: 23 steps of 64 an epoch.
+    # An epoch of 1,437 samples has 23 steps of 64.
     train(epochs=2, batch_size=64)
     settings = {"model": "digits-net", "dataset": "digits", "batch_size": 64}
     config = TrainingConfig.model_validate(settings | {"run_dir": str(tmp_path / "run")})

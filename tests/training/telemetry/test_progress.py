@@ -1,4 +1,4 @@
-"""Progress of a run with evaluations, as the controller of a sweep and a log show it."""
+"""Progress of a run with evaluations, as seen by a sweep's controller and in the log."""
 
 import json
 import time
@@ -21,13 +21,13 @@ from training.telemetry.progress import ProgressOutputs
 Train = Callable[..., int]
 
 
-def test_a_sweep_sees_each_evaluation_and_no_rate_includes_its_time(
+def test_sweep_sees_every_evaluation_and_throughput_excludes_evaluations(
     train: Train,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # 1,437 samples: 23 steps of 64 an epoch.
+    # An epoch of 1,437 samples has 23 steps of 64.
     settings = {"train_steps": 26, "evaluate_steps": 10, "batch_size": 64}
     sweep = {"job": {"hyperparameters": length(**settings)}, "early_stopping": {"minimum": 10}}
     stage = Stage(tmp_path, sweep)
@@ -64,5 +64,5 @@ def test_a_sweep_sees_each_evaluation_and_no_rate_includes_its_time(
     assert len(rates) == 26
     assert min(rates) > 64 / 1000
     seconds = [line["seconds"] for line in lines if line["event"] in ("epoch", "evaluation")]
-    # The first epoch includes its own evaluation and two others.
+    # The duration of the first epoch includes the evaluation at its end and two earlier ones.
     assert [round(each, -3) for each in seconds] == [1000, 1000, 3000, 1000]

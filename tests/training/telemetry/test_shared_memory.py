@@ -1,4 +1,4 @@
-"""Use of the shared memory, as Prometheus scrapes it."""
+"""Metrics of used shared memory."""
 
 import tempfile
 from pathlib import Path

@@ -15,11 +15,11 @@ SMALL: dict[str, dict[str, Option]] = {
     "resnet50": {"image_size": 65},
     "gpt": {"context": 16, "layers": 2, "heads": 2, "width": 32},
 }
-"""Options with which a model is fast."""
+"""Options that make a model small enough for fast tests."""
 
 
-def made(name: str, outputs: int = 10) -> tuple[nn.Module, Tensor]:
-    """A model and a batch of eight inputs for it."""
+def model_and_inputs(name: str, outputs: int = 10) -> tuple[nn.Module, Tensor]:
+    """Return a model and a batch of eight inputs for it."""
     options = SMALL.get(name, {})
     shape = input_shape(name, options)
     assert shape is not None
@@ -31,7 +31,7 @@ def made(name: str, outputs: int = 10) -> tuple[nn.Module, Tensor]:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_catalog_model_returns_its_outputs(name: str) -> None:
-    model, inputs = made(name)
+    model, inputs = model_and_inputs(name)
     logits = model.eval()(inputs)
     assert logits.shape == ((8, 16, 10) if name == "gpt" else (8, 10))
     assert logits.dtype == torch.float32
@@ -39,7 +39,7 @@ def test_every_catalog_model_returns_its_outputs(name: str) -> None:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_model_overfits_one_batch(name: str) -> None:
-    model, inputs = made(name)
+    model, inputs = model_and_inputs(name)
     targets = torch.arange(8) % 10
     if name == "gpt":
         targets = inputs.roll(-1, 1)
@@ -56,19 +56,19 @@ def test_every_model_overfits_one_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_equal_seeds_give_equal_weights(name: str) -> None:
-    one, other = (made(name)[0].state_dict() for _ in range(2))
+def test_same_seed_gives_the_same_weights(name: str) -> None:
+    one, other = (model_and_inputs(name)[0].state_dict() for _ in range(2))
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_model_can_be_copied(name: str) -> None:
-    model, inputs = made(name)
+    model, inputs = model_and_inputs(name)
     model.eval()
     assert torch.equal(copy.deepcopy(model)(inputs), model(inputs))
 
 
-def test_small_images_are_not_made_smaller_by_the_first_layers_of_a_resnet() -> None:
+def test_first_layers_of_a_resnet_do_not_downsample_small_images() -> None:
     sizes = {}
     for size in (64, 65, 224):
         model = build("resnet18", {"image_size": size}, 10, (3, size, size))
@@ -77,11 +77,11 @@ def test_small_images_are_not_made_smaller_by_the_first_layers_of_a_resnet() -> 
     assert sizes == {64: 64, 65: 17, 224: 56}
 
 
-def test_a_wrong_option_is_named() -> None:
+def test_error_names_the_invalid_model_option() -> None:
     with pytest.raises(ConfigurationError, match="model_options of resnet18: image_size is 8"):
         build("resnet18", {"image_size": 8}, 10, (3, 8, 8))
 
 
-def test_inputs_of_another_shape_are_refused() -> None:
+def test_unsupported_input_shape_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"gpt takes inputs of shape \(256,\), not"):
         build("gpt", {}, 10, (512,))

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from workload.models.gpt import Gpt, rotated, rotations
 
 
-def small(dropout: float = 0.0) -> Gpt:
+def small_gpt(dropout: float = 0.0) -> Gpt:
     torch.manual_seed(0)
     return Gpt(tokens=20, context=16, layers=2, heads=2, width=16, dropout=dropout).eval()
 
@@ -15,7 +15,7 @@ def small(dropout: float = 0.0) -> Gpt:
 @settings(max_examples=20)
 @given(changed=st.integers(0, 15), seed=st.integers(0, 1000))
 def test_attention_is_causal(changed: int, seed: int) -> None:
-    model = small()
+    model = small_gpt()
     tokens = torch.randint(20, (1, 16), generator=torch.Generator().manual_seed(seed))
     other = tokens.clone()
     other[0, changed] = (other[0, changed] + 1) % 20
@@ -25,21 +25,23 @@ def test_attention_is_causal(changed: int, seed: int) -> None:
     assert not torch.equal(one[:, changed], two[:, changed])
 
 
-def test_a_prefix_has_the_same_outputs() -> None:
-    model = small()
+def test_prefix_has_the_same_outputs_as_in_the_full_sequence() -> None:
+    model = small_gpt()
     tokens = torch.arange(16)[None]
     with torch.no_grad():
         assert torch.allclose(model(tokens[:, :5]), model(tokens)[:, :5], atol=1e-6)
 
 
-def test_more_tokens_than_the_context_are_refused() -> None:
+def test_input_longer_than_the_context_is_rejected() -> None:
     with pytest.raises(ValueError, match="17 tokens exceed the context of 16"):
-        small()(torch.zeros(1, 17, dtype=torch.int64))
+        small_gpt()(torch.zeros(1, 17, dtype=torch.int64))
 
 
 @settings(max_examples=20)
 @given(distance=st.integers(0, 20), start=st.integers(0, 40))
-def test_products_of_rotated_vectors_depend_on_distance_only(distance: int, start: int) -> None:
+def test_dot_products_of_rotated_vectors_depend_only_on_their_distance(
+    distance: int, start: int
+) -> None:
     x, y = torch.randn(2, 8, generator=torch.Generator().manual_seed(distance))
     cos, sin = rotations(61, 8, torch.device("cpu"))
 
@@ -52,21 +54,21 @@ def test_products_of_rotated_vectors_depend_on_distance_only(distance: int, star
 
 def test_rotation_preserves_norms() -> None:
     x = torch.randn(2, 3, 5, 8)
-    turned = rotated(x, rotations(5, 8, x.device))
-    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
-    assert torch.equal(turned[:, :, 0], x[:, :, 0])
+    rotated_x = rotated(x, rotations(5, 8, x.device))
+    assert torch.allclose(rotated_x.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
+    assert torch.equal(rotated_x[:, :, 0], x[:, :, 0])
 
 
-def test_the_state_consists_of_weights_without_duplicates() -> None:
-    model = small()
+def test_state_dict_contains_each_parameter_once_and_no_buffers() -> None:
+    model = small_gpt()
     assert [*model.buffers()] == []
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
     storages = [weight.data_ptr() for weight in model.state_dict().values()]
     assert len(set(storages)) == len(storages)
 
 
-def test_dropout_is_off_in_evaluation() -> None:
-    model = small(dropout=0.5)
+def test_dropout_is_active_only_in_training_mode() -> None:
+    model = small_gpt(dropout=0.5)
     tokens = torch.arange(16)[None]
     assert torch.equal(model(tokens), model(tokens))
     model.train()
@@ -79,4 +81,4 @@ def test_initial_predictions_are_uniform() -> None:
     with torch.no_grad():
         logits = model(tokens[:, :-1])
     loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-    assert float(loss) == pytest.approx(5.55, abs=0.1)  # the logarithm of 256
+    assert float(loss) == pytest.approx(5.55, abs=0.1)  # ln(256)

@@ -25,7 +25,7 @@ import torch
 
 from tools.bench.gpu import serving
 from tools.bench.gpu.paths import TEXT, Runs, checked, compared, outcome_of
-from tools.bench.outcome import Goal, conclude, ratios, say, spread
+from tools.bench.outcome import Goal, conclude, print_line, ratios, spread
 from tools.bench.training_gang import LARGE_BATCH, LARGE_OPTIONS
 from workload.progress import Step
 
@@ -86,7 +86,7 @@ def main() -> None:
     try:
         measure(parts, options.turns, samples)
     except KeyboardInterrupt:
-        say("interrupted")
+        print_line("interrupted")
     conclude("gpu", samples, goals(samples))
 
 
@@ -125,7 +125,7 @@ def gpu() -> dict[str, Any]:
 def reported(name: str, result: dict[str, Any]) -> dict[str, Any]:
     """Print a result, and return it."""
     shown = {key: value for key, value in result.items() if key != "passed"}
-    say(f"{'ok    ' if result['passed'] else 'FAILED'} {name}: {json.dumps(shown)[:600]}")
+    print_line(f"{'ok    ' if result['passed'] else 'FAILED'} {name}: {json.dumps(shown)[:600]}")
     return result
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from devcluster.paths import CHECKOUT
-from tools.bench.outcome import say
+from tools.bench.outcome import print_line
 from tools.bench.training_gang import LARGE_OPTIONS
 from training.config import TrainingConfig
 from workload import exit_codes
@@ -163,7 +163,7 @@ def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
     }
     keys = {name: json.dumps(settings, sort_keys=True) for name, settings in cpu_settings.items()}
     distinct = {keys[name]: settings for name, settings in cpu_settings.items()}
-    say(f"{len(COMPARED)} runs on the GPU, compared with {len(distinct)} on the CPU …")
+    print_line(f"{len(COMPARED)} runs on the GPU, compared with {len(distinct)} on the CPU …")
     with _pool() as on_cpu, _pool() as on_gpu:
         references = {
             key: on_cpu.submit(runs.run, f"cpu {number}", settings)
@@ -326,7 +326,7 @@ CHECKS: Final[dict[str, Callable[[Runs], dict[str, Any]]]] = {
 
 def checked(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and result of each check that is not a comparison with the CPU."""
-    say(f"{len(CHECKS)} other checks …")
+    print_line(f"{len(CHECKS)} other checks …")
     with _pool() as pool:
         found = pool.map(lambda check: outcome_of(partial(check, runs)), CHECKS.values())
         yield from zip(CHECKS, found, strict=True)

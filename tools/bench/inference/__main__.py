@@ -28,7 +28,7 @@ from tools.bench.inference.load import Generator, generator
 from tools.bench.inference.measure import Bench
 from tools.bench.inference.report import draw, inserted, report
 from tools.bench.inference.workloads import WORKLOADS
-from tools.bench.outcome import DIRECTORY, Goal, conclude, load, say
+from tools.bench.outcome import DIRECTORY, Goal, conclude, load, print_line
 
 PARTS: Final = ("servers", "json", "backends", "http")
 PAGE: Final = CHECKOUT / "docs" / "inference-benchmark.md"
@@ -67,7 +67,7 @@ def main() -> None:
             if "http" in options.parts:
                 sections.http(bench, result)
         except KeyboardInterrupt:
-            say("interrupted: writing the results so far, but not to docs/")
+            print_line("interrupted: writing the results so far, but not to docs/")
             options.docs = False
     result.setdefault("servers", {})
     result.setdefault("bare", {})
@@ -75,7 +75,7 @@ def main() -> None:
     result["minutes"] = (time.monotonic() - started) / 60
     conclude("inference", result, goals)
     _write(options.docs)
-    say(f"took {result['minutes']:.1f} minutes")
+    print_line(f"took {result['minutes']:.1f} minutes")
 
 
 def _write(docs: bool) -> None:
@@ -88,7 +88,7 @@ def _write(docs: bool) -> None:
         shown = f"![Latency against load for every server]({CHART.name})\n\n{text}"
         PAGE.write_text(inserted(PAGE.read_text(), shown))
         draw(result, CHART)
-        say(f"wrote {PAGE.relative_to(CHECKOUT)}")
+        print_line(f"wrote {PAGE.relative_to(CHECKOUT)}")
 
 
 def _options() -> argparse.Namespace:

@@ -12,7 +12,7 @@ from typing import Final
 
 from devcluster.paths import CHECKOUT, cache_root
 from tools.bench.inference.contestants import Contestant
-from tools.bench.outcome import say
+from tools.bench.outcome import print_line
 
 REQUIREMENTS = CHECKOUT / "requirements"
 
@@ -38,7 +38,7 @@ def python_of(name: str) -> Path:
     python = directory / "bin" / "python"
     complete = directory / "complete"
     if not complete.exists():
-        say(f"installing {name} …")
+        print_line(f"installing {name} …")
         _uv("venv", "--clear", "--python", sys.executable, str(directory))
         _uv("pip", "install", "--python", str(python), "--require-hashes", "-r", str(pins))
         packages = directory / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"

@@ -17,7 +17,7 @@ from tools.bench.inference.forms import RAW, Request
 from tools.bench.inference.load import Load, Target
 from tools.bench.inference.measure import Bench
 from tools.bench.inference.process import cpu_seconds, free_port, wait_for
-from tools.bench.outcome import say
+from tools.bench.outcome import print_line
 
 ECHO: Final = "tools.bench.inference.servers.echo"
 SIZES: Final = {"64 B": 64, "12 KiB": 12_288}
@@ -53,7 +53,7 @@ def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(bench.turns):
         for name in _commands(0):
-            say(f"HTTP server: {name} …")
+            print_line(f"HTTP server: {name} …")
             port = free_port()
             with _echo(_commands(port)[name], bench.server_core, port) as (url, process):
                 for size, length in SIZES.items():

@@ -13,7 +13,7 @@ from devcluster.toolchain.go import Go
 from tools.bench.inference.environments import cache
 from tools.bench.inference.figures import Records
 from tools.bench.inference.forms import Request
-from tools.bench.outcome import say
+from tools.bench.outcome import print_line
 
 SOURCES = CHECKOUT / "tools" / "bench" / "inference" / "load"
 
@@ -29,7 +29,7 @@ def generator() -> Path:
     directory = cache() / f"load-{digest.hexdigest()[:12]}"
     program = directory / "load"
     if not program.exists():
-        say("building the load generator …")
+        print_line("building the load generator …")
         go = Go(cache() / "go")
         go.check(SOURCES)
         flags = ["-ldflags=-s -w"]

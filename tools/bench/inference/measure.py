@@ -15,7 +15,7 @@ from tools.bench.inference.forms import Form
 from tools.bench.inference.load import Generator, Load, Target
 from tools.bench.inference.process import Running, ServerError, cpu_seconds, free_port, serving
 from tools.bench.inference.workloads import MAX_BATCH, MAX_QUEUE, Array, Workload
-from tools.bench.outcome import say
+from tools.bench.outcome import print_line
 
 CLIENTS: Final = (1, 4, 16, 64)
 SHARES: Final = (0.5, 0.8, 1.2)
@@ -140,9 +140,11 @@ def running(
                 server = stack.enter_context(serving(contestant, task, core))
                 difference = server.check(expected)
             except ServerError as error:
-                say(f"{workload.title}: {contestant.name} is skipped: {error}")
+                print_line(f"{workload.title}: {contestant.name} is skipped: {error}")
                 continue
-            say(f"{workload.title}: {contestant.name} is ready (difference {difference:.1g})")
+            print_line(
+                f"{workload.title}: {contestant.name} is ready (difference {difference:.1g})"
+            )
             server.pause()
             servers[contestant.name] = (server, difference)
         yield servers
@@ -165,7 +167,7 @@ def in_turns(
     for turn in range(bench.turns):
         each_turn()
         for name, (server, _) in _rotated(servers, turn):
-            say(f"{workload.title}, turn {turn + 1} of {bench.turns}: {name} …")
+            print_line(f"{workload.title}, turn {turn + 1} of {bench.turns}: {name} …")
             with server.awake():
                 measure(bench, server, workload, series[name], clients, shares)
                 series[name].memory.append(server.memory())

@@ -25,7 +25,7 @@ from tools.bench.inference.measure import (
 )
 from tools.bench.inference.networks import compute_of
 from tools.bench.inference.workloads import WORKLOADS, Array, Workload
-from tools.bench.outcome import Goal, say
+from tools.bench.outcome import Goal, print_line
 from training.export import code_version
 from workload.manifest import MANIFEST_FILE
 
@@ -107,7 +107,7 @@ def exported(workload: Workload) -> Path:
     """Return the export of a model, which is written once per version of the training code."""
     directory = cache() / "exports" / code_version() / workload.model
     if not (directory / MANIFEST_FILE).exists():
-        say(f"{workload.title}: exporting …")
+        print_line(f"{workload.title}: exporting …")
         export(workload, directory)
     return directory
 

@@ -1,4 +1,4 @@
-"""Readers of texts, which are whole files, lines of JSON Lines files, or rows of Parquet files."""
+"""Readers for text documents: whole files, lines of JSON Lines files, or rows of Parquet files."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

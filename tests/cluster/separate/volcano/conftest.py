@@ -1,4 +1,4 @@
-"""A cluster for all scheduling tests: three simulated nodes with eight GPUs in two racks."""
+"""A cluster for all scheduling tests: three simulated nodes with eight GPUs each, in two racks."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from infra.settings.volcano import SchedulerSettings
 from tests.cluster.gangs import GANGS, RACK, VOLCANO
 from tests.cluster.platform import Platform, copy_checkout
-from tests.cluster.scheduling import Scheduling, stack, surroundings
+from tests.cluster.scheduling import Scheduling, stack, supporting_objects
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduling]:
     try:
         for number, rack in enumerate("abb"):
             made.kubectl("label", "node", f"simulated-{number}", f"{RACK}={rack}")
-        made.apply(*surroundings(stack({}, **VOLCANO)))
+        made.apply(*supporting_objects(stack({}, **VOLCANO)))
         yield made
     finally:
         made.close()
@@ -28,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduling]:
 
 @pytest.fixture
 def volcano(cluster: Scheduling) -> Iterator[Scheduling]:
-    """The cluster without jobs, whose scheduler preempts whole gangs."""
+    """The cluster without jobs, and with a scheduler that preempts whole gangs."""
     cluster.configure(SchedulerSettings.model_validate(GANGS))
     yield cluster
     cluster.clear()

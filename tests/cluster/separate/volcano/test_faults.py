@@ -30,7 +30,7 @@ def test_a_gang_restarts_until_its_retries_are_exhausted_or_an_exit_code_is_fata
     assert volcano.placed() == {}
 
 
-def test_a_gang_that_fails_while_no_controllers_run_does_not_start_again(
+def test_gang_that_fails_while_the_controllers_are_down_is_not_restarted(
     volcano: Scheduling,
 ) -> None:
     """Volcano evaluates a job's policies only for changes that its controllers observe."""
@@ -47,7 +47,7 @@ def test_a_gang_that_fails_while_no_controllers_run_does_not_start_again(
     assert "retryCount" not in volcano.job("unseen")["status"]
 
 
-def test_a_gang_with_a_missed_failure_is_restarted_by_the_command_that_status_prints(
+def test_command_printed_by_status_restarts_a_gang_with_a_missed_failure(
     volcano: Scheduling,
 ) -> None:
     job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
@@ -61,22 +61,22 @@ def test_a_gang_with_a_missed_failure_is_restarted_by_the_command_that_status_pr
     volcano.kubectl("delete", "pod", "-n", NAMESPACE, lost["metadata"]["name"], "--force")
     controllers.kill()
 
-    def remedy() -> str:
+    def fix_in_status() -> str:
         reasons = (reason for each in waiting(volcano.snapshot()) for reason in each.reasons)
         found = (
             re.search(r"after the failure of .*`kubectl (.*)` restarts it", r) for r in reasons
         )
         return next((match[1] for match in found if match), "")
 
-    await_(lambda: remedy() != "", "the reason in the status")
+    await_(lambda: fix_in_status() != "", "the reason in the status")
     assert volcano.placed() == {}
-    volcano.kubectl(*shlex.split(remedy()))
+    volcano.kubectl(*shlex.split(fix_in_status()))
     placed(volcano, forgotten=2)
     assert volcano.job("forgotten")["status"]["retryCount"] == 1
 
 
-def test_a_gang_with_a_missed_failure_starts_again_with_the_cluster(volcano: Scheduling) -> None:
-    """The pods are deleted before the controllers, which missed the failure, start again."""
+def test_gang_with_a_missed_failure_restarts_with_the_cluster(volcano: Scheduling) -> None:
+    """The pods are deleted before the controllers that missed the failure restart."""
     job = {"queue": "vision", "gpus_per_node": 2, "nodes": 2, "retries": 2}
     volcano.submit(stack({"lost": job, "done": job}, **VOLCANO), "lost", "done")
     placed(volcano, lost=2, done=2)

@@ -7,7 +7,7 @@ from tests.infra.jobs import configuration, job, objects, surroundings
 KINDS = ("volcano", "mpi", "tensorflow", "plain")
 
 
-def test_every_kind_that_is_a_volcano_job_is_placed_and_completes(volcano: Scheduling) -> None:
+def test_every_volcano_job_kind_is_scheduled_and_completes(volcano: Scheduling) -> None:
     needed = ("Queue", "PriorityClass", "ServiceAccount")
     around = surroundings(configuration(job("volcano")))
     volcano.apply(*(made for made in around if made["kind"] in needed))

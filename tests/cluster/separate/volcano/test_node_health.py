@@ -1,4 +1,4 @@
-"""Nodes whose simulated GPUs become unhealthy, under the real controller with its own rights."""
+"""Nodes with unhealthy simulated GPUs, under the real controller with only its own rights."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from tests.cluster.scheduling import GPU, NAMESPACE, Scheduling, stack
 HEALTH = NodeHealthSettings(fault_seconds=2, settle_seconds=4, slow_reports=2)
 
 
-def offer(volcano: Scheduling, node: str, gpus: int) -> None:
-    """Let a node offer fewer GPUs than it has, as the kubelet does if some are unhealthy."""
+def set_allocatable_gpus(volcano: Scheduling, node: str, gpus: int) -> None:
+    """Set a node's allocatable GPUs, which the kubelet reduces if some are unhealthy."""
     patch = json.dumps({"status": {"allocatable": {GPU: str(gpus)}}})
     volcano.kubectl("patch", "node", node, "--subresource=status", f"--patch={patch}")
 
@@ -70,21 +70,21 @@ def controller(volcano: Scheduling, tmp_path: Path) -> Iterator[Scheduling]:
         sys.stdout.write(log.read())
         log.close()
         for number in range(3):
-            offer(volcano, f"simulated-{number}", 8)
+            set_allocatable_gpus(volcano, f"simulated-{number}", 8)
             volcano.kubectl("uncordon", f"simulated-{number}")
             volcano.kubectl(
                 "annotate", "node", f"simulated-{number}", "gpu-platform.dev/gpu-unhealthy-"
             )
 
 
-def test_a_gang_leaves_a_node_with_an_unhealthy_gpu_that_returns_later(
+def test_gang_leaves_a_node_with_an_unhealthy_gpu_until_it_recovers(
     controller: Scheduling,
 ) -> None:
     controller.submit(stack({"run": {"queue": "vision", "nodes": 2}}, **VOLCANO), "run")
     placed(controller, run=2)
     faulty, healthy = controller.nodes("run")
     [free] = {f"simulated-{number}" for number in range(3)} - {faulty, healthy}
-    offer(controller, faulty, 7)
+    set_allocatable_gpus(controller, faulty, 7)
     await_(lambda: cordoned(controller) == {faulty}, "the node is cordoned")
     await_(lambda: controller.nodes("run") == sorted([healthy, free]), "the gang has moved")
     found = condition(controller, faulty)
@@ -96,25 +96,25 @@ def test_a_gang_leaves_a_node_with_an_unhealthy_gpu_that_returns_later(
         )
     )
     assert "GpuUnhealthy" in {each["reason"] for each in events["items"]}
-    offer(controller, faulty, 8)
+    set_allocatable_gpus(controller, faulty, 8)
     await_(lambda: not cordoned(controller), "the node has returned")
     await_(lambda: condition(controller, faulty)["status"] == "False", "condition is over")
     assert controller.nodes("run") == sorted([healthy, free])
 
 
-def test_at_most_one_node_is_cordoned_and_the_nodes_of_others_are_left_alone(
+def test_controller_cordons_at_most_one_node_and_ignores_nodes_cordoned_by_others(
     controller: Scheduling,
 ) -> None:
     controller.kubectl("cordon", "simulated-0")
     for number in range(3):
-        offer(controller, f"simulated-{number}", 0)
+        set_allocatable_gpus(controller, f"simulated-{number}", 0)
     await_(lambda: len(cordoned(controller)) == 2, "one more node is cordoned")
     for number in range(3):
-        offer(controller, f"simulated-{number}", 8)
+        set_allocatable_gpus(controller, f"simulated-{number}", 8)
     await_(lambda: cordoned(controller) == {"simulated-0"}, "only that node remains")
 
 
-def test_a_node_that_two_starts_report_as_slow_is_cordoned(controller: Scheduling) -> None:
+def test_node_reported_as_slow_by_two_starts_is_cordoned(controller: Scheduling) -> None:
     controller.submit(stack({"run": {"queue": "vision", "nodes": 2}}, **VOLCANO), "run")
     placed(controller, run=2)
     slow = controller.nodes("run")[0]

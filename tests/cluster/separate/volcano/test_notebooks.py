@@ -1,4 +1,4 @@
-"""Notebooks under real Volcano. Pods are simulated; tests/operators/test_notebook.py is real.
+"""Notebooks under real Volcano with simulated pods; tests/operators/test_notebook.py has real ones.
 
 Volcano's webhooks accept the Job, whose policies suspend a notebook that ends.
 """
@@ -25,7 +25,7 @@ TRAINING = {"queue": "small", "priority_class": "batch"}
 
 @pytest.fixture
 def jobs(volcano: Scheduling) -> StackSettings:
-    """A notebook and a training job, either of which fills the queue."""
+    """A notebook and a training job, each of which fills the queue."""
     settings = stack({"anna": NOTEBOOK, "train": TRAINING}, **VOLCANO)
     volcano.submit(settings, "anna")
     placed(volcano, anna=1)
@@ -41,7 +41,7 @@ def suspended(volcano: Scheduling) -> None:
     assert "ml/anna: suspended" in volcano.devcluster("status")
 
 
-def test_an_idle_notebook_frees_its_gpus_and_is_resumed_by_one_command(
+def test_idle_notebook_frees_its_gpus_and_can_be_resumed(
     volcano: Scheduling, jobs: StackSettings
 ) -> None:
     (pod,) = volcano.pods("anna")
@@ -58,7 +58,7 @@ def test_an_idle_notebook_frees_its_gpus_and_is_resumed_by_one_command(
 
 
 @pytest.mark.slow
-def test_a_notebook_can_be_suspended_more_often_than_a_run_is_retried(
+def test_notebook_suspensions_are_not_limited_by_the_number_of_retries(
     volcano: Scheduling, jobs: StackSettings
 ) -> None:
     for _ in range(jobs.training.jobs["anna"].retries + 1):
@@ -69,7 +69,7 @@ def test_a_notebook_can_be_suspended_more_often_than_a_run_is_retried(
         placed(volcano, anna=1)
 
 
-def test_a_server_that_fails_is_suspended_and_not_restarted(
+def test_failed_notebook_server_is_suspended_and_not_restarted(
     volcano: Scheduling, jobs: StackSettings
 ) -> None:
     (pod,) = volcano.pods("anna")
@@ -90,7 +90,7 @@ def test_a_member_suspends_and_resumes_a_running_notebook(
     placed(volcano, anna=1)
 
 
-def test_training_preempts_a_notebook_which_starts_again_when_it_ends(
+def test_notebook_preempted_by_training_restarts_after_the_training(
     volcano: Scheduling, jobs: StackSettings
 ) -> None:
     volcano.submit(jobs, "train")

@@ -1,12 +1,12 @@
 """Preemption, elastic jobs, reservations, and the order of steps."""
 
 from infra.settings.volcano import SchedulerSettings, SlaSettings
-from tests.cluster.gangs import VOLCANO, placed, watched, whole
+from tests.cluster.gangs import VOLCANO, never_partial, placed, poll_placements
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling, stack
 
 
-def test_an_urgent_job_preempts_a_whole_gang_which_restarts_later(volcano: Scheduling) -> None:
+def test_urgent_job_preempts_a_whole_gang_that_restarts_later(volcano: Scheduling) -> None:
     jobs = stack(
         {
             "long": {"queue": "vision", "nodes": 3, "priority_class": "batch"},
@@ -27,12 +27,14 @@ def test_an_urgent_job_preempts_a_whole_gang_which_restarts_later(volcano: Sched
         volcano.devcluster("status")
     )
     volcano.delete("urgent")
-    seen = watched(volcano, lambda: volcano.placed()["long"] == 3, "the gang with nodes again")
-    assert whole(seen, "long", 3)
+    seen = poll_placements(
+        volcano, lambda: volcano.placed()["long"] == 3, "the gang to have nodes again"
+    )
+    assert never_partial(seen, "long", 3)
     assert volcano.job("long")["status"]["retryCount"] == 1
 
 
-def test_an_elastic_job_shrinks_for_others_and_grows_again(volcano: Scheduling) -> None:
+def test_elastic_job_shrinks_for_others_and_grows_again(volcano: Scheduling) -> None:
     volcano.configure(SchedulerSettings(preempt="surplus"))
     jobs = stack(
         {
@@ -57,7 +59,9 @@ def test_an_elastic_job_shrinks_for_others_and_grows_again(volcano: Scheduling) 
     assert "retryCount" not in volcano.job("elastic")["status"]
 
 
-def test_free_nodes_are_reserved_for_a_gang_that_has_waited_too_long(volcano: Scheduling) -> None:
+def test_free_nodes_are_reserved_for_a_gang_that_has_been_waiting_too_long(
+    volcano: Scheduling,
+) -> None:
     jobs = stack(
         {
             "first": {"queue": "vision"},
@@ -106,7 +110,7 @@ def test_steps_of_a_job_run_in_order(volcano: Scheduling) -> None:
     await_status(volcano, "succeeded")
 
 
-def test_a_step_runs_for_each_value_and_is_awaited(volcano: Scheduling) -> None:
+def test_next_step_waits_for_a_step_that_runs_once_per_value(volcano: Scheduling) -> None:
     steps = {
         "check": {"command": ["./check"], "after": ["train"], "for_each": ["a", "b"]},
         "report": {"command": ["./report"], "after": ["check"]},
@@ -122,7 +126,7 @@ def test_a_step_runs_for_each_value_and_is_awaited(volcano: Scheduling) -> None:
     placed(volcano, **{"flow-flow-report": 1})
 
 
-def test_a_step_fails_after_its_own_number_of_retries(volcano: Scheduling) -> None:
+def test_step_fails_after_its_configured_number_of_retries(volcano: Scheduling) -> None:
     steps = {"check": {"command": ["./check"], "after": ["train"], "retries": 1}}
     job = {"queue": "vision", "steps": steps, "retries": 9}
     volcano.submit(stack({"flow": job}, **VOLCANO), "flow")

@@ -28,7 +28,7 @@ def test_binpack_keeps_nodes_free_for_a_gang_and_spread_does_not(volcano: Schedu
         volcano.clear()
 
 
-def test_a_job_on_whole_nodes_shares_them_with_no_other(volcano: Scheduling) -> None:
+def test_job_on_whole_nodes_does_not_share_them(volcano: Scheduling) -> None:
     half = {"queue": "vision", "gpus_per_node": 4}
     jobs = stack(
         {
@@ -51,7 +51,7 @@ def test_a_job_on_whole_nodes_shares_them_with_no_other(volcano: Scheduling) -> 
     assert len({*volcano.nodes("alone"), *volcano.nodes("before")}) == 3
 
 
-def test_pods_of_a_gang_follow_the_first_one_to_its_rack(volcano: Scheduling) -> None:
+def test_all_pods_of_a_gang_are_placed_in_the_same_rack(volcano: Scheduling) -> None:
     """Rack a has capacity for one more pod, and rack b for both."""
     half = {"queue": "vision", "gpus_per_node": 4}
     pair = {**half, "nodes": 2}
@@ -78,7 +78,7 @@ def test_pods_of_a_gang_follow_the_first_one_to_its_rack(volcano: Scheduling) ->
     assert volcano.nodes("must") == ["simulated-1", "simulated-2"]
 
 
-def test_a_gang_smaller_than_a_node_starts_on_the_one_node_with_capacity(
+def test_gang_smaller_than_a_node_starts_on_the_only_node_with_capacity(
     volcano: Scheduling,
 ) -> None:
     jobs = stack(
@@ -112,7 +112,7 @@ def hyper_node(name: str, tier: int, kind: str, *members: str) -> dict[str, Any]
 
 
 @pytest.fixture(params=["simulated-0", "simulated-2"])
-def near(volcano: Scheduling, request: pytest.FixtureRequest) -> Iterator[str]:
+def with_shared_switch(volcano: Scheduling, request: pytest.FixtureRequest) -> Iterator[str]:
     """A node that shares a switch with simulated-1, unlike the third node."""
     (far,) = {"simulated-0", "simulated-2"} - {request.param}
     volcano.apply(
@@ -125,7 +125,7 @@ def near(volcano: Scheduling, request: pytest.FixtureRequest) -> Iterator[str]:
     volcano.kubectl("delete", "hypernodes.topology.volcano.sh", "--all")
 
 
-def of_network(gpus: int, **topology: Any) -> StackSettings:
+def network_jobs(gpus: int, **topology: Any) -> StackSettings:
     """Return a gang of two pods, and a pod that has half of simulated-1 or all of it."""
     on_one = {"node_selector": {"kubernetes.io/hostname": "simulated-1"}}
     pair = {"queue": "vision", "nodes": 2, "gpus_per_node": gpus, "network_topology": topology}
@@ -133,10 +133,10 @@ def of_network(gpus: int, **topology: Any) -> StackSettings:
     return stack({"filler": filler, "gang": pair}, **VOLCANO)
 
 
-def test_a_hard_topology_waits_for_capacity_behind_one_switch(
-    volcano: Scheduling, near: str
+def test_gang_with_a_hard_topology_waits_for_capacity_behind_one_switch(
+    volcano: Scheduling, with_shared_switch: str
 ) -> None:
-    jobs = of_network(8, mode="hard", highest_tier=1)
+    jobs = network_jobs(8, mode="hard", highest_tier=1)
     volcano.submit(jobs, "filler")
     placed(volcano, filler=1)
     volcano.submit(jobs, "gang")
@@ -144,31 +144,31 @@ def test_a_hard_topology_waits_for_capacity_behind_one_switch(
     placed(volcano, filler=1)
     volcano.delete("filler")
     placed(volcano, gang=2)
-    assert volcano.nodes("gang") == sorted(["simulated-1", near])
+    assert volcano.nodes("gang") == sorted(["simulated-1", with_shared_switch])
 
 
-def test_a_soft_topology_prefers_one_switch_and_demands_none(
-    volcano: Scheduling, near: str
+def test_gang_with_a_soft_topology_prefers_but_does_not_require_one_switch(
+    volcano: Scheduling, with_shared_switch: str
 ) -> None:
-    jobs = of_network(4, mode="soft")
+    jobs = network_jobs(4, mode="soft")
     volcano.submit(jobs, "filler")
     placed(volcano, filler=1)
     # Binpack places the first pod next to the filler; the second one could go to either node.
     volcano.submit(jobs, "gang")
     placed(volcano, filler=1, gang=2)
-    assert volcano.nodes("gang") == sorted(["simulated-1", near])
+    assert volcano.nodes("gang") == sorted(["simulated-1", with_shared_switch])
     volcano.clear()
-    jobs = of_network(8, mode="soft")
+    jobs = network_jobs(8, mode="soft")
     volcano.submit(jobs, "filler")
     placed(volcano, filler=1)
     volcano.submit(jobs, "gang")
     placed(volcano, filler=1, gang=2)
 
 
-def test_a_gang_does_not_start_with_a_claim_that_waits_for_its_first_consumer(
+def test_gang_with_an_unbound_wait_for_first_consumer_claim_does_not_start(
     volcano: Scheduling,
 ) -> None:
-    """The first pod determines the node of the claim; the second one fits only on another node."""
+    """The first pod determines the node of the claim, but the second one fits only on another."""
     driver, name = "files.example.com", "late"
     waits = StorageClassSettings(kind="other", provisioner=driver, binding="WaitForFirstConsumer")
     size = ClaimSettings(size="1Gi", storage_class=name, access_modes=["ReadWriteMany"])

@@ -23,27 +23,27 @@ BEST_EFFORT = {
 }
 
 
-def test_nothing_is_reclaimed_from_a_queue_that_is_not_reclaimable(volcano: Scheduling) -> None:
+def test_no_gpus_are_reclaimed_from_a_queue_that_is_not_reclaimable(volcano: Scheduling) -> None:
     guests = {f"guest-{n}": {"queue": "keeps"} for n in range(3)}
     others = guests | {"owner": {"queue": "wants"}}
 
-    def written(reclaimable: bool) -> StackSettings:
+    def settings_with(reclaimable: bool) -> StackSettings:
         queues = {"keeps": {"reclaimable": reclaimable}, "wants": {}}
         return stack(others, scheduler={"reclaim": "gangs"}, queues=queues)
 
-    with volcano.queues(written(False)):
-        volcano.submit(written(False), *guests)
+    with volcano.queues(settings_with(False)):
+        volcano.submit(settings_with(False), *guests)
         placed(volcano, guest_0=1, guest_1=1, guest_2=1)
-        volcano.submit(written(False), "owner")
+        volcano.submit(settings_with(False), "owner")
         await_(lambda: volcano.pods("owner") != [], "a pod that waits")
         time.sleep(2)
         placed(volcano, guest_0=1, guest_1=1, guest_2=1)
-        volcano.apply(objects.queue("keeps", written(True).volcano.queues["keeps"]))
+        volcano.apply(objects.queue("keeps", settings_with(True).volcano.queues["keeps"]))
         await_(lambda: volcano.placed()["owner"] == 1, "a reclaimed node")
 
 
 @pytest.mark.parametrize("first", ["one", "other"])
-def test_a_queue_of_higher_priority_is_served_first(volcano: Scheduling, first: str) -> None:
+def test_queue_with_higher_priority_is_served_first(volcano: Scheduling, first: str) -> None:
     queues: dict[str, Any] = {"filled": {}, "one": {}, "other": {}}
     queues[first]["priority"] = 10
     jobs = {
@@ -88,11 +88,11 @@ def test_free_nodes_go_to_the_job_with_the_smallest_share(volcano: Scheduling, d
     assert gained <= 1 if drf else gained >= 4
 
 
-def test_overcommit_limits_how_many_jobs_get_pods(volcano: Scheduling) -> None:
+def test_overcommit_factor_limits_the_number_of_admitted_jobs(volcano: Scheduling) -> None:
     jobs = stack(
         {
             "all": {"queue": "vision", "nodes": 3},
-            # In another queue, because no queue may admit more than the cluster has.
+            # It is in another queue, because a queue may not admit more than the cluster has.
             "more": {"queue": "language", "gpus_per_node": 4},
         },
         **VOLCANO,
@@ -101,14 +101,14 @@ def test_overcommit_limits_how_many_jobs_get_pods(volcano: Scheduling) -> None:
     volcano.submit(jobs, "all")
     placed(volcano, all=3)
     volcano.submit(jobs, "more")
-    await_(lambda: volcano.phase("more") == "Pending", "the job that waits")
+    await_(lambda: volcano.phase("more") == "Pending", "the waiting job")
     time.sleep(3)
     assert volcano.pods("more") == []
     volcano.configure(SchedulerSettings(overcommit=1.5))
     await_(lambda: volcano.pods("more") != [], "a pod that waits")
 
 
-def test_pods_without_requests_are_placed_by_backfill_only(volcano: Scheduling) -> None:
+def test_pods_without_requests_are_only_placed_by_backfill(volcano: Scheduling) -> None:
     def node() -> str:
         path = "--output=jsonpath={.spec.nodeName}"
         return volcano.kubectl("get", "pod", "-n", "default", "no-requests", path)
@@ -124,7 +124,7 @@ def test_pods_without_requests_are_placed_by_backfill_only(volcano: Scheduling) 
         volcano.kubectl("delete", "pod", "-n", "default", "no-requests", "--force")
 
 
-def test_without_a_reservation_a_job_that_waited_too_long_is_only_admitted(
+def test_long_waiting_gang_is_admitted_but_gets_no_nodes_without_a_reservation(
     volcano: Scheduling,
 ) -> None:
     """With a reservation, free nodes are kept for it (test_order.py)."""
@@ -134,7 +134,7 @@ def test_without_a_reservation_a_job_that_waited_too_long_is_only_admitted(
     volcano.submit(settings, "first", "second", "early")
     placed(volcano, first=1, second=1, early=1)
     volcano.submit(settings, "large")
-    await_(lambda: volcano.phase("large") == "Pending", "the gang that waits")
+    await_(lambda: volcano.phase("large") == "Pending", "the waiting gang")
     time.sleep(2)
     assert volcano.pods("large") == []
     volcano.configure(SchedulerSettings(sla=SlaSettings(longest_wait_seconds=1, reserve=False)))

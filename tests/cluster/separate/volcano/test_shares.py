@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.gangs import VOLCANO, placed, watched, whole
+from tests.cluster.gangs import VOLCANO, never_partial, placed, poll_placements
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import NAMESPACE, Scheduling, stack
 
 
-def test_two_queues_share_by_weight_and_waiting_jobs_show_the_reason(
+def test_queues_share_by_weight_and_waiting_jobs_show_the_reason(
     volcano: Scheduling,
 ) -> None:
     jobs = {f"{queue}-{n}": {"queue": queue} for queue in ("vision", "language") for n in range(3)}
     volcano.submit(stack(jobs, **VOLCANO), *jobs)
-    # The queue whose jobs arrive first gets all nodes, until the other queue reclaims its share.
+    # The queue whose jobs arrive first uses all nodes until the other queue reclaims its share.
     _remain(volcano, vision=2, language=1)
     waiting = "0 of 1 pods are scheduled (minimum to start: 1)"
     await_(lambda: volcano.devcluster("status").count(waiting) == 3, "three jobs wait")
@@ -25,14 +25,16 @@ def test_two_queues_share_by_weight_and_waiting_jobs_show_the_reason(
     assert status.count("requests 8 nvidia.com/gpu, but only 0 of 24 are free") == 3
 
 
-def test_a_queue_reclaims_its_share(volcano: Scheduling) -> None:
+def test_queue_reclaims_its_share(volcano: Scheduling) -> None:
     guests = {f"guest-{n}": {"queue": "language"} for n in range(3)}
     jobs = stack(guests | {"owner": {"queue": "vision", "nodes": 2}}, **VOLCANO)
     volcano.submit(jobs, *guests)
     placed(volcano, guest_0=1, guest_1=1, guest_2=1)
     volcano.submit(jobs, "owner")
-    seen = watched(volcano, lambda: volcano.placed()["owner"] == 2, "the owner's gang with nodes")
-    assert whole(seen, "owner", 2)
+    seen = poll_placements(
+        volcano, lambda: volcano.placed()["owner"] == 2, "the owner's gang with nodes"
+    )
+    assert never_partial(seen, "owner", 2)
     await_(lambda: volcano.placed().total() == 3, "one guest left")
     evicted = volcano.evicted("reclaim")
     assert len(evicted) >= 2
@@ -52,12 +54,12 @@ def _remain(volcano: Scheduling, **pods: int) -> None:
 
 
 def amounts(gpus: int) -> dict[str, Any]:
-    """CPU and memory as well: without them, a queue reclaims nothing before Volcano 1.15."""
+    """Return GPUs with CPU and memory, without which queues before Volcano 1.15 reclaim nothing."""
     return {"cpu": 64, "memory": "512Gi", "nvidia.com/gpu": gpus}
 
 
-def test_a_queue_reclaims_only_what_it_deserves(volcano: Scheduling) -> None:
-    """Shares by `capacity`: the configured amounts, however many queues have jobs."""
+def test_queue_reclaims_only_its_deserved_amount(volcano: Scheduling) -> None:
+    """With `capacity`, shares are the configured amounts, however many queues have jobs."""
     queues = {"large": {"deserved": amounts(16)}, "little": {"deserved": amounts(8)}}
     scheduler = {"share": "capacity", "reclaim": "gangs"}
     tenants = {f"tenant-{n}": {"queue": "little"} for n in range(3)}
@@ -74,7 +76,9 @@ def test_a_queue_reclaims_only_what_it_deserves(volcano: Scheduling) -> None:
 
 
 @pytest.mark.parametrize("share", ["proportion", "capacity"])
-def test_a_guarantee_is_kept_free_for_a_queue_without_jobs(volcano: Scheduling, share: str) -> None:
+def test_guaranteed_resources_are_kept_free_for_a_queue_without_jobs(
+    volcano: Scheduling, share: str
+) -> None:
     queues = {"others": {}, "kept": {"guarantee": {"nvidia.com/gpu": 8}}}
     guests = {f"guest-{n}": {"queue": "others"} for n in range(3)}
     jobs = stack(guests | {"late": {"queue": "kept"}}, scheduler={"share": share}, queues=queues)
@@ -88,7 +92,7 @@ def test_a_guarantee_is_kept_free_for_a_queue_without_jobs(volcano: Scheduling, 
         assert volcano.placed().total() == 3
 
 
-def test_a_full_queue_and_an_unknown_topology_are_reported(volcano: Scheduling) -> None:
+def test_full_queue_and_unmatched_node_selector_are_reported(volcano: Scheduling) -> None:
     jobs = {
         "full": {"queue": "small"},
         "waits": {"queue": "small"},

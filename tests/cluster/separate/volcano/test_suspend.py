@@ -1,4 +1,4 @@
-"""Jobs that are suspended, by a command and by their setting."""
+"""Suspension of jobs with a command and with a setting."""
 
 from infra.settings import StackSettings
 from tests.cluster.gangs import VOLCANO, placed
@@ -23,7 +23,7 @@ def test_a_suspended_job_frees_its_gpus_and_resumes_later(volcano: Scheduling) -
     placed(volcano, first=3)
 
 
-def test_an_indexed_job_is_suspended_and_resumed_by_a_setting(volcano: Scheduling) -> None:
+def test_indexed_job_is_suspended_and_resumed_with_a_setting(volcano: Scheduling) -> None:
     indexed = {"queue": "vision", "kind": "indexed", "nodes": 3}
 
     def written(suspend: bool) -> StackSettings:
@@ -45,7 +45,7 @@ def test_an_indexed_job_is_suspended_and_resumed_by_a_setting(volcano: Schedulin
     placed(volcano, run=3)
 
 
-def test_a_volcano_job_is_stopped_by_its_setting(volcano: Scheduling) -> None:
+def test_volcano_job_is_suspended_with_a_setting(volcano: Scheduling) -> None:
     jobs = {name: {"queue": "vision", "nodes": 3} for name in ("first", "second")}
     volcano.submit(stack(jobs, **VOLCANO), "first")
     placed(volcano, first=3)

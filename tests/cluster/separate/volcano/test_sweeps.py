@@ -1,4 +1,4 @@
-"""Sweeps under real Volcano: the controller is a process that is killed again and again.
+"""Sweeps under real Volcano, whose controller is a process that is killed repeatedly.
 
 Simulated nodes run no containers, so a thread plays the training programs: it writes the lines of
 epochs and the manifest of the export that a training run writes to its claim.
@@ -38,7 +38,7 @@ from kube.names import SWEEP_SUMMARY_ANNOTATION as SUMMARY
 from sweeps.study import JOURNAL, LEDGER, Study
 from tests.cluster.background import Background
 from tests.cluster.platform import await_
-from tests.cluster.scheduling import GPU, LASTS, NAMESPACE, Scheduling
+from tests.cluster.scheduling import GPU, KEEP_RUNNING, NAMESPACE, Scheduling
 from tests.infra.examples import TRAINING_IMAGE
 from workload import exit_codes
 from workload.manifest import Manifest, Weights, read_manifest, write_manifest
@@ -60,7 +60,7 @@ def described(key: str, job: dict[str, Any] | None = None, **changes: Any) -> Sw
         "shm": "64Mi",
         "retries": 5,
         "grace_seconds": GRACE,
-        "annotations": {LASTS: "yes"},
+        "annotations": {KEEP_RUNNING: "yes"},
         "hyperparameters": {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS},
         **(job or {}),
     }
@@ -110,7 +110,7 @@ class Training(Background):
             try:
                 self._advance(now - before)
             except Exception as error:
-                # A pod that is paused between two requests.
+                # The trial was paused between the two requests.
                 if "NotFound" not in str(error):
                     self.errors.append(error)
             before = now
@@ -135,7 +135,7 @@ class Training(Background):
         self._stop()
 
     def _stop(self) -> None:
-        """End the programs whose pods are gone."""
+        """Stop the programs whose pods no longer exist."""
 
     def _train(self, run: str, pod: dict[str, Any], seconds: float) -> None:
         done = self.epochs[run]
@@ -285,7 +285,7 @@ def controlled(volcano: Scheduling, folder: Path, key: str, **changes: Any) -> C
     return made
 
 
-def test_a_controller_that_is_killed_twenty_times_loses_and_repeats_no_trial(
+def test_controller_killed_twenty_times_neither_loses_nor_repeats_a_trial(
     volcano: Scheduling, tmp_path: Path
 ) -> None:
     sweep = controlled(volcano, tmp_path, "killed")
@@ -293,7 +293,7 @@ def test_a_controller_that_is_killed_twenty_times_loses_and_repeats_no_trial(
     with Training(volcano, sweep.sweep, sweep.claim) as training:
         for _ in range(KILLS):
             with sweep.running():
-                # It needs some time to start; most kills come while it works.
+                # The controller takes some time to start; most kills happen while it is working.
                 time.sleep(luck.uniform(0.5, 4.0))
         with sweep.running():
             await_(lambda: sweep.summary().get("state") == "complete", "the sweep")
@@ -307,11 +307,11 @@ def test_a_controller_that_is_killed_twenty_times_loses_and_repeats_no_trial(
     assert {each["run"] for each in summary["trials"]} == phases.keys()
     best = summary["trials"][0]
     assert best["phase"] == "succeeded"
-    _is_there_already_as_a_job(sweep, best)
-    _survives_the_loss_of_its_journal(sweep, phases)
+    _check_best_trial_equals_a_job(sweep, best)
+    _check_recovery_from_a_lost_journal(sweep, phases)
 
 
-def _is_there_already_as_a_job(sweep: Controlled, best: dict[str, Any]) -> None:
+def _check_best_trial_equals_a_job(sweep: Controlled, best: dict[str, Any]) -> None:
     """Apply the best trial as the stack applies a job with its hyperparameters."""
     before = sweep.volcano.job(best["run"])
     job = sweep.sweep.settings.trial(best["hyperparameters"])
@@ -326,11 +326,11 @@ def _is_there_already_as_a_job(sweep: Controlled, best: dict[str, Any]) -> None:
     assert not sweep.volcano.placed()
 
 
-def _survives_the_loss_of_its_journal(sweep: Controlled, phases: dict[str, str]) -> None:
+def _check_recovery_from_a_lost_journal(sweep: Controlled, phases: dict[str, str]) -> None:
     folder = sweep.claim / template_name(sweep.key)
     (folder / JOURNAL).unlink()
     (done, *_) = (run for run, phase in phases.items() if phase == "Completed")
-    # Of this trial only the manifest on the claim remains.
+    # Only the manifest on the claim remains of this trial.
     sweep.volcano.delete(done)
     name = ("jobtemplate", template_name(sweep.key), "-n", NAMESPACE)
     sweep.volcano.kubectl("annotate", *name, f"{SUMMARY}-")
@@ -342,7 +342,7 @@ def _survives_the_loss_of_its_journal(sweep: Controlled, phases: dict[str, str])
     assert Study(folder, described_again).trials().keys() == phases.keys()
 
 
-def test_a_spent_budget_pauses_every_trial_and_is_not_exceeded(
+def test_spent_budget_pauses_every_trial_and_is_not_exceeded(
     volcano: Scheduling, tmp_path: Path
 ) -> None:
     budget = {"gpu_hours": 0.04}
@@ -362,7 +362,7 @@ def test_a_spent_budget_pauses_every_trial_and_is_not_exceeded(
 
 
 @pytest.mark.slow
-def test_the_winner_among_real_training_runs_equals_an_undisturbed_run(
+def test_winner_of_real_training_runs_equals_an_undisturbed_run(
     volcano: Scheduling, tmp_path: Path
 ) -> None:
     # With this seed, two good trials precede two with a much too small learning rate, so that a

@@ -15,7 +15,7 @@ Group = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def as_group(cluster: Platform) -> Iterator[Group]:
-    """Return commands with the rights of a group; the weight of the stack's queue changes."""
+    """Return a function for commands with a group's rights, and change the queue's weight."""
     before = cluster.stack_file.read_text()
     folder = cluster.checkout
     options = "--stack simulated --previewers ci --updaters cd --snapshotters viewers"
@@ -42,7 +42,7 @@ def weight(cluster: Platform) -> int:
     return int(cluster.kubectl("get", "queue.scheduling.volcano.sh", "research")["spec"]["weight"])
 
 
-def test_a_previewer_sees_every_change_and_makes_none(cluster: Platform, as_group: Group) -> None:
+def test_previewer_sees_every_change_but_makes_none(cluster: Platform, as_group: Group) -> None:
     previewer = as_group("ci")
     assert "1 to update" in cluster.shell(f"{previewer} {PULUMI.format('preview')}")
     update = PULUMI.format("up --yes --skip-preview")
@@ -63,15 +63,15 @@ def test_a_previewer_sees_every_change_and_makes_none(cluster: Platform, as_grou
         "label validatingadmissionpolicybinding gpu-platform-preview-simulated a=b",
     ],
 )
-def test_a_previewer_is_refused_everything_else(
+def test_previewer_is_denied_everything_else(
     cluster: Platform, as_group: Group, command: str
 ) -> None:
-    asked = f"{as_group('ci')} kubectl --namespace {cluster.namespace} {command}"
-    output = cluster.shell(f"! {asked} 2>&1")
+    denied_command = f"{as_group('ci')} kubectl --namespace {cluster.namespace} {command}"
+    output = cluster.shell(f"! {denied_command} 2>&1")
     assert LIMITED in output or "forbidden" in output.lower()
 
 
-def test_a_snapshotter_sees_what_the_scheduler_sees_and_nothing_else(
+def test_snapshotter_can_only_read_what_the_scheduler_reads(
     cluster: Platform, as_group: Group
 ) -> None:
     output = cluster.shell(f"{as_group('viewers')} python -m gitops snapshot --out seen.yaml 2>&1")
@@ -86,7 +86,7 @@ def test_a_snapshotter_sees_what_the_scheduler_sees_and_nothing_else(
         assert "forbidden" in cluster.shell(refused)
 
 
-def test_an_updater_updates_the_stack_and_nothing_of_others(
+def test_updater_can_update_the_stack_but_not_objects_of_others(
     cluster: Platform, as_group: Group
 ) -> None:
     updater = as_group("cd")

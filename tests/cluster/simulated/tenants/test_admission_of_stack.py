@@ -19,7 +19,7 @@ def configure(platform: Platform, *changes: tuple[str, str]) -> str:
     return platform.make("up")
 
 
-def test_the_stacks_own_workloads_run_when_admission_denies(cluster: Platform) -> None:
+def test_stack_workloads_run_while_admission_denies_violations(cluster: Platform) -> None:
     configure(cluster, (SETTING, SETTING + ADMISSION))
     output = configure(cluster, ("epochs: 20", "epochs: 21"))
     assert "pods scheduled together" in output
@@ -35,7 +35,7 @@ def test_a_bad_pod_outside_the_stack_is_denied(cluster: Platform) -> None:
     assert "denied request" in cluster.shell(command)
 
 
-def test_the_policies_are_deleted_when_admission_is_off(cluster: Platform) -> None:
+def test_policies_are_deleted_when_admission_is_disabled(cluster: Platform) -> None:
     assert "gpu-platform-pods" in cluster.shell(f"kubectl get {POLICIES}")
     configure(cluster, (ADMISSION, ""))
     assert "gpu-platform-pods" not in cluster.shell(f"kubectl get {POLICIES} 2>&1")

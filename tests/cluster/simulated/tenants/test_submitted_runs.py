@@ -71,7 +71,7 @@ def test_a_submitted_run_waits_in_the_queue(cluster: Platform, member: Member, r
     assert "already exists" in cluster.shell(f"{member('run job.yaml')} 2>&1")
 
 
-def test_a_run_states_what_its_queue_leaves_if_the_member_may_read_it(
+def test_free_gpus_in_the_queue_are_shown_if_the_member_can_read_it(
     cluster: Platform, member: Member, run: str
 ) -> None:
     unread = cluster.shell(f"{member('run job.yaml --dry-run')} 2>&1 >/dev/null")
@@ -98,7 +98,7 @@ def test_a_run_is_suspended_and_resumed(cluster: Platform, member: Member, run: 
     cluster.shell(f"{job} --for=jsonpath={{.status.state.phase}}=Pending")
 
 
-def test_a_stack_that_adds_the_job_keeps_its_run(
+def test_adding_the_job_to_the_stack_keeps_its_submitted_run(
     cluster: Platform, member: Member, run: str
 ) -> None:
     before = cluster.kubectl("get", "jobs.batch.volcano.sh", run, "-n", cluster.namespace)
@@ -115,7 +115,7 @@ def test_a_stack_that_adds_the_job_keeps_its_run(
     assert templates[0] == templates[1]
 
 
-def test_a_run_is_followed_to_its_end(cluster: Platform, member: Member) -> None:
+def test_run_is_followed_until_it_ends(cluster: Platform, member: Member) -> None:
     quick = {key: value for key, value in JOB.items() if key != "node_selector"}
     (cluster.checkout / "quick.yaml").write_text(yaml.safe_dump({"quick": quick}))
     name = cluster.shell(f"{member('run quick.yaml --follow')} 2>errors").splitlines()[0]
@@ -135,7 +135,7 @@ def test_the_pod_group_of_a_stopped_run_is_deleted(cluster: Platform, member: Me
     assert group not in cluster.shell(groups).splitlines()
 
 
-def test_a_stopped_run_is_gone(cluster: Platform, member: Member, run: str) -> None:
+def test_stopped_run_no_longer_exists(cluster: Platform, member: Member, run: str) -> None:
     cluster.shell(member(f"stop {run}"))
     output = cluster.shell(f"! {member(f'stop {run}')} 2>&1")
     assert f"has no run '{run}'" in output
@@ -148,7 +148,7 @@ def test_a_stopped_run_is_gone(cluster: Platform, member: Member, run: str) -> N
         ({"env": {"SETTING": "hf_" + "abcdEFGH" * 4 + "ab"}}, "mandatory rule no-literal-secrets"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_it_is_created(
+def test_unsupported_job_is_rejected_before_it_is_created(
     cluster: Platform, member: Member, job: dict[str, Any], message: str
 ) -> None:
     (cluster.checkout / "wrong.yaml").write_text(yaml.safe_dump({"wrong": JOB | job}))
@@ -156,6 +156,6 @@ def test_what_does_not_fit_is_refused_before_it_is_created(
     assert "wrong" not in cluster.shell(member("list"))
 
 
-def test_another_namespace_is_refused(cluster: Platform, member: Member) -> None:
+def test_submission_to_another_namespace_is_denied(cluster: Platform, member: Member) -> None:
     command = member("run job.yaml").replace(cluster.namespace, "default")
     assert "cannot get resource" in cluster.shell(f"! {command} 2>&1")

@@ -1,4 +1,4 @@
-"""Workloads that exceed limits of the namespace, or of the GPUs."""
+"""Workloads that exceed the limits of the namespace or of its GPUs."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from tests.infra.jobs import configuration, job
 MAXIMUM = "gpu-platform:tenancy.limits.max_memory"
 
 
-def limited(values: dict[str, Any], maximum: str) -> list[str]:
-    """Return the problems if the namespace has a maximum memory per container."""
+def problems_with_maximum(values: dict[str, Any], maximum: str) -> list[str]:
+    """Return the problems with a maximum memory per container in the namespace."""
     values["tenancy"]["limits"] = {"max_memory": maximum}
     return problems(values)
 
@@ -27,7 +27,7 @@ def limited(values: dict[str, Any], maximum: str) -> list[str]:
         ({"memory": "3Gi"}, "2Gi", "3Gi"),
     ],
 )
-def test_a_launcher_may_not_exceed_the_maximum(
+def test_launcher_above_the_maximum_memory_is_rejected(
     kind: str, launcher: dict[str, Any] | None, maximum: str, refused: str | None
 ) -> None:
     values = configuration(job(kind, memory="1Gi", shm="64Mi", launcher=launcher))
@@ -35,23 +35,23 @@ def test_a_launcher_may_not_exceed_the_maximum(
         f"gpu-platform:training.jobs.job.launcher.memory is {refused}, more than {MAXIMUM} "
         f"({maximum}): the pods would be rejected."
     )
-    assert limited(values, maximum) == ([expected] if refused else [])
+    assert problems_with_maximum(values, maximum) == ([expected] if refused else [])
 
 
-def test_a_job_without_a_launcher_is_admitted() -> None:
+def test_job_without_a_launcher_is_accepted() -> None:
     values = configuration(job("volcano", memory="1Gi", shm="64Mi"))
-    assert limited(values, "1Gi") == []
+    assert problems_with_maximum(values, "1Gi") == []
 
 
-def test_the_pod_that_starts_scheduled_runs_may_not_exceed_the_maximum() -> None:
+def test_schedule_pod_above_the_maximum_memory_is_rejected() -> None:
     schedule = {"cron": "0 3 * * *", "time_zone": "Etc/UTC", "image": "training", "memory": "2Gi"}
     values = configuration(job("volcano", memory="1Gi", shm="64Mi", schedule=schedule))
-    assert limited(values, "2Gi") == []
-    [sentence] = limited(values, "1Gi")
+    assert problems_with_maximum(values, "2Gi") == []
+    [sentence] = problems_with_maximum(values, "1Gi")
     assert sentence.startswith("gpu-platform:training.jobs.job.schedule.memory is 2Gi, more than")
 
 
-def test_the_programs_of_the_stack_may_not_exceed_the_maximum() -> None:
+def test_system_programs_above_the_maximum_memory_are_rejected() -> None:
     values = sweeps.values()
     images = values["images"]["workloads"]
     images["recorder"] = images["training"]
@@ -68,8 +68,8 @@ def test_the_programs_of_the_stack_may_not_exceed_the_maximum() -> None:
             "rollback": {"prometheus": "http://prometheus:9090", "memory": "102Gi"},
         },
     }
-    assert limited(values, "102Gi") == []
-    assert [each.split(", ")[0] for each in limited(values, "99Gi")] == [
+    assert problems_with_maximum(values, "102Gi") == []
+    assert [each.split(", ")[0] for each in problems_with_maximum(values, "99Gi")] == [
         "gpu-platform:inference.services.digits.canary.rollback.memory is 102Gi",
         "gpu-platform:logs.recorder.memory is 101Gi",
         "gpu-platform:training.sweep_controller.memory is 100Gi",
@@ -77,7 +77,7 @@ def test_the_programs_of_the_stack_may_not_exceed_the_maximum() -> None:
 
 
 @pytest.mark.parametrize("refuse", [True, False])
-def test_the_plugin_rejects_every_pod_with_several_shares_of_gpus(refuse: bool) -> None:
+def test_pods_with_several_gpu_shares_are_rejected_if_the_plugin_refuses_them(refuse: bool) -> None:
     values = good()
     values["gpu"] = {"time_slicing": {"replicas": 4, "refuse_more_than_one": refuse}}
     values["training"]["jobs"]["digits"] |= {
@@ -97,7 +97,7 @@ def test_the_plugin_rejects_every_pod_with_several_shares_of_gpus(refuse: bool) 
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_the_quota_must_admit_the_rdma_devices_of_a_gang(devices: int) -> None:
+def test_quota_must_cover_the_rdma_devices_of_a_gang(devices: int) -> None:
     values = good()
     values["training"]["jobs"]["digits"]["rdma"] = {"resource": "rdma/hca", "interface": "eth0"}
     values["tenancy"]["quota"]["devices"] = {"rdma/hca": devices}
@@ -122,7 +122,7 @@ SCHEDULE = {"cron": "0 3 * * *", "image": "training", "cpu": "10m"}
         ({"cpu": "16"}, {}, "needs 16 cpu in addition to the 0.05 of"),
     ],
 )
-def test_the_quota_must_admit_a_gang_and_the_programs_that_run_at_the_same_time(
+def test_quota_must_cover_a_gang_and_the_stacks_programs(
     quota: dict[str, Any], changes: dict[str, Any], expected: str | None
 ) -> None:
     values = good()
@@ -140,7 +140,7 @@ def test_the_quota_must_admit_a_gang_and_the_programs_that_run_at_the_same_time(
     ("version", "refused"),
     [("1.9.0", ["steps", "schedule", "network_topology"]), ("1.10.0", ["network_topology"])],
 )
-def test_the_release_must_support_the_settings_of_jobs(version: str, refused: list[str]) -> None:
+def test_volcano_release_must_support_the_job_settings(version: str, refused: list[str]) -> None:
     found = []
     for setting, value in {
         "steps": {"evaluate": {"command": ["./evaluate"]}},

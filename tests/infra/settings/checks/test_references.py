@@ -1,4 +1,4 @@
-"""References between settings whose target exists, but cannot be used."""
+"""References to settings that exist but cannot be used."""
 
 from typing import Any
 
@@ -31,9 +31,7 @@ SERVICE = "inference.services.digits"
     ],
     ids=["notebook", "schedule"],
 )
-def test_a_service_of_a_job_without_one_export_is_refused_with_the_reason(
-    values: dict[str, Any], reason: str
-) -> None:
+def test_error_explains_why_a_job_cannot_be_served(values: dict[str, Any], reason: str) -> None:
     job = good()["training"]["jobs"]["digits"] | values
     found = problems(changed(JOB, job))
     [sentence] = [each for each in found if each.startswith(f"gpu-platform:{SERVICE}.job ")]
@@ -70,7 +68,7 @@ def test_a_service_of_a_job_without_one_export_is_refused_with_the_reason(
         ),
     ],
 )
-def test_namespaces_of_monitoring_are_used_by_no_other_section(
+def test_monitoring_namespaces_cannot_be_shared_with_other_sections(
     other: tuple[str, str], monitoring: dict[str, Any], key: str, owner: str
 ) -> None:
     values = changed(*other)
@@ -95,21 +93,21 @@ def test_namespaces_of_monitoring_are_used_by_no_other_section(
         ("monitoring.dcgm_exporter", {"prometheus": "plain"}),
     ],
 )
-def test_no_section_creates_a_namespace_of_kubernetes(
+def test_sections_cannot_create_kubernetes_system_namespaces(
     section: str, settings: dict[str, Any]
 ) -> None:
     top, _, inner = section.partition(".")
-    own = {"namespace": "kube-system"}
+    invalid = {"namespace": "kube-system"}
     if inner:
-        own = {inner: {**own, **({"install": True} if top == "monitoring" else {})}}
-    values = changed(top, {**good().get(top, {}), **settings, **own})
+        invalid = {inner: {**invalid, **({"install": True} if top == "monitoring" else {})}}
+    values = changed(top, {**good().get(top, {}), **settings, **invalid})
     assert problems(values) == [
         f"gpu-platform:{section}.namespace is 'kube-system', which belongs to Kubernetes: use a "
         "namespace that only the stack uses."
     ]
 
 
-def test_existing_programs_may_run_in_a_namespace_of_kubernetes() -> None:
+def test_existing_programs_can_be_in_a_kubernetes_system_namespace() -> None:
     values = changed("gpu", {"provider": "existing"})
     values["volcano"] |= {"install": False, "namespace": "kube-system"}
     assert problems(values) == []
@@ -122,7 +120,7 @@ def test_existing_programs_may_run_in_a_namespace_of_kubernetes() -> None:
         {"prometheus": "operator", "dcgm_exporter": {"install": False}},
     ],
 )
-def test_the_namespace_of_an_exporter_that_is_not_installed_is_free(
+def test_namespace_of_an_uninstalled_exporter_can_be_used(
     monitoring: dict[str, Any],
 ) -> None:
     values = changed("tenancy.namespace", "gpu-metrics")
@@ -135,7 +133,7 @@ ROLLBACK = {"rollback": {"prometheus": "http://prometheus:9090"}}
 
 
 def with_program(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the image of the stack's own programs."""
+    """Add the images for the stack's own programs."""
     images = values["images"]["workloads"]
     images |= {"recorder": images["training"], "sweeps": images["training"]}
     return values
@@ -177,7 +175,7 @@ def with_canary(canary: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["canary", "rollback", "recorder", "sweeps"],
 )
-def test_a_service_cannot_have_the_name_of_another_deployment(
+def test_service_name_must_not_collide_with_another_deployment(
     values: dict[str, Any], other: str, reason: str
 ) -> None:
     assert problems(values) == []
@@ -209,7 +207,7 @@ COMMAND = {"command": ["python3", "program.py"], "hyperparameters": None}
         ({"kind": "notebook", **NOTEBOOK, "notebook": {**HOME, "route": ROUTE}}, True),
     ],
 )
-def test_a_run_has_no_service_with_the_name_of_an_inference_service(
+def test_service_of_a_run_must_not_collide_with_an_inference_service(
     changes: dict[str, Any], collides: bool
 ) -> None:
     job = good()["training"]["jobs"]["digits"] | {"run": "digits"} | changes
@@ -239,7 +237,7 @@ def test_a_run_has_no_service_with_the_name_of_an_inference_service(
         ),
     ],
 )
-def test_images_are_built_from_files_of_the_checkout(
+def test_images_can_only_be_built_from_files_in_the_checkout(
     dockerfile: str, source: str, wrong: list[str]
 ) -> None:
     build = {"dockerfile": dockerfile, "base_image": "python:3.13", "sources": [source]}

@@ -15,7 +15,7 @@ SECOND = "gpu-platform:inference.services.b.route"
 
 
 def found(first: dict[str, Any], second: dict[str, Any], runtime: str = "torch") -> list[str]:
-    """Return the problems of two services with these routes."""
+    """Return the problems if two services have these routes."""
     values = good()
     service = {
         "cpu": "500m",
@@ -67,7 +67,7 @@ def test_routes_for_different_requests_are_accepted(
     ],
     ids=["equal", "all listeners", "namespace", "slash", "common host"],
 )
-def test_routes_for_the_same_requests_are_refused(
+def test_routes_for_the_same_requests_are_rejected(
     first: dict[str, Any], second: dict[str, Any], requests: str
 ) -> None:
     assert found(first, second) == [
@@ -76,7 +76,7 @@ def test_routes_for_the_same_requests_are_refused(
     ]
 
 
-def test_two_services_cannot_have_an_ingress_for_the_same_host_name() -> None:
+def test_two_services_cannot_share_an_ingress_hostname() -> None:
     route = {**INGRESS, "hostnames": ["a.example.com"]}
     assert found(INGRESS, INGRESS) == found(INGRESS, route) == []
     assert found(route, route) == [
@@ -93,7 +93,7 @@ def test_two_services_cannot_have_an_ingress_for_the_same_host_name() -> None:
     ],
     ids=["host name", "every host name"],
 )
-def test_a_host_name_is_for_http_or_for_grpc(first: dict[str, Any]) -> None:
+def test_hostname_cannot_be_used_for_both_http_and_grpc(first: dict[str, Any]) -> None:
     grpc = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
     assert found(first, grpc, "triton") == [
         f"{SECOND}.grpc_hostnames receives the requests to a.example.com from Gateway "
@@ -101,7 +101,7 @@ def test_a_host_name_is_for_http_or_for_grpc(first: dict[str, Any]) -> None:
     ]
 
 
-def test_two_services_cannot_have_the_same_host_name_for_grpc() -> None:
+def test_two_services_cannot_share_a_grpc_hostname() -> None:
     first = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
     second = {**first, "hostnames": ["c.example.com"]}
     assert found(first, second, "triton") == [
@@ -110,7 +110,7 @@ def test_two_services_cannot_have_the_same_host_name_for_grpc() -> None:
     ]
 
 
-def test_a_notebook_cannot_have_the_route_of_a_service() -> None:
+def test_notebook_and_service_cannot_share_a_route() -> None:
     values = configuration(job("notebook"))
     route = values["training"]["jobs"]["job"]["notebook"]["route"]
     values["storage"]["claims"]["models"] = MODELS

@@ -1,4 +1,4 @@
-"""Access modes of the claims that several pods mount."""
+"""Access modes of claims that several pods mount."""
 
 from typing import Any
 
@@ -19,15 +19,15 @@ def claim(mode: str) -> dict[str, Any]:
     return {"size": "10Gi", "storage_class": "shared", "access_modes": [mode]}
 
 
-def found_for(values: dict[str, Any], name: str, mode: str) -> list[str]:
-    """Return the problems if a claim has an access mode."""
+def problems_with_mode(values: dict[str, Any], name: str, mode: str) -> list[str]:
+    """Return the problems if a claim has only this access mode."""
     values["storage"]["claims"][name] = claim(mode)
     return problems(values)
 
 
-def fitting(values: dict[str, Any], name: str) -> list[str]:
+def accepted_modes(values: dict[str, Any], name: str) -> list[str]:
     """Return the access modes that are accepted for a claim."""
-    return [mode for mode in (ONCE, READ, MANY) if not found_for(values, name, mode)]
+    return [mode for mode in (ONCE, READ, MANY) if not problems_with_mode(values, name, mode)]
 
 
 @pytest.mark.parametrize(
@@ -39,45 +39,45 @@ def fitting(values: dict[str, Any], name: str) -> list[str]:
         ({"nodes": 1, "steps": {"prepare": {**STEP, "writes_datasets": True}}}, [MANY]),
     ],
 )
-def test_datasets_of_several_pods_can_be_mounted_on_several_nodes(
+def test_datasets_for_several_pods_need_a_shared_access_mode(
     changes: dict[str, Any], modes: list[str]
 ) -> None:
-    assert fitting(configuration(job("volcano", **changes)), "datasets") == modes
+    assert accepted_modes(configuration(job("volcano", **changes)), "datasets") == modes
 
 
-def test_checkpoints_of_a_single_pod_can_be_written() -> None:
+def test_checkpoints_of_a_single_pod_need_a_writable_claim() -> None:
     values = configuration(job("volcano", nodes=1))
-    assert fitting(values, "checkpoints") == [ONCE, MANY]
-    assert found_for(values, "checkpoints", READ)[-1] == (
+    assert accepted_modes(values, "checkpoints") == [ONCE, MANY]
+    assert problems_with_mode(values, "checkpoints", READ)[-1] == (
         "gpu-platform:training.jobs.job.checkpoints is 'checkpoints', whose access_modes are "
         "ReadOnlyMany, but one pod mounts it and may write to it: it needs ReadWriteMany or "
         "ReadWriteOnce or ReadWriteOncePod."
     )
 
 
-def test_the_home_of_a_notebook_can_be_written() -> None:
+def test_notebook_home_needs_a_writable_claim() -> None:
     values = configuration(job("notebook"))
     values["training"]["jobs"]["job"]["notebook"]["home"] = "homes"
-    assert fitting(values, "homes") == [ONCE, MANY]
+    assert accepted_modes(values, "homes") == [ONCE, MANY]
 
 
-def test_the_error_names_the_datasets_and_the_access_modes() -> None:
-    assert found_for(configuration(job("volcano")), "datasets", ONCE) == [
+def test_error_names_the_datasets_claim_and_its_access_modes() -> None:
+    assert problems_with_mode(configuration(job("volcano")), "datasets", ONCE) == [
         "gpu-platform:training.jobs.job.datasets is 'datasets', whose access_modes are "
         "ReadWriteOnce, but several pods mount it: it needs ReadWriteMany or ReadOnlyMany."
     ]
 
 
-def test_all_claims_of_a_sweep_are_mounted_by_parallel_trials() -> None:
+def test_claims_of_parallel_trials_need_a_shared_access_mode() -> None:
     volumes = {"extra": {"path": "/extra", "claim": "extra"}}
     values = sweeps.values(job={"nodes": 1, "volumes": volumes})
     values["storage"]["claims"]["extra"] = claim(MANY)
-    assert fitting(values, "datasets") == [READ, MANY]
+    assert accepted_modes(values, "datasets") == [READ, MANY]
     values["storage"]["claims"]["datasets"] = claim(MANY)
-    assert fitting(values, "extra") == [MANY]
+    assert accepted_modes(values, "extra") == [MANY]
 
 
-def served(**changes: Any) -> dict[str, Any]:
+def serving_from_claim(**changes: Any) -> dict[str, Any]:
     """Return a stack with one service that serves a model from a claim."""
     values = good()
     values["inference"]["services"]["digits"] = {
@@ -94,7 +94,7 @@ HUB = {"hub": {"model": "a/b", "revision": "0" * 40, "cache": "extra"}}
 
 
 def canary(replicas: int, source: dict[str, Any]) -> dict[str, Any]:
-    """Return a canary with its own model, and the route that it needs."""
+    """Return the settings for a canary with a separate model, and for a route."""
     return {
         "route": {"gateway": {"name": "public"}},
         "canary": {"weight": 10, "replicas": replicas, "source": source},
@@ -127,15 +127,15 @@ def canary(replicas: int, source: dict[str, Any]) -> dict[str, Any]:
         "cache of the canary",
     ],
 )
-def test_claims_of_several_server_pods_can_be_mounted_on_several_nodes(
+def test_claims_for_several_server_pods_need_a_shared_access_mode(
     changes: dict[str, Any], modes: list[str]
 ) -> None:
-    assert fitting(served(**changes), "extra") == modes
+    assert accepted_modes(serving_from_claim(**changes), "extra") == modes
 
 
-def test_the_error_names_the_setting_of_the_claim_and_the_number_of_pods() -> None:
-    values = served(**canary(4, {"claim": {"name": "extra"}}))
-    assert found_for(values, "extra", ONCE) == [
+def test_error_names_the_setting_and_the_number_of_pods() -> None:
+    values = serving_from_claim(**canary(4, {"claim": {"name": "extra"}}))
+    assert problems_with_mode(values, "extra", ONCE) == [
         "gpu-platform:inference.services.digits.canary.source is 'extra', whose access_modes are "
         "ReadWriteOnce, but up to 4 pods mount it: it needs ReadWriteMany or ReadOnlyMany."
     ]

@@ -1,4 +1,4 @@
-"""Checks of the settings of an inference service."""
+"""Consistency checks for the settings of an inference service."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from tests.infra.examples import changed, good, problems
 from tests.infra.serving.examples import environment, objects, pod, serving
 
 
-def refusals(service: dict[str, Any]) -> str:
+def service_problems(service: dict[str, Any]) -> str:
     values = good()["inference"]["services"]["digits"] | service
-    given = {name: value for name, value in values.items() if value is not None}
-    return "\n".join(problems(changed("inference.services.digits", given)))
+    service_settings = {name: value for name, value in values.items() if value is not None}
+    return "\n".join(problems(changed("inference.services.digits", service_settings)))
 
 
 @pytest.mark.parametrize("name", ["Digits", "team/digits", "d" * 64])
-def test_a_model_name_that_the_model_server_rejects_fails_the_preview(name: str) -> None:
-    assert f"model is {name!r}" in refusals({"model": name})
+def test_model_name_that_the_model_server_rejects_is_reported(name: str) -> None:
+    assert f"model is {name!r}" in service_problems({"model": name})
 
 
-def test_other_servers_accept_other_model_names() -> None:
+def test_custom_servers_accept_any_model_name() -> None:
     server = {"command": ["serve"]}
     custom = {"job": None, "runtime": "custom", "source": {"image": True}, "server": server}
     described = serving(**custom, model="team/Digits")
@@ -45,13 +45,13 @@ HUB = {"hub": {"model": "meta/llama", "revision": "a" * 40, "cache": "checkpoint
         ("env_from", {"HF_TOKEN": {"secret": "hugging-face", "key": "token"}}),
     ],
 )
-def test_variables_that_no_download_reads_are_refused(
+def test_download_variables_without_a_download_are_rejected(
     model: dict[str, Any], key: str, variables: dict[str, Any]
 ) -> None:
-    found = refusals({"job": None, **model, "fetch": {key: variables}})
+    found = service_problems({"job": None, **model, "fetch": {key: variables}})
     assert f"sets fetch.{key} with runtime {model['runtime']}" in found
     assert f"set {key} instead" in found
-    assert refusals({"job": None, **model, key: variables}) == ""
+    assert service_problems({"job": None, **model, key: variables}) == ""
 
 
 SETTINGS: dict[str, Any] = {
@@ -72,61 +72,61 @@ SETTINGS: dict[str, Any] = {
         ("API_KEYS_FILE", "api_keys"),
     ],
 )
-def test_variables_that_other_settings_determine_are_refused(
-    name: str, variable: str, key: str
-) -> None:
+def test_variables_set_by_other_settings_are_rejected(name: str, variable: str, key: str) -> None:
     value, shown = ("x", " to 'x'") if name == "env" else ({"secret": "settings", "key": "x"}, "")
     settings = {name: {f"INFERENCE_{variable}": value}}
-    found = refusals({**settings, **({key: SETTINGS[key]} if key in SETTINGS else {})})
+    found = service_problems({**settings, **({key: SETTINGS[key]} if key in SETTINGS else {})})
     assert f"sets {name}.INFERENCE_{variable}{shown}" in found
     assert f"remove {name}.INFERENCE_{variable}, and set `{key}`" in found
     # Without these settings, the stack sets no variable that would be overridden.
-    assert (refusals(settings) == "") == (key in SETTINGS)
+    assert (service_problems(settings) == "") == (key in SETTINGS)
 
 
-def test_a_variable_is_set_in_one_place() -> None:
+def test_variable_cannot_be_in_both_env_and_env_from() -> None:
     reference = {"secret": "settings", "key": "x"}
-    assert "sets X in both env and env_from" in refusals(
+    assert "sets X in both env and env_from" in service_problems(
         {"env": {"X": "1"}, "env_from": {"X": reference}}
     )
-    assert refusals({"env": {"X": "1"}, "env_from": {"Y": reference}}) == ""
+    assert service_problems({"env": {"X": "1"}, "env_from": {"Y": reference}}) == ""
 
 
 @pytest.mark.parametrize("backend", ["pt2", "int8"])
-def test_a_backend_for_the_cpu_is_refused_on_a_gpu(backend: str) -> None:
-    found = refusals({"gpus": 1, "server": {"backend": backend}})
+def test_cpu_backend_is_rejected_on_a_gpu(backend: str) -> None:
+    found = service_problems({"gpus": 1, "server": {"backend": backend}})
     assert f"has an invalid `server`: it sets backend to {backend}" in found
     canary = {"weight": 10, "server": {"backend": backend}}
     route = {"gateway": {"name": "public"}}
-    found = refusals({"gpus": 1, "route": route, "canary": canary})
+    found = service_problems({"gpus": 1, "route": route, "canary": canary})
     assert "has an invalid `canary.server`" in found
     for fits in ({"gpus": 1, "server": {"backend": backend, "device": "cpu"}}, {"gpus": 0}):
-        assert refusals({"server": {"backend": backend}, **fits}) == ""
+        assert service_problems({"server": {"backend": backend}, **fits}) == ""
 
 
-def test_a_gpu_that_the_pods_do_not_request_is_refused() -> None:
+def test_cuda_device_is_rejected_without_gpus() -> None:
     server = {"device": "cuda"}
-    assert "it sets device to cuda, but gpus is 0" in refusals({"gpus": 0, "server": server})
-    assert refusals({"gpus": 1, "server": server}) == ""
+    assert "it sets device to cuda, but gpus is 0" in service_problems(
+        {"gpus": 0, "server": server}
+    )
+    assert service_problems({"gpus": 1, "server": server}) == ""
 
 
-def test_a_latency_that_the_histogram_cannot_show_is_refused() -> None:
-    def limited(seconds: float) -> str:
+def test_latency_limit_above_the_largest_histogram_bucket_is_rejected() -> None:
+    def problems_with_latency(seconds: float) -> str:
         rollback = {
             "prometheus": "http://prometheus:9090",
             "image": "inference",
             "latency_seconds": seconds,
         }
         canary = {"weight": 10, "server": {"workers": 2}, "rollback": rollback}
-        return refusals({"route": {"gateway": {"name": "public"}}, "canary": canary})
+        return service_problems({"route": {"gateway": {"name": "public"}}, "canary": canary})
 
     longest = SECONDS[-1]
-    assert f"canary.rollback.latency_seconds to {longest}" in limited(longest)
-    assert limited(longest - 1) == ""
+    assert f"canary.rollback.latency_seconds to {longest}" in problems_with_latency(longest)
+    assert problems_with_latency(longest - 1) == ""
 
 
-def test_a_model_name_that_mlserver_cannot_find_is_refused() -> None:
+def test_model_name_that_mlserver_cannot_find_is_rejected() -> None:
     mlserver = {"job": None, "run": "digits-0123abcd", "runtime": "mlserver"}
-    assert "model is 'team/digits'" in refusals({**mlserver, "model": "team/digits"})
-    assert refusals({**mlserver, "model": "Digits_1"}) == ""
-    assert "set `model`" in refusals({**mlserver, "server": {"model_name": "digits"}})
+    assert "model is 'team/digits'" in service_problems({**mlserver, "model": "team/digits"})
+    assert service_problems({**mlserver, "model": "Digits_1"}) == ""
+    assert "set `model`" in service_problems({**mlserver, "server": {"model_name": "digits"}})

@@ -1,4 +1,4 @@
-"""Invalid settings of an inference service, each reported in one sentence."""
+"""Invalid settings for an inference service, each reported in one sentence."""
 
 import pytest
 
@@ -6,20 +6,20 @@ from tests.infra.examples import Mistake, assert_reported
 
 SERVICE = "inference.services.digits"
 MISTAKES: dict[str, Mistake] = {
-    "job that is not there": (f"{SERVICE}.job", "digit", f"{SERVICE}.job", "use one of: digits"),
+    "unknown job": (f"{SERVICE}.job", "digit", f"{SERVICE}.job", "use one of: digits"),
     "path that no gateway accepts": (
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "path": "/models/../digits"},
         f"{SERVICE}.route.path",
         "without empty, '.' and '..' segments",
     ),
-    "address as a host name": (
+    "IP address as a hostname": (
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "hostnames": ["10.0.0.1"]},
         f"{SERVICE}.route.hostnames[0]",
         "not an IP address",
     ),
-    "more host names than a route has": (
+    "more hostnames than a route allows": (
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "hostnames": [f"h{i}.example.com" for i in range(17)]},
         f"{SERVICE}.route",
@@ -44,7 +44,7 @@ MISTAKES: dict[str, Mistake] = {
         SERVICE,
         "remove one of them",
     ),
-    "autoscaling downwards": (
+    "autoscaling minimum above the maximum": (
         f"{SERVICE}.autoscaling",
         {"min": 4, "max": 2},
         f"{SERVICE}.autoscaling",
@@ -58,19 +58,19 @@ MISTAKES: dict[str, Mistake] = {
         SERVICE,
         "max_body is not a known setting",
     ),
-    "drain longer than the grace": (
+    "drain longer than the grace period": (
         f"{SERVICE}.grace_seconds",
         5,
         SERVICE,
         "increase grace_seconds",
     ),
-    "notice, pause and drain longer than the grace": (
+    "notice, pause and drain longer than the grace period": (
         f"{SERVICE}.server",
         {"notice_seconds": 5, "drain_seconds": 23},
         SERVICE,
         "takes up to 30 seconds to terminate",
     ),
-    "a pause before the drain that is as long as the grace": (
+    "pre-stop pause as long as the grace period": (
         SERVICE,
         {
             "runtime": "mlserver",
@@ -82,7 +82,7 @@ MISTAKES: dict[str, Mistake] = {
         SERVICE,
         "takes up to 30 seconds to terminate (pre_stop_seconds 30), but",
     ),
-    "ready pods later than the deadline": (
+    "min_ready_seconds not below the progress deadline": (
         SERVICE,
         {
             "job": "digits",
@@ -94,104 +94,104 @@ MISTAKES: dict[str, Mistake] = {
         SERVICE,
         "set progress_deadline_seconds to at least 601",
     ),
-    "two volumes at one path": (
+    "two volumes at the same path": (
         f"{SERVICE}.volumes",
         {"a": {"path": "/x", "scratch": "1Gi"}, "b": {"path": "/x/", "scratch": "1Gi"}},
         SERVICE,
         "has two volumes at /x: use a different path for each",
     ),
-    "a path of the server that the stack decides": (
+    "server port that the stack sets": (
         f"{SERVICE}.server",
         {"port": 9000},
         SERVICE,
         "set `port`",
     ),
-    "a model of the server that the stack decides": (
+    "server model path that the stack sets": (
         f"{SERVICE}.server",
         {"model_path": "/models/mine"},
         SERVICE,
         "set `job`, `sweep`, `run`, `url` or `source`",
     ),
-    "an address with a password": (
+    "URL with a password": (
         f"{SERVICE}.url",
         "https://me:secret@example.com/export",
         f"{SERVICE}.url",
         "without credentials",
     ),
-    "a short digest": (f"{SERVICE}.digest", "36bb", f"{SERVICE}.digest", "must match the pattern"),
-    "something to fetch, but nowhere": (
+    "short digest": (f"{SERVICE}.digest", "36bb", f"{SERVICE}.digest", "must match the pattern"),
+    "download settings without a download": (
         f"{SERVICE}.fetch",
         {"size": "1Gi"},
         SERVICE,
         "but has nothing to download",
     ),
-    "a canary without a route": (
+    "canary without a route": (
         f"{SERVICE}.canary",
         {"weight": 20, "run": "digits-0123abcd"},
         SERVICE,
         "no route that could split",
     ),
-    "a canary like the service": (
+    "canary equal to the service": (
         f"{SERVICE}.canary",
         {"weight": 20},
         f"{SERVICE}.canary",
         "set run, url, source, image or server",
     ),
-    "a route by two ways": (
+    "route with both a gateway and an ingress": (
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "ingress": {"class_name": "nginx"}},
         f"{SERVICE}.route",
         "exactly one of gateway and ingress",
     ),
-    "a path that an ingress would hand on": (
+    "ingress path that is not removed": (
         f"{SERVICE}.route",
         {"ingress": {"class_name": "nginx"}, "path": "/digits"},
         f"{SERVICE}.route",
         "set hostnames instead",
     ),
-    "no pods without keda": (
+    "scale to zero without KEDA": (
         f"{SERVICE}.autoscaling",
         {"min": 0, "max": 2, "requests_in_flight": 8},
         f"{SERVICE}.autoscaling",
         "requires keda.activation_query",
     ),
-    "keda without requests in flight": (
+    "KEDA without requests_in_flight": (
         f"{SERVICE}.autoscaling",
         {"max": 2, "keda": {"prometheus": "http://prometheus:9090"}},
         f"{SERVICE}.autoscaling",
         "sets keda, but not requests_in_flight",
     ),
-    "a port of Prometheus that is not a number": (
+    "Prometheus URL with a non-numeric port": (
         f"{SERVICE}.canary",
         {"weight": 1, "rollback": {"prometheus": "http://prometheus:9090x"}},
         f"{SERVICE}.canary.rollback.prometheus",
         "optional port from 1 to 65535",
     ),
-    "a host of Prometheus that is not complete": (
+    "Prometheus URL with an incomplete host": (
         f"{SERVICE}.autoscaling",
         {"max": 2, "requests_in_flight": 8, "keda": {"prometheus": "http://[x"}},
         f"{SERVICE}.autoscaling.keda.prometheus",
         "with a host",
     ),
-    "a volume over the model": (
+    "volume that hides the model": (
         f"{SERVICE}.volumes",
         {"mine": {"path": "/models/mine", "scratch": "1Gi"}},
         SERVICE,
         "which is reserved in every pod",
     ),
-    "a volume named like ours": (
+    "volume with a reserved name": (
         f"{SERVICE}.volumes",
         {"models": {"path": "/mine", "scratch": "1Gi"}},
         SERVICE,
         "a name that is reserved in every pod",
     ),
-    "a volume of an unknown claim": (
+    "volume with an unknown claim": (
         f"{SERVICE}.volumes",
         {"mine": {"path": "/mine", "claim": "elsewhere"}},
         f"{SERVICE}.volumes.mine.claim",
         "not declared",
     ),
-    "no room for the pod of an update": (
+    "quota too small for the additional pod of an update": (
         f"{SERVICE}.gpus",
         32,
         "inference.services",
@@ -201,5 +201,5 @@ MISTAKES: dict[str, Mistake] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_reported_with_its_key_and_what_is_allowed(mistake: str) -> None:
+def test_mistake_is_reported_with_its_key_and_a_remedy(mistake: str) -> None:
     assert_reported(MISTAKES[mistake])

@@ -1,4 +1,4 @@
-"""Mistakes of one job: each is reported with the job's key, the setting and a remedy."""
+"""Mistakes in one job, each reported with the job's key, the setting and a remedy."""
 
 from typing import Any
 
@@ -16,24 +16,28 @@ RDMA = {"resource": "rdma/hca", "interface": "ib0"}
 STEP = {"command": ["./step"]}
 DOWNLOAD = {"dataset": "shards", "data_url": "s3://datasets/birds"}
 
-# name: job, beginning of the sentence after the job's key, remedy
+# name: (job, start of the error after the job's key, remedy)
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no program": (job("volcano", hyperparameters=None), " has no program", "torchtitan, command"),
     "two programs": (job("volcano", command=["a"]), " sets hyperparameters and command", "one of"),
     "empty command": (job("plain", command=[]), ".command", "at least 1"),
     "minimum above maximum": (job("volcano", min_nodes=3), " sets min_nodes to 3", "nodes (2)"),
-    "pod above node": (job("volcano", node_gpus=2), " sets node_gpus to 2", "gpus_per_node to 4"),
+    "pod with more GPUs than a node": (
+        job("volcano", node_gpus=2),
+        " sets node_gpus to 2",
+        "gpus_per_node to 4",
+    ),
     "two GPU models": (
         job("volcano", gpu_product="A", node_selector={"nvidia.com/gpu.product": "B"}),
         " sets gpu_product to 'A', but node_selector",
         "remove one of them",
     ),
-    "volume over the program": (
+    "volume that hides the program": (
         job("volcano", volumes={"code": {"path": "/app", "scratch": "1Gi"}}),
         " has a volume at /app",
         "choose another",
     ),
-    "variable of NCCL from a Secret": (
+    "NCCL variable from a Secret": (
         job(
             "volcano",
             nccl={"network": "tcp"},
@@ -42,18 +46,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " sets NCCL_DEBUG in env_from",
         "in one place",
     ),
-    "pod of a step above node": (
+    "step with more GPUs than a node": (
         job("volcano", node_gpus=4, steps={"evaluate": {**STEP, "gpus": 8}}),
         " sets steps.evaluate.gpus to 8",
         "node_gpus to 4",
     ),
     "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "may use 80%"),
-    "whole nodes that are not spread": (
+    "whole nodes without spread": (
         job("volcano", whole_node=True, spread=False),
         " sets whole_node",
         "remove spread",
     ),
-    "network within a node": (
+    "NCCL network with a single node": (
         job("volcano", nodes=1, nccl={"network": "tcp"}),
         " sets nccl, but",
         "remove nccl",
@@ -63,12 +67,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " sets nccl.network to 'infiniband'",
         "rdma.resource",
     ),
-    "TCP beside a device": (
+    "TCP network with an RDMA device": (
         job("volcano", nccl={"network": "tcp"}, rdma=RDMA),
         " sets rdma, which nccl.network 'tcp' does not use",
         "remove rdma",
     ),
-    "field of another network": (
+    "field for another network": (
         job("volcano", nccl={"network": "tcp", "gid_index": 3}),
         ".nccl sets gid_index",
         "roce",
@@ -83,12 +87,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " sets NCCL_NET in env",
         "in one place",
     ),
-    "variable and reference": (
+    "variable as both value and reference": (
         job("volcano", env={"A": "1"}, env_from={"A": {"secret": "s", "key": "k"}}),
         " sets A in both env",
         "one of them",
     ),
-    "reference to nothing": (
+    "reference without a source": (
         job("volcano", env_from={"A": {"key": "k"}}),
         ".env_from.A must set exactly one",
         "secret and config_map",
@@ -103,12 +107,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         ".volumes.x must set exactly one",
         "secret and scratch",
     ),
-    "volume over another's path": (
+    "volume below another volume's path": (
         job("volcano", volumes={"x": {"path": "/checkpoints/x", "scratch": "1Gi"}}),
         ".volumes.x sets path to /checkpoints/x",
         "choose another",
     ),
-    "volumes at one path": (
+    "volumes at the same path": (
         job(
             "volcano",
             volumes={
@@ -119,17 +123,17 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " has two volumes at /x",
         "a different path",
     ),
-    "download of a data set to a claim that is read-only": (
+    "dataset download to a read-only claim": (
         job("volcano", datasets="datasets", hyperparameters=DOWNLOAD),
         " sets hyperparameters.data_url, but datasets 'datasets'",
         "remove one of them",
     ),
-    "download of a data set without a volume": (
+    "dataset download without a volume": (
         job("volcano", datasets=None, hyperparameters=DOWNLOAD),
         " sets hyperparameters.data_url, but has no writable volume at /data",
         "scratch: 100Gi",
     ),
-    "volume inside of the data sets": (
+    "volume below the datasets": (
         job("volcano", volumes={"x": {"path": "/data/x", "scratch": "1Gi"}}),
         " has a volume at /data/x, but the claim of `datasets` ('datasets')",
         "remove datasets",
@@ -139,54 +143,58 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         " has a volume 'tmp'",
         "choose another",
     ),
-    "volume of no claim": (
+    "volume with an unknown claim": (
         job("volcano", volumes={"x": {"path": "/x", "claim": "nothing"}}),
         ".volumes.x.claim",
         "checkpoints, datasets",
     ),
-    "annotation that decides the placement": (
+    "annotation that the stack sets": (
         job("volcano", annotations={"scheduling.k8s.io/group-name": "other"}),
         " sets annotations.scheduling.k8s.io/group-name",
         "leave it out",
     ),
-    "exit code of success": (job("volcano", fatal_exit_codes=[0]), ".fatal_exit_codes", "at least"),
-    "exit code twice": (job("volcano", fatal_exit_codes=[3, 3]), ".fatal_exit_codes", "only once"),
-    "tier without hard": (
+    "exit code 0 as fatal": (job("volcano", fatal_exit_codes=[0]), ".fatal_exit_codes", "at least"),
+    "duplicate exit code": (
+        job("volcano", fatal_exit_codes=[3, 3]),
+        ".fatal_exit_codes",
+        "only once",
+    ),
+    "network tier without hard mode": (
         job("volcano", network_topology={"mode": "soft", "highest_tier": 2}),
         ".network_topology has mode 'soft'",
         "mode is hard",
     ),
-    "step that is the training": (
+    "step named train": (
         job("volcano", steps={"train": STEP}),
         " has a step 'train'",
         "another name",
     ),
-    "step after nothing": (
+    "step after an unknown step": (
         job("volcano", steps={"a": {**STEP, "after": ["b"]}}),
         " refers to 'b' in steps.a.after",
         "train",
     ),
-    "training after nothing": (
+    "training after an unknown step": (
         job("volcano", after=["prepare"]),
         " refers to 'prepare' in after",
         "none",
     ),
-    "steps in a cycle": (
+    "cycle of steps": (
         job("volcano", steps={"a": {**STEP, "after": ["train"]}}, after=["a"]),
         " has steps that wait for each other",
         "train",
     ),
-    "steps that are stopped": (
+    "stopped job with steps": (
         job("volcano", steps={"a": STEP}, state="stopped"),
         " has steps, but state is 'stopped'",
         "delete the JobFlow",
     ),
-    "step that writes no data": (
+    "writes_datasets without datasets": (
         job("volcano", datasets=None, steps={"a": {**STEP, "writes_datasets": True}}),
         " has a step with writes_datasets",
         "set datasets",
     ),
-    "setting of PyTorch's program": (
+    "setting that only PyTorch's program supports": (
         job(
             "tensorflow",
             hyperparameters={"model": "digits-net", "dataset": "digits", "weight_decay": 0.1},
@@ -198,14 +206,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_reported_with_its_key_and_a_remedy(mistake: str) -> None:
-    described, place, advice = MISTAKES[mistake]
+def test_mistake_is_reported_with_its_key_and_a_remedy(mistake: str) -> None:
+    described, start, advice = MISTAKES[mistake]
     (sentence,) = problems_of(described)
-    assert sentence.startswith(f"{JOB}{place}")
+    assert sentence.startswith(f"{JOB}{start}")
     assert advice in sentence
 
 
-def test_a_data_set_can_be_downloaded_to_a_volume() -> None:
+def test_dataset_can_be_downloaded_to_a_volume() -> None:
     volumes = {"data": {"path": DATASETS_PATH, "scratch": "100Gi"}}
     described = job("volcano", datasets=None, hyperparameters=DOWNLOAD, volumes=volumes)
     assert problems_of(described) == []
@@ -249,13 +257,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("limited", LIMITED_SETTINGS, ids=lambda limited: limited.title)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unsupported_setting_is_refused_with_the_kinds_that_support_it(
+def test_error_for_an_unsupported_setting_lists_the_supporting_kinds(
     kind: Any, limited: LimitedSetting
 ) -> None:
-    wanted = REQUESTS[limited.capability]
+    requested = REQUESTS[limited.capability]
     if limited.key == "hyperparameters" and kind == "tensorflow":
-        wanted = {}
-    found = problems_of(job(kind, **wanted))
+        requested = {}
+    found = problems_of(job(kind, **requested))
     if kind in limited.kinds:
         assert found == []
         return
@@ -273,7 +281,7 @@ def test_all_mistakes_of_a_job_are_reported_at_once() -> None:
     assert all(key in sentence for key in ("min_nodes", "state", "deadline_seconds"))
 
 
-def test_a_host_network_needs_a_privileged_namespace() -> None:
+def test_host_network_requires_a_privileged_namespace() -> None:
     values = configuration(job("volcano", host_network=True))
     values["tenancy"]["pod_security"] = "baseline"
     with pytest.raises(SettingsError, match="host_network is true, which only 'privileged'"):
@@ -281,7 +289,7 @@ def test_a_host_network_needs_a_privileged_namespace() -> None:
 
 
 @pytest.mark.parametrize(("version", "fine"), [("1.11.0", False), ("1.12.0", True)])
-def test_a_network_topology_needs_a_scheduler_that_supports_it(version: str, fine: bool) -> None:
+def test_network_topology_requires_a_supporting_scheduler(version: str, fine: bool) -> None:
     values = configuration(job("volcano", network_topology={"mode": "soft"}))
     values["volcano"]["version"] = version
     if fine:
@@ -291,7 +299,7 @@ def test_a_network_topology_needs_a_scheduler_that_supports_it(version: str, fin
         validate(values)
 
 
-def test_the_length_of_names_is_limited_by_the_kind() -> None:
+def test_kind_limits_the_length_of_names() -> None:
     values = configuration(job("ray"))
     values["training"]["jobs"] = {"j" * 40: job("ray")}
     with pytest.raises(SettingsError, match="the kind allows 47"):
@@ -314,7 +322,7 @@ def test_the_length_of_names_is_limited_by_the_kind() -> None:
         ("mpi", 29, {"steps": {"prepare": STEP}, "nodes": 2}),
     ],
 )
-def test_the_training_of_a_job_with_steps_or_a_schedule_has_longer_names(
+def test_steps_and_schedules_shorten_the_maximum_name_length(
     kind: str, characters: int, settings: dict[str, Any]
 ) -> None:
     values = configuration(job("volcano"))
@@ -325,7 +333,7 @@ def test_the_training_of_a_job_with_steps_or_a_schedule_has_longer_names(
     validate(values)
 
 
-def test_a_fixed_name_of_a_run_is_short_enough() -> None:
+def test_fixed_run_name_cannot_be_too_long() -> None:
     values = configuration(job("volcano", run="r" * 55))
     with pytest.raises(
         SettingsError, match=r"55 characters, but the kind allows 54.*shorter `run`"
@@ -350,7 +358,7 @@ NOTEBOOK = {"home": "checkpoints", "token_secret": "anna"}
         ("notebook", {"notebook": NOTEBOOK}, False),
     ],
 )
-def test_a_fixed_name_of_a_run_begins_with_a_letter_if_there_are_services(
+def test_fixed_run_name_must_begin_with_a_letter_if_a_service_has_it(
     kind: str, changes: dict[str, Any], has_service: bool
 ) -> None:
     found = problems_of(job(kind, run="2026-final", **changes))
@@ -370,7 +378,7 @@ def test_a_fixed_name_of_a_run_begins_with_a_letter_if_there_are_services(
         ),
     ],
 )
-def test_fixed_names_of_runs_are_distinct(
+def test_fixed_run_names_must_be_distinct(
     first: dict[str, Any], second: dict[str, Any], problem: str
 ) -> None:
     values = configuration(job("volcano"))
@@ -381,7 +389,7 @@ def test_fixed_names_of_runs_are_distinct(
     validate(values)
 
 
-def test_an_elastic_job_needs_capacity_for_its_minimum_only() -> None:
+def test_elastic_job_needs_capacity_only_for_its_minimum_size() -> None:
     values = configuration(job("volcano", nodes=8, min_nodes=2))
     values["tenancy"]["quota"] = {"gpus": 8}
     validate(values)
@@ -390,7 +398,7 @@ def test_an_elastic_job_needs_capacity_for_its_minimum_only() -> None:
         validate(values)
 
 
-def test_an_export_of_the_tensorflow_program_is_not_served() -> None:
+def test_tensorflow_job_cannot_be_served() -> None:
     values = configuration(job("tensorflow"))
     values["inference"] = {"services": {"s": {"job": "job", "cpu": 1, "memory": "2Gi"}}}
     with pytest.raises(
@@ -399,7 +407,7 @@ def test_an_export_of_the_tensorflow_program_is_not_served() -> None:
         validate(values)
 
 
-def test_claims_that_several_pods_mount_are_shared() -> None:
+def test_claims_mounted_by_several_pods_must_be_shared() -> None:
     values = configuration(job("mpi", nodes=1, volumes={"x": {"path": "/x", "claim": "scratch"}}))
     once = {"size": "1Gi", "storage_class": "shared", "access_modes": ["ReadWriteOnce"]}
     values["storage"]["claims"]["scratch"] = once
@@ -411,14 +419,14 @@ def test_claims_that_several_pods_mount_are_shared() -> None:
     ("gpus", "memory", "size"),
     [(8, "480Gi", "32Gi"), (1, "64Gi", "4Gi"), (4, "16Gi", "8Gi"), (1, "1000Mi", "500Mi")],
 )
-def test_shared_memory_is_4gi_a_gpu_but_at_most_half_of_the_memory(
+def test_default_shared_memory_is_4gi_per_gpu_and_at_most_half_the_memory(
     gpus: int, memory: str, size: str
 ) -> None:
     settings = validate(configuration(job("volcano", gpus_per_node=gpus, memory=memory)))
     assert settings.training.jobs["job"].shared_memory == size
 
 
-def test_a_steps_pod_must_fit_the_quota_and_the_queue() -> None:
+def test_step_pod_must_fit_the_quota_and_the_queue() -> None:
     values = configuration(job("volcano", steps={"score": {**STEP, "gpus": 16, "memory": "1Ti"}}))
     values["tenancy"]["quota"] = {"gpus": 8}
     with pytest.raises(SettingsError, match=r"steps\.score\.gpus is 16: one pod with 16 nvidia"):
@@ -431,7 +439,7 @@ def test_a_steps_pod_must_fit_the_quota_and_the_queue() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "fine"), [(16, True), (15, False)])
-def test_a_gang_must_fit_the_parents_of_its_queue(gpus: int, fine: bool) -> None:
+def test_gang_must_fit_the_parents_of_its_queue(gpus: int, fine: bool) -> None:
     values = configuration(job("volcano", nodes=2, gpus_per_node=8))
     values["volcano"]["scheduler"] = {"share": "capacity"}
     values["volcano"]["queues"] |= {
@@ -448,7 +456,7 @@ def test_a_gang_must_fit_the_parents_of_its_queue(gpus: int, fine: bool) -> None
 
 
 @pytest.mark.parametrize(("cpu", "fine"), [("20", True), ("19", False)])
-def test_a_gang_needs_capacity_for_its_launcher(cpu: str, fine: bool) -> None:
+def test_queue_must_have_capacity_for_gang_and_launcher(cpu: str, fine: bool) -> None:
     values = configuration(job("mpi", nodes=2, cpu="8", launcher={"cpu": "4"}))
     values["volcano"]["queues"]["research"] = {"capability": {"cpu": cpu}}
     if fine:

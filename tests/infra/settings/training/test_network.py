@@ -8,7 +8,7 @@ def environment(interface: str | None = None, **settings: object) -> dict[str, s
     return NcclSettings.model_validate(settings).to_environment(interface)
 
 
-def test_a_network_that_is_named_is_the_only_one_that_nccl_may_take() -> None:
+def test_configured_network_is_the_only_one_that_nccl_uses() -> None:
     assert environment("ib0", network="infiniband") == {
         "NCCL_NET": "IB",
         "NCCL_DEBUG": "WARN",
@@ -23,7 +23,7 @@ def test_a_network_that_is_named_is_the_only_one_that_nccl_may_take() -> None:
     }
 
 
-def test_each_field_is_a_variable_of_nccl() -> None:
+def test_each_field_becomes_an_nccl_variable() -> None:
     found = environment(
         "bond0",
         network="roce",
@@ -45,7 +45,7 @@ def test_each_field_is_a_variable_of_nccl() -> None:
     assert environment("ib0", network="infiniband", service_level=1)["NCCL_IB_SL"] == "1"
 
 
-def test_sockets_are_those_of_tcp() -> None:
+def test_socket_settings_apply_only_to_tcp() -> None:
     found = environment(network="tcp", interface="eth1", socket_threads=4, sockets_per_thread=2)
     assert found["NCCL_SOCKET_IFNAME"] == "eth1"
     assert (found["NCCL_SOCKET_NTHREADS"], found["NCCL_NSOCKS_PERTHREAD"]) == ("4", "2")

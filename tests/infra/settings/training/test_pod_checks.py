@@ -26,13 +26,13 @@ JOB = "training.jobs.digits."
         ("inference.services.digits.max_unavailable", 9, "draining nodes may stop all of them"),
     ],
 )
-def test_settings_that_would_fail_later_are_refused(path: str, value: Any, expected: str) -> None:
+def test_settings_that_would_fail_later_are_rejected(path: str, value: Any, expected: str) -> None:
     with pytest.raises(SettingsError) as caught:
         validate(changed(path, value))
     assert expected in str(caught.value)
 
 
-def test_ordinary_variables_and_times_are_accepted() -> None:
+def test_ordinary_variables_and_deadlines_are_accepted() -> None:
     values = good()
     values["training"]["jobs"]["digits"] |= {
         "env": {"OMPI_RANKFILE": "x", "MY_RANK": "1"},

@@ -1,4 +1,4 @@
-"""Settings of sweeps: a mistake is named with its key, the value and what to set instead."""
+"""Settings of sweeps: mistakes are reported with their key, value and remedy."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ def problem(**changes: Any) -> str:
     return found
 
 
-def test_a_misspelt_hyperparameter_is_named_with_the_closest_one() -> None:
+def test_error_for_a_misspelled_hyperparameter_suggests_the_closest_one() -> None:
     found = problem(space={"lerning_rate": {"min": 0.1, "max": 0.2}})
     assert "gpu-platform:training.sweeps.digits.space.lerning_rate" in found
     assert "did you mean 'learning_rate'?" in found
 
 
 @pytest.mark.parametrize("name", ["epochs", "log_every", "init_from"])
-def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> None:
+def test_hyperparameters_that_do_not_affect_the_result_cannot_be_searched(name: str) -> None:
     assert "set it in job.hyperparameters" in problem(space={name: {"min": 1, "max": 2}})
 
 
@@ -41,7 +41,7 @@ def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> Non
         ("learning_rate", {"choices": [0.1], "log": True}, "keep one of them"),
     ],
 )
-def test_a_space_must_consist_of_values_that_a_job_can_have(
+def test_space_must_contain_only_valid_hyperparameter_values(
     name: str, parameter: dict[str, Any], message: str
 ) -> None:
     assert message in problem(space={name: parameter})
@@ -54,20 +54,20 @@ def test_a_space_must_consist_of_values_that_a_job_can_have(
         ({"choices": [0.1, None]}, "choices[1]", "null, but must be a string, a boolean"),
     ],
 )
-def test_a_value_of_no_type_is_one_mistake(
+def test_value_with_an_invalid_type_is_reported_once(
     parameter: dict[str, Any], key: str, message: str
 ) -> None:
     found = problem(space={"learning_rate": parameter})
     assert f"gpu-platform:training.sweeps.digits.space.learning_rate.{key} is {message}" in found
 
 
-def test_an_unknown_model_is_named_with_what_to_write() -> None:
+def test_error_for_an_unknown_model_lists_the_valid_models() -> None:
     found = problem(space={"model": {"choices": ["digits-net", "resnet9000"]}})
     assert "with model resnet9000, which no job accepts" in found
     assert "which no job accepts: model: use digits-net," in found
 
 
-def test_corners_of_the_space_are_checked_together() -> None:
+def test_combinations_of_hyperparameters_are_checked() -> None:
     space = {"optimizer": SPACE["optimizer"], "betas": {"choices": ["0.9,0.95", "0.9,0.99"]}}
     found = problem(space=space)
     assert "which no job accepts: betas is set, but only adamw uses it" in found
@@ -92,32 +92,32 @@ def test_corners_of_the_space_are_checked_together() -> None:
         ({"job": {"queue": "nowhere"}}, "training.sweeps.digits.job.queue is 'nowhere'"),
     ],
 )
-def test_a_contradiction_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_contradictory_sweep_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
     assert message in problem(**changes)
 
 
-def served(service: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """The stack with a service of the sweep's winner."""
+def serving_winner(service: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """Return a stack with a service for the sweep's winner."""
     found = values(winner="serve", **changes)
     found["inference"]["services"]["digits"] |= service or {}
     return found
 
 
 def test_the_winner_of_a_sweep_is_served_from_its_claim() -> None:
-    assert problems(served()) == []
+    assert problems(serving_winner()) == []
 
 
-def test_a_winner_that_no_service_serves_is_refused() -> None:
-    written = served()
-    written["inference"]["services"] = {}
-    (found,) = problems(written)
+def test_winner_that_no_service_serves_is_rejected() -> None:
+    configuration = serving_winner()
+    configuration["inference"]["services"] = {}
+    (found,) = problems(configuration)
     assert "training.sweeps.digits.winner is 'serve', but no service has `sweep: digits`" in found
 
 
-def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
-    written = served()
-    del written["training"]["sweeps"]["digits"]["winner"]
-    (found,) = problems(written)
+def test_service_for_a_sweep_without_a_winner_is_rejected() -> None:
+    configuration = serving_winner()
+    del configuration["training"]["sweeps"]["digits"]["winner"]
+    (found,) = problems(configuration)
     assert "gpu-platform:inference.services.digits.sweep is 'digits'" in found
     assert "set gpu-platform:training.sweeps.digits.winner: serve" in found
 
@@ -131,21 +131,23 @@ def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
         ({"runtime": "vllm", "gpus": 1}, "sweep is 'digits', which trains the model digits-net"),
     ],
 )
-def test_a_service_must_be_able_to_serve_the_winner(service: dict[str, Any], message: str) -> None:
-    assert any(message in found for found in problems(served(service)))
+def test_service_that_cannot_serve_the_winner_is_rejected(
+    service: dict[str, Any], message: str
+) -> None:
+    assert any(message in found for found in problems(serving_winner(service)))
 
 
-def test_the_controller_needs_its_image() -> None:
-    without = values()
-    del without["images"]["workloads"]["sweeps"]
-    (found,) = problems(without)
+def test_sweep_controller_requires_an_image() -> None:
+    configuration = values()
+    del configuration["images"]["workloads"]["sweeps"]
+    (found,) = problems(configuration)
     assert "training.sweep_controller.image is 'sweeps', which is not declared" in found
 
 
-def test_the_claim_of_a_sweep_is_mounted_by_its_controller_as_well() -> None:
-    alone = values(job={"nodes": 1})
-    alone["storage"]["claims"]["checkpoints"]["access_modes"] = ["ReadWriteOnce"]
-    (found,) = problems(alone)
+def test_claim_of_a_sweep_must_allow_its_controller_to_mount_it() -> None:
+    configuration = values(job={"nodes": 1})
+    configuration["storage"]["claims"]["checkpoints"]["access_modes"] = ["ReadWriteOnce"]
+    (found,) = problems(configuration)
     assert "training.sweeps.digits.job.checkpoints" in found
     assert "ReadWriteMany" in found
 
@@ -159,15 +161,15 @@ def test_the_claim_of_a_sweep_is_mounted_by_its_controller_as_well() -> None:
         (STEPS | {"early_stopping": {"minimum": 100}}, [100, 300]),
     ],
 )
-def test_rungs_grow_by_the_factor_up_to_the_maximum_and_end_before_the_job(
+def test_rungs_grow_by_the_factor_and_end_before_the_job(
     changes: dict[str, Any], rungs: list[int]
 ) -> None:
     (sweep,) = described(**changes).training.sweeps.values()
     assert sweep.rungs == rungs
 
 
-def test_without_a_maximum_the_expected_share_is_smallest() -> None:
-    """Of nine epochs, a third of the trials train three, and a ninth all."""
+def test_expected_share_is_smallest_without_a_maximum() -> None:
+    """One third of the trials train for three of nine epochs, and one ninth for all."""
     (sweep,) = described(early_stopping={"minimum": 1, "factor": 3}).training.sweeps.values()
     assert sweep.expected_share == pytest.approx((1 + 2 / 3 + 6 / 9) / 9)
     bounded = {"minimum": 1, "factor": 3, "maximum": 1}
@@ -175,7 +177,7 @@ def test_without_a_maximum_the_expected_share_is_smallest() -> None:
     assert sweep.expected_share == pytest.approx((1 + 8 / 3) / 9)
 
 
-def test_a_trial_is_the_job_that_an_author_would_write() -> None:
+def test_trial_equals_a_job_with_explicit_hyperparameters() -> None:
     (sweep,) = described().training.sweeps.values()
     trial = sweep.trial({"learning_rate": 0.01})
     assert trial.hyperparameters is not None

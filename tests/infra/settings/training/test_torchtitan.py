@@ -1,4 +1,4 @@
-"""Options of torchtitan: checked before a pod starts, and passed on to its command line."""
+"""torchtitan options, which are validated and passed to its command line."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def titan(kind: str = "volcano", *, options: dict[str, Any] | None = None, **cha
     )
 
 
-# name: job, parts of the sentence
+# name: (job, parts of the error)
 MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown module": (
         titan(torchtitan={**LLAMA, "module": "lama3"}),
@@ -35,7 +35,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("sets options.training.step,", "did you mean 'steps'?"),
     ),
     "unknown section": (titan(options={"train": {}}), ("sets options.train,", "'training'")),
-    "option that the stack decides": (
+    "option that the stack sets": (
         titan(options={"checkpoint": {"folder": "/x"}}),
         ("sets options.checkpoint.folder",),
     ),
@@ -47,23 +47,23 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         titan(options={"activation_checkpoint": "half"}),
         ("options.activation_checkpoint to 'half'", "selective"),
     ),
-    "degrees above the processes": (
+    "degrees above the number of processes": (
         titan(options={"parallelism": {"tensor_parallel_degree": 16}}),
         ("has 8 processes", "tensor_parallel_degree 16", "must be 8"),
     ),
-    "degrees that leave processes over": (
+    "degrees that do not divide the processes": (
         titan(options={"parallelism": {"tensor_parallel_degree": 3}}),
         ("tensor_parallel_degree 3", "must be 8"),
     ),
-    "degrees of a configuration": (
+    "degrees from a predefined configuration": (
         titan(torchtitan={**LLAMA, "config": "llama3_70b"}, nodes=1),
         ("has 4 processes", "tensor_parallel_degree 8"),
     ),
-    "fixed degree below the processes": (
+    "fixed degree below the number of processes": (
         titan(options={"parallelism": {"data_parallel_shard_degree": 4}}),
         ("data_parallel_shard_degree 4", "must be 8"),
     ),
-    "experts on more than a stage": (
+    "expert degree above the processes of a stage": (
         titan(
             options={"parallelism": {"pipeline_parallel_degree": 4, "expert_parallel_degree": 4}}
         ),
@@ -80,19 +80,19 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_reported_with_its_remedy(name: str) -> None:
+def test_mistake_is_reported_with_its_remedy(name: str) -> None:
     described, parts = MISTAKES[name]
     found = problems_of(described)
     assert any(all(part in problem for part in parts) for problem in found), found
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - kinds_that_support("torchtitan")))
-def test_kinds_without_a_rendezvous_refuse_it(kind: str) -> None:
+def test_kinds_without_a_rendezvous_reject_torchtitan(kind: str) -> None:
     assert any("does not support" in problem for problem in problems_of(titan(kind)))
 
 
 @pytest.mark.parametrize("module", released()["modules"])
-def test_every_configuration_fits_a_gang_of_its_degrees(module: str) -> None:
+def test_every_predefined_configuration_fits_a_gang_of_its_degrees(module: str) -> None:
     for config, schema in released()["modules"][module].items():
         degrees = schema["defaults"]["parallelism"]
         processes = degrees["tensor_parallel_degree"] * degrees["pipeline_parallel_degree"]
@@ -104,7 +104,7 @@ def test_every_configuration_fits_a_gang_of_its_degrees(module: str) -> None:
         assert not list(problems_of(described)), config
 
 
-def test_the_command_has_torchtitans_arguments() -> None:
+def test_options_become_torchtitans_arguments() -> None:
     options = {
         "training": {"steps": 10, "mixed_precision_param": "float32"},
         "compile": {"enable": True, "components": ["model", "loss"]},
@@ -135,6 +135,6 @@ def test_the_command_has_torchtitans_arguments() -> None:
     assert [port["containerPort"] for port in container["ports"]] == [9400]
 
 
-def test_prometheus_may_connect_to_the_metrics_port() -> None:
+def test_prometheus_can_connect_to_the_metrics_port() -> None:
     values = configuration(titan(torchtitan={**LLAMA, "metrics_port": 9400}))
     assert 9400 in validate(values).metrics_ports

@@ -1,4 +1,4 @@
-"""Texts in Parquet files; lines and whole files are tested with their preparation."""
+"""Texts in Parquet files. The tests of `prepare text` cover lines and whole files."""
 
 import sys
 from pathlib import Path
@@ -18,19 +18,19 @@ def write(path: Path, **columns: object) -> Path:
     return path
 
 
-def test_a_file_without_a_suffix_is_not_a_text(tmp_path: Path) -> None:
+def test_file_without_a_suffix_is_ignored(tmp_path: Path) -> None:
     for name in (".txt", "a.txt", ".b.txt"):
         (tmp_path / name).write_text("a text")
     assert find(tmp_path) == [tmp_path / ".b.txt", tmp_path / "a.txt"]
 
 
-def test_every_row_is_a_text_of_the_column(tmp_path: Path) -> None:
+def test_every_row_of_the_column_is_a_text(tmp_path: Path) -> None:
     rows = [f"text {number} é" for number in range(1000)]
     path = write(tmp_path / "a.parquet", id=list(range(1000)), body=rows)
     assert [text.decode() for text in texts(path, "body") if text] == rows
 
 
-def test_rows_without_a_text_are_unreadable(tmp_path: Path) -> None:
+def test_rows_without_text_are_unreadable(tmp_path: Path) -> None:
     bad = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
     )
@@ -55,7 +55,9 @@ def test_a_file_without_the_column_is_one_unreadable_text(tmp_path: Path) -> Non
     assert [*texts(write(tmp_path / "a.parquet", body=["x"]), "text")] == [None]
 
 
-def test_rows_are_prepared_like_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_prepared_in_the_same_way_as_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "text/a.parquet", text=[f"{number} {'word ' * 20}" for number in range(200)])
     command = ["prepare", "text", f"--folder={tmp_path}/text", f"{tmp_path}/tokens"]
     assert main(command) == 0
@@ -65,7 +67,7 @@ def test_rows_are_prepared_like_lines(tmp_path: Path, capsys: pytest.CaptureFixt
     assert 5 * 102 <= held_out <= 40 * 102
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match="is not installed: pip install pyarrow"):
         list(texts(tmp_path / "a.parquet", "text"))

@@ -15,28 +15,28 @@ from workload import exit_codes
 
 
 def write_pictures(folder: Path, count: int = 20) -> None:
-    """Images of two classes, 40 x 50, all different, and invalid files."""
+    """Write images of two classes, 40 x 50, and files that `prepare` must drop or ignore."""
     pixels = np.random.default_rng(0).integers(0, 256, (count, 40, 50, 3), dtype=np.uint8)
     for name in ("cat", "dog"):
         (folder / name / "deep").mkdir(parents=True)
     for number, image in enumerate(pixels):
         name = "cat" if number % 2 else "dog"
-        place = folder / name / ("deep" if number % 3 else "")
-        Image.fromarray(image).save(place / f"{number}.{'png' if number % 4 else 'bmp'}")
+        directory = folder / name / ("deep" if number % 3 else "")
+        Image.fromarray(image).save(directory / f"{number}.{'png' if number % 4 else 'bmp'}")
     Image.fromarray(pixels[0]).save(folder / "cat/again.png")
     Image.fromarray(pixels[1][:20]).save(folder / "dog/small.png")
     (folder / "dog/notes.txt").write_text("no image")
     (folder / "cat/cut.png").write_bytes((folder / "cat/again.png").read_bytes()[:900])
-    (folder / "README").write_text("of no class")
+    (folder / "README").write_text("belongs to no class")
     (folder / "cat/.hidden").write_text("")
 
 
-def prepare(folder: Path, target: Path, *options: str) -> int:
-    given = [f"--folder={folder}", "--size=32", "--held-out=0.3", *options]
-    return main(["prepare", "images", *given, str(target)])
+def prepare(folder: Path, target: Path, *more: str) -> int:
+    options = [f"--folder={folder}", "--size=32", "--held-out=0.3", *more]
+    return main(["prepare", "images", *options, str(target)])
 
 
-def test_directories_of_classes_become_training_shards(
+def test_directories_of_classes_are_prepared_as_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_pictures(tmp_path / "pictures")
@@ -52,7 +52,7 @@ def test_directories_of_classes_become_training_shards(
     assert manifest.settings == {"size": 32, "min_size": 32, "held_out": 0.3}
 
 
-def test_equal_images_produce_equal_shards(tmp_path: Path) -> None:
+def test_shards_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     assert prepare(tmp_path / "pictures", tmp_path / "one", "--workers=1") == 0
     assert prepare(tmp_path / "pictures", tmp_path / "many", "--workers=4") == 0
@@ -60,7 +60,7 @@ def test_equal_images_produce_equal_shards(tmp_path: Path) -> None:
     assert one == many
 
 
-def test_additional_images_do_not_change_the_held_out_ones(tmp_path: Path) -> None:
+def test_adding_images_keeps_the_earlier_held_out_images(tmp_path: Path) -> None:
     write_pictures(tmp_path / "few", 20)
     write_pictures(tmp_path / "more", 40)
     held_out = []
@@ -93,7 +93,7 @@ def test_images_of_16_bits_per_channel_are_reduced_to_8(
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
-def test_images_of_32_bits_per_channel_have_no_known_range(
+def test_images_of_32_bits_per_channel_are_unreadable(
     dtype: type[np.generic], tmp_path: Path
 ) -> None:
     write_pictures(tmp_path / "pictures")
@@ -106,16 +106,16 @@ def test_images_of_32_bits_per_channel_have_no_known_range(
 @pytest.mark.parametrize(
     "option", ["--grey", "--min-size=8", "--size=224", "--held-out=0.2", "--workers=2"]
 )
-def test_options_of_directories_are_refused_for_a_built_in_data_set(
+def test_options_for_directories_are_refused_with_a_built_in_data_set(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["prepare", "images", "--dataset=digits", option, str(tmp_path / "shards")]
-    assert main(given) == exit_codes.BAD_INPUT
+    options = ["prepare", "images", "--dataset=digits", option, str(tmp_path / "shards")]
+    assert main(options) == exit_codes.BAD_INPUT
     assert option.partition("=")[0] in capsys.readouterr().err
     assert not (tmp_path / "shards").exists()
 
 
-def test_grayscale_and_small_images_are_used_if_requested(tmp_path: Path) -> None:
+def test_grayscale_conversion_and_a_smaller_minimum_size_can_be_requested(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     assert prepare(tmp_path / "pictures", tmp_path / "shards", "--grey", "--min-size=8") == 0
     data = load("shards", tmp_path, None, seed=0)
@@ -133,20 +133,20 @@ def test_an_oversized_image_is_not_decoded(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with shards of digits in several files. Read-only."""
+    """A directory in which digits are split into several shards. Read-only."""
     folder = tmp_path_factory.mktemp("split")
     options = ["--dataset=digits", "--max-mib=1"]
     assert main(["prepare", "images", *options, str(folder / "shards")]) == 0
     return folder
 
 
-def test_files_have_a_limited_size(split: Path) -> None:
+def test_shards_have_a_limited_size(split: Path) -> None:
     manifest = check_prepared(split / "shards", print)
     assert len(manifest.train.parts) == 3
     assert all(part.size <= 2**20 for part in manifest.parts())
 
 
-def test_known_data_sets_have_fixed_sizes_and_held_out_samples(tmp_path: Path) -> None:
+def test_built_in_data_sets_keep_their_size_and_held_out_samples(tmp_path: Path) -> None:
     target = tmp_path / "shards"
     assert main(["prepare", "images", "--dataset=digits", str(target)]) == 0
     packed = load("shards", tmp_path, None, seed=0)
@@ -161,7 +161,7 @@ def test_known_data_sets_have_fixed_sizes_and_held_out_samples(tmp_path: Path) -
     assert np.array_equal(np.bincount(labels), np.bincount(known.held_out.labels))
 
 
-def test_shards_contain_several_classes(split: Path) -> None:
+def test_shard_contains_images_of_all_classes(split: Path) -> None:
     train = load("shards", split, None, seed=0).train
     assert set(train.batch(np.arange(100))[1]) == set(range(10))
 
@@ -198,7 +198,7 @@ def test_an_empty_training_set_is_rejected(
     assert list((tmp_path / "shards").iterdir()) == []
 
 
-def make(source: Source, target: Path) -> ShardsManifest:
+def prepare_source(source: Source, target: Path) -> ShardsManifest:
     return prepare_images(
         source, target, limit=2**18, force=False, settings={}, report=lambda _: None
     )
@@ -207,35 +207,37 @@ def make(source: Source, target: Path) -> ShardsManifest:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> ShardsManifest:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    return make(from_dataset("digits", folder), folder / "shards")
+    return prepare_source(from_dataset("digits", folder), folder / "shards")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("No space left on device")])
-def test_an_interrupted_preparation_can_be_repeated(
+def test_interrupted_preparation_can_be_repeated(
     error: BaseException, uninterrupted: ShardsManifest, tmp_path: Path
 ) -> None:
     whole = from_dataset("digits", tmp_path)
 
-    def cut_off() -> Iterator[Picture | Dropped]:
+    def interrupted_pictures() -> Iterator[Picture | Dropped]:
         for _ in range(random.Random(0).randrange(400, 1500)):  # noqa: S311
             yield next(whole.pictures)
         raise error
 
     target = tmp_path / "shards"
     with pytest.raises((KeyboardInterrupt, OSError)):
-        make(Source(whole.classes, whole.shape, whole.total, cut_off()), target)
+        prepare_source(
+            Source(whole.classes, whole.shape, whole.total, interrupted_pictures()), target
+        )
     assert list(target.iterdir()) == []
-    assert make(from_dataset("digits", tmp_path), target) == uninterrupted
+    assert prepare_source(from_dataset("digits", tmp_path), target) == uninterrupted
     assert (target / MANIFEST_FILE).exists()
 
 
-def test_only_the_same_images_finish_a_preparation_that_was_killed_while_it_published_files(
+def test_preparation_killed_while_publishing_can_be_finished_only_with_the_same_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         pass
 
-    def be_killed(_folder: Path) -> None:
+    def raise_killed(_folder: Path) -> None:
         raise Killed
 
     def source(*classes: str) -> Source:
@@ -243,16 +245,16 @@ def test_only_the_same_images_finish_a_preparation_that_was_killed_while_it_publ
         return Source(classes, (1, 8, 8), len(pictures), iter(pictures))
 
     for name in ("same", "different"):
-        monkeypatch.setattr(output, "sync_folder", be_killed)
+        monkeypatch.setattr(output, "sync_folder", raise_killed)
         with pytest.raises(Killed):
-            make(source("a"), tmp_path / name)
+            prepare_source(source("a"), tmp_path / name)
         monkeypatch.undo()
-    assert make(source("a"), tmp_path / "same") == read_manifest(tmp_path / "same")
+    assert prepare_source(source("a"), tmp_path / "same") == read_manifest(tmp_path / "same")
     with pytest.raises(DataError, match="is not empty"):
-        make(source("b"), tmp_path / "different")
+        prepare_source(source("b"), tmp_path / "different")
 
 
-def test_an_image_of_two_classes_is_used_once(tmp_path: Path) -> None:
+def test_image_that_is_in_two_classes_is_used_once(tmp_path: Path) -> None:
     picture = Picture(b"", b"same", 0, False)
     source = Source(("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
     with pytest.raises(

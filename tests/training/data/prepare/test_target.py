@@ -15,8 +15,8 @@ from training.data.manifest import (
 from training.data.prepare.output import UNFINISHED, new_dataset, part_of
 
 
-def fill(folder: Path, word: str) -> None:
-    """A data set of one file."""
+def write_dataset(folder: Path, word: str) -> None:
+    """Write a data set with one file."""
     path = folder / f"{word}.bin"
     path.write_text(word * 2)
     parts = (part_of(path, len(word)),)
@@ -31,47 +31,49 @@ def fill(folder: Path, word: str) -> None:
     )
 
 
-def make(folder: Path, word: str, force: bool = False) -> None:
+def create_dataset(folder: Path, word: str, force: bool = False) -> None:
     with new_dataset(folder, force) as unfinished:
-        fill(unfinished, word)
+        write_dataset(unfinished, word)
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_finished_data_set_has_only_its_files(tmp_path: Path) -> None:
-    make(tmp_path / "deep/data", "one")
+def test_finished_data_set_contains_only_its_files(tmp_path: Path) -> None:
+    create_dataset(tmp_path / "deep/data", "one")
     assert names(tmp_path / "deep/data") == [MANIFEST_FILE, "one.bin"]
 
 
-def test_a_mounted_volume_counts_as_empty(tmp_path: Path) -> None:
+def test_newly_formatted_volume_counts_as_empty(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
-    make(tmp_path, "one")
+    create_dataset(tmp_path, "one")
     assert names(tmp_path) == ["lost+found", MANIFEST_FILE, "one.bin"]
 
 
-def test_an_existing_file_is_rejected_and_kept(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_rejected_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(DataError, match=r"is not empty \(it contains notes\): .* pass --force"):
-        make(tmp_path, "one")
+        create_dataset(tmp_path, "one")
     assert names(tmp_path) == ["notes"]
 
 
 def test_force_replaces_a_data_set_and_leaves_other_files(tmp_path: Path) -> None:
-    make(tmp_path, "one")
+    create_dataset(tmp_path, "one")
     (tmp_path / "notes").write_text("mine")
-    make(tmp_path, "two", force=True)
+    create_dataset(tmp_path, "two", force=True)
     assert names(tmp_path) == [MANIFEST_FILE, "notes", "two.bin"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, DataError])
-def test_a_failure_changes_nothing(error: type[BaseException], tmp_path: Path) -> None:
-    make(tmp_path, "one")
+def test_failed_replacement_keeps_the_existing_data_set(
+    error: type[BaseException], tmp_path: Path
+) -> None:
+    create_dataset(tmp_path, "one")
 
     def fail() -> None:
         with new_dataset(tmp_path, force=True) as unfinished:
-            fill(unfinished, "two")
+            write_dataset(unfinished, "two")
             raise error
 
     with pytest.raises(error):
@@ -80,35 +82,35 @@ def test_a_failure_changes_nothing(error: type[BaseException], tmp_path: Path) -
 
 
 class Killed(BaseException):
-    """Simulated SIGKILL, after which nothing is cleaned up."""
+    """Stands for SIGKILL, after which no cleanup runs."""
 
 
 @pytest.mark.parametrize("steps", range(5))
 def test_an_interrupted_replacement_is_completed_later(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(tmp_path, "one")
-    left = iter(range(steps))
+    create_dataset(tmp_path, "one")
+    remaining = iter(range(steps))
 
-    def killing(step: Callable[..., Any]) -> Callable[..., Any]:
+    def killed_after_steps(step: Callable[..., Any]) -> Callable[..., Any]:
         def until_killed(*arguments: object, **options: object) -> Any:
-            if next(left, None) is None:
+            if next(remaining, None) is None:
                 raise Killed
             return step(*arguments, **options)
 
         return until_killed
 
-    def be_killed() -> None:
+    def replace_and_be_killed() -> None:
         with new_dataset(tmp_path, force=True) as unfinished:
-            fill(unfinished, "two")
+            write_dataset(unfinished, "two")
             for name in ("unlink", "replace", "rmdir"):
-                monkeypatch.setattr(Path, name, killing(getattr(Path, name)))
+                monkeypatch.setattr(Path, name, killed_after_steps(getattr(Path, name)))
 
     with pytest.raises(Killed):
-        be_killed()
+        replace_and_be_killed()
     monkeypatch.undo()
     with pytest.raises(DataError, match="is not empty"):
-        make(tmp_path, "three")
+        create_dataset(tmp_path, "three")
     assert names(tmp_path) == [MANIFEST_FILE, "two.bin"]
     assert read_manifest(tmp_path).parts()[0].file == "two.bin"
 
@@ -116,13 +118,13 @@ def test_an_interrupted_replacement_is_completed_later(
 def test_concurrent_preparations_are_rejected(tmp_path: Path) -> None:
     with new_dataset(tmp_path, force=False) as unfinished:
         with pytest.raises(DataError, match="another process is preparing a data set in"):
-            make(tmp_path, "two")
-        fill(unfinished, "one")
+            create_dataset(tmp_path, "two")
+        write_dataset(unfinished, "one")
     assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]
 
 
 def test_an_interrupted_write_is_discarded(tmp_path: Path) -> None:
     (tmp_path / UNFINISHED).mkdir()
     (tmp_path / UNFINISHED / "half.bin").write_text("half")
-    make(tmp_path, "one")
+    create_dataset(tmp_path, "one")
     assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]

@@ -21,7 +21,7 @@ def prepare(folder: Path, target: Path, *options: str) -> int:
     return main(["prepare", "text", f"--folder={folder}", *options, str(target)])
 
 
-def test_bytes_as_tokens_are_the_same_samples_as_the_text_itself(tmp_path: Path) -> None:
+def test_tokens_of_bytes_have_the_same_samples_as_the_text(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000})
     assert prepare(tmp_path / "text", tmp_path / "tokens") == 0
     packed, plain = (load(name, tmp_path, (10,), seed=0) for name in ("tokens", "text"))
@@ -49,17 +49,17 @@ def test_unusable_files_are_skipped_and_counted(
 
 
 @pytest.mark.parametrize("options", [[], ["--held-out=0.2"], ["--force"]])
-def test_a_command_that_was_killed_while_it_published_files_can_be_repeated(
+def test_preparation_killed_while_publishing_can_be_repeated(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         pass
 
-    def be_killed(_folder: Path) -> None:
+    def raise_killed(_folder: Path) -> None:
         raise Killed
 
     write_text(tmp_path / "text", {"a.txt": 1000})
-    monkeypatch.setattr(output, "sync_folder", be_killed)
+    monkeypatch.setattr(output, "sync_folder", raise_killed)
     with pytest.raises(Killed):
         prepare(tmp_path / "text", tmp_path / "tokens")
     monkeypatch.undo()
@@ -69,7 +69,7 @@ def test_a_command_that_was_killed_while_it_published_files_can_be_repeated(
     assert not (tmp_path / "tokens" / output.UNFINISHED).exists()
 
 
-def test_files_have_a_limited_size_and_lose_no_tokens(tmp_path: Path) -> None:
+def test_files_have_a_limited_size_and_contain_all_tokens(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 1_500_000})
     assert prepare(tmp_path / "text", tmp_path / "tokens", "--max-mib=1") == 0
     manifest = check_prepared(tmp_path / "tokens", print)
@@ -82,7 +82,7 @@ def test_files_have_a_limited_size_and_lose_no_tokens(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """Learnt from a few words."""
+    """A tokenizer trained on a few words."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
@@ -95,7 +95,7 @@ def tokenizer(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer.json"
 
 
-def test_a_tokenizer_is_used_and_kept_with_its_tokens(
+def test_tokenizer_is_used_and_stored_with_the_tokens(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tokenizers import Tokenizer
@@ -160,7 +160,9 @@ def write_lines(path: Path, lines: list[object]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_lines_are_packed_texts_that_end_with_a_token(tokenizer: Path, tmp_path: Path) -> None:
+def test_lines_are_packed_as_texts_that_end_with_the_end_of_text_token(
+    tokenizer: Path, tmp_path: Path
+) -> None:
     from tokenizers import Tokenizer
 
     known = Tokenizer.from_file(str(tokenizer))
@@ -175,22 +177,22 @@ def test_lines_are_packed_texts_that_end_with_a_token(tokenizer: Path, tmp_path:
     for name in ("train", "held-out"):
         tokens = np.fromfile(tmp_path / f"tokens/{name}-00000.bin", "<u2").tolist()
         assert tokens[-1] == end
-        rest = [known.decode([*part]) for key, part in groupby(tokens, end.__eq__) if not key]
-        parts.append(rest)
+        texts = [known.decode([*part]) for key, part in groupby(tokens, end.__eq__) if not key]
+        parts.append(texts)
     train, held_out = parts
     assert sorted(train + held_out) == sorted(lines)
     assert 5 <= len(held_out) <= 40
     data = load("tokens", tmp_path, (16,), seed=0)
-    assert len(data.train) == (manifest_count(tmp_path / "tokens") - 1) // 16
+    assert len(data.train) == (train_token_count(tmp_path / "tokens") - 1) // 16
 
 
-def manifest_count(folder: Path) -> int:
+def train_token_count(folder: Path) -> int:
     manifest = read_manifest(folder)
     assert manifest.kind == "tokens"
     return sum(part.count for part in manifest.train.parts)
 
 
-def test_more_lines_do_not_change_which_are_held_out(tmp_path: Path) -> None:
+def test_adding_lines_keeps_the_earlier_held_out_lines(tmp_path: Path) -> None:
     lines: list[object] = [{"text": f"{number:03}" + "x" * 80} for number in range(100)]
     write_lines(tmp_path / "some/a.jsonl", lines[50:])
     write_lines(tmp_path / "all/a.jsonl", lines)
@@ -203,12 +205,12 @@ def test_more_lines_do_not_change_which_are_held_out(tmp_path: Path) -> None:
     assert some == {number for number in every if int(number) >= 50}
 
 
-def test_wrong_lines_are_skipped_and_counted(
+def test_invalid_lines_are_skipped_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = [{"text": f"{number} {'word ' * 20}"} for number in range(60)]
-    wrong = [good[0], {"text": 7}, {"body": "x" * 90}, ["text"], "text", {"text": "short"}, None]
-    write_lines(tmp_path / "text/a.jsonl", [*good, *wrong])
+    invalid = [good[0], {"text": 7}, {"body": "x" * 90}, ["text"], "text", {"text": "short"}, None]
+    write_lines(tmp_path / "text/a.jsonl", [*good, *invalid])
     with (tmp_path / "text/a.jsonl").open("ab") as file:
         file.write(b"\n  \n{\n\xff\n" + b"[" * 100_000 + b"\n" + rb'{"text": "\ud800"}' + b"\n")
         file.write(json.dumps({"text": "the last line without an end " * 3}).encode())
@@ -221,7 +223,7 @@ def test_wrong_lines_are_skipped_and_counted(
     ("has_tokenizer", "message"),
     [(False, "--end-of-text </s> needs --tokenizer"), (True, "--end-of-text </s> is not a token")],
 )
-def test_an_unknown_end_is_rejected(
+def test_unknown_end_of_text_token_is_rejected(
     has_tokenizer: bool,
     message: str,
     tokenizer: Path,
@@ -235,16 +237,16 @@ def test_an_unknown_end_is_rejected(
     assert not (tmp_path / "tokens").exists()
 
 
-@given(content=st.text(ALPHABET), place=st.integers(0, 20))
-def test_a_character_is_never_split(content: str, place: int) -> None:
+@given(content=st.text(ALPHABET), offset=st.integers(0, 20))
+def test_text_is_never_cut_within_a_character(content: str, offset: int) -> None:
     whole = content.encode()
-    cut = _character_start(whole, min(place, len(whole)))
+    cut = _character_start(whole, min(offset, len(whole)))
     assert whole[:cut].decode() + whole[cut:].decode() == content
-    assert min(place, len(whole)) - cut <= 3
+    assert min(offset, len(whole)) - cut <= 3
 
 
 @given(content=st.text(alphabet="ab\né"))
-def test_pieces_are_whole_lines_and_lose_nothing(content: str) -> None:
+def test_pieces_are_whole_lines_and_contain_the_whole_text(content: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "PIECE", 4)
         pieces = list(_pieces(content.encode()))

@@ -92,12 +92,15 @@ def _is_probed_by_proxy(pod: Pod) -> bool:
     return pod.resource.annotations[proxy.annotation].value in (None, *proxy.values, UNKNOWN)
 
 
-def _has_replicas(workload: Workload, stack: Stack | None = None) -> bool:
-    """Return whether a workload or its autoscaler requests more than one replica."""
+def _has_replicas(workload: Workload) -> bool:
+    return workload.size is not None and workload.size > 1
+
+
+def _least_replicas(workload: Workload, stack: Stack) -> Decimal | None:
+    """Return the number of replicas, or an autoscaler's minimum if larger; None if unknown."""
     if workload.size is None:
-        return False
-    minimum = stack.scalings.minimum(workload.resource) if stack is not None else None
-    return workload.size > 1 or (minimum is not None and minimum > 1)
+        return None
+    return max(workload.size, stack.scalings.minimum(workload.resource) or Decimal(0))
 
 
 @workload_rule(
@@ -135,7 +138,8 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
     """Without a budget, draining several nodes may evict all replicas at once."""
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if pod.role(config) == "serving"]
-        if not pods or not _has_replicas(workload, stack):
+        replicas = _least_replicas(workload, stack)
+        if not pods or replicas is None or replicas <= 1:
             continue
         budgets = [
             budget
@@ -143,7 +147,7 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
             if None in (budget.namespace, workload.resource.namespace)
             or budget.namespace == workload.resource.namespace
             if selects(budget.root["spec"]["selector"], pods[0].metadata["labels"])
-            and protects(budget, max(workload.size or Decimal(2), Decimal(2)))
+            and protects(budget, replicas)
         ]
         if not budgets:
             labels = pods[0].metadata["labels"]

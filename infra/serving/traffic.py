@@ -161,13 +161,20 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
 
 
 def disruption_budget(args: InferenceServiceArgs, version: Version) -> Manifest:
-    """Return the PodDisruptionBudget, which limits unavailable pods while nodes are drained."""
+    """Return the PodDisruptionBudget, which limits unavailable pods while nodes are drained.
+
+    A canary may have fewer replicas than the service. One of them stays, because requests to a
+    backend without ready pods fail.
+    """
+    limit = args.service.max_unavailable
+    if version.replicas is not None:
+        limit = min(limit, max(version.replicas - 1, 1))
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata(args, version),
         "spec": {
-            "maxUnavailable": args.service.max_unavailable,
+            "maxUnavailable": limit,
             # A service whose model is missing may be unready for days, and must not block node
             # upgrades.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",

@@ -57,9 +57,10 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     yield from _model_name(service)
     if service.autoscaling is not None and service.replicas is not None:
         yield "sets both replicas and autoscaling: remove one of them"
-    if service.max_unavailable >= max(service.max_replicas, 2):
+    if service.max_unavailable >= max(service.min_replicas, 2):
+        least = "at least " if service.autoscaling else ""
         yield (
-            f"sets max_unavailable to {service.max_unavailable} of {service.max_replicas} "
+            f"sets max_unavailable to {service.max_unavailable} of {least}{service.min_replicas} "
             "replicas, so draining nodes may stop all of them: set a smaller value"
         )
     if problem := shm_problem(service.shm, service.memory):

@@ -108,7 +108,9 @@ class InferenceServiceSettings(Settings):
     )
     max_unavailable: PositiveInt = Field(
         default=1,
-        description="Maximum number of pods that may be unavailable while nodes are drained.",
+        description="Maximum number of pods that may be unavailable while nodes are drained. "
+        "Unless it is 1, it must be less than the minimum number of replicas. A canary with "
+        "several replicas always keeps one.",
     )
     gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     gpu_resource: QualifiedName | None = Field(
@@ -261,6 +263,11 @@ class InferenceServiceSettings(Settings):
         if self.fetch.cache is not None:
             found["fetch.cache.claim"] = self.fetch.cache.claim
         return found
+
+    @property
+    def min_replicas(self) -> int:
+        """Minimum number of replicas of the service without its canary."""
+        return self.autoscaling.min if self.autoscaling else self.replicas or 1
 
     @property
     def max_replicas(self) -> int:

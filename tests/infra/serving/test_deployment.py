@@ -17,6 +17,7 @@ from tests.infra.serving.examples import (
     pod,
     serving,
 )
+from tests.policies.harness import judge
 
 
 def test_service_consists_of_deployment_service_and_disruption_budget() -> None:
@@ -272,3 +273,12 @@ def test_single_replica_does_not_block_draining_its_node() -> None:
     # With minAvailable 1 or maxUnavailable 0, a drain would never finish.
     assert budget["maxUnavailable"] == 1
     assert "minAvailable" not in budget
+
+
+@pytest.mark.parametrize(("replicas", "limit"), [(2, 1), (3, 2), (8, 3)])
+def test_drained_nodes_leave_a_replica_of_the_canary(replicas: int, limit: int) -> None:
+    canary = {**CANARY, "replicas": replicas}
+    described = serving(replicas=4, max_unavailable=3, route=GATEWAY, canary=canary)
+    budget = canary_objects(described)["PodDisruptionBudget"]
+    assert budget["spec"]["maxUnavailable"] == limit
+    assert judge("inference-disruption-budget", *build_canary(described)) == []

@@ -130,3 +130,21 @@ def test_model_name_that_mlserver_cannot_find_is_rejected() -> None:
     assert "model is 'team/digits'" in service_problems({**mlserver, "model": "team/digits"})
     assert service_problems({**mlserver, "model": "Digits_1"}) == ""
     assert "set `model`" in service_problems({**mlserver, "server": {"model_name": "digits"}})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "accepted"),
+    [
+        ({"replicas": 1}, 1),
+        ({"replicas": 4}, 3),
+        ({"autoscaling": {"min": 1, "max": 8}}, 1),
+        ({"autoscaling": {"min": 4, "max": 8}}, 3),
+    ],
+)
+def test_max_unavailable_leaves_a_replica_of_the_minimum(
+    sizes: dict[str, Any], accepted: int
+) -> None:
+    assert service_problems({**sizes, "max_unavailable": accepted}) == ""
+    assert f"max_unavailable to {accepted + 1} of" in service_problems(
+        {**sizes, "max_unavailable": accepted + 1}
+    )

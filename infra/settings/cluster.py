@@ -9,6 +9,7 @@ from infra.settings.node_health import NodeHealthSettings
 from infra.settings.types import (
     AbsolutePath,
     Annotations,
+    DeviceName,
     DnsLabel,
     DnsName,
     Labels,
@@ -203,7 +204,7 @@ class GpuSettings(Settings):
         default="nvcr.io/nvidia/k8s-device-plugin:v0.20.0",
         description="Image of the device plugin.",
     )
-    resource: QualifiedName = Field(
+    resource: DeviceName = Field(
         default=NVIDIA_GPU,
         description="Name of the GPU resource, unless a job or service sets another one.",
     )

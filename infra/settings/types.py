@@ -180,6 +180,12 @@ def _resource(name: str) -> str:
     return name
 
 
+def _device(name: str) -> str:
+    if "/" not in name:
+        raise ValueError("must be the name of a device with its domain, such as nvidia.com/gpu")
+    return name
+
+
 _text = BeforeValidator(_as_text)
 
 
@@ -280,6 +286,10 @@ QualifiedName = Annotated[
 
 ResourceName = Annotated[QualifiedName, AfterValidator(_resource)]
 """The name of a resource that pods can request."""
+
+DeviceName = Annotated[QualifiedName, AfterValidator(_device)]
+"""The resource name of a device, such as a GPU. The API server rejects pods that request other
+names without a domain than those of the built-in resources."""
 
 LabelValue = Annotated[
     str, _matcher(_LABEL_VALUE, 63, "a label value: letters, digits, '-', '_' and '.'")

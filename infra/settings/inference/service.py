@@ -19,6 +19,7 @@ from infra.settings.inference.models import (
 from infra.settings.inference.scaling import AutoscalingSettings, CanarySettings, RolloutSettings
 from infra.settings.types import (
     CpuQuantity,
+    DeviceName,
     DiskQuantity,
     DnsLabel,
     DnsName,
@@ -27,7 +28,6 @@ from infra.settings.types import (
     MemoryQuantity,
     Port,
     PositiveInt,
-    QualifiedName,
     RunKey,
     Settings,
 )
@@ -113,7 +113,7 @@ class InferenceServiceSettings(Settings):
         "several replicas always keeps one.",
     )
     gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
-    gpu_resource: QualifiedName | None = Field(
+    gpu_resource: DeviceName | None = Field(
         default=None,
         description="Name of the GPU resource. null uses the GPU resource of the stack.",
     )

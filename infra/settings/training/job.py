@@ -18,6 +18,7 @@ from infra.settings.training.torchtitan import TorchtitanSettings
 from infra.settings.types import (
     Annotations,
     CpuQuantity,
+    DeviceName,
     DiskQuantity,
     DnsLabel,
     DnsName,
@@ -231,7 +232,7 @@ class TrainingJobSettings(Settings):
     gpus_per_node: PositiveInt = Field(
         default=1, le=64, description="Number of GPUs, and of processes, per pod."
     )
-    gpu_resource: QualifiedName | None = Field(
+    gpu_resource: DeviceName | None = Field(
         default=None, description="GPU resource name. null uses the GPU resource of the stack."
     )
     gpu_product: LabelValue | None = Field(

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.types import PositiveInt, QualifiedName, Settings
+from infra.settings.types import DeviceName, PositiveInt, Settings
 
 NetworkName = Literal["infiniband", "roce", "tcp"]
 Byte = Annotated[int, Field(ge=0, le=255)]
@@ -15,9 +15,7 @@ _RDMA_NETWORKS: Final = ("infiniband", "roce")
 class RdmaSettings(Settings):
     """An RDMA network between nodes (InfiniBand or RoCE)."""
 
-    resource: QualifiedName = Field(
-        description="Resource name of the RDMA device, such as rdma/hca."
-    )
+    resource: DeviceName = Field(description="Resource name of the RDMA device, such as rdma/hca.")
     count: PositiveInt = Field(default=1, description="Number of RDMA devices per pod.")
     interface: str = Field(
         min_length=1, description="Network interface for NCCL's bootstrap (NCCL_SOCKET_IFNAME)."

@@ -253,6 +253,15 @@ MISTAKES: dict[str, Mistake] = {
         f"{JOB}.gpu_resource",
         "use nvidia.com/gpu",
     ),
+    **{
+        f"{key} without a domain": (key, value, f"{key}{field}", "such as nvidia.com/gpu")
+        for key, value, field in (
+            ("gpu", {"provider": "existing", "resource": "gpu"}, ".resource"),
+            (f"{JOB}.gpu_resource", "gpu", ""),
+            (f"{JOB}.rdma", {"resource": "hca", "interface": "eth0"}, ".resource"),
+            ("inference.services.digits.gpu_resource", "gpu", ""),
+        )
+    },
     "shares without time slicing": (
         f"{JOB}.gpu_resource",
         "nvidia.com/gpu.shared",

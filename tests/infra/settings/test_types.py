@@ -4,6 +4,7 @@ from pydantic import TypeAdapter, ValidationError
 from infra.settings.types import (
     AbsolutePath,
     CpuQuantity,
+    DeviceName,
     DnsName,
     HostName,
     HttpUrl,
@@ -84,6 +85,7 @@ def accepts(kind: object, value: object) -> bool:
             ["cpu", "memory", "pods", "ephemeral-storage", "hugepages-2Mi", "nvidia.com/gpu"],
             ["gpu", "gpus", "requests.cpu", "nvidia.com/"],
         ),
+        (DeviceName, ["nvidia.com/gpu", "rdma/hca"], ["gpu", "cpu", "hugepages-2Mi", "nvidia.com/"]),
     ],
 )
 def test_type_accepts_valid_and_rejects_invalid_values(

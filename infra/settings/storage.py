@@ -46,9 +46,8 @@ class StorageClassSettings(Settings):
     kind: Literal["cephfs", "nfs", "local", "other"] = Field(
         description="CephFS CSI, NFS CSI, local volumes or any other provisioner."
     )
-    provisioner: str | None = Field(
+    provisioner: QualifiedName | None = Field(
         default=None,
-        min_length=1,
         description="Name of the driver, if it is not the kind's default. Required with "
         "kind other.",
     )
@@ -100,7 +99,7 @@ class NfsSource(Settings):
 class CsiSource(Settings):
     """An existing volume of a CSI driver."""
 
-    driver: DnsName = Field(description="Name of the driver.")
+    driver: DnsName = Field(max_length=63, description="Name of the driver.")
     handle: str = Field(min_length=1, description="The driver's identifier for the volume.")
     attributes: dict[str, str] = Field(default={}, description="Attributes that the driver needs.")
 

@@ -22,7 +22,8 @@ _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL: Final = re.compile(_LABEL)
 _DNS_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _QUALIFIED_NAME: Final = re.compile(
-    rf"(?:{_LABEL}(?:\.{_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+    rf"(?:(?=[^/]{{1,253}}/){_LABEL}(?:\.{_LABEL})*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -278,7 +279,8 @@ QualifiedName = Annotated[
     _matcher(
         _QUALIFIED_NAME,
         317,
-        "a Kubernetes name with an optional domain, such as nvidia.com/gpu",
+        "a Kubernetes name of at most 63 characters with an optional domain, such as "
+        "nvidia.com/gpu",
     ),
     _format("qualified-name"),
 ]

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -170,6 +170,9 @@ OVERRIDE: Final = "scheduler_config_override"
 
 ResourceAmounts = dict[ResourceName, Quantity]
 
+QueueName = Annotated[DnsName, Field(max_length=63)]
+"""The name of a queue, which Volcano sets as a label of the pods."""
+
 UNLISTED: Final = "0 (not listed)"
 """Amount that Volcano's webhooks assume for a resource that a queue's limit does not list."""
 
@@ -278,7 +281,7 @@ class VolcanoSettings(Settings):
     timeout_seconds: PositiveInt = Field(
         default=300, description="Maximum time (s) until the scheduler is ready."
     )
-    queues: dict[DnsName, QueueSettings] = Field(default={}, description="Queues by name.")
+    queues: dict[QueueName, QueueSettings] = Field(default={}, description="Queues by name.")
     priority_classes: dict[DnsName, PriorityClassSettings] = Field(
         default={}, description="Priority classes by name."
     )

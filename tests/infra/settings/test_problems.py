@@ -262,6 +262,28 @@ MISTAKES: dict[str, Mistake] = {
             ("inference.services.digits.gpu_resource", "gpu", ""),
         )
     },
+    "long name of a queue": (
+        "volcano.queues",
+        {"q" * 64: {}},
+        "volcano.queues",
+        "at most 63",
+    ),
+    "name of a provisioner": (
+        "storage.classes.fast",
+        {"kind": "other", "provisioner": "my driver"},
+        "storage.classes.fast.provisioner",
+        "must be a Kubernetes name",
+    ),
+    "long name of a driver": (
+        "storage.volumes.fast",
+        {
+            "capacity": "1Ti",
+            "access_modes": ["ReadWriteMany"],
+            "csi": {"driver": "d" * 64, "handle": "1"},
+        },
+        "storage.volumes.fast.csi.driver",
+        "at most 63",
+    ),
     "shares without time slicing": (
         f"{JOB}.gpu_resource",
         "nvidia.com/gpu.shared",

@@ -36,8 +36,8 @@ def accepts(kind: object, value: object) -> bool:
         (RunKey, ["digits", "a-1", "a" * 40], ["1a", "a" * 41, "a.b", "A"]),
         (
             QualifiedName,
-            ["nvidia.com/gpu", "rdma/hca", "nvidia.com/mig-1g.10gb", "cpu"],
-            ["/gpu", "a/b/c", "nvidia.com/", "GPU s"],
+            ["nvidia.com/gpu", "rdma/hca", "nvidia.com/mig-1g.10gb", "cpu", "a/" + "A" * 63],
+            ["/gpu", "a/b/c", "nvidia.com/", "GPU s", "a/" + "A" * 64, f"{'a' * 254}/a"],
         ),
         (
             HttpUrl,
@@ -85,7 +85,7 @@ def accepts(kind: object, value: object) -> bool:
             ["cpu", "memory", "pods", "ephemeral-storage", "hugepages-2Mi", "nvidia.com/gpu"],
             ["gpu", "gpus", "requests.cpu", "nvidia.com/"],
         ),
-        (DeviceName, ["nvidia.com/gpu", "rdma/hca"], ["gpu", "cpu", "hugepages-2Mi", "nvidia.com/"]),
+        (DeviceName, ["nvidia.com/gpu", "rdma/hca"], ["gpu", "cpu", "hugepages-2Mi"]),
     ],
 )
 def test_type_accepts_valid_and_rejects_invalid_values(

@@ -131,7 +131,7 @@ def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
         values = json.loads(text, object_pairs_hook=_unique)
     except ConfigurationError:
         raise
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"it is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigurationError(f"found {values!r:.60}; write an object that maps rules to levels")

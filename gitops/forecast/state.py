@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gitops.errors import GitopsError
+from policies.kubernetes_yaml import BoundedLoader
 
 VERSION: Final = 1
 
@@ -210,7 +211,7 @@ def load(file: Path) -> State:
         GitopsError: If the file cannot be read or is not a snapshot of this version.
     """
     try:
-        document = yaml.safe_load(file.read_text("utf-8"))
+        document = yaml.load(file.read_text("utf-8"), BoundedLoader)  # noqa: S506  plain data only
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise GitopsError(f"cannot read the snapshot {file}: {error}") from None
     if not isinstance(document, Mapping) or "version" not in document:

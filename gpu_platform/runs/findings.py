@@ -25,7 +25,7 @@ def read_settings(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text("utf-8"))
     except OSError as error:
         raise GitopsError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GitopsError(f"{file} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise GitopsError(f"{file} is not a policy pack configuration: it must be a JSON object")

@@ -281,10 +281,11 @@ def test_sarif_report_refers_to_relative_paths_and_stdin(
         ("# nothing", None, "no object found in"),
         (None, None, "No such file"),
         ("apiVersion: v1\nkind: A", "{", "it is not JSON"),
+        ("apiVersion: v1\nkind: A", "[" * 100_000, "it is not JSON"),
         ("apiVersion: v1\nkind: A", '{"x": "advisory"}', "unknown rule 'x'"),
         ("apiVersion: v1\nkind: A", None, ""),
     ],
-    ids=["yaml", "empty", "missing", "config", "rule", "usable"],
+    ids=["yaml", "empty", "missing", "config", "nesting", "rule", "usable"],
 )
 def test_invalid_input_is_one_error_with_exit_status_2(
     content: str | None,

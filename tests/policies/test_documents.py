@@ -88,6 +88,10 @@ def test_scalars_are_read_as_kubectl_reads_them(text: str, expected: Any) -> Non
     assert type(found) is type(expected)
 
 
+def test_a_number_with_thousands_of_digits_is_a_string() -> None:
+    assert value("1" * 5000) == "1" * 5000
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

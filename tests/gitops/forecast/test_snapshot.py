@@ -307,6 +307,7 @@ def test_kinds_that_cannot_be_listed_are_noted(
     [
         ("[]", "is not a snapshot"),
         ("{", "cannot read"),
+        ("[" * 100_000, "cannot read .* nested deeper than 200 levels"),
         ("version: 2", "version is 2"),
         ("version: 1\nnodes: 3", "taken: Field required"),
     ],

@@ -71,7 +71,10 @@ def parse_named(arguments: Sequence[str]) -> dict[str, Condition]:
                 f"{metric} has two conditions, {found[metric].text!r} and {condition!r}: write one "
                 "condition per metric"
             )
-        found[metric] = parse_condition(condition)
+        try:
+            found[metric] = parse_condition(condition)
+        except ValueError as error:
+            raise ValueError(f"{argument!r} {error}, after the metric and a space") from None
     return found
 
 

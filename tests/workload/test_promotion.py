@@ -18,3 +18,8 @@ def test_second_condition_for_the_same_metric_is_rejected() -> None:
     message = "accuracy has two conditions, '>= 0.95' and '>= incumbent - 0.002': write one"
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_named(["accuracy >= 0.95", "accuracy >= incumbent - 0.002"])
+
+
+def test_an_invalid_condition_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'accuracy>=0\.9' must compare with a number"):
+        parse_named(["loss <= 1", "accuracy>=0.9"])

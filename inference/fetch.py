@@ -104,7 +104,10 @@ class _SameServerRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _open(url: str, cache: Cache | None) -> Read:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise FetchError(f"the URL cannot be used: {error}") from None
     if parts.scheme not in SCHEMES or parts.username is not None or parts.query:
         raise FetchError(
             f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: use a URL "

@@ -203,3 +203,8 @@ def test_exit_codes_distinguish_invalid_input_from_failed_downloads(
 
 def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
+
+
+def test_an_invalid_url_is_one_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["https://[::1/digits", str(tmp_path)]) == 1
+    assert "the URL cannot be used: Invalid IPv6 URL" in capsys.readouterr().out

@@ -25,7 +25,11 @@ def main() -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args()
     if options.command == "show":
-        directory = newest(options.claims, options.run)
+        try:
+            directory = newest(options.claims, options.run)
+        except OSError as error:
+            sys.stderr.write(f"{options.claims} cannot be read: {error.strerror}\n")
+            return 1
         if directory is None:
             sys.stderr.write(f"no failures of {options.run} are recorded in {options.claims}\n")
             return 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from recorder import records
+from recorder.__main__ import main
 from recorder.pods import Attempt, Termination
 from recorder.records import Bounds, failure_text, newest, write
 
@@ -132,3 +133,12 @@ def test_latest_failure_is_shown_with_its_log_and_events(tmp_path: Path) -> None
     assert "container stopped" in text
     assert "line of 0" not in text
     assert newest(tmp_path, "another-1") is None
+
+
+def test_claims_that_cannot_be_read_are_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claims = str(tmp_path / "none")
+    monkeypatch.setattr("sys.argv", ["recorder", "show", "digits-1", "--claims", claims])
+    assert main() == 1
+    assert capsys.readouterr().err == f"{claims} cannot be read: No such file or directory\n"

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from workload.exit_codes import BAD_INPUT, DONE
+from workload.exit_codes import BAD_INPUT, DONE, FAILED
 from workload.manifest import ExportError, read_manifest
 from workload.promotion import parse_named, violations
 from workload.report import emit
@@ -41,6 +41,15 @@ from workload.results import (
 def main() -> NoReturn:
     """Run the command, or record that the step is skipped."""
     options = _parser().parse_args()
+    try:
+        _step(options)
+    except OSError as error:
+        # Such as a full volume: the retry of the step may succeed.
+        emit("step_failed", step=options.name, error=str(error))
+        sys.exit(FAILED)
+
+
+def _step(options: argparse.Namespace) -> NoReturn:
     try:
         reason = _reason(options)
         inputs = {} if reason else _inputs(options)

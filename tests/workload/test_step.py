@@ -79,6 +79,14 @@ def test_condition_that_cannot_be_evaluated_is_a_permanent_failure(
     assert not (run / "publish").exists()
 
 
+def test_a_run_that_cannot_be_written_is_one_event(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = step(tmp_path / "file", "publish")
+    assert done.returncode == exit_codes.FAILED
+    assert "Not a directory" in json.loads(done.stdout)["error"]
+    assert not done.stderr
+
+
 def test_condition_without_an_export_is_a_permanent_failure(tmp_path: Path) -> None:
     done = step(tmp_path, "publish", "--when=accuracy >= 0.5")
     assert done.returncode == exit_codes.BAD_INPUT

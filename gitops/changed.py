@@ -169,6 +169,11 @@ def _changed_files(project: Path, base: str) -> list[str] | None:
 def _git(project: Path, *arguments: str) -> str | None:
     """Return the output of Git, or None if it fails."""
     done = subprocess.run(
-        ["git", *arguments], cwd=project, capture_output=True, text=True, check=False
+        ["git", *arguments],
+        cwd=project,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        check=False,
     )
     return done.stdout if done.returncode == 0 else None

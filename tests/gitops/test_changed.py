@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -162,6 +163,16 @@ def test_old_paths_of_renamed_files_count_as_changed(
     shown = capsys.readouterr()
     assert json.loads(shown.out) == ["dev"]
     assert "the environment staging was removed" in shown.err
+
+
+def test_names_of_files_may_contain_any_byte(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "training").mkdir(exist_ok=True)
+    Path(os.fsdecode(os.fsencode(project / "training") + b"/\xff.py")).touch()
+    commit(project)
+    assert main(["changed", "--base", "main"]) == 0
+    assert "prod" in json.loads(capsys.readouterr().out)
 
 
 def test_a_removed_environment_is_reported(

@@ -6,10 +6,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import is_scheduled
@@ -29,6 +29,7 @@ from kube.names import (
 )
 from kube.workloads import WORKLOAD_KINDS, find
 
+_Content = TypeVar("_Content")
 _POLL_SECONDS: Final = 2.0
 _EXISTS: Final = "AlreadyExists"
 _NO_OPERATOR: Final = "the server doesn't have a resource type"
@@ -62,7 +63,7 @@ class Member:
         if done.returncode != 0:
             raise GitopsError(
                 f"the platform of namespace {self.namespace} cannot be read: "
-                f"{done.stderr.strip()}. The platform's stack grants the permission to "
+                f"{_problem(done)}. The platform's stack grants the permission to "
                 "tenancy.groups.members (docs/teams.md)"
             )
         if not done.stdout:
@@ -70,7 +71,7 @@ class Member:
                 f"namespace {self.namespace} has no ConfigMap {NAME}: use the namespace of a stack "
                 "that sets tenancy.groups.members, or pass --platform FILE"
             )
-        return str(json.loads(done.stdout)["data"][KEY])
+        return str(_parsed(done.stdout, lambda configmap: configmap["data"][KEY]))
 
     def create(self, manifests: Sequence[Manifest]) -> bool:
         """Create the objects of a run, and return False if all of them already exist.
@@ -87,7 +88,7 @@ class Member:
                 created = True
             elif _EXISTS not in done.stderr:
                 title = f"{manifest['kind']} {manifest['metadata']['name']}"
-                raise GitopsError(f"{title} was not created: {done.stderr.strip()}")
+                raise GitopsError(f"{title} was not created: {_problem(done)}")
         return created
 
     def find(self, run: str) -> list[tuple[Resource, dict[str, Any]]]:
@@ -176,12 +177,16 @@ class Member:
             # Users who may not delete these objects may not create them either.
             acceptable = (_NO_OPERATOR, _NO_PERMISSION)
             if done.returncode != 0 and not any(text in done.stderr for text in acceptable):
-                raise GitopsError(done.stderr.strip())
+                raise GitopsError(_problem(done))
 
-    def logs(self, run: str) -> None:
-        """Print the logs of a run's pods. Raise GitopsError if the run does not exist."""
+    def logs(self, run: str) -> bool:
+        """Print the logs of a run's pods, and return whether kubectl succeeded.
+
+        Raises:
+            GitopsError: If the run does not exist.
+        """
         self.find(run)
-        subprocess.run(self._logs_command(run, "--tail=-1"), check=False)
+        return subprocess.run(self._logs_command(run, "--tail=-1"), check=False).returncode == 0
 
     def follow(self, run: str) -> State:
         """Print the logs of a run's pods, including restarted ones, and return the final state.
@@ -265,7 +270,7 @@ class Member:
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
             return None
-        content = json.loads(done.stdout)
+        content = _parsed(done.stdout, dict)
         allocated = content.get("status", {}).get("allocated")
         if allocated is None:
             return None
@@ -288,13 +293,13 @@ class Member:
             # The operator of this kind is not installed.
             if _NO_OPERATOR in done.stderr:
                 return []
-            raise GitopsError(f"{resource} cannot be listed: {done.stderr.strip()}")
-        return list(json.loads(done.stdout)["items"])
+            raise GitopsError(f"{resource} cannot be listed: {_problem(done)}")
+        return _parsed(done.stdout, lambda answer: list(answer["items"]))
 
     def _run_or_raise(self, *arguments: str, stdin: str | None = None) -> None:
         done = self._run(*arguments, stdin=stdin)
         if done.returncode != 0:
-            raise GitopsError(done.stderr.strip())
+            raise GitopsError(_problem(done))
 
     def _run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         try:
@@ -303,10 +308,23 @@ class Member:
                 input=stdin,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 check=False,
             )
         except FileNotFoundError:
             raise GitopsError("kubectl is not on the PATH: install it") from None
+
+
+def _parsed(text: str, content: Callable[[Any], _Content]) -> _Content:
+    """Return the content of an answer. Raise GitopsError if kubectl printed something else."""
+    try:
+        return content(json.loads(text))
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise GitopsError(f"kubectl did not print the expected JSON, but {text[:80]!r}") from None
+
+
+def _problem(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.strip() or "kubectl printed no error"
 
 
 def _is_notebook(job: Mapping[str, Any]) -> bool:

@@ -238,8 +238,7 @@ def _sweeps(options: argparse.Namespace) -> int:
 def _logs(options: argparse.Namespace) -> int:
     if options.follow:
         return _follow(_member(options), options.name)
-    _member(options).logs(options.name)
-    return 0
+    return 0 if _member(options).logs(options.name) else FAILED
 
 
 def _suspend(options: argparse.Namespace) -> int:

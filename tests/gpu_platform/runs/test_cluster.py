@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -307,3 +308,39 @@ def test_allocated_and_total_devices_of_a_queue_are_read(
 def test_devices_are_unknown_if_the_member_cannot_read_the_queue(api: Api) -> None:
     api.fail("get queues.scheduling.volcano.sh", "Error from server (Forbidden)")
     assert api.queue("research", "nvidia.com/gpu") is None
+
+
+@pytest.mark.parametrize("answer", ["Welcome", '{"items": [{"meta', "[]", '{"items": null}'])
+def test_other_output_of_kubectl_is_shown(api: Api, answer: str) -> None:
+    names = ("configmap", "queues.scheduling.volcano.sh", "resourcequotas")
+    api.answers = {f"get {name}": (answer, "") for name in names}
+    expected = re.escape(f"kubectl did not print the expected JSON, but {answer!r}")
+    with pytest.raises(GitopsError, match=expected):
+        api.description()
+    with pytest.raises(GitopsError, match=expected):
+        list(api.quota("nvidia.com/gpu"))
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("printf '\\377\\376'; exit 0", "kubectl did not print the expected JSON, but"),
+        ("printf '\\377' >&2; exit 1", "cannot be listed: \N{REPLACEMENT CHARACTER}"),
+        ("exit 1", "cannot be listed: kubectl printed no error"),
+    ],
+)
+def test_a_failure_of_kubectl_is_one_error(tmp_path: Path, script: str, message: str) -> None:
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    with pytest.raises(GitopsError, match=message):
+        Member([str(program)], "vision").find("tiny-1a2b3c4d")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_status_of_logs_is_that_of_kubectl(tmp_path: Path, status: int) -> None:
+    program = tmp_path / "kubectl"
+    found = json.dumps({"items": [VOLCANO]})
+    program.write_text(f"#!/bin/sh\ncase $1 in logs) exit {status};; esac\necho '{found}'\n")
+    program.chmod(0o755)
+    assert Member([str(program)], "vision").logs("tiny-1a2b3c4d") is (status == 0)

@@ -15,6 +15,7 @@ from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import OPERATORS, OTHER_VOLCANO_RELEASES, Operator
 from gitops.errors import GitopsError
+from policies import output
 from simulation import ClusterError
 
 
@@ -24,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.update(environment.proxy_exclusions())  # for kubectl and skopeo
     try:
         return int(options.run(options))
+    except BrokenPipeError:
+        raise  # handled by policies.output
     except (ClusterError, GitopsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -229,4 +232,4 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

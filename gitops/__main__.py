@@ -14,6 +14,7 @@ from gitops.errors import FAILED, USAGE, GitopsError
 from gitops.forecast import simulate_command, snapshot_command
 from gitops.preview import command as preview
 from gitops.runs import command as status
+from policies import output
 
 _COMMANDS: dict[str, Any] = {
     "preview": preview,
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "environment in which requirements.txt is installed, such as .venv/bin/python\n"
         )
         return FAILED
+    except BrokenPipeError:
+        raise  # handled by policies.output
     except OSError as error:
         sys.stderr.write(f"error: {error}\n")  # such as a directory that is not writable
         return FAILED
@@ -81,4 +84,4 @@ if __name__ == "__main__":
     # Most commands run only for seconds, and garbage collection would account for a fifth of the
     # import time.
     gc.disable()
-    sys.exit(main())
+    sys.exit(output.run(main))

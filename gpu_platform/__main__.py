@@ -15,5 +15,6 @@ if __name__ == "__main__":
         serve()
     else:
         from gpu_platform.runs.command import main
+        from policies import output
 
-        sys.exit(main())
+        sys.exit(output.run(main))

@@ -12,6 +12,7 @@ import yaml
 
 from kube import promoted_models
 from kube.accelerators import OTHER_DEVICES
+from policies import output
 from policies.cel import Manifest, Target, Variables, literal, pattern
 from policies.configuration import Configuration
 from policies.custom_rules import with_custom_rules
@@ -280,4 +281,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main, failed=2))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from policies import output
 from policies.configuration import Configuration
 from policies.custom_rules import with_custom_rules
 from policies.documents import Document, DocumentError
@@ -179,4 +180,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main, failed=_UNUSABLE))

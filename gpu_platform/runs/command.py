@@ -28,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GitopsError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.status
+    except BrokenPipeError:
+        raise  # handled by policies.output
+    except OSError as error:
+        sys.stderr.write(f"error: {error}\n")  # such as a kubectl that is not executable
+        return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; objects that were created remain\n")
         return 130

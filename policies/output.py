@@ -1,0 +1,42 @@
+"""Output streams of commands: closed pipes, as of `| head`, closed streams and full disks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_CLOSED_PIPE = 128 + signal.SIGPIPE
+"""Status that a shell reports for a program that writes to a closed pipe."""
+
+
+def run(command: Callable[[], int], failed: int = 1) -> int:
+    """Run a command, write its output, and return its exit status.
+
+    If nobody reads the output any more, the command ends without an error message. If the output
+    cannot be written for another reason, the status is `failed`.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, such as with `>&-`
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  open until the exit
+    try:
+        try:
+            status = command()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard()
+        return _CLOSED_PIPE
+    except OSError as error:
+        _discard()
+        sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
+        return failed
+    return status
+
+
+def _discard() -> None:
+    """Redirect the output, so that the interpreter does not fail to flush the rest at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

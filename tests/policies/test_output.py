@@ -1,0 +1,67 @@
+"""Output of commands to streams that cannot be written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devcluster.paths import CHECKOUT
+
+DIFF = ("gitops", "diff", "dev", "prod")
+EXPORT = ("gpu_platform", "run", "job.yaml", "--namespace", "vision", "--export")
+CHECK = ("policies.check", "configmap.yaml")
+HELP = ("policies.check", "--help")
+COMMANDS = [DIFF, EXPORT, CHECK, HELP]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(
+        "digits: {queue: research, nodes: 1, gpus_per_node: 1, cpu: 1, memory: 1Gi, "
+        "hyperparameters: {model: digits-net, dataset: digits}}"
+    )
+    (tmp_path / "configmap.yaml").write_text(
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: ml}}"
+    )
+    return tmp_path
+
+
+def execute(
+    folder: Path, command: tuple[str, ...], stdout: int, prefix: tuple[str, ...] = ()
+) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": ""}
+    return subprocess.run(
+        [*prefix, sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_closed_pipe_is_no_error(folder: Path, command: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = execute(folder, command, writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_full_disk_is_one_error(folder: Path, command: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = execute(folder, command, full.fileno())
+    assert done.returncode == (2 if command[0] == "policies.check" else 1)
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(("command", "status"), [(DIFF, 2), (EXPORT, 0), (CHECK, 0)])
+def test_a_closed_output_is_discarded(folder: Path, command: tuple[str, ...], status: int) -> None:
+    closing = ("sh", "-c", 'exec "$@" >&-', "sh")
+    done = execute(folder, command, subprocess.DEVNULL, closing)
+    assert (done.returncode, done.stderr) == (status, "")

@@ -52,6 +52,14 @@ class _NoLock(JournalFileSymlinkLock):
         pass
 
 
+class _Journal(JournalFileBackend):
+    """A journal in which a failed write, for example to a full claim, leaves no incomplete line."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        _drop_torn_line(Path(self._file_path))
+        super().append_logs(logs)
+
+
 def lock(directory: Path) -> int:
     """Wait for the exclusive lock of a directory; return the file descriptor that holds it.
 
@@ -74,7 +82,7 @@ class Study:
         self._directory, self._sweep = directory, sweep
         journal = directory / JOURNAL
         _drop_torn_line(journal)
-        backend = JournalFileBackend(str(journal), lock_obj=_NoLock(str(journal)))
+        backend = _Journal(str(journal), lock_obj=_NoLock(str(journal)))
         self._study = optuna.create_study(
             storage=JournalStorage(backend),
             study_name=_study_name(sweep),
@@ -296,10 +304,11 @@ def _study_name(sweep: Sweep) -> str:
 
 
 def _drop_torn_line(journal: Path) -> None:
-    """Remove an incomplete last line, which a power failure may leave behind."""
-    if not journal.exists():
+    """Remove an incomplete last line, which a power failure or a full claim may leave behind."""
+    if not journal.exists() or not journal.stat().st_size:
         return
-    content = journal.read_bytes()
-    complete = content[: content.rfind(b"\n") + 1]
-    if complete != content:
-        write_atomically(journal, complete)
+    with journal.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read() != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)

@@ -94,6 +94,15 @@ def test_truncated_last_line_of_the_journal_is_dropped(tmp_path: Path) -> None:
     assert len(study(tmp_path).trials()) == 2
 
 
+def test_a_write_that_failed_does_not_damage_the_next_one(tmp_path: Path) -> None:
+    opened = study(tmp_path)
+    opened.ask()
+    with (tmp_path / JOURNAL).open("a") as journal:
+        journal.write('{"op_code":')
+    opened.ask()
+    assert len(study(tmp_path).trials()) == 2
+
+
 def test_study_is_rebuilt_from_the_settings_of_existing_runs(tmp_path: Path) -> None:
     before = study(tmp_path / "before")
     for _ in range(4):

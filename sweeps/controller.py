@@ -7,6 +7,7 @@ runs. The controller can therefore be killed at any time.
 import contextlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -168,7 +169,11 @@ class Controller:
             elif phase == "failed":
                 self._study.fail(run)
             recorded = self._study.trials()[run]
-        values = {step: self._sign * each for step, each in recorded.intermediate_values.items()}
+        # NaN, the metric of a diverged trial, is worse than every number.
+        values = {
+            step: -math.inf if math.isnan(value) else self._sign * value
+            for step, value in recorded.intermediate_values.items()
+        }
         return Trial(run, phase, values, granted)
 
     def _phase_without_job(self, run: str) -> Phase:
@@ -284,12 +289,15 @@ class Controller:
 
 
 def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:
-    """Return the step or completed epoch of an event; None between epochs if `unit` is epochs."""
+    """Return the step or completed epoch of an event; None between epochs if `unit` is epochs.
+
+    Return None for impossible numbers, because programs may print anything.
+    """
     if unit == "steps":
-        return event.step
-    if isinstance(event, Epoch) and event.epoch == int(event.epoch):
-        return int(event.epoch)
-    return None
+        return event.step if event.step is not None and event.step >= 0 else None
+    if not isinstance(event, Epoch) or not 0 <= event.epoch < math.inf:
+        return None
+    return int(event.epoch) if event.epoch == int(event.epoch) else None
 
 
 def _phase(job: Object) -> Phase:

@@ -1,5 +1,6 @@
 """Summary of a sweep, which the controller writes to an annotation of the JobTemplate."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ def summarize(
                 "run": trial.run,
                 "phase": trial.phase,
                 "trained": trained,
-                "value": value,
+                "value": value if value is not None and math.isfinite(value) else None,
                 "hyperparameters": known.params,
             }
         )

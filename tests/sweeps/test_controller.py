@@ -1,6 +1,7 @@
 """The sweep controller with an in-memory API server: its records and its requests."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,46 @@ def test_rungs_are_counted_in_steps_if_the_job_is_measured_in_steps(tmp_path: Pa
     (row,) = (each for each in stage.api.summary["trials"] if each["run"] == first)
     assert (row["trained"], row["value"]) == (120, 0.25)
     assert (stage.api.summary["unit"], stage.api.summary["length"]) == ("steps", 900)
+
+
+@pytest.mark.parametrize("epoch", ["NaN", "Infinity", "-1"])
+def test_lines_with_impossible_epochs_are_ignored(tmp_path: Path, epoch: str) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    first, _ = stage.api.jobs
+    stage.api.set("Running")
+    stage.reports(first, 0.5)
+    with (tmp_path / first / PROGRESS_FILE).open("a") as file:
+        file.write(f'\n{{"event": "epoch", "epoch": {epoch}, "loss": 1, "held_out_loss": 0.1}}\n')
+    stage.step(10)
+    assert stage.api.commands == [(first, "AbortJob")]
+
+
+def test_negative_steps_are_ignored(tmp_path: Path) -> None:
+    job = {"hyperparameters": length(train_steps=900, evaluate_steps=50)}
+    stage = Stage(tmp_path, {"job": job, "early_stopping": {"minimum": 100, "factor": 3}})
+    stage.step()
+    first, _ = stage.api.jobs
+    stage.api.set("Running")
+    event: dict[str, Any] = {"event": "evaluation", "step": -1, "held_out_loss": 0.5}
+    (tmp_path / first).mkdir()
+    (tmp_path / first / PROGRESS_FILE).write_text(json.dumps(event) + "\n")
+    stage.step(10)
+    assert stage.phases()[first] == "placed"
+
+
+def test_a_diverged_trial_is_the_worst(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"parallel": 3, "trials": 3})
+    stage.step()
+    diverged, good, best = stage.api.jobs
+    stage.api.set("Running")
+    stage.reports(diverged, math.nan)
+    stage.reports(good, 0.5)
+    stage.reports(best, 0.4)
+    stage.step(10)
+    assert stage.api.commands == [(diverged, "AbortJob"), (good, "AbortJob")]
+    values = {each["run"]: each["value"] for each in stage.api.summary["trials"]}
+    assert list(values.items()) == [(best, 0.4), (good, 0.5), (diverged, None)]
 
 
 def test_value_of_a_finished_trial_is_read_from_its_export(tmp_path: Path) -> None:

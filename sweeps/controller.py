@@ -222,7 +222,9 @@ class Controller:
             entry = ledger.get(trial.run)
             if entry is None:
                 created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
-                entry = {"seconds": 0.0, "seen": created.timestamp(), "phase": "waiting"}
+                # The ledger may be lost, and a paused trial may have had GPUs before.
+                phase = "waiting" if trial.phase == "waiting" else "placed"
+                entry = {"seconds": 0.0, "seen": created.timestamp(), "phase": phase}
             idle = trial.phase in _WITHOUT_GPUS and entry["phase"] in _WITHOUT_GPUS
             if not idle and entry["phase"] not in FINISHED:
                 entry["seconds"] += max(now - entry["seen"], 0.0) * self._sweep.settings.gpus

@@ -12,7 +12,7 @@ from lightkube import Client
 
 from infra.sweep import winner_path
 from sweeps.controller import Controller
-from sweeps.study import JOURNAL, Study
+from sweeps.study import JOURNAL, LEDGER, Study
 from tests.infra.sweeps import SPACE, described, length, sweep
 from workload.manifest import Manifest, Weights, read_manifest, write_manifest
 from workload.progress import PROGRESS_FILE
@@ -243,6 +243,17 @@ def test_gpu_time_includes_controller_downtime_but_not_queueing(tmp_path: Path) 
     assert stage.api.summary["gpu_hours"] == 2 * 2 * 8
     assert stage.api.summary["state"] == "budget spent"
     assert {action for _, action in stage.api.commands} == {"AbortJob"}
+
+
+def test_the_whole_time_of_paused_trials_counts_if_the_ledger_is_lost(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    stage.api.set("Running")
+    stage.step(HOUR)
+    stage.api.set("Aborted")
+    (tmp_path / "digits-sweep" / LEDGER).unlink()
+    stage.step()
+    assert stage.api.summary["gpu_hours"] == 2 * 8
 
 
 def test_sweep_stops_before_it_exceeds_its_money_budget(tmp_path: Path) -> None:

@@ -61,8 +61,11 @@ class LogStreams:
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
     def follow(self, attempt: Attempt) -> None:
-        """Start streaming a container's log, unless its stream has already been started."""
-        if attempt not in self._tasks:
+        """Start streaming the log of a running container, unless it is being streamed.
+
+        A stream may end while the container is running, for example if the kubelet restarts.
+        """
+        if (task := self._tasks.get(attempt)) is None or task.done():
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 
     async def last_lines(self, attempt: Attempt) -> list[str]:
@@ -120,7 +123,6 @@ class LogStreams:
         except HTTPError as error:
             _log.warning("log stream of %s interrupted: %s", attempt.pod, type(error).__name__)
             # The lines received so far are kept. The next update of the pod restarts the stream.
-            self._tasks.pop(attempt, None)
 
     def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore]:
         """Return a connection that has capacity for another stream."""

@@ -72,6 +72,14 @@ async def test_failed_reconnection_keeps_the_lines_received_before() -> None:
     assert await streams.last_lines(ATTEMPT) == ["the last line"]
 
 
+async def test_a_stream_that_ends_while_its_container_runs_is_restarted() -> None:
+    streams = connected((200, Body(b"first\n")), (200, Body(b"first\nsecond\n")))
+    for _ in range(2):
+        streams.follow(ATTEMPT)
+        await asyncio.sleep(0.05)
+    assert await streams.last_lines(ATTEMPT) == ["first", "second"]
+
+
 async def test_error_responses_are_closed() -> None:
     errors = [Body(ERROR) for _ in range(3)]
     streams = streams_with(*((404, body) for body in errors))

@@ -15,6 +15,7 @@ from gitops.errors import GitopsError
 from kube.accelerators import Accelerators, device_counts
 from kube.kinds import RESOURCES
 from kube.names import GROUP_ANNOTATION
+from kube.quantities import quantity_or_none
 
 Object = Mapping[str, Any]
 
@@ -214,13 +215,10 @@ def request(pod: Object) -> Counter[str]:
 def devices(amounts: Mapping[str, Any]) -> Counter[str]:
     """Return GPUs and other extended resources, without quota keys such as `requests.<name>`."""
     prefixes = ("requests.", "limits.", "count/")
-    return Counter(
-        {
-            name: int(amount)
-            for name, amount in amounts.items()
-            if "/" in name and not name.startswith(prefixes) and str(amount).isdecimal()
-        }
-    )
+    named = {n: a for n, a in amounts.items() if "/" in n and not n.startswith(prefixes)}
+    # The API server writes 1000 as 1k.
+    counts = {name: quantity_or_none(amount) for name, amount in named.items()}
+    return Counter({name: int(count) for name, count in counts.items() if count is not None})
 
 
 def accelerators(amounts: Mapping[str, Any]) -> Counter[str]:

@@ -138,16 +138,20 @@ def _groups(
         # Omit pods of deleted nodes, because Kubernetes deletes these pods only after a delay.
         if not is_scheduled(pod) or pod["spec"]["nodeName"] in known:
             pods[group_of(pod)].append(pod)
+    succeeded = snapshot.succeeded()
     for group in groups:
         if not wants_pods(snapshot, group):
             continue
         group_pods, spec = pods[key(group)], group.get("spec", {})
+        minimum = int(spec.get("minMember") or 1) - succeeded[key(group)]
+        if minimum <= 0 and not group_pods:
+            continue
         job = _job(snapshot, group["metadata"]["namespace"], owner(group))
         shapes = shapes_of(group_pods) or job_shapes(job) or estimated_shapes(spec)
         if not shapes:
             continue
         placed = [pod for pod in group_pods if is_scheduled(pod)]
-        minimum = max(int(spec.get("minMember") or 1), 1)
+        minimum = max(minimum, 1)
         started = [moment(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
         first = group_pods[0] if group_pods else {"metadata": {}, "spec": {}}
         run = runs.get((group["metadata"]["namespace"], _run(first, group)))

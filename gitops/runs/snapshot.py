@@ -80,6 +80,14 @@ class Snapshot:
             pod for pod in self.all("Pod") if pod.get("status", {}).get("phase") not in _FINISHED
         ]
 
+    def succeeded(self) -> Counter[tuple[str, str] | None]:
+        """Return the number of succeeded pods of each PodGroup.
+
+        For Volcano, these pods count towards the minimum of their gang.
+        """
+        pods = self.all("Pod")
+        return Counter(group_of(p) for p in pods if p.get("status", {}).get("phase") == "Succeeded")
+
     def total(self) -> Counter[str]:
         """Return the total number of allocatable devices for each resource name."""
         amounts: Counter[str] = Counter()

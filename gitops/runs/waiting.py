@@ -86,10 +86,11 @@ def _is_pending(group: Object) -> bool:
 
 
 def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
+    succeeded = snapshot.succeeded()
     for group in snapshot.all("PodGroup"):
         pods = [pod for pod in snapshot.active() if group_of(pod) == key(group)]
         scheduled = sum(map(is_scheduled, pods))
-        minimum = int(group.get("spec", {}).get("minMember", 1))
+        minimum = int(group.get("spec", {}).get("minMember", 1)) - succeeded[key(group)]
         phase = group.get("status", {}).get("phase", "Pending")
         if phase == "Completed" or (scheduled >= minimum and scheduled == len(pods)):
             continue

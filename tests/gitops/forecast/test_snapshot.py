@@ -337,6 +337,18 @@ def test_pods_on_unknown_nodes_are_rejected(installed: Path) -> None:
         load(installed / "odd.json")
 
 
+def test_succeeded_pods_count_towards_the_minimum(installed: Path) -> None:
+    items = cluster()
+    pods = [item for item in items if item["kind"] == "Pod"]
+    pods[1]["status"]["phase"] = "Succeeded"
+    kubectl.put(installed, items)
+    (running,) = (gang for gang in taken(installed).gangs if gang.name == "running")
+    assert (running.size, running.minimum, running.state) == (1, 1, "running")
+    pods[0]["status"]["phase"] = "Succeeded"
+    kubectl.put(installed, items)
+    assert "running" not in {gang.name for gang in taken(installed).gangs}
+
+
 def test_pods_on_deleted_nodes_are_omitted(installed: Path) -> None:
     items = cluster()
     pods = [item for item in items if item["kind"] == "Pod"]

@@ -333,6 +333,14 @@ def test_the_job_set_of_a_suspended_train_job_is_not_reported_separately() -> No
     assert only(inner, other("TrainJob", status), group("done")).job == "done"
 
 
+def test_a_gang_with_succeeded_pods_waits_for_nothing() -> None:
+    done = pod("digits", on="n")
+    done["status"]["phase"] = "Succeeded"
+    gang = (job("digits", "Running"), group("digits", phase="Running"), done)
+    assert waiting(Snapshot.of([node(16), queue(), *gang, pod("digits", on="n")])) == []
+    assert waiting(Snapshot.of([node(16), queue(), *gang, done])) == []
+
+
 def test_unscheduled_pod_without_a_podgroup_is_reported() -> None:
     alone = pod(None, message="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
     found = only(node(), queue(), group("runs", min_member=1), pod("runs", on="n"), alone)

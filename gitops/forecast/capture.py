@@ -135,9 +135,10 @@ def _groups(
     pods: dict[tuple[str, str] | None, list[Object]] = defaultdict(list)
     known = {node["metadata"]["name"] for node in snapshot.all("Node")}
     for pod in snapshot.active():
-        # Omit pods of deleted nodes, because Kubernetes deletes these pods only after a delay.
-        if not is_scheduled(pod) or pod["spec"]["nodeName"] in known:
-            pods[group_of(pod)].append(pod)
+        if is_scheduled(pod) and pod["spec"]["nodeName"] not in known:
+            # Kubernetes deletes the pods of deleted nodes after a delay. Then they are re-created.
+            pod = {**pod, "spec": {**pod["spec"], "nodeName": None}}
+        pods[group_of(pod)].append(pod)
     succeeded = snapshot.succeeded()
     for group in groups:
         if not wants_pods(snapshot, group):

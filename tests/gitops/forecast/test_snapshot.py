@@ -355,7 +355,8 @@ def test_pods_on_deleted_nodes_are_omitted(installed: Path) -> None:
     pods[1]["spec"]["nodeName"] = "deleted"
     kubectl.put(installed, items)
     (running,) = (gang for gang in taken(installed).gangs if gang.name == "running")
-    assert (running.size, running.state) == (1, "pending")
+    (shape,) = running.pods
+    assert (running.size, shape.nodes, running.state) == (2, ["n"], "pending")
 
 
 def test_requests_count_init_containers_as_kubernetes_does() -> None:

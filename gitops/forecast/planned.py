@@ -18,6 +18,7 @@ from kube.names import (
 )
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
+from policies.counts import UNLIMITED
 from policies.demand import max_pods, queue_of
 from policies.resources import Resource
 from policies.views import Stack, View
@@ -71,7 +72,7 @@ def _gangs(
     shapes = [
         pod_shape_of(pod, count)
         for pod in pods
-        if (count := int(max_pods(stack, pod, surge=False) / number))
+        if (count := int(_max_pods(stack, pod) / number)) > 0
     ]
     if not shapes:
         return
@@ -94,6 +95,12 @@ def _gangs(
             deadline_seconds=float(min(deadlines)) if deadlines else None,
             pods=shapes,
         )
+
+
+def _max_pods(stack: Stack, pod: Pod) -> Decimal:
+    maximum = max_pods(stack, pod, surge=False)
+    # If nothing limits the number of pods, the requested number is simulated.
+    return (pod.replicas or Decimal(1)) if maximum == UNLIMITED else maximum
 
 
 def pod_shape_of(pod: Pod, count: int) -> PodShape:

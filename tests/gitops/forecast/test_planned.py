@@ -66,6 +66,22 @@ def test_pods_of_a_job_without_a_gang_start_individually() -> None:
     assert (gang.minimum, gang.size, gang.queue) == (1, 4, "default")
 
 
+def test_pods_without_a_maximum_have_the_requested_number() -> None:
+    workers = {"replicas": 2, "minReplicas": 1, "groupName": "gpu", "template": {"spec": POD}}
+    spec = {
+        "enableInTreeAutoscaling": True,
+        "headGroupSpec": {"template": {"spec": POD}},
+        "workerGroupSpecs": [workers],
+    }
+    (gang,) = gangs(manifest("ray.io/v1", "RayJob", {"rayClusterSpec": spec}))
+    assert gang.size == 3
+
+
+def test_a_negative_number_of_pods_is_none() -> None:
+    task = {"name": "worker", "replicas": -1, "template": {"spec": POD}}
+    assert gangs(volcano(tasks=[task])) == []
+
+
 def test_a_suspended_job_is_a_suspended_gang() -> None:
     spec = {"parallelism": 1, "suspend": True, "template": {"spec": POD}}
     (gang,) = gangs(manifest("batch/v1", "Job", spec))

@@ -153,6 +153,10 @@ def _groups(
             continue
         placed = [pod for pod in group_pods if is_scheduled(pod)]
         minimum = max(minimum, 1)
+        if (lost := minimum - sum(shape.count for shape in shapes)) > 0:
+            # Controllers replace failed pods after a delay.
+            replaced, *others = shapes
+            shapes = [replaced.model_copy(update={"count": replaced.count + lost}), *others]
         started = [moment(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
         first = group_pods[0] if group_pods else {"metadata": {}, "spec": {}}
         run = runs.get((group["metadata"]["namespace"], _run(first, group)))

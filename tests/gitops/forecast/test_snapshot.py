@@ -349,6 +349,16 @@ def test_succeeded_pods_count_towards_the_minimum(installed: Path) -> None:
     assert "running" not in {gang.name for gang in taken(installed).gangs}
 
 
+def test_failed_pods_are_replaced(installed: Path) -> None:
+    items = cluster()
+    pods = [item for item in items if item["kind"] == "Pod"]
+    pods[1]["status"]["phase"] = "Failed"
+    kubectl.put(installed, items)
+    (running,) = (gang for gang in taken(installed).gangs if gang.name == "running")
+    (shape,) = running.pods
+    assert (running.minimum, shape.count, shape.nodes) == (2, 2, ["n"])
+
+
 def test_pods_on_deleted_nodes_are_omitted(installed: Path) -> None:
     items = cluster()
     pods = [item for item in items if item["kind"] == "Pod"]

@@ -121,7 +121,10 @@ def _names(pod: Pod) -> Iterator[str]:
 
 
 def _event_as_json(event: Event) -> dict[str, Any]:
-    last = event.lastTimestamp or event.eventTime or event.firstTimestamp
+    # Events of the newer API, such as those of kube-scheduler, count repetitions in a series.
+    series = event.series
+    last = (series and series.lastObservedTime) or event.lastTimestamp
+    last = last or event.eventTime or event.firstTimestamp
     target = event.involvedObject
     return {
         "last": "" if last is None else str(last.isoformat()),
@@ -129,7 +132,7 @@ def _event_as_json(event: Event) -> dict[str, Any]:
         "type": event.type or "",
         "reason": event.reason or "",
         "message": event.message or "",
-        "count": event.count or 1,
+        "count": (series and series.count) or event.count or 1,
     }
 
 

@@ -1,7 +1,14 @@
 from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+from lightkube import AsyncClient
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.config.models import Cluster, User
 
 from recorder.pods import (
     claim_of,
+    events_of,
     failed_containers,
     run_of,
     running_containers,
@@ -48,3 +55,20 @@ def test_containers_of_a_pod_deleted_while_running_have_an_unknown_exit_code() -
         NOW,
     )
     assert list(unobserved_terminations(pod(state=terminated_state(0)), NOW)) == []
+
+
+async def test_repeated_events_have_the_time_of_the_last_one() -> None:
+    event: dict[str, Any] = {
+        "metadata": {"name": "unschedulable", "namespace": "ml", "uid": "1"},
+        "involvedObject": {"kind": "Pod", "name": "worker-0"},
+        "reason": "FailedScheduling",
+        "eventTime": "2026-11-21T20:00:00.000000Z",
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+        "series": {"count": 12, "lastObservedTime": "2026-11-21T21:00:00.000000Z"},
+    }
+    answer = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"items": [event]}))
+    cluster, user = Cluster(server="http://api"), User(token="token")
+    config = KubeConfig.from_one(cluster=cluster, user=user, namespace="ml").get()
+    [found] = await events_of(AsyncClient(config, transport=answer), pod())
+    assert (found["last"], found["count"]) == ("2026-11-21T21:00:00+00:00", 12)

@@ -18,6 +18,7 @@ from infra.settings.training.sweep import (
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE
 from kube.names import (
+    SCHEDULING_GROUP,
     SWEEP_GPU_HOURS_ANNOTATION,
     SWEEP_MONEY_ANNOTATION,
     SWEEP_PARALLEL_ANNOTATION,
@@ -200,6 +201,7 @@ def _rules(args: SweepControllerArgs) -> list[dict[str, Any]]:
     templates = sorted(template_name(key) for key in args.sweeps)
     return [
         {"apiGroups": [JOB.group], "resources": [JOB.plural], "verbs": ["list", "create"]},
+        {"apiGroups": [SCHEDULING_GROUP], "resources": ["podgroups"], "verbs": ["list"]},
         {"apiGroups": [COMMAND.group], "resources": [COMMAND.plural], "verbs": ["create"]},
         {
             "apiGroups": [TEMPLATE.group],

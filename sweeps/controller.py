@@ -10,21 +10,21 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from httpx2 import HTTPStatusError, codes
 from lightkube import Client
-from lightkube.generic_resource import create_namespaced_resource
+from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 from lightkube.types import PatchType
 from optuna.trial import FrozenTrial, TrialState
 
 from infra.settings.training.sweep import CONTROLLER
 from infra.sweep import Sweep, template_name, winner_path
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE, command
-from kube.names import SWEEP_SUMMARY_ANNOTATION
+from kube.names import SCHEDULING_GROUP, SWEEP_SUMMARY_ANNOTATION
 from sweeps.decisions import (
     FINISHED,
     Action,
@@ -46,6 +46,7 @@ _Command = create_namespaced_resource(COMMAND.group, COMMAND.version, COMMAND.ki
 _Template = create_namespaced_resource(
     TEMPLATE.group, TEMPLATE.version, TEMPLATE.kind, TEMPLATE.plural
 )
+_Group = create_namespaced_resource(SCHEDULING_GROUP, "v1beta1", "PodGroup", "podgroups")
 _HOUR: Final = 3600.0
 _MAX_PROBLEM: Final = 2000
 _WITHOUT_GPUS: Final = ("asked", "waiting", "paused")
@@ -60,7 +61,10 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "Failed": "failed",
     "Terminated": "failed",
 }
-"""Maps phases of Volcano Jobs to trial phases. Jobs in any other phase wait in the queue."""
+"""Maps phases of Volcano Jobs to trial phases. Jobs in any other phase wait in the queue, unless
+their gang is scheduled: a Job stays pending until its pods have pulled their images."""
+_SCHEDULED: Final = ("Running", "Unknown", "Completed")
+"""Phases of a PodGroup after its gang was scheduled."""
 _log = logging.getLogger("sweeps")
 Object = Mapping[str, Any]
 
@@ -106,8 +110,11 @@ class Controller:
             return False
         if not self._study.is_rebuilt:
             self._study.rebuild(self._existing_runs(jobs))
-        recorded = self._study.trials()
-        trials = [self._observe(run, trial, jobs.get(run)) for run, trial in recorded.items()]
+        recorded, scheduled = self._study.trials(), self._scheduled()
+        trials = [
+            self._observe(run, trial, jobs.get(run), scheduled=run in scheduled)
+            for run, trial in recorded.items()
+        ]
         seconds = self._account(trials, jobs)
         started = self._study.started
         spent = self._budget.is_spent(seconds, 0 if started is None else self._clock() - started)
@@ -138,10 +145,21 @@ class Controller:
         return bool(active)
 
     def _jobs(self) -> dict[str, Object]:
+        return {job["metadata"]["name"]: job for job in self._list(_Job)}
+
+    def _scheduled(self) -> set[str]:
+        """Return the names of the jobs whose gangs are scheduled."""
+        return {
+            owner["name"]
+            for group in self._list(_Group)
+            if group.get("status", {}).get("phase") in _SCHEDULED
+            for owner in group["metadata"].get("ownerReferences", ())
+        }
+
+    def _list(self, resource: type[GenericNamespacedResource]) -> Iterator[Object]:
         labels: dict[str, Any] = {"app.kubernetes.io/name": self._sweep.args.key}
-        jobs = self._api.list(_Job, namespace=self._sweep.args.namespace, labels=labels)
-        documents = (job.to_dict() for job in jobs)  # type: ignore[no-untyped-call]
-        return {document["metadata"]["name"]: document for document in documents}
+        found = self._api.list(resource, namespace=self._sweep.args.namespace, labels=labels)
+        return (each.to_dict() for each in found)  # type: ignore[no-untyped-call]
 
     def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
         """Return the settings (as text) of existing runs, from their jobs or their exports."""
@@ -152,7 +170,9 @@ class Controller:
                 runs[path.parts[-3]] = {key: str(value) for key, value in settings.items()}
         return {**runs, **{run: _arguments(job) for run, job in jobs.items()}}
 
-    def _observe(self, run: str, recorded: FrozenTrial, job: Object | None) -> Trial:
+    def _observe(
+        self, run: str, recorded: FrozenTrial, job: Object | None, *, scheduled: bool
+    ) -> Trial:
         """Return the state of a trial, and record its changes."""
         granted = self._study.granted(run) if recorded.state == TrialState.RUNNING else 0
         phase: Phase = "succeeded" if recorded.state == TrialState.COMPLETE else "failed"
@@ -161,6 +181,8 @@ class Controller:
                 self._study.set_created(run)
             self._study.report(run, self._progress(run))
             phase = _phase(job) if job is not None else self._phase_without_job(run)
+            if phase == "waiting" and scheduled:
+                phase = "placed"
             if phase == "paused" and self._result(run) is not None:
                 # The trial finished while it was being paused.
                 phase = "succeeded"

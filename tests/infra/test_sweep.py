@@ -149,6 +149,7 @@ def test_controller_can_only_run_jobs_in_its_namespace() -> None:
     assert granted == {
         ("batch.volcano.sh", "jobs", "list"),
         ("batch.volcano.sh", "jobs", "create"),
+        ("scheduling.volcano.sh", "podgroups", "list"),
         ("bus.volcano.sh", "commands", "create"),
         ("flow.volcano.sh", "jobtemplates", "patch", "digits-sweep"),
     }

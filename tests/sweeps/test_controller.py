@@ -28,9 +28,18 @@ class Api:
     commands: list[tuple[str, str]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     reject_jobs: bool = False
+    scheduled: bool = False
+    """True if the gangs of all jobs are scheduled."""
 
     def list(self, resource: Any, **_: Any) -> list[Any]:
+        if resource._api_info.plural == "podgroups":
+            return [resource.from_dict(self._group(name)) for name in self.jobs]
         return [resource.from_dict(job) for job in self.jobs.values()]
+
+    def _group(self, job: str) -> dict[str, Any]:
+        phase = "Running" if self.scheduled else "Inqueue"
+        metadata = {"name": f"{job}-uid", "ownerReferences": [{"name": job}]}
+        return {"metadata": metadata, "status": {"phase": phase}}
 
     def create(self, created: Any, **_: Any) -> None:
         document = created.to_dict()
@@ -243,6 +252,16 @@ def test_gpu_time_includes_controller_downtime_but_not_queueing(tmp_path: Path) 
     assert stage.api.summary["gpu_hours"] == 2 * 2 * 8
     assert stage.api.summary["state"] == "budget spent"
     assert {action for _, action in stage.api.commands} == {"AbortJob"}
+
+
+def test_gpu_time_counts_while_pods_pull_their_images(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    stage.api.scheduled = True
+    stage.step()
+    stage.step(HOUR)
+    assert stage.api.summary["gpu_hours"] == 2 * 8
+    assert set(stage.phases().values()) == {"placed"}
 
 
 def test_the_whole_time_of_paused_trials_counts_if_the_ledger_is_lost(tmp_path: Path) -> None:

@@ -68,15 +68,18 @@ class LogStreams:
         if (task := self._tasks.get(attempt)) is None or task.done():
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 
-    async def last_lines(self, attempt: Attempt) -> list[str]:
-        """Return a terminated container's last lines. Request them if none were streamed."""
+    async def last_lines(self, attempt: Attempt, restarted: bool = False) -> list[str]:
+        """Return a terminated container's last lines. Request them if none were streamed.
+
+        If the container has restarted since, its previous log is requested.
+        """
         task = self._tasks.get(attempt)
         if task is not None:
             await asyncio.wait({task}, timeout=END_SECONDS)
         tail = self._tails.get(attempt)
         if tail is None or not tail.lines:
             with contextlib.suppress(HTTPError):  # the pod is gone
-                return await self._request(attempt)
+                return await self._request(attempt, restarted)
         return [] if tail is None else tail.lines
 
     def drop(self, attempt: Attempt) -> None:
@@ -91,15 +94,19 @@ class LogStreams:
             if attempt.uid == uid:
                 self.drop(attempt)
 
-    async def _request(self, attempt: Attempt) -> list[str]:
-        lines = self._client.log(
-            attempt.pod,
-            container=attempt.container,
-            tail_lines=self._lines,
-            timestamps=True,
-            newlines=False,
+    async def _request(self, attempt: Attempt, previous: bool) -> list[str]:
+        # lightkube cannot request the log of the previous container.
+        response = await self._client._client._client.get(
+            f"/api/v1/namespaces/{self._client.namespace}/pods/{attempt.pod}/log",
+            params={
+                "container": attempt.container,
+                "tailLines": self._lines,
+                "timestamps": True,
+                "previous": previous,
+            },
         )
-        return Tail(self._lines, self._size, [line async for line in lines]).lines
+        response.raise_for_status()
+        return Tail(self._lines, self._size, response.iter_lines()).lines
 
     async def _read(self, attempt: Attempt) -> None:
         """Stream a container's log into its tail until the log ends."""

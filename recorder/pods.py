@@ -1,7 +1,7 @@
 """Parsing of pods: run and claim, running and failed containers, and events."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ class Termination:
     signal: int | None = None
     reason: str
     message: str = ""
+    restarted: bool = False
+    """True if the container has restarted since."""
 
 
 def run_of(pod: Pod) -> str:
@@ -68,7 +70,8 @@ def failed_containers(pod: Pod) -> Iterator[Termination]:
         if terminated is not None and terminated.exitCode != 0:
             yield _termination(_attempt(pod, status, status.restartCount), terminated)
         if before is not None and before.exitCode != 0 and status.restartCount > 0:
-            yield _termination(_attempt(pod, status, status.restartCount - 1), before)
+            attempt = _attempt(pod, status, status.restartCount - 1)
+            yield replace(_termination(attempt, before), restarted=True)
 
 
 def succeeded_containers(pod: Pod) -> Iterator[Attempt]:

@@ -143,7 +143,7 @@ class Recorder:
     async def _record(self, pod: Pod, termination: Termination) -> None:
         """Write the record of a termination to the claim of its run."""
         name, claim = termination.attempt.pod, claim_of(pod)
-        lines = await self.streams.last_lines(termination.attempt)
+        lines = await self.streams.last_lines(termination.attempt, termination.restarted)
         self.streams.drop(termination.attempt)
         facts: dict[str, Any] = {"run": run_of(pod), "node": pod.spec.nodeName if pod.spec else ""}
         facts["events"] = []

@@ -80,6 +80,21 @@ async def test_a_stream_that_ends_while_its_container_runs_is_restarted() -> Non
     assert await streams.last_lines(ATTEMPT) == ["first", "second"]
 
 
+async def test_the_previous_log_of_a_restarted_container_is_requested() -> None:
+    config = KubeConfig.from_one(
+        cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
+    ).get()
+
+    def respond(request: Request) -> Response:
+        assert request.url.path == "/api/v1/namespaces/ml/pods/pod/log"
+        previous = request.url.params.get("previous") == "true"
+        return Response(200, text="the failure\n" if previous else "the next attempt\n")
+
+    streams = LogStreams(lambda: AsyncClient(config, transport=MockTransport(respond)), 10, 1000)
+    assert await streams.last_lines(ATTEMPT, restarted=True) == ["the failure"]
+    assert await streams.last_lines(ATTEMPT) == ["the next attempt"]
+
+
 async def test_error_responses_are_closed() -> None:
     errors = [Body(ERROR) for _ in range(3)]
     streams = streams_with(*((404, body) for body in errors))

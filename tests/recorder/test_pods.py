@@ -45,6 +45,7 @@ def test_failed_container_has_an_exit_code_a_reason_and_a_message() -> None:
 def test_last_state_of_a_restarted_container_counts_as_a_failure() -> None:
     [termination] = failed_containers(pod(last_state=terminated_state(1), restarts=2))
     assert (termination.attempt.restarts, termination.exit_code) == (1, 1)
+    assert termination.restarted
 
 
 def test_containers_of_a_pod_deleted_while_running_have_an_unknown_exit_code() -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 
 from gitops.demand import Demand, with_gpus
+from gitops.preview.claims import storage
 from gitops.preview.report import CostRow, LimitRow, PoolRow
 from gitops.prices import HOST_RESOURCES, Environment, Prices, Purchase
 from kube.kinds.volcano import with_ancestors
@@ -204,9 +205,12 @@ def _requested_amount(
 ) -> Decimal | None:
     if name == "pods":
         return sum((demand.pods or Decimal(0) for demand in inside), Decimal(0))
+    claims = stack.of_kind("", "PersistentVolumeClaim")
+    sizes = [storage(claim).value for claim in claims if claim.namespace == namespace]
     if name == "persistentvolumeclaims":
-        claims = stack.of_kind("", "PersistentVolumeClaim")
-        return Decimal(sum(claim.namespace == namespace for claim in claims))
+        return Decimal(len(sizes))
+    if name == "requests.storage":
+        return sum((quantity_or_none(size) or Decimal(0) for size in sizes), Decimal(0))
     if name.startswith("limits."):
         resource = name.removeprefix("limits.")
         return sum((demand.total(demand.limits, resource) for demand in inside), Decimal(0))

@@ -2,7 +2,7 @@ from decimal import Decimal
 from typing import Any
 
 from gitops.demand import demands
-from gitops.preview.capacity import costs, count_gpus, count_hosts, uncounted
+from gitops.preview.capacity import costs, count_gpus, count_hosts, limits, uncounted
 from gitops.preview.changes import after, before, changes
 from gitops.preview.report import CostRow
 from gitops.prices import Prices
@@ -117,6 +117,14 @@ def test_the_cost_of_cpus_without_a_price_is_unknown() -> None:
     spot = plans.deployment(gpus=0, nodeSelector={"capacity": "spot"})
     cpu, memory = host_cost(plans.same(spot))
     assert (cpu.price, memory.price) == (Decimal("0.05"), None)
+
+
+def test_a_quota_of_storage_counts_the_claims() -> None:
+    hard = {"requests.storage": "1Ti", "persistentvolumeclaims": "4"}
+    steps = [plans.same(each) for each in (plans.quota(**hard), plans.claim(size="100Gi"))]
+    views = list(after(changes(plans.plan(*steps).steps)))
+    found = {row.resource: row.asked for row in limits(views, demands(views), [], PRICES, "prod")}
+    assert (found["persistentvolumeclaims"], found["requests.storage"]) == (1, 100 * 2**30)
 
 
 def test_unknown_number_of_pods_is_noted() -> None:

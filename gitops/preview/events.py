@@ -166,7 +166,8 @@ def read(path: Path) -> list[dict[str, Any]]:
         GitopsError: If the file cannot be read or is not an event log.
     """
     try:
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
+        # The method `splitlines` would also split at characters within JSON strings.
+        return [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
     except (OSError, ValueError) as error:
         raise GitopsError(f"the engine's event log {path} cannot be read: {error}") from error
 

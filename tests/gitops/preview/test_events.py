@@ -37,6 +37,13 @@ def test_advice_that_would_empty_the_state_is_omitted() -> None:
     assert found.errors == ("the cluster is unreachable.",)
 
 
+def test_line_separators_within_strings_do_not_end_an_event(tmp_path: Path) -> None:
+    event = plans.diagnostic("warning", "first\x85second\u2028third")
+    log = tmp_path / "log"
+    log.write_text(json.dumps(event, ensure_ascii=False) + "\n", "utf-8")
+    assert events.read(log) == [event]
+
+
 def test_a_plan_does_not_depend_on_the_order_of_events() -> None:
     log = [
         plans.same(plans.claim()),

@@ -273,8 +273,8 @@ class Replay:
             again = objects.pods(run.name, run.gang, run.attempt)
             if len(run.pods) < run.gang.minimum:
                 self._sandbox.end(run.name, pods_only=True)
-                if run.gang.deadline_seconds is not None and run.gang.left_seconds is None:
-                    run.remaining = run.gang.deadline_seconds
+                restarted_gang = run.gang.model_copy(update={"started": None})
+                run.remaining = restarted_gang.remaining(self.state.taken)
                 run.start = None
             else:
                 again = again[-missing:]

@@ -286,10 +286,14 @@ def xid_query(policy: Policy) -> str:
 
 
 def xids_of(response: Any) -> dict[str, frozenset[int]]:
-    """Return the errors of each node in Prometheus' response, including nodes without errors."""
+    """Return the errors of each node in Prometheus' response, including nodes without errors.
+
+    Series without a node, as from exporters with `--no-hostname`, are ignored.
+    """
     xids: dict[str, set[int]] = defaultdict(set)
     for series in response["data"]["result"]:
-        xids[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
+        if (node := series["metric"].get("Hostname")) is not None:
+            xids[node] |= {int(float(series["value"][1]))} - {0}
     return {node: frozenset(errors) for node, errors in xids.items()}
 
 

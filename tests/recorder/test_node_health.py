@@ -75,6 +75,7 @@ def test_xids_of_all_gpus_are_grouped_by_node() -> None:
         {"metric": {"Hostname": "a", "gpu": "0"}, "value": [1, "79"]},
         {"metric": {"Hostname": "a", "gpu": "1"}, "value": [1, "0"]},
         {"metric": {"Hostname": "b", "gpu": "0"}, "value": [1, "31"]},
+        {"metric": {"gpu": "0"}, "value": [1, "0"]},
     ]
     assert xids_of({"data": {"result": result}}) == {"a": {79}, "b": {31}}
 

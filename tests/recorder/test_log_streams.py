@@ -29,7 +29,7 @@ def test_tail_keeps_the_end_of_an_oversized_line() -> None:
     assert Tail(10, 5, ["beginning and end"]).lines == ["d end"]
 
 
-def test_a_truncated_character_is_replaced() -> None:
+def test_truncated_character_is_replaced() -> None:
     [line] = Tail(10, 5, ["äöü"]).lines
     assert line.endswith("öü")
 
@@ -72,15 +72,15 @@ async def test_failed_reconnection_keeps_the_lines_received_before() -> None:
     assert await streams.last_lines(ATTEMPT) == ["the last line"]
 
 
-async def test_a_stream_that_ends_while_its_container_runs_is_restarted() -> None:
-    streams = connected((200, Body(b"first\n")), (200, Body(b"first\nsecond\n")))
+async def test_stream_that_ends_while_its_container_runs_is_restarted() -> None:
+    streams = streams_with((200, Body(b"first\n")), (200, Body(b"first\nsecond\n")))
     for _ in range(2):
         streams.follow(ATTEMPT)
         await asyncio.sleep(0.05)
     assert await streams.last_lines(ATTEMPT) == ["first", "second"]
 
 
-async def test_the_previous_log_of_a_restarted_container_is_requested() -> None:
+async def test_previous_log_of_a_restarted_container_is_requested() -> None:
     config = KubeConfig.from_one(
         cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
     ).get()

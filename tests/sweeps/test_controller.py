@@ -181,7 +181,7 @@ def test_lines_with_impossible_epochs_are_ignored(tmp_path: Path, epoch: str) ->
     stage.step()
     first, _ = stage.api.jobs
     stage.api.set("Running")
-    stage.reports(first, 0.5)
+    stage.report_losses(first, 0.5)
     with (tmp_path / first / PROGRESS_FILE).open("a") as file:
         file.write(f'\n{{"event": "epoch", "epoch": {epoch}, "loss": 1, "held_out_loss": 0.1}}\n')
     stage.step(10)
@@ -201,14 +201,14 @@ def test_negative_steps_are_ignored(tmp_path: Path) -> None:
     assert stage.phases()[first] == "placed"
 
 
-def test_a_diverged_trial_is_the_worst(tmp_path: Path) -> None:
+def test_diverged_trial_ranks_last(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"parallel": 3, "trials": 3})
     stage.step()
     diverged, good, best = stage.api.jobs
     stage.api.set("Running")
-    stage.reports(diverged, math.nan)
-    stage.reports(good, 0.5)
-    stage.reports(best, 0.4)
+    stage.report_losses(diverged, math.nan)
+    stage.report_losses(good, 0.5)
+    stage.report_losses(best, 0.4)
     stage.step(10)
     assert stage.api.commands == [(diverged, "AbortJob"), (good, "AbortJob")]
     values = {each["run"]: each["value"] for each in stage.api.summary["trials"]}

@@ -94,7 +94,7 @@ def test_truncated_last_line_of_the_journal_is_dropped(tmp_path: Path) -> None:
     assert len(study(tmp_path).trials()) == 2
 
 
-def test_a_write_that_failed_does_not_damage_the_next_one(tmp_path: Path) -> None:
+def test_incomplete_line_of_a_failed_write_does_not_damage_the_next_line(tmp_path: Path) -> None:
     opened = study(tmp_path)
     opened.ask()
     with (tmp_path / JOURNAL).open("a") as journal:

@@ -79,7 +79,7 @@ def test_condition_that_cannot_be_evaluated_is_a_permanent_failure(
     assert not (run / "publish").exists()
 
 
-def test_a_run_that_cannot_be_written_is_one_event(tmp_path: Path) -> None:
+def test_run_directory_that_cannot_be_written_is_reported_as_one_event(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = step(tmp_path / "file", "publish")
     assert done.returncode == exit_codes.FAILED

@@ -119,11 +119,11 @@ def test_replay_waits_for_a_preemption_in_a_later_session() -> None:
 
 
 @pytest.mark.parametrize(("left", "remaining"), [(None, 4), (10, 4), (2, 2)])
-def test_a_restarted_gang_has_its_whole_deadline(left: int | None, remaining: int) -> None:
+def test_restarted_gang_has_its_whole_deadline(left: int | None, remaining: int) -> None:
     found = snapshot("language")
     limits = {"deadline_seconds": 4 * 3600, "left_seconds": left and left * 3600}
     found.gangs[0] = found.gangs[0].model_copy(update=limits)
-    low = decided(Scheduler(session=10), found).runs[0]
+    low = started_replay(Scheduler(session=10), found).runs[0]
     assert (low.gang.name, low.remaining) == ("low", remaining * 3600)
 
 

@@ -109,13 +109,13 @@ def test_job_larger_than_the_cluster_is_reported() -> None:
 
 
 def test_amounts_have_suffixes() -> None:
-    gang, large = group("late", least=1), node()
+    gang, large = group("late", min_member=1), node()
     gang["spec"]["minResources"]["rdma/hca"] = "1"
     large["status"]["allocatable"]["rdma/hca"] = "1k"
     busy = pod("busy", on="n")
     busy["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] = "1k"
     limited = queue(capability={"rdma/hca": "1k"})
-    found = only(large, limited, group("busy", least=1), busy, job("late"), gang)
+    found = only(large, limited, group("busy", min_member=1), busy, job("late"), gang)
     assert "queue vision is full: it uses 1000 of 1000 rdma/hca" in found.reasons
     assert "requests 1 rdma/hca, but only 0 of 1000 are free" in found.reasons
 

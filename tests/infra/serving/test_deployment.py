@@ -17,7 +17,7 @@ from tests.infra.serving.examples import (
     pod,
     serving,
 )
-from tests.policies.harness import judge
+from tests.policies.harness import evaluate_rule
 
 
 def test_service_consists_of_deployment_service_and_disruption_budget() -> None:
@@ -281,4 +281,4 @@ def test_drained_nodes_leave_a_replica_of_the_canary(replicas: int, limit: int) 
     described = serving(replicas=4, max_unavailable=3, route=GATEWAY, canary=canary)
     budget = canary_objects(described)["PodDisruptionBudget"]
     assert budget["spec"]["maxUnavailable"] == limit
-    assert judge("inference-disruption-budget", *build_canary(described)) == []
+    assert evaluate_rule("inference-disruption-budget", *build_canary(described)) == []

@@ -148,7 +148,7 @@ def test_a_budget_keeps_one_of_the_least_replicas_of_an_autoscaler(
     scaled = server(("spec/replicas", REMOVED))
     scaler = changed(manifests.autoscaler(), ("spec/minReplicas", minimum))
     found = budget(maxUnavailable=3, selector=SELECTOR)
-    assert len(judge("inference-disruption-budget", scaled, scaler, found)) == refused
+    assert len(evaluate_rule("inference-disruption-budget", scaled, scaler, found)) == refused
 
 
 CONSTRAINT = f"{POD}/topologySpreadConstraints/0"

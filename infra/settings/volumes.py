@@ -32,7 +32,7 @@ RESERVED_VOLUMES: Final = frozenset(
 )
 """Volume names that the stack itself uses in training pods."""
 
-_RESERVED_PATHS: Final = (SHM_PATH, TMP_PATH, CHECKPOINTS_PATH, SSH_PATH)
+_RESERVED_PATHS: Final = ("/proc", "/sys", SHM_PATH, TMP_PATH, CHECKPOINTS_PATH, SSH_PATH)
 
 _SOURCES: Final = ("claim", "secret", "config_map", "scratch")
 

@@ -202,6 +202,17 @@ def gpus_are_offered(
             )
 
 
+def rdma_devices_are_not_gpus(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
+    """Check that GPUs and RDMA devices have different names, because a pod states one number."""
+    for key, job in training.all_jobs.items():
+        resource = job.gpu_resource or gpu.offered
+        if job.rdma is not None and job.rdma.resource == resource:
+            yield (
+                f"{job_key(key, 'rdma', 'resource')} is {resource!r}, which is the name of the "
+                "job's GPUs: set the name of the RDMA device, such as rdma/hca."
+            )
+
+
 def pods_request_one_time_sliced_gpu(
     training: TrainingSettings, inference: InferenceSettings, gpu: GpuSettings
 ) -> Iterator[str]:

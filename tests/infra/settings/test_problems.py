@@ -308,6 +308,18 @@ MISTAKES: dict[str, Mistake] = {
         "tenancy.network",
         "set isolate: true",
     ),
+    "RDMA device that is a GPU": (
+        f"{JOB}.rdma",
+        {"resource": "nvidia.com/gpu", "interface": "eth0"},
+        f"{JOB}.rdma.resource",
+        "such as rdma/hca",
+    ),
+    "volume that hides /proc": (
+        f"{JOB}.volumes",
+        {"data": {"path": "/proc/1", "scratch": "1Gi"}},
+        f"{JOB}.volumes.data",
+        "reserved in every pod",
+    ),
     "MIG slice that is not offered": (
         f"{JOB}.gpu_resource",
         "nvidia.com/mig-1g.10gb",

@@ -58,6 +58,7 @@ _RESUMPTION = ("tests/training/test_exactness.py",)
 _ORDER = ("tests/training/data/test_loader.py", "tests/training/data/test_order.py")
 TRAINING: dict[str, tuple[str, ...]] = {
     "training/train.py": (
+        "tests/training/test_evaluation.py",
         "tests/training/test_length.py",
         "tests/training/test_warm_start.py",
         "tests/training/telemetry/test_metrics.py",

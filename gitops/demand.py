@@ -118,7 +118,7 @@ def _run(workload: str, run: str | None) -> str:
 
 
 def seconds(node: Node | None) -> Decimal | None:
-    """Return the value of a document node as seconds; None if it is missing or unknown."""
+    """Return a node's number of seconds; None if it is missing or unknown."""
     return None if node is None else quantity_or_none(node.value)
 
 
@@ -142,7 +142,7 @@ def is_schedule(resource: Resource) -> bool:
 def _pod_amounts(pod: Pod, *fields: str) -> dict[str, Decimal]:
     running: dict[str, Decimal] = defaultdict(Decimal)
     peak: dict[str, Decimal] = defaultdict(Decimal)
-    # Init containers and sidecars among them start in this order, and before all others.
+    # Init containers, including sidecars, start in the listed order, before other containers.
     for container in sorted(
         pod.containers, key=lambda c: not (c.kind == "init" or c.is_init_sidecar)
     ):

@@ -299,7 +299,7 @@ def _choice(noun: str, names: Collection[str]) -> str:
 def _problems_of_job_key(key: str, job: TrainingJobSettings) -> Iterator[Problem]:
     """Yield a problem if the names of a run cannot be derived from a key.
 
-    If `run` is set, the key is only the value of a label.
+    If `run` is set, the key is only used as the value of a label, so it may be longer.
     """
     if job.run is not None:
         yield from _problems_of_key(key, key, _LABEL_VALUE)

@@ -17,7 +17,7 @@ _CONTROL_PLANE: Final = {
 
 
 def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest:
-    """Return the chart values that the typed settings determine, overridden by `operator.values`.
+    """Build the chart values from the settings; `operator.values` takes precedence.
 
     `plugin_config` is the configuration of the device plugin.
     """
@@ -43,19 +43,19 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
     return overlay(typed, operator.values)
 
 
-def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Manifest:
+def pull_secrets(values: Mapping[str, Any], in_registry: Callable[[str], bool]) -> Manifest:
     """Return the chart values that add the pull secret to components with images in the registry.
 
-    `serves` returns whether an image name, or a prefix of one, starts with the registry's host.
+    `in_registry` returns whether an image name, or its beginning, starts with the registry's host.
     """
     found: Manifest = {}
     for name, section in values.items():
         if not isinstance(section, Mapping):
             continue
-        if serves(str(section.get("repository"))):
+        if in_registry(str(section.get("repository"))):
             found[name] = {"imagePullSecrets": [PULL_SECRET]}
         image = section.get("image")
-        if isinstance(image, Mapping) and serves(str(image.get("repository"))):
+        if isinstance(image, Mapping) and in_registry(str(image.get("repository"))):
             # The subchart for Node Feature Discovery is not NVIDIA's, and expects objects instead
             # of names.
             found[name] = {"imagePullSecrets": [{"name": PULL_SECRET}]}

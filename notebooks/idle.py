@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 _WARNING_SECONDS = 600.0
-"""Maximum time (s) from the warning to the suspension, which is at most half of `Idle.limit`."""
+"""Time (s) before the suspension at which the user is warned, or half of `Idle.limit` if that is
+shorter."""
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,9 @@ class Workload:
 
     @property
     def completed(self) -> bool:
-        """True if an object of another kind, such as a TrainJob, completes the specification.
+        """True if this object is a template that another object completes and runs.
 
-        The other object also runs the pods.
+        An example is the TrainingRuntime of a TrainJob.
         """
         return (self.resource.record or _NO_RECORD).completed
 
@@ -81,12 +81,12 @@ class Workload:
 
     @property
     def least_retries(self) -> int:
-        """Smallest retry limit that the controller does not replace (Volcano replaces 0 with 3)."""
+        """Smallest retry limit that the controller accepts (Volcano replaces 0 with 3)."""
         return self._record.least
 
     @property
     def additional_retries(self) -> int:
-        """1 if a job fails as soon as its retries reach the limit, otherwise 0."""
+        """1 if a job fails when its retries reach the limit, 0 if they must exceed it."""
         return self._record.extra
 
     @property
@@ -124,7 +124,7 @@ class Workload:
         )
 
     def queue(self, pod: Pod) -> Node:
-        """Return the queue's name, or an absent node at its path."""
+        """Return the node with the queue's name, which is absent if no queue is set."""
         locations = [self._field(self._record.queue)] if self._record.queue else []
         if self._record.annotations:
             annotations = pod.metadata["annotations"]

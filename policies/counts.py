@@ -15,7 +15,7 @@ UNLIMITED: Final = Decimal("Infinity")
 
 
 def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
-    """Return the value at a path; `*` selects the same items as in the path of the pod."""
+    """Return the value at a path, in which each `*` has the index from the path of the pod."""
     node, same = root, True
     for index, key in enumerate(steps(path)):
         step: Key = key
@@ -42,7 +42,7 @@ def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
 
 
 def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return the maximum that a count can ever reach, or None if it is unknown."""
+    """Return the upper bound of a count, or None if it is unknown."""
     applies = not count.enabled or value_near_pod(root, count.enabled, pod).value is True
     maxima = [value_near_pod(root, path, pod) for path in count.maxima] if applies else []
     nodes = [*(value_near_pod(root, path, pod) for path in count.paths), *maxima]
@@ -64,7 +64,7 @@ def _number(node: Node, count: Count) -> Decimal | None:
 
 
 def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
-    """Apply the divisor, the leader and the limit of a count to a number."""
+    """Divide by the count's divisor, subtract the leader, and apply the limit."""
     if count.divisor:
         divisor = quantity_or_none(value_near_pod(root, count.divisor, pod).value)
         number = number / divisor if divisor else number
@@ -75,7 +75,7 @@ def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> 
 
 
 def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
-    """Return the maximum number of replicas during an update, without the factor from `copies`."""
+    """Return the maximum number of replicas during a rolling update, without `copies`."""
     strategy = root.at(rollout.type) if rollout.type else Node(None)
     if strategy.value in rollout.stopping or _is_double(root, rollout):
         return number

@@ -19,7 +19,7 @@ def find_pods(resource: Resource) -> list[Pod]:
 
 
 def find_all_pods(resource: Resource) -> list[Pod]:
-    """Return the pod specifications of a resource, and everything else that requests devices."""
+    """Return the pods of a resource, and its other parts that request devices, such as machines."""
     record = resource.record or NO_RECORD
     if not resource.is_manifest or resource.listed or "" in record.patterns:
         return []
@@ -36,7 +36,7 @@ def find_all_pods(resource: Resource) -> list[Pod]:
 
 
 def _is_recorded(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
-    """Return whether the kind's record already covers all containers of an apparent pod."""
+    """Return whether the kind's record already lists all containers of a possible pod."""
     containers = [node for node, _ in containers_at(spec, ANYWHERE)]
     return bool(containers) and all(node.steps in listed for node in containers)
 

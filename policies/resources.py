@@ -14,8 +14,8 @@ from policies.values import UNKNOWN, Node
 
 _ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
 _PULUMI_PREFIX = "kubernetes:"
-# Releases are the only type for which the provider creates no object itself: it passes their
-# values to Helm.
+# A Release is the only type for which the provider creates no object itself; it passes the values
+# to Helm.
 _RELEASE = "kubernetes:helm.sh/v3:Release"
 # Components, whose children are registered one by one.
 _COMPONENTS = frozenset(
@@ -118,7 +118,7 @@ class Resource:
 
     @cached_property
     def api_version(self) -> str:
-        """API version, such as `apps/v1`, from the manifest if it sets one, else the type token."""
+        """API version, such as `apps/v1`: that of the manifest, or else that of the type token."""
         declared = self.properties.get("apiVersion")
         if isinstance(declared, str):
             return declared
@@ -145,7 +145,8 @@ class Resource:
     def is_partial(self) -> bool:
         """True if the rest of the object is declared elsewhere.
 
-        A patch counts as a whole object unless the configuration lists the object as existing.
+        A patch is treated as a complete object unless the configuration states that the object
+        exists.
         """
         return self.is_patch and self.is_named(self._existing)
 
@@ -192,7 +193,7 @@ class Resource:
 
     @cached_property
     def namespace(self) -> str | None:
-        """Namespace, `default` or the embedding object's if none is set, None if unknown."""
+        """Namespace. If none is set, that of the embedding object or `default`. None if unknown."""
         declared = self._metadata["namespace"]
         if declared.value is UNKNOWN:
             return None

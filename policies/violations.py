@@ -16,10 +16,9 @@ _SHOWN_LENGTH = 80
 class Violation:
     """A violation of a rule.
 
-    `node` is the violating value. `write` describes the value to write instead; if this description
-    starts with `nothing`, the value must be removed. `found` replaces the value in the message, for
-    values that must not be printed and for conflicts between several values. Only stack rules set
-    `resource`.
+    `node` is the offending value. `write` describes the value to set instead; if it starts with
+    `nothing`, the message says to remove the value. `found` is shown instead of the value if this
+    is secret, or if several values conflict. Only stack rules set `resource`.
     """
 
     node: Node

@@ -12,9 +12,9 @@ COMPILED_PER_SECOND = 150_000
 DOWNLOAD_MINUTES = 1.0
 """Minutes to download and unpack the modules over a fast connection."""
 LINK = 10 * COMPILED_PER_SECOND
-"""Time to link a program, expressed as bytes of source that compile in the same time."""
+"""Cost of linking a program, in bytes of source that compile in the same time."""
 TRUST_SECONDS = 60.0
-"""Seconds after which the measured speed counts as much as the expected one."""
+"""Weight of the expected speed: after this time (s), the measured speed has the same weight."""
 
 
 def announcement(programs: Collection[str], installed: Collection[str], cpu_minutes: float) -> str:
@@ -36,13 +36,13 @@ class Meter:
         self._packages = len(packages)
         self._began = time.monotonic()
 
-    def compiled(self, packages: Collection[str], now: str = "linking") -> None:
-        """Mark packages as compiled, and report progress with the current package."""
+    def compiled(self, packages: Collection[str], current: str = "linking") -> None:
+        """Mark packages as compiled, and report the progress and the current package."""
         self._done |= self._sizes.keys() & set(packages)
         done = sum(name.partition(" ")[0] != "link" for name in self._done)
         elapsed = clock(time.monotonic() - self._began)
         self._report(
-            f"{done:,} of {self._packages:,} packages, {now}, {elapsed}, "
+            f"{done:,} of {self._packages:,} packages, {current}, {elapsed}, "
             f"about {duration(self.left())} left"
         )
 

@@ -30,7 +30,7 @@ class Range(_Model):
 class GangAnswer(_Model):
     """Verdict on a gang. Times are seconds since the snapshot.
 
-    With several simulations, times that are not ranges come from the most typical simulation.
+    With several simulations, single values are those of the most typical simulation.
     """
 
     namespace: str
@@ -122,7 +122,7 @@ class Answer(_Model):
     taken: datetime
     age_seconds: float
     ends: int
-    """Number of gangs whose end was simulated."""
+    """Number of gangs that finish within the simulation."""
     horizon_seconds: float
     """Time (s) from the snapshot to the last simulated end of a gang."""
     gpus: int

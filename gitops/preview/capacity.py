@@ -18,7 +18,7 @@ from policies.views import Stack, View
 _GIB = Decimal(2**30)
 _UNKNOWN_PODS = "the number of its pods is unknown"
 ANY = "any model"
-"""GPU model of pods if neither they nor the environment in the price table specify a model."""
+"""GPU model if neither a pod nor its environment in the price table specifies one."""
 
 
 @dataclass(frozen=True, order=True)
@@ -175,8 +175,9 @@ def limits(
 ) -> list[LimitRow]:
     """Return the usage of a stack's quotas and queues, and of the installed GPUs.
 
-    The price table lists the installed GPUs, and the fraction of a GPU that other devices
-    represent. A GPU model is omitted if the fraction is unknown for one of its devices in use.
+    The price table lists the installed GPUs, and the fraction of a GPU that a partial device, such
+    as a MIG device, represents. A GPU model is omitted if it has a device in use whose fraction is
+    not listed.
     """
     stack, above = Stack(views), ancestors(views)
     queues = _queues(stack, above, demands)

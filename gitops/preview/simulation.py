@@ -39,13 +39,14 @@ def with_simulation(
     configuration: Path | None,
     repeat: int | None = None,
 ) -> tuple[Plan, Answer | None]:
-    """Simulate a plan; return the plan with the violations found, and the simulation's answer.
+    """Simulate a plan; return the plan with its violations added, and the simulation's answer.
 
     `snapshot` is a file name. If it is an empty string, a new snapshot of the stack's cluster is
     taken. If it is None or the plan is incomplete, nothing is simulated, and a warning lists the
     mandatory rules that were not evaluated. If the simulation fails, a warning states why, and
-    mandatory rules count as violated. In both cases, the answer is None. `configuration` is the
-    configuration file of the policy pack, and `repeat` the number of simulations.
+    mandatory rules count as violated. The answer is None if nothing was simulated or the
+    simulation failed. `configuration` is the configuration file of the policy pack, and `repeat`
+    the number of simulations.
 
     Raises:
         GitopsError: If the configuration is invalid.
@@ -242,7 +243,7 @@ def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[s
 
 
 def _wait(answer: Answer, gang: GangAnswer, limit: float) -> str:
-    """Return the start of a message, or "" if the longest wait is known and within the limit."""
+    """Describe how the wait of a gang exceeds the limit; return "" if it does not."""
     if waiting := gang.verdicts.get("waits", 0):
         return f"does not start in {_horizon(answer, waiting)}, so its wait may exceed"
     start = gang.start_range

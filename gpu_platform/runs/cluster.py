@@ -34,8 +34,8 @@ _POLL_SECONDS: Final = 2.0
 _EXISTS: Final = "AlreadyExists"
 _NO_OPERATOR: Final = "the server doesn't have a resource type"
 _NO_PERMISSION: Final = "cannot delete resource"
-"""Part of the API server's error if RBAC does not permit the deletion. Admission policies also deny
-with the reason Forbidden."""
+"""Part of the API server's error if RBAC denies the deletion. The reason `Forbidden` does not
+distinguish it from a denial by an admission policy."""
 SUPPLEMENTS: Final = (
     f"podgroups.{SCHEDULING_GROUP}",
     RUNTIME.name,
@@ -174,7 +174,7 @@ class Member:
             return  # Another program created the job.
         for name in SUPPLEMENTS:
             done = self._run("delete", name, run, *deletion)
-            # Users who may not delete these objects may not create them either.
+            # A user without the permission to delete these objects cannot have created them.
             acceptable = (_NO_OPERATOR, _NO_PERMISSION)
             if done.returncode != 0 and not any(text in done.stderr for text in acceptable):
                 raise GitopsError(_problem(done))
@@ -225,14 +225,15 @@ class Member:
     def _follow_logs(self, run: str, since: datetime | None, printed: dict[str, str]) -> None:
         """Print log lines until all containers terminate, skipping lines printed by earlier calls.
 
-        `printed` maps containers to the timestamps of their last printed lines. If `since` is not
-        None, it must not be later than the start of the earlier call.
+        `printed` maps containers to the timestamps of their last printed lines. `since` must not be
+        later than the start of the previous call, so that no lines are lost.
         """
         before = dict(printed)
         limit = f"--since-time={since.isoformat()}" if since else "--tail=-1"
         command = self._logs_command(run, limit, "--follow", "--timestamps")
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            # Only \n ends a line: kubectl adds no prefix after the \r of a progress bar.
+            # Only \n ends a line: the \r of a progress bar starts no new one, so kubectl does
+            # not repeat the prefix after it.
             for raw in process.stdout or ():
                 line = raw.decode(errors="replace")
                 container, _, rest = line.rstrip("\n").partition(" ")
@@ -320,7 +321,7 @@ def _parsed(text: str, content: Callable[[Any], _Content]) -> _Content:
     try:
         return content(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError):
-        raise GitopsError(f"kubectl did not print the expected JSON, but {text[:80]!r}") from None
+        raise GitopsError(f"expected JSON from kubectl, but got {text[:80]!r}") from None
 
 
 def _problem(done: subprocess.CompletedProcess[str]) -> str:

@@ -209,7 +209,7 @@ class QueueSettings(Settings):
 
     @property
     def deserved_at_least(self) -> ResourceAmounts:
-        """Deserved amounts: `deserved`, and the guarantee of each resource it does not list."""
+        """The amounts in `deserved`, and the guarantees of the resources that it does not list."""
         return {**self.guarantee, **self.deserved}
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The attacked server, its other callers, its probes and its memory."""
+"""The server under attack, well-behaved callers, health probes and memory measurements."""
 
 import contextlib
 import http.client
@@ -89,9 +89,9 @@ class Attacked:
 def attacked(
     folder: Path, files: int = 0, listener: str = "", **settings: object
 ) -> Iterator[Attacked]:
-    """Start our server with the model `Amplifier`, or one of the other `listeners`.
+    """Start our server with the model `Amplifier`, or the `listener` of tests.attacks.listeners.
 
-    `files` limits its open files unless it is 0.
+    `files` is the maximum number of open files; 0 means no limit.
     """
     from tests.inference.engine.exports import write_probe
 
@@ -152,7 +152,7 @@ def infer_body(kind: int = 0, samples: int = 1, output: str = "value") -> bytes:
 
 
 def call(port: int, seconds: float, tls: bool, results: Connection) -> None:
-    """Send requests over a few connections for some time, then send the `Callers` as the result."""
+    """Send requests over a few connections for some time, then send the result to `results`."""
     from concurrent.futures import ThreadPoolExecutor
 
     until = time.monotonic() + seconds

@@ -314,7 +314,7 @@ def test_devices_are_unknown_if_the_member_cannot_read_the_queue(api: Api) -> No
 def test_other_output_of_kubectl_is_shown(api: Api, answer: str) -> None:
     names = ("configmap", "queues.scheduling.volcano.sh", "resourcequotas")
     api.answers = {f"get {name}": (answer, "") for name in names}
-    expected = re.escape(f"kubectl did not print the expected JSON, but {answer!r}")
+    expected = re.escape(f"expected JSON from kubectl, but got {answer!r}")
     with pytest.raises(GitopsError, match=expected):
         api.description()
     with pytest.raises(GitopsError, match=expected):
@@ -324,7 +324,7 @@ def test_other_output_of_kubectl_is_shown(api: Api, answer: str) -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("printf '\\377\\376'; exit 0", "kubectl did not print the expected JSON, but"),
+        ("printf '\\377\\376'; exit 0", "expected JSON from kubectl, but got"),
         ("printf '\\377' >&2; exit 1", "cannot be listed: \N{REPLACEMENT CHARACTER}"),
         ("exit 1", "cannot be listed: kubectl printed no error"),
     ],

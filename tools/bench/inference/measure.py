@@ -22,7 +22,7 @@ SHARES: Final = (0.5, 0.8, 1.2)
 """Shares of a server's capacity. The capacity is its rate with 64 clients in the same round."""
 
 SAME_LOAD: Final = 0.8
-"""Share of each peer's capacity at which our server is also measured."""
+"""Our server is also measured at this share of each peer's capacity."""
 
 DURATION_FACTORS: Final = {0.8: 2, 1.2: 2}
 """Factors for the duration of a measurement, keyed by share of the capacity. Tail latencies need
@@ -38,7 +38,7 @@ MAX_WARM_UPS: Final = 6
 """Maximum number of warm-up measurements after a pause; the minimum is two."""
 
 WARM_UP_SPEEDUP: Final = 1.1
-"""The warm-up continues while a measurement is faster than the previous ones by this factor."""
+"""The warm-up continues while the throughput improves by at least this factor."""
 
 MIN_REQUESTS: Final = 30
 """Minimum average number of requests in an open loop, unless they take more than 10 s."""
@@ -126,7 +126,7 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """Yield the paused servers, each with its outputs' largest difference from `expected`.
+    """Start the servers; yield them paused, each with its largest deviation from `expected`.
 
     Servers that fail to start, or that respond incorrectly, are reported and skipped.
     """

@@ -5,8 +5,10 @@ Examples of pod rules are pod specifications. All others are shortened manifests
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from textwrap import dedent
+
+from tools.generate.example import Example, example, with_limits
+from tools.generate.security_examples import SECURITY
 
 SETTINGS: dict[str, dict[str, object]] = {
     "gpu-whole-nodes": {"gpusPerNode": 8},
@@ -19,18 +21,6 @@ SETTINGS: dict[str, dict[str, object]] = {
     },
 }
 """Settings for the examples of rules that require settings."""
-
-
-@dataclass(frozen=True)
-class Example:
-    """A bad and a good example in YAML."""
-
-    bad: str
-    good: str
-
-
-def _example(bad: str, good: str) -> Example:
-    return Example(dedent(bad).strip("\n"), dedent(good).strip("\n"))
 
 
 def _sweep(bad: str, good: str, priority: str = "") -> Example:
@@ -46,23 +36,6 @@ def _sweep(bad: str, good: str, priority: str = "") -> Example:
     line = f"priorityClassName: {priority}\n" if priority else ""
     chosen = {"priority": line and f"  {line}", "pod": line and f"          {line}"}
     return Example(frame.format(text=bad, priority="", pod=""), frame.format(text=good, **chosen))
-
-
-def _limits(bad: str, good: str) -> Example:
-    """Return pods whose only container has these resources."""
-    frame = "containers:\n  - name: main\n    resources: {text}"
-    return Example(frame.format(text=bad), frame.format(text=good))
-
-
-def _context(bad: str, good: str) -> Example:
-    """Return pods whose only container has these security contexts."""
-    frame = "containers:\n  - name: main\n    securityContext: {text}"
-    return Example(frame.format(text=bad), frame.format(text=good))
-
-
-def _image(bad: str, good: str) -> Example:
-    frame = "containers:\n  - name: main\n    image: {text}"
-    return Example(frame.format(text=bad), frame.format(text=good))
 
 
 def _volcano(bad: str, good: str) -> Example:
@@ -216,7 +189,7 @@ def _promoted(entry: str) -> str:
 
 
 EXAMPLES: dict[str, Example] = {
-    "kind-known": _example(
+    "kind-known": example(
         """
         apiVersion: example.com/v1
         kind: Trainer
@@ -234,24 +207,24 @@ EXAMPLES: dict[str, Example] = {
               containers: [{name: worker, image: registry.example.com/train:1.4.0}]
         """,
     ),
-    "manifest-readable": _limits("many", "{limits: {cpu: 4}}"),
+    "manifest-readable": with_limits("many", "{limits: {cpu: 4}}"),
     "gpu-limit-present": Example(
         _WRITER.replace("{limits: {nvidia.com/gpu: 8}}", "{limits: {memory: 16Gi}}"), _WRITER
     ),
-    "gpu-requests-equal-limits": _limits(
+    "gpu-requests-equal-limits": with_limits(
         "{requests: {nvidia.com/gpu: 1}}", "{limits: {nvidia.com/gpu: 1}}"
     ),
-    "gpu-counts-whole": _limits(
+    "gpu-counts-whole": with_limits(
         '{limits: {nvidia.com/gpu: "0.5"}}', "{limits: {nvidia.com/gpu: 1}}"
     ),
-    "gpu-memory-guaranteed": _limits(
+    "gpu-memory-guaranteed": with_limits(
         "{requests: {memory: 8Gi}, limits: {memory: 16Gi, nvidia.com/gpu: 1}}",
         "{requests: {memory: 16Gi}, limits: {memory: 16Gi, nvidia.com/gpu: 1}}",
     ),
-    "gpu-cpu-requested": _limits(
+    "gpu-cpu-requested": with_limits(
         "{limits: {nvidia.com/gpu: 1}}", "{requests: {cpu: 4}, limits: {nvidia.com/gpu: 1}}"
     ),
-    "gpu-toleration": _example(
+    "gpu-toleration": example(
         """
         containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
         """,
@@ -261,12 +234,12 @@ EXAMPLES: dict[str, Example] = {
         """,
     ),
     "gpu-whole-nodes": Example(_WRITER.replace("gpu: 8", "gpu: 4"), _WRITER),
-    "gpu-not-shared": _limits(
+    "gpu-not-shared": with_limits(
         "{limits: {nvidia.com/gpu.shared: 2}}", "{limits: {nvidia.com/gpu.shared: 1}}"
     ),
     "claim-devices-counted": Example(_gpu_claim("allocationMode: All"), _gpu_claim("count: 1")),
     "claim-declared": _with_second(_CLAIMING, "", _gpu_claim("count: 1")),
-    "shm-mounted": _example(
+    "shm-mounted": example(
         """
         containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
         """,
@@ -334,267 +307,7 @@ value: 100""",
             "namespace: ml}", 'namespace: ml, annotations: {pulumi.com/skipAwait: "true"}}'
         ),
     ),
-    "host-network-dns": _example(
-        """
-        hostNetwork: true
-        containers: [{name: main}]
-        """,
-        """
-        hostNetwork: true
-        dnsPolicy: ClusterFirstWithHostNet
-        containers: [{name: main}]
-        """,
-    ),
-    "image-tag-fixed": _image("pytorch/pytorch:latest", "pytorch/pytorch:2.15.0"),
-    "image-digest-pinned": _image(
-        "registry.example.com/train:1.4.2", f"registry.example.com/train@sha256:{'6d' * 32}"
-    ),
-    "image-registry-allowed": _image(
-        "docker.io/somebody/train:1.4.2", "registry.example.com/team/train:1.4.2"
-    ),
-    "run-as-non-root": _context("{runAsUser: 0}", "{runAsNonRoot: true, runAsUser: 10001}"),
-    "no-privilege-escalation": _context("{}", "{allowPrivilegeEscalation: false}"),
-    "not-privileged": _context("{privileged: true}", "{privileged: false}"),
-    "capabilities-dropped": _context(
-        "{capabilities: {add: [SYS_ADMIN]}}", "{capabilities: {drop: [ALL]}}"
-    ),
-    "no-host-namespaces": _example(
-        "hostIPC: true\ncontainers: [{name: main}]", "containers: [{name: main}]"
-    ),
-    "no-host-path": _example(
-        """
-        containers: [{name: main}]
-        volumes: [{name: data, hostPath: {path: /mnt/data}}]
-        """,
-        """
-        containers: [{name: main}]
-        volumes: [{name: data, persistentVolumeClaim: {claimName: datasets}}]
-        """,
-    ),
-    "no-host-ports": _example(
-        "containers: [{name: main, ports: [{containerPort: 8080, hostPort: 80}]}]",
-        "containers: [{name: main, ports: [{containerPort: 8080}]}]",
-    ),
-    "security-profiles-kept": _context(
-        "{seccompProfile: {type: Unconfined}}", "{seccompProfile: {type: RuntimeDefault}}"
-    ),
-    "sysctls-safe": _example(
-        """
-        securityContext: {sysctls: [{name: kernel.shmmax, value: "68719476736"}]}
-        containers: [{name: main}]
-        """,
-        """
-        securityContext: {sysctls: [{name: net.ipv4.tcp_keepalive_time, value: "600"}]}
-        containers: [{name: main}]
-        """,
-    ),
-    "probes-stay-in-pod": _example(
-        "containers: [{name: main, livenessProbe: {httpGet: {host: 169.254.169.254, port: 80}}}]",
-        "containers: [{name: main, livenessProbe: {httpGet: {path: /health, port: 8080}}}]",
-    ),
-    "volume-types-restricted": _example(
-        """
-        containers: [{name: main}]
-        volumes: [{name: data, nfs: {server: nfs.example.com, path: /data}}]
-        """,
-        """
-        containers: [{name: main}]
-        volumes: [{name: data, persistentVolumeClaim: {claimName: datasets}}]
-        """,
-    ),
-    "seccomp-profile-set": _context("{}", "{seccompProfile: {type: RuntimeDefault}}"),
-    "root-filesystem-read-only": _context("{}", "{readOnlyRootFilesystem: true}"),
-    "no-secrets-in-manifests": _example(
-        """
-        apiVersion: v1
-        kind: ConfigMap
-        metadata: {name: hub}
-        data: {token: written-here}
-        """,
-        """
-        apiVersion: external-secrets.io/v1
-        kind: ExternalSecret
-        metadata: {name: hub}
-        spec:
-          secretStoreRef: {name: vault}
-          data: [{secretKey: token, remoteRef: {key: ml/hub}}]
-        """,
-    ),
-    "no-hidden-token": _example(
-        """
-        automountServiceAccountToken: false
-        containers: [{name: main}]
-        volumes:
-          - name: token
-            projected: {sources: [{serviceAccountToken: {path: token}}]}
-        """,
-        """
-        automountServiceAccountToken: false
-        containers: [{name: main}]
-        volumes:
-          - name: token
-            projected:
-              sources: [{serviceAccountToken: {path: token, audience: vault.example.com}}]
-        """,
-    ),
-    "rbac-least-privilege": _example(
-        """
-        apiVersion: rbac.authorization.k8s.io/v1
-        kind: ClusterRoleBinding
-        metadata: {name: team}
-        roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
-        subjects: [{kind: ServiceAccount, name: default, namespace: ml}]
-        """,
-        """
-        apiVersion: rbac.authorization.k8s.io/v1
-        kind: RoleBinding
-        metadata: {name: team, namespace: ml}
-        roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
-        subjects: [{kind: Group, name: team}]
-        """,
-    ),
-    "namespace-pod-security": _example(
-        """
-        apiVersion: v1
-        kind: Namespace
-        metadata: {name: ml, labels: {pod-security.kubernetes.io/enforce: privileged}}
-        """,
-        """
-        apiVersion: v1
-        kind: Namespace
-        metadata: {name: ml, labels: {pod-security.kubernetes.io/enforce: restricted}}
-        """,
-    ),
-    "priority-not-of-system": _example(
-        "priorityClassName: system-node-critical\ncontainers: [{name: main}]",
-        "priorityClassName: training\ncontainers: [{name: main}]",
-    ),
-    "priority-class-bounded": _example(
-        """
-        apiVersion: scheduling.k8s.io/v1
-        kind: PriorityClass
-        metadata: {name: urgent}
-        value: 1000000000
-        """,
-        """
-        apiVersion: scheduling.k8s.io/v1
-        kind: PriorityClass
-        metadata: {name: urgent}
-        value: 2000
-        """,
-    ),
-    "tolerations-bounded": _example(
-        "tolerations: [{operator: Exists}]\ncontainers: [{name: main}]",
-        "tolerations: [{key: nvidia.com/gpu, operator: Exists}]\ncontainers: [{name: main}]",
-    ),
-    "annotations-bounded": _example(
-        """
-        apiVersion: v1
-        kind: Pod
-        metadata:
-          name: server
-          annotations: {io.kubernetes.cri-o.TrustedSandbox: "false"}
-        spec: {containers: [{name: main}]}
-        """,
-        """
-        apiVersion: v1
-        kind: Pod
-        metadata:
-          name: server
-          annotations: {prometheus.io/scrape: "true"}
-        spec: {containers: [{name: main}]}
-        """,
-    ),
-    "no-host-volume": _example(
-        """
-        apiVersion: v1
-        kind: PersistentVolume
-        metadata: {name: data}
-        spec: {hostPath: {path: /mnt/data}}
-        """,
-        """
-        apiVersion: v1
-        kind: PersistentVolume
-        metadata: {name: data}
-        spec: {csi: {driver: nfs.csi.k8s.io, volumeHandle: nfs.example.com/data}}
-        """,
-    ),
-    "no-literal-secrets": _example(
-        """
-        containers:
-          - name: main
-            env: [{name: HF_TOKEN, value: written-here}]
-        """,
-        """
-        containers:
-          - name: main
-            env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]
-        """,
-    ),
-    "no-service-account-token": _example(
-        "containers: [{name: main}]",
-        "automountServiceAccountToken: false\ncontainers: [{name: main}]",
-    ),
-    "api-extensions-trusted": _example(
-        """
-        apiVersion: admissionregistration.k8s.io/v1
-        kind: MutatingWebhookConfiguration
-        metadata: {name: pods}
-        webhooks:
-          - name: pods.example.com
-            clientConfig: {url: "https://hooks.example.net/mutate"}
-        """,
-        """
-        apiVersion: admissionregistration.k8s.io/v1
-        kind: MutatingWebhookConfiguration
-        metadata: {name: pods}
-        webhooks:
-          - name: pods.example.com
-            clientConfig: {service: {name: hooks, namespace: ml, path: /mutate}}
-        """,
-    ),
-    "device-names-kept": _example(
-        """
-        apiVersion: v1
-        kind: ConfigMap
-        metadata: {name: settings}
-        data: {NVIDIA_VISIBLE_DEVICES: all}
-        """,
-        """
-        apiVersion: v1
-        kind: ConfigMap
-        metadata: {name: settings}
-        data: {OMP_NUM_THREADS: "4"}
-        """,
-    ),
-    "control-plane-kept": _example(
-        """
-        apiVersion: certificates.k8s.io/v1
-        kind: CertificateSigningRequest
-        metadata: {name: operator}
-        spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth]}
-        """,
-        """
-        apiVersion: certificates.k8s.io/v1
-        kind: CertificateSigningRequest
-        metadata: {name: operator}
-        spec: {signerName: issuers.example.com/internal, usages: [server auth]}
-        """,
-    ),
-    "service-not-public": _example(
-        """
-        apiVersion: v1
-        kind: Service
-        metadata: {name: server}
-        spec: {type: LoadBalancer}
-        """,
-        """
-        apiVersion: v1
-        kind: Service
-        metadata: {name: server}
-        spec: {type: ClusterIP}
-        """,
-    ),
+    **SECURITY,
     "namespace-gpu-quota": _with_second(
         _WRITER,
         "",
@@ -619,7 +332,7 @@ spec: {podSelector: {}, policyTypes: [Ingress]}""",
     "checkpoints-kept": _with_second(
         _claim("ReadWriteMany", "shared"), _class("Delete"), _class("Retain")
     ),
-    "inference-probes": _example(
+    "inference-probes": example(
         "containers: [{name: main, ports: [{containerPort: 8080}]}]",
         """
         containers:
@@ -646,7 +359,7 @@ kind: PodDisruptionBudget
 metadata: {name: server, namespace: ml}
 spec: {maxUnavailable: 1, selector: {matchLabels: {app: server}}}""",
     ),
-    "autoscaled-without-replicas": _example(
+    "autoscaled-without-replicas": example(
         """
         apiVersion: apps/v1
         kind: Deployment
@@ -670,7 +383,7 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: server}}}""",
         spec: {minReplicas: 2, maxReplicas: 8, scaleTargetRef: {kind: Deployment, name: server}}
         """,
     ),
-    "inference-grace-period": _example(
+    "inference-grace-period": example(
         """
         terminationGracePeriodSeconds: 20
         containers:
@@ -710,7 +423,7 @@ apiVersion: v1
 kind: Service
 metadata: {name: digits-canary, namespace: ml}""",
     ),
-    "helm-release-judged": _example(
+    "helm-release-judged": example(
         """
         apiVersion: helm.toolkit.fluxcd.io/v2
         kind: HelmRelease
@@ -740,7 +453,7 @@ metadata: {name: digits-canary, namespace: ml}""",
     ),
     "sweep-bounded": _sweep("sweep-trials: many", 'sweep-trials: "24"'),
     "sweep-preemptible": _sweep('sweep-trials: "24"', 'sweep-trials: "24"', "sweeps"),
-    "notebook-token": _example(
+    "notebook-token": example(
         """
         containers:
           - name: notebook
@@ -754,7 +467,7 @@ metadata: {name: digits-canary, namespace: ml}""",
               - {name: JUPYTER_TOKEN, valueFrom: {secretKeyRef: {name: anna, key: token}}}
         """,
     ),
-    "notebook-preemptible": _example(
+    "notebook-preemptible": example(
         """
         apiVersion: batch.volcano.sh/v1alpha1
         kind: Job

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from httpx2 import HTTPError, Response
@@ -25,12 +25,10 @@ _log = logging.getLogger(__name__)
 class Tail:
     """The last lines of a stream, bounded in number and in bytes."""
 
-    def __init__(self, lines: int, size: int, initial: Iterable[str] = ()) -> None:
+    def __init__(self, lines: int, size: int) -> None:
         self._max_lines, self._size = lines, size
         self._lines: deque[str] = deque()
         self._bytes = 0
-        for line in initial:
-            self.add(line)
 
     def add(self, line: str) -> None:
         """Append a line. If the line alone exceeds the maximum size, keep only its end."""
@@ -95,18 +93,20 @@ class LogStreams:
                 self.drop(attempt)
 
     async def _request(self, attempt: Attempt, previous: bool) -> list[str]:
-        # lightkube cannot request the log of the previous container.
-        response = await self._client._client._client.get(
-            f"/api/v1/namespaces/{self._client.namespace}/pods/{attempt.pod}/log",
-            params={
-                "container": attempt.container,
-                "tailLines": self._lines,
-                "timestamps": True,
-                "previous": previous,
-            },
-        )
-        response.raise_for_status()
-        return Tail(self._lines, self._size, response.iter_lines()).lines
+        # lightkube cannot request the log of the previous container, and reads whole logs at once.
+        url = f"/api/v1/namespaces/{self._client.namespace}/pods/{attempt.pod}/log"
+        parameters: dict[str, str | int] = {
+            "container": attempt.container,
+            "tailLines": self._lines,
+            "timestamps": True,
+            "previous": previous,
+        }
+        tail = Tail(self._lines, self._size)
+        async with self._client._client._client.stream("GET", url, params=parameters) as response:
+            response.raise_for_status()
+            async for line in response.aiter_lines():
+                tail.add(line)
+        return tail.lines
 
     async def _read(self, attempt: Attempt) -> None:
         """Stream a container's log into its tail until the log ends."""

@@ -1,7 +1,8 @@
 """Log tails and interrupted log streams."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncIterator, Iterable
 
 from httpx2 import AsyncByteStream, MockTransport, ReadError, Request, Response
 from lightkube import AsyncClient
@@ -15,22 +16,29 @@ ATTEMPT = Attempt("uid", "pod", "training", 0)
 ERROR = b'{"apiVersion": "v1", "kind": "Status", "code": 404, "message": "no such pod"}'
 
 
+def kept_lines(lines: int, size: int, content: Iterable[str]) -> list[str]:
+    tail = Tail(lines, size)
+    for line in content:
+        tail.add(line)
+    return tail.lines
+
+
 def test_tail_keeps_the_last_lines() -> None:
-    assert Tail(3, 1000, map(str, range(10))).lines == ["7", "8", "9"]
+    assert kept_lines(3, 1000, map(str, range(10))) == ["7", "8", "9"]
 
 
 def test_tail_is_limited_in_bytes() -> None:
-    kept = Tail(1000, 100, ("x" * 30 for _ in range(50))).lines
+    kept = kept_lines(1000, 100, ("x" * 30 for _ in range(50)))
     assert sum(map(len, kept)) <= 100
     assert len(kept) == 3
 
 
 def test_tail_keeps_the_end_of_an_oversized_line() -> None:
-    assert Tail(10, 5, ["beginning and end"]).lines == ["d end"]
+    assert kept_lines(10, 5, ["beginning and end"]) == ["d end"]
 
 
 def test_truncated_character_is_replaced() -> None:
-    [line] = Tail(10, 5, ["äöü"]).lines
+    [line] = kept_lines(10, 5, ["äöü"])
     assert line.endswith("öü")
 
 
@@ -93,6 +101,30 @@ async def test_previous_log_of_a_restarted_container_is_requested() -> None:
     streams = LogStreams(lambda: AsyncClient(config, transport=MockTransport(respond)), 10, 1000)
     assert await streams.last_lines(ATTEMPT, restarted=True) == ["the failure"]
     assert await streams.last_lines(ATTEMPT) == ["the next attempt"]
+
+
+class LongLines(AsyncByteStream):
+    """A body of 64 lines of 1 MiB."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b"x" * (2**20 - 1) + b"\n"
+
+
+async def test_requested_log_is_not_kept_in_memory_as_a_whole() -> None:
+    config = KubeConfig.from_one(
+        cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
+    ).get()
+    transport = MockTransport(lambda _: Response(200, stream=LongLines()))
+    streams = LogStreams(lambda: AsyncClient(config, transport=transport), 100, 1000)
+    tracemalloc.start()
+    try:
+        [line] = await streams.last_lines(ATTEMPT)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(line) == 1000
+    assert peak < 16 * 2**20
 
 
 async def test_error_responses_are_closed() -> None:

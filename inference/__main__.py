@@ -1,10 +1,11 @@
 """Entry point: `python -m inference` serves one model until SIGTERM."""
 
+import argparse
 import os
 import signal
 import sys
 
-from inference.config import read_config
+from inference.config import describe_variables, read_config
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.report import conclude, emit
@@ -12,6 +13,12 @@ from workload.report import conclude, emit
 
 def main() -> int:
     """Run the server and return its exit code."""
+    argparse.ArgumentParser(
+        prog="python -m inference",
+        description="Serve one exported model over HTTP (the V2 inference protocol) until SIGTERM.",
+        epilog=f"environment variables:\n{describe_variables()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     try:
         config = read_config(os.environ)
         # Imported here, so that configuration errors appear before this slow import.

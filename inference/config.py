@@ -6,6 +6,7 @@ settings.
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from textwrap import fill
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -200,6 +201,16 @@ class InferenceConfig(BaseModel):
 def variable_of(field: str) -> str:
     """Return the environment variable of a field: `model_name` → `INFERENCE_MODEL_NAME`."""
     return ENVIRONMENT_PREFIX + field.upper()
+
+
+def describe_variables() -> str:
+    """Return one paragraph per environment variable, with its default and description."""
+    paragraphs = []
+    for name, field in InferenceConfig.model_fields.items():
+        default = "required" if field.is_required() else f"default: {field.default!r}"
+        text = fill(field.description or "", 78, initial_indent="    ", subsequent_indent="    ")
+        paragraphs.append(f"  {variable_of(name)} ({default})\n{text}")
+    return "\n".join(paragraphs)
 
 
 def read_config(environment: Mapping[str, str]) -> InferenceConfig:

@@ -1,8 +1,16 @@
-"""Entry point of the policy pack, for `pulumi up --policy-pack policies`."""
+"""Policy pack for Pulumi, which starts this program: `pulumi up --policy-pack policies`.
+
+Use `python -m policies.check --help` to check manifests without Pulumi.
+"""
 
 import gc
 import sys
 from pathlib import Path
+
+# Without the address of Pulumi's engine, the SDK would serve the pack until it is killed.
+if not sys.argv[1:] or sys.argv[1] in {"-h", "--help"}:
+    sys.stderr.write(__doc__)
+    raise SystemExit(2 if not sys.argv[1:] else 0)
 
 # The imports create no garbage, but garbage collection would take a fifth of their time.
 gc.disable()

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from inference import __main__ as program
 from inference.config import InferenceConfig, read_config, variable_of
 from workload.configuration import ConfigurationError
 
@@ -62,3 +63,15 @@ def test_the_documentation_names_every_variable_with_its_default() -> None:
     for name, field in InferenceConfig.model_fields.items():
         default = "required" if field.is_required() else f"`{field.default}`"
         assert f"| `{variable_of(name)}` | {default} |" in text
+
+
+def test_help_describes_every_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["inference", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        program.main()
+    output = capsys.readouterr().out
+    for name, field in InferenceConfig.model_fields.items():
+        default = "required" if field.is_required() else f"default: {field.default!r}"
+        assert f"{variable_of(name)} ({default})\n    {(field.description or '')[:20]}" in output

@@ -55,3 +55,14 @@ def test_two_rules_with_the_same_name_are_rejected() -> None:
 def test_no_module_of_the_pack_shadows_a_standard_library_module() -> None:
     """Tools that run in the directory of the pack would import the pack's module instead."""
     assert not {path.stem for path in PACK.glob("*.py")} & sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["--help"], 0)])
+def test_started_without_an_engine_the_pack_explains_its_use(
+    arguments: list[str], status: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, PACK, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == status
+    assert "python -m policies.check --help" in done.stderr

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from gitops.demand import is_suspended
 from gitops.preview.events import State, Step
 from gitops.preview.report import Difference
 from policies.resources import Resource
@@ -63,6 +64,20 @@ class Change:
             return f"{resource.pulumi_type.rpartition(':')[2]} {self.step.name}"
         namespace = resource.root["metadata"]["namespace"].text
         return f"{resource.kind} {resource.name}" + (f" in {namespace}" if namespace else "")
+
+    @property
+    def suspends(self) -> bool:
+        """True if the step suspends a job."""
+        return not self._was_suspended and self.new is not None and is_suspended(self.new.resource)
+
+    @property
+    def resumes(self) -> bool:
+        """True if the step resumes a suspended job."""
+        return self._was_suspended and self.new is not None and not is_suspended(self.new.resource)
+
+    @property
+    def _was_suspended(self) -> bool:
+        return self.old is not None and is_suspended(self.old.resource)
 
     @property
     def is_retained(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from gitops.demand import Demand, demands, is_schedule, is_suspended
+from gitops.demand import Demand, demands, is_schedule
 from gitops.preview import claims
 from gitops.preview.changes import Change
 from infra.schedule import PROGRAM
@@ -132,9 +132,7 @@ def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact 
 
 
 def _is_suspension(change: Change) -> bool:
-    if change.step.operation != "update" or change.old is None or change.new is None:
-        return False
-    return is_suspended(change.new.resource) and not is_suspended(change.old.resource)
+    return change.step.operation == "update" and change.suspends
 
 
 def _is_termination(change: Change) -> bool:

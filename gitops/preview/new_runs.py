@@ -15,10 +15,14 @@ _RUNS = ("training", "interactive")
 
 
 def started(changes: Iterable[Change]) -> list[Demand]:
-    """Return the demand of the runs and notebooks with GPUs that an update would start."""
-    new = [c.new for c in changes if c.new and c.step.operation in ("create", "replace")]
+    """Return the demand of the runs and notebooks with GPUs that an update starts or resumes."""
+    new = [c.new for c in changes if c.new and (_is_created(c) or c.resumes)]
     runs = (demand for demand in demands(new) if demand.role in _RUNS and demand.pods)
     return list(with_gpus(runs))
+
+
+def _is_created(change: Change) -> bool:
+    return change.step.operation in ("create", "replace")
 
 
 def run_rows(demands: Iterable[Demand], prices: Prices, stack: str) -> list[RunRow]:

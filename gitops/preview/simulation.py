@@ -198,10 +198,8 @@ def _suspended_gangs(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:
 
 def _resumed_gangs(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:
     for change in changes:
-        if change.step.operation == "update" and change.old and change.new:
-            before, after = change.old.resource, change.new.resource
-            if is_suspended(before) and not is_suspended(after):
-                yield _key(after)
+        if change.step.operation == "update" and change.resumes:
+            yield _key(change.resource)
 
 
 def _key(resource: Resource) -> tuple[str, str]:

@@ -69,6 +69,14 @@ def test_running_and_suspended_jobs_are_not_new_runs() -> None:
     assert report(plans.same(run()), plans.step("create", new=suspended)).new_runs == []
 
 
+def test_a_resumed_job_is_listed_with_its_cost() -> None:
+    suspended, resumed = indexed(7200), indexed(7200)
+    suspended["spec"]["suspend"] = True
+    (row,) = report(plans.step("update", suspended, resumed)).new_runs
+    assert (row.run, row.gpus, row.hours) == ("digits-11111111", 8, 2)
+    assert report(plans.step("update", resumed, suspended)).new_runs == []
+
+
 def test_run_waits_while_an_earlier_run_holds_the_queue() -> None:
     steps = [
         plans.same(plans.queue(gpus=16)),

@@ -16,7 +16,7 @@ import yaml
 
 from policies.kubernetes_yaml import Loader, key_of
 from policies.values import Key
-from policies.violations import show
+from policies.violations import found, show
 
 _KUSTOMIZE = "kustomize.config.k8s.io/"
 _KUSTOMIZED = ("Kustomization", "Component")
@@ -158,7 +158,7 @@ def _objects(
         )
     for key in ("apiVersion", "kind"):
         if not isinstance(value.get(key), str) or not value[key]:
-            raise DocumentError(f"{location}: {key}: found {show(value.get(key))}; write a name")
+            raise DocumentError(f"{location}: {key}: {found(value.get(key))}; write a name")
     items = value.get("items")
     if items is None:
         yield Document(source, value, node, base)

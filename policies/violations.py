@@ -29,12 +29,12 @@ class Violation:
     @property
     def text(self) -> str:
         """The violation without the resource's name."""
-        value = self.found if self.found is not None else show(self.node.value)
+        value = found(self.node.value) if self.found is None else f"found {self.found}"
         path = f"{self.node.path}: " if self.node.path else ""
         advice = f"write {self.write}"
         if self.write.startswith("nothing"):
             advice = f"remove it{self.write.removeprefix('nothing')}"
-        return f"{path}found {value}; {advice}"
+        return f"{path}{value}; {advice}"
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,15 @@ class Edit:
     value: Any
 
 
+def found(value: Any) -> str:
+    """Return the part of a message that states a value, or that there is none."""
+    return "not set" if value is None else f"found {show(value)}"
+
+
 def show(value: Any) -> str:
     """Format a value for a message; shorten long values."""
     if value is None:
-        return "nothing"
+        return "no value"
     if value is UNKNOWN:
         return "a value that is not known yet"
     text = json.dumps(value, ensure_ascii=False, default=_show_nested)

@@ -49,7 +49,9 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
             if limit.absent:
                 yield Violation(limit, f"{show(request.value)}, because {name} is only in requests")
             elif quantity_or_none(request.value) != quantity_or_none(limit.value):
-                yield Violation(request, f"{show(limit.value)}, the same as the limit, or nothing")
+                yield Violation(
+                    request, f"{show(limit.value)}, the same as the limit, or remove it"
+                )
 
 
 @pod_rule(
@@ -105,7 +107,7 @@ def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]
         if amount is None or amount < parse_quantity(config.min_memory):
             yield Violation(limit, f"a memory limit of at least {config.min_memory}, such as 16Gi")
         elif request.present and quantity_or_none(request.value) != amount:
-            yield Violation(request, f"{show(limit.value)}, the same as the limit, or nothing")
+            yield Violation(request, f"{show(limit.value)}, the same as the limit, or remove it")
 
 
 @pod_rule(

@@ -63,7 +63,7 @@ CASES = [
     job(
         "gpu-requests-equal-limits",
         (f"{LIMITS}/nvidia.com~gpu", REMOVED),
-        reports=('limits["nvidia.com/gpu"]: found nothing', 'write "1"', "is only in requests"),
+        reports=('limits["nvidia.com/gpu"]: not set', 'write "1"', "is only in requests"),
     ),
     job(
         "gpu-requests-equal-limits",
@@ -82,9 +82,7 @@ CASES = [
         (f"{REQUESTS}/memory", "2Gi"),
         reports=('requests.memory: found "2Gi"', '"4Gi"'),
     ),
-    job(
-        "gpu-cpu-requested", (f"{REQUESTS}/cpu", REMOVED), reports=("requests.cpu: found nothing",)
-    ),
+    job("gpu-cpu-requested", (f"{REQUESTS}/cpu", REMOVED), reports=("requests.cpu: not set",)),
     job("gpu-cpu-requested", (f"{REQUESTS}/cpu", "0"), reports=('found "0"',)),
     job("gpu-toleration", (f"{POD}/tolerations", []), reports=("tolerations: found []", "Exists")),
     job(
@@ -110,7 +108,7 @@ CASES = [
     job(
         "training-ends",
         (f"{POD}/activeDeadlineSeconds", REMOVED),
-        reports=("activeDeadlineSeconds: found nothing", "in seconds"),
+        reports=("activeDeadlineSeconds: not set", "in seconds"),
     ),
     Case(
         "priority-class-known",
@@ -126,7 +124,7 @@ CASES = [
     job(
         "shm-bounded-memory",
         (f"{POD}/volumes/0/emptyDir/medium", REMOVED),
-        reports=("volumes[0].emptyDir.medium: found nothing", '"Memory"'),
+        reports=("volumes[0].emptyDir.medium: not set", '"Memory"'),
     ),
     job(
         "shm-bounded-memory",
@@ -149,12 +147,10 @@ CASES = [
         (f"{POD}/schedulerName", "default-scheduler"),
         reports=('found "default-scheduler"',),
     ),
-    job("training-queue-named", ("spec/queue", REMOVED), reports=("spec.queue: found nothing",)),
+    job("training-queue-named", ("spec/queue", REMOVED), reports=("spec.queue: not set",)),
     job("training-queue-declared", ("spec/queue", "typo"), reports=('found "typo"', "research")),
     job("training-gang-whole", ("spec/minAvailable", 1), reports=("found 1", "write 2")),
-    job(
-        "training-gang-whole", ("spec/minAvailable", REMOVED), reports=("found nothing", "write 2")
-    ),
+    job("training-gang-whole", ("spec/minAvailable", REMOVED), reports=("not set", "write 2")),
     Case(
         "training-pod-group-whole",
         manifests.pod_group,
@@ -181,7 +177,7 @@ CASES = [
         "gpu-job-not-awaited",
         manifests.batch_job,
         (("metadata/annotations/pulumi.com~skipAwait", REMOVED),),
-        ('annotations["pulumi.com/skipAwait"]: found nothing', '"true"'),
+        ('annotations["pulumi.com/skipAwait"]: not set', '"true"'),
     ),
     job("host-network-dns", (f"{POD}/hostNetwork", True), reports=("dnsPolicy", "WithHostNet")),
     *SECURITY_CASES,
@@ -201,13 +197,13 @@ CASES = [
         "inference-probes",
         manifests.deployment,
         ((f"{SERVER}/startupProbe", REMOVED),),
-        ("startupProbe: found nothing",),
+        ("startupProbe: not set",),
     ),
     Case(
         "inference-spread",
         manifests.deployment,
         (("spec/template/spec/topologySpreadConstraints", REMOVED),),
-        ("topologySpreadConstraints: found nothing", "kubernetes.io/hostname"),
+        ("topologySpreadConstraints: not set", "kubernetes.io/hostname"),
     ),
     Case(
         "inference-disruption-budget",
@@ -259,7 +255,7 @@ CASES = [
         "inference-rolling-update",
         manifests.deployment,
         (("spec/replicas", 8),),
-        ("maxUnavailable: found nothing", "remove 2 of the pods"),
+        ("maxUnavailable: not set", "remove 2 of the pods"),
     ),
     Case(
         "route-backends-declared",

@@ -63,7 +63,7 @@ def test_check_evaluates_and_configures_custom_rules(
     config.write_text(ONLY_CUSTOM)
     options = [str(pod), "--config", str(config)]
     assert check([*options, "--rules", str(RULES_FILE)]) == 1
-    assert 'metadata.labels["example.com/owner"]: found nothing' in capsys.readouterr().out
+    assert 'metadata.labels["example.com/owner"]: not set' in capsys.readouterr().out
     assert check(options) == 2
     assert "unknown rule 'owner-named'" in capsys.readouterr().err
     assert check([*options, "--rules", "nowhere.py"]) == 2

@@ -206,7 +206,7 @@ def test_unlimited_number_of_priced_devices_is_reported() -> None:
     [
         ((claiming(),), 'resourceClaimTemplateName: found "gpus"'),
         ((template(**exactly()), claiming(resourceClaimName="gpus")), "resourceClaimName: found"),
-        ((claiming(source="old"),), "resourceClaimName: found nothing"),
+        ((claiming(source="old"),), "resourceClaimName: not set"),
         (
             (
                 template(**exactly()),

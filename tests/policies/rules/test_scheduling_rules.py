@@ -39,7 +39,7 @@ def test_job_with_a_kueue_label_needs_no_volcano_settings(rule: str) -> None:
 def test_kueue_label_is_required_if_kueue_is_the_only_queue_system() -> None:
     assert evaluate_rule("training-queue-named", manifests.batch_job()) == []
     (message,) = evaluate_rule("training-queue-named", manifests.batch_job(), config=KUEUE_ONLY)
-    assert 'metadata.labels["kueue.x-k8s.io/queue-name"]: found nothing' in message
+    assert 'metadata.labels["kueue.x-k8s.io/queue-name"]: not set' in message
 
 
 def test_kueue_label_is_not_sufficient_for_a_volcano_job() -> None:
@@ -123,7 +123,7 @@ DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
         ),
         (
             changed(manifests.pytorch_job(), ("spec/runPolicy", REMOVED)),
-            "runPolicy.backoffLimit: found nothing",
+            "runPolicy.backoffLimit: not set",
         ),
     ],
     ids=["in place", "container", "rules", "per index", "ignored", "no policy"],

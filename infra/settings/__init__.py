@@ -34,7 +34,7 @@ class StackSettings(Settings):
 
     @property
     def retains(self) -> bool:
-        """True if claims or runs, and therefore their namespace, outlive the stack."""
+        """True if claims or runs outlive the stack. Their namespace is then retained as well."""
         kept_runs = any(job.outlives_change for job in self.training.all_jobs.values())
         return kept_runs or any(claim.retain for claim in self.storage.claims.values())
 
@@ -80,7 +80,7 @@ def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -
         except ValidationError as error:
             problems += describe(error, model, section)
     problems += [
-        _STORED_IN_STATE.format(full_key(key)) for key in sorted(secrets & SECTIONS.keys())
+        _PLAIN_TEXT_ERROR.format(full_key(key)) for key in sorted(secrets & SECTIONS.keys())
     ]
     problems += check(valid)
     if isinstance(images := valid.get("images"), ImagesSettings):
@@ -90,7 +90,7 @@ def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -
     return StackSettings.model_construct(**cast(dict[str, Any], valid))
 
 
-_STORED_IN_STATE: Final = (
+_PLAIN_TEXT_ERROR: Final = (
     "{} contains a secret, which the stack's state and rendered manifests would store in plain "
     "text: create a Kubernetes Secret, and refer to it in `env_from` or `volumes`."
 )

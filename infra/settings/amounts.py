@@ -17,12 +17,16 @@ from kube.kinds import KINDS
 from kube.quantities import parse_quantity
 
 PODS: Final = "pods"
-"""Resource name under which the number of pods is counted."""
+"""Name of the quota resource for the number of pods."""
 
 
 @dataclass(frozen=True)
-class Need:
-    """Resources needed simultaneously; `key` is the setting whose `value` determines them."""
+class Requirement:
+    """Resources that a gang or a step's pod needs at the same time.
+
+    The setting `key` has the value `value` and determines the amounts. Error messages use
+    `subject`, which names the gang or the step, and `request`, which describes its resources.
+    """
 
     key: str
     value: int
@@ -31,14 +35,14 @@ class Need:
     amounts: Mapping[str, Decimal]
 
 
-def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Need]:
-    """Yield the resources that the gang needs simultaneously, and those of each step's pod."""
+def requirements(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Requirement]:
+    """Yield the requirements of the gang as a whole, and of each step's pod."""
     gang = job.min_pods * job.gpus_per_node
     launcher = None
     if KINDS[job.kind].has_launcher:
         launcher = job.launcher or LauncherSettings()
     rdma = {} if job.rdma is None else {job.rdma.resource: Decimal(job.rdma.count * job.min_pods)}
-    yield Need(
+    yield Requirement(
         job_key(key, "nodes"),
         job.min_pods,
         "gang",
@@ -54,7 +58,7 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
         },
     )
     for name, step in job.steps.items():
-        yield Need(
+        yield Requirement(
             job_key(key, "steps", name, "gpus"),
             step.gpus,
             f"step {name}",
@@ -72,12 +76,12 @@ def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _total(each: str, pods: int, launcher: str) -> Decimal:
-    return parse_quantity(each) * pods + parse_quantity(launcher)
+def _total(per_pod: str, pods: int, launcher: str) -> Decimal:
+    return parse_quantity(per_pod) * pods + parse_quantity(launcher)
 
 
 def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, str, Decimal]]:
-    """Return the key, the resource and the amount of each limit that the quota sets."""
+    """Return the key, the resource and the maximum amount of each limit in the quota."""
     devices = [
         (full_key("tenancy", "quota", "devices", name), name, Decimal(limit))
         for name, limit in tenancy.quota.devices.items()
@@ -103,7 +107,7 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
 def services_total(
     inference: InferenceSettings, training: TrainingSettings, gpu: GpuSettings, logs: LogsSettings
 ) -> Mapping[str, Decimal]:
-    """Return the total resources of all service replicas, the controllers and the recorder."""
+    """Return the total resources of all service replicas and of the stack's own programs."""
     parts = [_service_amounts(each, gpu, each.max_pods) for each in inference.services.values()]
     return combine(sum, [*parts, programs_total(inference, training, logs)])
 
@@ -114,9 +118,9 @@ def programs_total(
     logs: LogsSettings,
     job: TrainingJobSettings | None = None,
 ) -> Mapping[str, Decimal]:
-    """Return the total resources of the controllers and the recorder.
+    """Return the total resources of the stack's own programs: its controllers and the recorder.
 
-    If `job` has a schedule, the program that starts its runs is included.
+    If `job` has a schedule, also include the program that starts its runs.
     """
     parts = [_amounts(each.cpu, each.memory, 1) for each in inference.rollbacks.values()]
     if logs.recorder is not None:
@@ -130,19 +134,19 @@ def programs_total(
 
 
 def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
-    """Return the maximum additional amount of each resource that updating one service needs."""
+    """Return, for each resource, the maximum additional amount during an update of one service."""
     services = inference.services.values()
     return combine(max, [_service_amounts(each, gpu, each.update_pods) for each in services])
 
 
 def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
-    """Return the maximum amount of each resource that a gang or a step's pod needs."""
+    """Return, for each resource, the maximum amount that a gang or a step's pod needs."""
     return combine(
         max,
         [
-            need.amounts
+            requirement.amounts
             for key, job in training.all_jobs.items()
-            for need in needs(key, job, job.gpu_resource or gpu.offered)
+            for requirement in requirements(key, job, job.gpu_resource or gpu.offered)
         ],
     )
 
@@ -171,7 +175,7 @@ def _amounts(cpu: str, memory: str, pods: int) -> Mapping[str, Decimal]:
 
 
 def plain(amount: Decimal, name: str) -> str:
-    """Format an amount without an exponent; memory in the largest unit that is exact."""
+    """Format an amount without an exponent, and memory with the largest unit that divides it."""
     for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)) if name == "memory" else ():
         if amount and amount % 1024**power == 0:
             return f"{amount / 1024**power:f}{suffix}"

@@ -54,14 +54,14 @@ class ClusterSettings(Settings):
     )
     allow_move: bool = Field(
         default=False,
-        description="Allow the next update to move the stack to another cluster: everything is "
-        "created there, and deleted in the previous one (docs/moving.md).",
+        description="Allow the next update to move the stack to another cluster: all objects are "
+        "created there, and deleted in the previous cluster (docs/moving.md).",
     )
     labels: Labels = Field(
         default={},
         description="Labels that your site requires on every object and pod of the stack. A change "
         "does not start a new run or affect the pods of existing runs. For charts, set them in "
-        "`values`: `custom.common_labels` of Volcano, `commonLabels` of kube-prometheus-stack.",
+        "`values`: `custom.common_labels` for Volcano, `commonLabels` for kube-prometheus-stack.",
     )
     annotations: Annotations = Field(
         default={},
@@ -82,13 +82,13 @@ class ClusterSettings(Settings):
                 for reserved in _RESERVED_DOMAINS
             ):
                 raise ValueError(
-                    f"contains {key}, but keys of {domain} are reserved for this stack: remove it"
+                    f"contains {key}, but keys with the prefix {domain} are reserved: remove it"
                 )
         return entries
 
     @property
     def rendering(self) -> bool:
-        """True if manifests are written instead of sent to a cluster."""
+        """True if manifests are written to a directory instead of being sent to a cluster."""
         return self.render_to is not None
 
     @field_validator("context", "kubeconfig", "render_to")
@@ -164,7 +164,7 @@ class TimeSlicingSettings(Settings):
     )
     refuse_more_than_one: bool = Field(
         default=True,
-        description="Reject pods that request several shares, because these may all be on one GPU.",
+        description="Reject pods that request several shares, which may all belong to one GPU.",
     )
 
 
@@ -252,7 +252,7 @@ class GpuSettings(Settings):
 
     @property
     def offered(self) -> str:
-        """Name under which the nodes offer whole or time-sliced GPUs."""
+        """Name of the GPU resource that nodes offer, with a suffix if time slicing renames it."""
         renames = self.time_slicing is not None and self.time_slicing.rename
         return self.resource + SHARED_SUFFIX if renames else self.resource
 

@@ -26,8 +26,8 @@ class GpuOperatorSettings(Settings):
     )
     driver: bool = Field(
         default=True,
-        description="Install the driver in containers. Set to false if the nodes already have it, "
-        "as the node images of most clouds do.",
+        description="Install the driver in containers. Set to false if the driver is already "
+        "part of the node image, as in most clouds.",
     )
     driver_version: str | None = Field(
         default=None,
@@ -45,7 +45,8 @@ class GpuOperatorSettings(Settings):
     )
     gpu_feature_discovery: bool = Field(
         default=True,
-        description="Label nodes with their GPU model. `gpu_product` of jobs requires this label.",
+        description="Label nodes with their GPU model. The job setting `gpu_product` requires this "
+        "label.",
     )
     cdi: bool = Field(
         default=True,

@@ -72,8 +72,9 @@ class ImagesSettings(Settings):
         default=None,
         min_length=1,
         description="User name for the registry, for pushing images and for pulling them on the "
-        "nodes. Images of the device plugin, the DCGM exporter and charts are pulled as the same "
-        f"user if they are in this registry. The password is the secret {PASSWORD_KEY}.",
+        "nodes. Images of the device plugin, the DCGM exporter and charts are pulled with the "
+        "same credentials if they are in this registry. The password is the secret "
+        f"{PASSWORD_KEY}.",
     )
     workloads: dict[DnsLabel, ImageSettings] = Field(
         default={},

@@ -20,8 +20,8 @@ from infra.settings.types import (
 )
 
 RELEASE: Final = "kube-prometheus-stack"
-"""Name of the chart's release. The chart's Prometheus selects objects that have this value in the
-label `release`."""
+"""Name of the chart's release. The chart's Prometheus selects objects whose label `release` has
+this value."""
 RECORDER: Final = "failure-recorder"
 """Name of the Deployment that archives log lines and events of failed pods."""
 
@@ -205,7 +205,7 @@ class KubePrometheusStackSettings(Settings):
 
     @field_validator("values")
     @classmethod
-    def _readable(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _values_are_valid(cls, values: dict[str, Any]) -> dict[str, Any]:
         check_mappings(values, "global")
         return values
 
@@ -283,16 +283,16 @@ class MonitoringSettings(Settings):
             )
         if self.grafana.dashboards and len(self.grafana.labels) != 1:
             yield (
-                f"{here}, but the chart's Grafana selects by one label, and grafana.labels has "
-                f"{len(self.grafana.labels)}: keep one"
+                f"{here}, but grafana.labels has {len(self.grafana.labels)} labels, and the "
+                "chart's Grafana selects dashboards by a single label: keep one of them"
             )
 
 
 class RecorderSettings(Settings):
-    """A pod that watches the pods of runs and archives the last log lines of failed ones.
+    """A pod that watches the pods of runs and archives the last log lines of failed pods.
 
-    Its image must be one of `images.workloads`, and the user of `pulumi up` needs permission to
-    grant `get pods/log`.
+    Its image must be one of `images.workloads`, and the user who runs `pulumi up` needs
+    permission to grant `get pods/log`.
     """
 
     image: DnsLabel = Field(
@@ -301,8 +301,8 @@ class RecorderSettings(Settings):
     claims: list[DnsLabel] = Field(
         default=["checkpoints"],
         min_length=1,
-        description="Claims of runs, to which the recorder writes. They must be ReadWriteMany, "
-        "because training writes to them at the same time.",
+        description="Claims with the checkpoints of runs. They must be ReadWriteMany, because the "
+        "recorder and training write to them at the same time.",
     )
     lines: PositiveInt = Field(
         default=500,
@@ -318,8 +318,8 @@ class RecorderSettings(Settings):
     pods: PositiveInt = Field(
         default=16,
         le=1000,
-        description="Maximum number of containers that are archived per failure, because many "
-        "containers of a gang may fail together; the first to terminate are kept.",
+        description="Maximum number of containers that are archived per failure. If more "
+        "containers of a gang fail together, the first to terminate are kept.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")
     memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")

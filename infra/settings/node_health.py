@@ -20,8 +20,8 @@ from infra.settings.types import (
 class NodeHealthSettings(Settings):
     """A controller that cordons nodes with unhealthy GPUs and moves their runs to other nodes.
 
-    Its image must be one of `images.workloads`, and the user of `pulumi up` needs permission to
-    grant `patch nodes`. docs/node-health.md describes the controller.
+    Its image must be one of `images.workloads`, and the user who runs `pulumi up` needs
+    permission to grant `patch nodes`. docs/node-health.md describes the controller.
     """
 
     image: DnsLabel = Field(
@@ -38,8 +38,8 @@ class NodeHealthSettings(Settings):
     fault_seconds: PositiveInt = Field(
         default=360,
         description="Time (s) that a fault must last before its node is cordoned. Set it to more "
-        "than 310: after a change of time_slicing, the kubelet counts the previous devices for "
-        "five minutes. Slow-node reports cordon the node immediately.",
+        "than 310: after a change of time_slicing, the kubelet keeps counting the previous "
+        "devices for five minutes. Slow-node reports cordon the node immediately.",
     )
     settle_seconds: PositiveInt = Field(
         default=600, description="Time (s) that a node must be healthy before it is uncordoned."
@@ -47,7 +47,7 @@ class NodeHealthSettings(Settings):
     slow_reports: PositiveInt | None = Field(
         default=None,
         description="Number of run starts within 24 hours that must report a node as slow "
-        "(termination message `slow node NODE: …`) before it is cordoned. null ignores these "
+        "(termination message `slow node NODE: …`) before the node is cordoned. null ignores these "
         "reports.",
     )
     prometheus: HttpUrl | None = Field(
@@ -68,14 +68,15 @@ class NodeHealthSettings(Settings):
     api_ports: Annotated[list[PortNumber], Field(min_length=1)] = Field(
         default=[443, 6443],
         description="Ports of the API server. With network isolation, the pod may connect only to "
-        "these ports, DNS and the port in the URL of Prometheus. If the port of Prometheus' "
-        "Service differs from that of its pods, add the pods' port.",
+        "these ports, DNS and the port in the URL of Prometheus. If the pods of Prometheus use "
+        "another port than its Service, add the pods' port.",
     )
 
     @model_validator(mode="after")
     def _xids_are_read(self) -> Self:
         if self.prometheus is None and "xids" in self.model_fields_set:
             raise ValueError(
-                "xids requires prometheus, the server from which they are read: set its URL"
+                "sets xids, but not prometheus, from which Xid errors are read: set prometheus to "
+                "the URL of a server"
             )
         return self

@@ -27,7 +27,7 @@ the whole state at each step of an update, so the time per job grows with the nu
 (docs/scale.md)."""
 
 RATE_SECONDS: Final = 300
-"""Period of the rates in alerts and dashboards."""
+"""Time range (s) of the rates in alerts and dashboards."""
 
 _EFA: Final = "vpc.amazonaws.com/"
 """Resource name prefix of EFA, which NCCL uses through a plugin. `nccl.network` would bypass the
@@ -101,8 +101,8 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
         if urgent.value > classes[low].value and urgent.preemption != "Never":
             yield (
                 f"{full_key('volcano', 'scheduler', 'preempt')} is none by default, so jobs of "
-                f"class {high!r} are scheduled before those of {low!r}, but do not preempt running "
-                "ones. Set it to surplus or gangs, or to none if this is intended "
+                f"class {high!r} are scheduled before jobs of class {low!r}, but do not preempt "
+                "running jobs. Set it to surplus or gangs, or to none if this is intended "
                 "(docs/queues.md)."
             )
             return
@@ -113,7 +113,7 @@ def _runs_without_metrics(settings: StackSettings) -> Iterator[str]:
         return
     if keys := [key for key, job in settings.training.jobs.items() if _can_serve_metrics(job)]:
         yield (
-            f"Prometheus does not scrape training.jobs: {', '.join(keys)}. No alert fires when "
+            f"Prometheus does not scrape these training.jobs: {', '.join(keys)}. No alert fires if "
             "they stall, diverge, save no checkpoints or fill /dev/shm, and their goodput is "
             "unknown: set metrics_port, for example 9400, in their hyperparameters "
             "(docs/monitoring.md)."
@@ -137,12 +137,12 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
 def _infrequent_scrapes(settings: StackSettings) -> Iterator[str]:
     monitoring = settings.monitoring
     # A rate needs two samples.
-    longest = RATE_SECONDS // 2
-    if monitoring.prometheus != "none" and monitoring.interval_seconds > longest:
+    maximum = RATE_SECONDS // 2
+    if monitoring.prometheus != "none" and monitoring.interval_seconds > maximum:
         yield (
             f"{full_key('monitoring', 'interval_seconds')} is {monitoring.interval_seconds}, but "
             f"alerts and dashboards read rates over {RATE_SECONDS} seconds, which need two "
-            f"scrapes: set at most {longest}, or some alerts never fire."
+            f"scrapes: set at most {maximum}, or some alerts never fire."
         )
 
 
@@ -154,9 +154,10 @@ def _can_serve_metrics(job: TrainingJobSettings) -> bool:
 
 
 def _claims_bound_to_the_first_node(settings: StackSettings) -> Iterator[str]:
-    """Warn about claims that bind to the node of a gang's first pod: all pods must then fit there.
+    """Warn about claims that are bound to the node of a gang's first pod.
 
-    Volcano places the pods of a gang together, before any of them has bound the claim.
+    All pods of the gang must then fit on this node. Volcano places the pods together, before any of
+    them has bound the claim.
     """
     storage = settings.storage
     for key, job in settings.training.all_jobs.items():
@@ -210,15 +211,15 @@ def _updates_blocked_by_training(settings: StackSettings) -> Iterator[str]:
         needs = needed.get(name, Decimal(0))
         if needs > limit:
             yield (
-                f"{quota} is {plain(limit, name)}, but the largest gang, all services and the pod "
-                f"that an update of a service adds need {plain(needs, name)} {name}: while the "
-                f"gang is running, no service can be updated. Raise the quota to at least "
+                f"{quota} is {plain(limit, name)}, but the largest gang, all services and the "
+                f"additional pod during a service update need {plain(needs, name)} {name}. While "
+                "the gang is running, no service can be updated: raise the quota to at least "
                 f"{plain(needs, name)}."
             )
 
 
 def _surge_pods_with_exclusive_claims(settings: StackSettings) -> Iterator[str]:
-    """Warn about services with one pod whose claim a second pod may not be able to mount.
+    """Warn about services with one pod if a second pod may be unable to mount the same claims.
 
     ReadWriteOnce permits several pods on one node, so the update succeeds if the volume or a node
     selector keeps both pods on the same node.
@@ -280,11 +281,11 @@ def _series_without_rules(settings: StackSettings) -> Iterator[str]:
     for key, service in settings.inference.services.items():
         runtime, scaling, canary = service.runtime_of({}), service.autoscaling, service.canary
         affected: dict[str, tuple[str, str]] = {}
-        # KEDA queries the series of the program itself.
+        # KEDA directly queries the metrics of the server program.
         in_flight = scaling.requests_in_flight if scaling and not scaling.keda else None
         if in_flight is not None and not runtime.exports_in_flight:
             setting = f"autoscaling.requests_in_flight is {in_flight}"
-            affected[setting] = ("the autoscaler cannot read it", "use autoscaling.keda")
+            affected[setting] = ("the autoscaler cannot read the metric", "use autoscaling.keda")
         if canary is not None and canary.rollback is not None and REQUESTS in runtime.recordings:
             unlimited = ("no limit is ever exceeded", "remove canary.rollback")
             affected["canary.rollback is set"] = unlimited

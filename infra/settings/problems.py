@@ -38,7 +38,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
 
 
 _UNION: Final = "union"
-"""Type of the error that replaces one for each type of a union."""
+"""Type of the error that replaces Pydantic's separate errors for the types of a union."""
 
 _WITHOUT_SUBJECT: Final = re.compile(r"(write|set|use|choose|a|another) ")
 """Start of an imperative or a noun phrase. Other requirements need a subject, as in `it must …`."""
@@ -70,7 +70,7 @@ def service_key(key: str, *path: str) -> str:
 
 
 def describe(error: ValidationError, model: type[BaseModel], section: str) -> list[str]:
-    """Return a sentence for each error of a section: its key, the value and what is allowed."""
+    """Return a sentence for each error in a section, with its key, the value and the rule."""
     merged: dict[tuple[str | int, ...], ErrorDetails] = {}
     unions: dict[tuple[str | int, ...], list[str]] = {}
     for number, detail in enumerate(error.errors(include_url=False)):
@@ -89,7 +89,7 @@ def describe(error: ValidationError, model: type[BaseModel], section: str) -> li
 
 
 def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
-    """Return the error message for an unknown key: the closest match, and all known keys."""
+    """Return the error message for an unknown key, with the closest match and all known keys."""
     *_, last = path = list(path)
     known = sorted(known)
     close = difflib.get_close_matches(str(last), known, n=1)

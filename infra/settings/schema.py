@@ -1,7 +1,7 @@
 """The JSON schema of the settings, and functions that traverse it.
 
-Everything that is derived from the settings uses this schema: the documentation, the editors'
-schema of `Pulumi.<stack>.yaml`, the comparison of environments, error messages and the arguments
+Everything that is derived from the settings uses this schema: the documentation, the schema of
+`Pulumi.<stack>.yaml` for editors, the comparison of environments, error messages and the arguments
 of the Pulumi plugin.
 """
 
@@ -58,7 +58,7 @@ class Field:
 
     @property
     def default(self) -> str:
-        """Default of the key as Markdown: `none` if it is required, `empty` for an empty value."""
+        """Default as Markdown: `none` if the key is required, `empty` for an empty value."""
         if self.required:
             return "none"
         value = self.schema["default"]
@@ -183,10 +183,10 @@ class _Generator(GenerateJsonSchema):
     ) -> JsonSchemaValue:
         """Return the complete schema."""
         generated = super().generate(schema, mode)
-        _tidy(generated)
+        _remove_titles(generated)
         for section in (generated, *generated.get("$defs", {}).values()):
             for field in section.get("properties", {}).values():
-                # Pydantic omits a description that is also the docstring of the section.
+                # Pydantic omits a description that equals the docstring of the section.
                 if "$ref" in field and "description" not in field:
                     field["description"] = generated["$defs"][definition_name(field)]["description"]
         if hyperparameters := generated.get("$defs", {}).get("TrainingConfig"):
@@ -198,11 +198,11 @@ class _Generator(GenerateJsonSchema):
         return generated
 
 
-def _tidy(schema: Any) -> None:
-    """Remove titles, which repeat the keys, in place."""
+def _remove_titles(schema: Any) -> None:
+    """Remove the titles, which only repeat the keys, from a schema in place."""
     if isinstance(schema, list):
         for item in schema:
-            _tidy(item)
+            _remove_titles(item)
     if not isinstance(schema, dict):
         return
     if isinstance(schema.get("title"), str):
@@ -210,6 +210,6 @@ def _tidy(schema: Any) -> None:
     for key, item in schema.items():
         if key in ("properties", "$defs"):
             for inner in item.values():
-                _tidy(inner)
+                _remove_titles(inner)
         elif key != "default":
-            _tidy(item)
+            _remove_titles(item)

@@ -20,8 +20,8 @@ AccessMode = Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWrit
 def _exclusive(modes: list[AccessMode]) -> list[AccessMode]:
     if "ReadWriteOncePod" in modes and len(modes) > 1:
         raise ValueError(
-            "contains ReadWriteOncePod, which Kubernetes accepts only as the single mode: remove "
-            "it, or the other modes"
+            "contains ReadWriteOncePod, which cannot be combined with other modes: remove it, or "
+            "the other modes"
         )
     return modes
 
@@ -140,7 +140,7 @@ class ClaimSettings(Settings):
     )
     storage_class: DnsName | None = Field(
         default=None,
-        description="Storage class of the claim. null is for a claim whose `volume` has no class.",
+        description="Storage class of the claim. null requires a `volume` without a class.",
     )
     volume: DnsName | None = Field(
         default=None, description="Volume in this stack that the claim is bound to."

@@ -27,7 +27,7 @@ def _cidr(text: str) -> str:
     length: str | None = None
     with suppress(ValueError):
         length = str(ipaddress.ip_network(text).prefixlen)
-    # Python also accepts addresses without a prefix length, netmasks, and zones of IPv6 addresses.
+    # Python also accepts addresses without a prefix length, netmasks, and IPv6 zone IDs.
     if text.partition("/")[2] != length or "%" in text:
         raise ValueError("must be an address range such as 10.1.0.0/16 or 10.1.0.5/32")
     return text
@@ -48,10 +48,10 @@ Cidr = Annotated[str, AfterValidator(_cidr)]
 
 
 class QuotaSettings(Settings):
-    """Quota for all pods of the namespace together."""
+    """Limits on the total resources of the namespace."""
 
     gpus: int | None = Field(
-        default=None, ge=0, description="Number of GPUs, or of their shares with time_slicing."
+        default=None, ge=0, description="Number of GPUs or, with time slicing, of GPU shares."
     )
     devices: dict[QualifiedName, Annotated[int, Field(ge=0)]] = Field(
         default={},
@@ -140,7 +140,7 @@ class NetworkSettings(Settings):
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],
-        description="Address ranges that all pods may reach, such as 10.1.0.0/16 of an object "
+        description="Address ranges that all pods may reach, such as 10.1.0.0/16 for an object "
         "store.",
     )
 
@@ -189,7 +189,7 @@ def _not_system_group(name: str) -> str:
     if name.startswith("system:"):
         raise ValueError(
             "has the prefix system:, which is reserved for Kubernetes' built-in groups, such as "
-            "system:authenticated; write a group of your identity provider"
+            "system:authenticated; use a group of your identity provider"
         )
     return name
 

@@ -34,7 +34,7 @@ _IMAGE: Final = re.compile(
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _NO_DOTS: Final = r"(?!\.{1,2}(?:/|$))"
-"""Beginning of a pattern for a path's segment, which must be neither `.` nor `..`."""
+"""Start of a pattern for a path segment. It excludes the segments `.` and `..`."""
 _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?\.?")
 
@@ -98,7 +98,7 @@ def _matcher(pattern: re.Pattern[str], limit: int, expected: str) -> AfterValida
 
 
 def check_mappings(values: Mapping[str, Any], *keys: str) -> None:
-    """Raise ValueError if one of these keys of chart values is set, but not to a mapping."""
+    """Raise ValueError if one of these chart values is set, but is not a mapping."""
     for key in keys:
         if not isinstance(values.get(key, {}), dict):
             raise ValueError(f"has an invalid {key}: it must be a mapping of chart keys to values")
@@ -290,8 +290,8 @@ ResourceName = Annotated[QualifiedName, AfterValidator(_resource)]
 """The name of a resource that pods can request."""
 
 DeviceName = Annotated[QualifiedName, AfterValidator(_device)]
-"""The resource name of a device, such as a GPU. The API server rejects pods that request other
-names without a domain than those of the built-in resources."""
+"""The resource name of a device, such as a GPU. The API server rejects pods that request a
+resource without a domain, unless it is a built-in resource."""
 
 LabelValue = Annotated[
     str, _matcher(_LABEL_VALUE, 63, "a label value: letters, digits, '-', '_' and '.'")

@@ -19,8 +19,8 @@ from infra.settings.types import (
 from kube.quantities import parse_quantity
 
 Eviction = Literal["none", "surplus", "gangs"]
-"""Pods that may be evicted: none, surplus pods of elastic jobs (above their minimum), or any.
-Evicting one pod of a gang terminates the whole gang, and the job returns to its queue.
+"""Pods that may be evicted: none, only surplus pods (pods of elastic jobs above their minimum), or
+any pod. Evicting one pod of a gang terminates the whole gang, and the job returns to its queue.
 """
 
 FIRST_WITH_FLOWS: Final = (1, 10)
@@ -37,7 +37,7 @@ class SlaSettings(Settings):
 
     longest_wait_seconds: PositiveInt = Field(
         description="Waiting time (s) after which a job is admitted even if the cluster is "
-        "full. The annotation `sla-waiting-time` of a Volcano Job overrides it."
+        "full. The annotation `sla-waiting-time` of a Volcano Job overrides this time."
     )
     reserve: bool = Field(
         default=True,
@@ -72,8 +72,8 @@ class SchedulerSettings(Settings):
     )
     reclaim: Eviction = Field(
         default="none",
-        description="Reclaiming of a queue's share from queues that use more than theirs. "
-        "Same values as `preempt`.",
+        description="Eviction of pods from queues that exceed their share, for queues that are "
+        "below theirs. Same values as `preempt`.",
     )
     enqueue: bool | None = Field(
         default=None,
@@ -108,7 +108,7 @@ class SchedulerSettings(Settings):
 
     @property
     def evicts(self) -> bool:
-        """True if running pods may be evicted for others."""
+        """True if running pods may be evicted in favor of other jobs."""
         return self.preempt != "none" or self.reclaim != "none"
 
     @property
@@ -152,7 +152,7 @@ class ControllersSettings(Settings):
     )
     burst: PositiveInt = Field(default=2000, description="Maximum number of requests in a burst.")
     workers: PositiveInt = Field(
-        default=10, description="Number of jobs, and of pod groups, that are handled concurrently."
+        default=10, description="Number of worker threads for jobs, and for PodGroups."
     )
 
     def chart_values(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ OVERRIDE: Final = "scheduler_config_override"
 ResourceAmounts = dict[ResourceName, Quantity]
 
 QueueName = Annotated[DnsName, Field(max_length=63)]
-"""The name of a queue, which Volcano sets as a label of the pods."""
+"""The name of a queue. Volcano uses it as a label value, which has at most 63 characters."""
 
 UNLISTED: Final = "0 (not listed)"
 """Amount that Volcano's webhooks assume for a resource that a queue's limit does not list."""
@@ -191,7 +191,8 @@ class QueueSettings(Settings):
         description="Queues with a higher priority are served first.",
     )
     reclaimable: bool = Field(
-        default=True, description="Other queues may reclaim what this queue uses above its share."
+        default=True,
+        description="Other queues may reclaim resources that this queue uses above its share.",
     )
     capability: ResourceAmounts = Field(default={}, description="Maximum resources of the queue.")
     deserved: ResourceAmounts = Field(
@@ -209,7 +210,7 @@ class QueueSettings(Settings):
 
     @property
     def deserved_at_least(self) -> ResourceAmounts:
-        """The amounts in `deserved`, and the guarantees of the resources that it does not list."""
+        """The amounts in `deserved`, and guarantees for resources that `deserved` does not list."""
         return {**self.guarantee, **self.deserved}
 
     @model_validator(mode="after")
@@ -288,7 +289,7 @@ class VolcanoSettings(Settings):
 
     @field_validator("values")
     @classmethod
-    def _readable(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _values_are_valid(cls, values: dict[str, Any]) -> dict[str, Any]:
         check_mappings(values, "basic", "custom")
         custom = values.get("custom", {})
         if custom.get(OVERRIDE) is not None:

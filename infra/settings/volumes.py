@@ -87,7 +87,7 @@ class VolumeSettings(Settings):
             raise ValueError(f"sets path to {self.path}, but mount paths may not contain ':'")
         path = f"{self.path.rstrip('/')}/"
         for reserved in (f"{each}/" for each in _RESERVED_PATHS):
-            # A volume at a parent directory, such as /dev, would hide the reserved one.
+            # A volume at a parent directory, such as /dev, would hide the reserved path.
             if path.startswith(reserved) or reserved.startswith(path):
                 raise ValueError(
                     f"sets path to {self.path}, which is reserved in every pod: choose another"

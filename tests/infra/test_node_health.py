@@ -133,4 +133,4 @@ def test_controller_namespace_must_be_unique() -> None:
 
 def test_xids_without_prometheus_are_rejected() -> None:
     [problem] = problems(configured(xids=[79]))
-    assert "xids requires prometheus, the server from which they are read" in problem
+    assert "sets xids, but not prometheus, from which Xid errors are read" in problem

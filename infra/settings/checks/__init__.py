@@ -18,14 +18,14 @@ CHECKS: Final[tuple[Callable[..., Iterator[str]], ...]] = tuple(
 )
 
 SECTIONS: Final = {function: signature(function).parameters.keys() for function in CHECKS}
-"""The sections that each check compares."""
+"""Names of the sections that each check requires."""
 
 
 def check(sections: Mapping[str, Any]) -> Iterator[str]:
     """Run all checks and yield a sentence for each problem.
 
-    A check runs only if all sections that it compares are given. The caller leaves out invalid
-    sections, so that each mistake is reported only once.
+    A check runs only if all sections that it requires are given. The caller leaves out invalid
+    sections, so that each error is reported only once.
     """
     for function, needed in SECTIONS.items():
         if needed <= sections.keys():

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from infra.settings.amounts import (
-    needs,
     plain,
     programs_total,
     quota_limits,
+    requirements,
     services_total,
     update_surge,
 )
@@ -36,31 +36,33 @@ def gangs_fit_quota_and_queue(
 ) -> Iterator[str]:
     """Check that the quota and each job's queue can admit the whole gang and every step's pod.
 
-    The quota must also admit the stack's own programs, which run at the same time. The capabilities
-    of a queue's ancestors also limit its jobs. Volcano places a gang as a whole or not at all.
+    The quota must also admit the stack's own programs, which run at the same time. A queue's jobs
+    are also limited by the capabilities of its ancestors. Volcano places a gang as a whole or not
+    at all.
     """
     for key, job in training.all_jobs.items():
         programs = programs_total(inference, training, logs, job)
-        for need in needs(key, job, job.gpu_resource or gpu.offered):
+        for requirement in requirements(key, job, job.gpu_resource or gpu.offered):
             for quota, name, limit in quota_limits(tenancy, gpu):
-                needed = need.amounts.get(name, Decimal(0))
+                needed = requirement.amounts.get(name, Decimal(0))
                 others = programs.get(name, Decimal(0))
                 if needed and needed + others > limit:
                     addition = (
                         f" in addition to the {plain(others, name)} of the stack's own programs"
                     )
                     yield (
-                        f"{need.key} is {need.value}: {need.request}, which needs "
-                        f"{plain(needed, name)} {name}{addition if others else ''}, more than "
-                        f"{quota} ({plain(limit, name)}). The {need.subject} would never start."
+                        f"{requirement.key} is {requirement.value}: {requirement.request}, which "
+                        f"needs {plain(needed, name)} {name}{addition if others else ''}, more "
+                        f"than {quota} ({plain(limit, name)}). The {requirement.subject} would "
+                        "never start."
                     )
             for title, name, amount in _capabilities(volcano, job.queue):
-                needed = need.amounts.get(name, Decimal(0))
+                needed = requirement.amounts.get(name, Decimal(0))
                 if needed > parse_quantity(amount):
                     yield (
                         f"{job_key(key, 'queue')} is {title}, whose capability for {name} is "
-                        f"{amount}, but the {need.subject} needs {plain(needed, name)} "
-                        f"({need.request}). The {need.subject} would never start."
+                        f"{amount}, but the {requirement.subject} needs {plain(needed, name)} "
+                        f"({requirement.request}). The {requirement.subject} would never start."
                     )
 
 
@@ -74,7 +76,7 @@ def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[
 
 
 def _capabilities(volcano: VolcanoSettings, queue: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the limits of a queue and of its ancestors: title, resource and amount."""
+    """Yield each limit of a queue and its ancestors: the title, the resource and the amount."""
     parents = {name: each.parent for name, each in volcano.queues.items()}
     for name in with_ancestors(queue, parents):
         title = repr(queue) if name == queue else f"{queue!r}, below {name!r}"
@@ -90,7 +92,7 @@ def services_fit_the_quota(
     gpu: GpuSettings,
     logs: LogsSettings,
 ) -> Iterator[str]:
-    """Check that the quota suffices for all service replicas, the controllers and the recorder.
+    """Check that the quota suffices for all service replicas and the stack's own programs.
 
     A rolling update adds a pod before it removes one. Without capacity for the additional pod, the
     update would wait forever.
@@ -166,7 +168,7 @@ def containers_are_admitted(
 def gpus_are_offered(
     training: TrainingSettings, inference: InferenceSettings, gpu: GpuSettings
 ) -> Iterator[str]:
-    """Check that workloads request GPUs under the names that the nodes offer."""
+    """Check that workloads request GPU resources that the nodes offer."""
     requested = {
         job_key(key, "gpu_resource"): job.gpu_resource for key, job in training.all_jobs.items()
     }
@@ -203,22 +205,26 @@ def gpus_are_offered(
 
 
 def rdma_devices_are_not_gpus(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
-    """Check that GPUs and RDMA devices have different names, because a pod states one number."""
+    """Check that a job's GPUs and RDMA devices are different resources.
+
+    A pod can request only one amount of each resource.
+    """
     for key, job in training.all_jobs.items():
         resource = job.gpu_resource or gpu.offered
         if job.rdma is not None and job.rdma.resource == resource:
             yield (
-                f"{job_key(key, 'rdma', 'resource')} is {resource!r}, which is the name of the "
-                "job's GPUs: set the name of the RDMA device, such as rdma/hca."
+                f"{job_key(key, 'rdma', 'resource')} is {resource!r}, which is also the "
+                "job's GPU resource: set the resource name of the RDMA device, such as rdma/hca."
             )
 
 
 def pods_request_one_time_sliced_gpu(
     training: TrainingSettings, inference: InferenceSettings, gpu: GpuSettings
 ) -> Iterator[str]:
-    """Check that no pod requests several time-sliced GPUs, which could be shares of one GPU.
+    """Check that no pod requests several time-sliced GPUs.
 
-    Training on them would hang. By default, the device plugin rejects pods that request several.
+    They could be shares of one GPU, on which training would hang. Steps and services are checked
+    only if the device plugin rejects such pods (`refuse_more_than_one`).
     """
     if gpu.time_slicing is None:
         return
@@ -275,7 +281,7 @@ def host_networks_are_admitted(
 def job_settings_are_supported(
     training: TrainingSettings, volcano: VolcanoSettings
 ) -> Iterator[str]:
-    """Check that Volcano's release supports the steps, schedules and topologies of jobs."""
+    """Check that the Volcano release supports steps, schedules and network topologies of jobs."""
     for key, job in training.all_jobs.items():
         if job.starts_in_flow and volcano.release < FIRST_WITH_FLOWS:
             yield (

@@ -11,7 +11,9 @@ from infra.settings.volcano import OVERRIDE, UNLISTED, ResourceAmounts, VolcanoS
 from kube.quantities import parse_quantity
 
 _FIRST_WITH_PARENTS: Final = (1, 11)
-_FIRST_PARTIAL_DESERVED: Final = (1, 15)
+"""First release that supports parent queues."""
+_FIRST_WITH_PARTIAL_DESERVED: Final = (1, 15)
+"""First release in which queues reclaim even if `deserved` does not list CPU and memory."""
 _SCHEDULER: Final = full_key("volcano", "scheduler")
 _TOTALS: Final = {
     "guarantee": "are guaranteed {:f} in total",
@@ -67,7 +69,12 @@ def queue_settings_are_supported(volcano: VolcanoSettings) -> Iterator[str]:
     for name, queue in volcano.queues.items():
         unnamed = [basic for basic in ("cpu", "memory") if basic not in queue.deserved]
         # A queue may reclaim only while it stays within its deserved amount of every resource.
-        if reclaims and queue.deserved and unnamed and volcano.release < _FIRST_PARTIAL_DESERVED:
+        if (
+            reclaims
+            and queue.deserved
+            and unnamed
+            and volcano.release < _FIRST_WITH_PARTIAL_DESERVED
+        ):
             yield (
                 f"{_key(name, 'deserved')} lists no {' and no '.join(unnamed)}, which Volcano "
                 f"{volcano.version} reads as 0, so the queue would reclaim nothing although "
@@ -84,13 +91,13 @@ def queue_settings_are_supported(volcano: VolcanoSettings) -> Iterator[str]:
 def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
     """Check, as Volcano's webhooks do, that child queues stay within the limits of their parent."""
     for name, parent in volcano.queues.items():
-        below = {key: queue for key, queue in volcano.queues.items() if queue.parent == name}
+        child_queues = {key: queue for key, queue in volcano.queues.items() if queue.parent == name}
         exceeded: set[str] = set()
-        for promise, attribute in (("guarantee", "guarantee"), ("deserved", "deserved_at_least")):
-            limiting = promise if getattr(parent, attribute) else "capability"
+        for field, attribute in (("guarantee", "guarantee"), ("deserved", "deserved_at_least")):
+            limiting = field if getattr(parent, attribute) else "capability"
             limits: ResourceAmounts = getattr(parent, attribute) or parent.capability
             children: list[ResourceAmounts] = [
-                getattr(queue, attribute) for queue in below.values()
+                getattr(queue, attribute) for queue in child_queues.values()
             ]
             for resource in dict.fromkeys(itertools.chain(*children) if limits else ()):
                 parts = (parse_quantity(child.get(resource, "0")) for child in children)
@@ -103,10 +110,10 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                 listed = "guarantee" if limiting == "deserved" and guaranteed else limiting
                 yield (
                     f"{_key(name, listed)} for {resource} is {shown}, but its child queues "
-                    f"({', '.join(below)}) {_TOTALS[promise].format(total.normalize())}: lower "
-                    "the amounts of the child queues, or raise the parent's."
+                    f"({', '.join(child_queues)}) {_TOTALS[field].format(total.normalize())}: "
+                    "lower the amounts of the child queues, or raise the parent's."
                 )
-        for key, queue in below.items():
+        for key, queue in child_queues.items():
             for resource, amount in queue.capability.items():
                 maximum = parent.capability.get(resource, "0")
                 if parse_quantity(amount) > parse_quantity(maximum):

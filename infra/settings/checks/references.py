@@ -1,4 +1,4 @@
-"""Checks that names are unique, and that referenced queues, images, claims and the like exist."""
+"""Checks that names are unique, and that referenced queues, images and other objects exist."""
 
 from collections.abc import Callable, Collection, Iterator
 from os.path import normpath
@@ -20,7 +20,7 @@ from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
 from kube.kinds.volcano import with_ancestors
 
-_BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
+_BUILT_IN_PRIORITY_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
 
 _Reference = tuple[str, str | None, str, str, Collection[str]]
 """A setting, the name that it refers to, the section and table that must declare this name, and
@@ -50,7 +50,7 @@ def jobs_refer_to_declared_objects(
     storage: StorageSettings,
 ) -> Iterator[str]:
     """Check that each job's queue, priority class, image and claims are declared."""
-    classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
+    classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITY_CLASSES]
     for key, job in training.all_jobs.items():
         named: tuple[_Reference, ...] = (
             ("queue", job.queue, "volcano", "queues", volcano.queues),
@@ -92,7 +92,7 @@ def services_refer_to_declared_objects(
 
     The job or sweep must also export a model that the service can load.
     """
-    classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
+    classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITY_CLASSES]
     for key, service in inference.services.items():
         named: tuple[_Reference, ...] = (
             ("job", service.job, "training", "jobs", training.jobs),
@@ -157,7 +157,7 @@ def winners_have_a_service(
 def _served_jobs(
     service: InferenceServiceSettings, training: TrainingSettings
 ) -> Iterator[tuple[str, str, TrainingJobSettings]]:
-    """Yield the key that refers to the job or sweep, its name, and the job with the export."""
+    """Yield the service's field `job` or `sweep`, its value, and the job that exports the model."""
     if service.job in training.jobs:
         yield "job", service.job, training.jobs[service.job]
     if service.sweep in training.sweeps:
@@ -220,14 +220,14 @@ def object_names_are_unique(
 def _created_objects(
     training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
 ) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """Yield each key that creates objects, their name and kinds, and advice for renaming."""
-    version = ("Deployment", "Service")
+    """Yield each setting that creates objects, their name, their kinds and how to rename them."""
+    kinds = ("Deployment", "Service")
     for key in inference.services:
-        yield service_key(key), key, version, "use another key"
+        yield service_key(key), key, kinds, "use another key"
     for key, service in inference.services.items():
         if service.canary is not None:
             remedy = "use another key for one of the services"
-            yield service_key(key, "canary"), f"{key}-canary", version, remedy
+            yield service_key(key, "canary"), f"{key}-canary", kinds, remedy
     remedy = "use another key for the service"
     for key in inference.rollbacks:
         path = service_key(key, "canary", "rollback")
@@ -242,7 +242,7 @@ def _created_objects(
 
 
 def _has_service(job: TrainingJobSettings) -> bool:
-    """Return True if a Service has the name of the job's run."""
+    """Return True if the job's run has a Service with the same name."""
     if job.starts_in_flow:
         return False
     exists = {
@@ -296,10 +296,10 @@ def namespaces_differ(
     tenancy: TenancySettings,
     monitoring: MonitoringSettings,
 ) -> Iterator[str]:
-    """Check that each section creates a different namespace, and none a system namespace.
+    """Check that no two sections create the same namespace.
 
-    A section sets the Pod Security level of its namespace. When the stack is destroyed, the
-    namespace is deleted.
+    No section may use a namespace that Kubernetes creates. Each section sets the Pod Security level
+    of its namespace, and deletes the namespace when the stack is destroyed.
     """
     owners: dict[str, str] = {}
     health = gpu.node_health
@@ -321,7 +321,7 @@ def namespaces_differ(
             )
         if name in owners:
             yield (
-                f"{full_key(section, 'namespace')} is {name!r}, which is also "
+                f"{full_key(section, 'namespace')} is {name!r}, which is also the value of "
                 f"{full_key(owners[name], 'namespace')}: use different names."
             )
         if name is not None:
@@ -339,7 +339,7 @@ def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Itera
 
 
 def node_health_image_is_declared(gpu: GpuSettings, images: ImagesSettings) -> Iterator[str]:
-    """Check that the image of the controller that cordons nodes is declared."""
+    """Check that the image of the node health controller is declared."""
     if gpu.node_health is not None:
         path, name = full_key("gpu", "node_health", "image"), gpu.node_health.image
         yield from _undeclared(path, name, full_key("images", "workloads"), images.workloads)
@@ -369,7 +369,7 @@ def recorder_image_and_claims_are_declared(
         if claim is not None and "ReadWriteMany" not in claim.access_modes:
             modes = ", ".join(claim.access_modes)
             yield (
-                f"{path} is {key!r}, whose access_modes are {modes}: the recorder on one node "
-                "would block training on other nodes. Use a ReadWriteMany claim, or remove the "
-                "recorder."
+                f"{path} is {key!r}, whose access_modes are {modes}: while the recorder mounts "
+                "the claim on one node, training on other nodes cannot mount it. Use a "
+                "ReadWriteMany claim, or remove the recorder."
             )

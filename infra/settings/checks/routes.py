@@ -20,12 +20,12 @@ class _Route:
     hosts: frozenset[str]
     """Host names. Empty if the route accepts every host name."""
     listener: str | None = None
-    """None if the route receives requests from all listeners."""
+    """Listener of the Gateway. None if the route is attached to all listeners."""
     prefix: str | None = None
-    """Prefix of the paths, or None for gRPC and for an Ingress, which receive all paths."""
+    """Path prefix. None for a gRPC route and for an Ingress, which receive all paths."""
 
     def ambiguous_requests(self, other: "_Route") -> str | None:
-        """Describe requests that both routes match equally well, or return None."""
+        """Return a description of the requests that both routes match equally well, or None."""
         listeners = {self.listener, other.listener}
         if self.origin != other.origin or (len(listeners) > 1 and None not in listeners):
             return None
@@ -38,7 +38,7 @@ class _Route:
             return either[0] if either else None
         if self.prefix != other.prefix or not (both or self.hosts == other.hosts):
             return None
-        return f"path {self.prefix} of {both[0] if both else 'every host name'}"
+        return f"path {self.prefix} on {both[0] if both else 'every host name'}"
 
 
 def routes_do_not_overlap(
@@ -46,15 +46,15 @@ def routes_do_not_overlap(
 ) -> Iterator[str]:
     """Check that no two routes match the same requests, because only the older one would apply.
 
-    Ingresses without host names are not compared, because some controllers create a load balancer
-    for each of them.
+    Ingresses without host names are not compared, because some controllers create a separate load
+    balancer for each Ingress.
     """
     for first, second in combinations(_routes(training, inference, tenancy.namespace), 2):
         if (requests := first.ambiguous_requests(second)) is not None:
             only_hosts = first.prefix is None or second.prefix is None
             yield (
-                f"{second.path} receives the requests to {requests} from {first.origin}, as does "
-                f"{first.path}: use different hostnames{'' if only_hosts else ' or paths'}."
+                f"{first.path} and {second.path} both match the requests to {requests} from "
+                f"{first.origin}: use different hostnames{'' if only_hosts else ' or paths'}."
             )
 
 
@@ -67,7 +67,7 @@ def _routes(
             origin = f"Ingress class {route.ingress.class_name}"
             yield _Route(path, origin, frozenset(route.hostnames))
         if route is not None and route.gateway is not None:
-            origin, listener = _name(route.gateway, namespace), route.gateway.section
+            origin, listener = _gateway_name(route.gateway, namespace), route.gateway.section
             hosts = frozenset(route.hostnames)
             yield _Route(path, origin, hosts, listener, _prefix(route.path))
             if route.grpc_hostnames:
@@ -76,12 +76,13 @@ def _routes(
     for key, job in training.jobs.items():
         notebook = job.notebook.route if job.notebook is not None else None
         if notebook is not None:
-            path, origin = job_key(key, "notebook", "route"), _name(notebook.gateway, namespace)
+            path = job_key(key, "notebook", "route")
+            origin = _gateway_name(notebook.gateway, namespace)
             hosts, listener = frozenset(notebook.hostnames), notebook.gateway.section
             yield _Route(path, origin, hosts, listener, _prefix(notebook.path))
 
 
-def _name(gateway: GatewaySettings, namespace: str) -> str:
+def _gateway_name(gateway: GatewaySettings, namespace: str) -> str:
     return f"Gateway {gateway.namespace or namespace}/{gateway.name}"
 
 

@@ -12,7 +12,7 @@ from kube.quantities import parse_quantity
 
 
 def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
-    """Check that the `volume` of each claim is declared, and that its properties match the claim.
+    """Check that the volume of each claim is declared and matches the claim.
 
     No two claims may use the same volume.
     """
@@ -61,12 +61,12 @@ def claims_can_be_mounted_by_their_pods(
     """
     for key, job in training.all_jobs.items():
         pods = "several pods" if job.several_pods or key not in training.jobs else "one pod"
-        for field, name, is_read in _job_claims(job):
-            yield from _mode_problems(job_key(key, *field), name, is_read, pods, storage)
+        for field, name, read_only in _job_claims(job):
+            yield from _mode_problems(job_key(key, *field), name, read_only, pods, storage)
     for key, service in inference.services.items():
-        for field, name, is_read in _service_claims(service):
+        for field, name, read_only in _service_claims(service):
             path = service_key(key, *field)
-            yield from _mode_problems(path, name, is_read, _pods(service, field), storage)
+            yield from _mode_problems(path, name, read_only, _pods(service, field), storage)
         cache = service.fetch.cache
         claim = storage.claims.get(cache.claim) if cache else None
         if cache and claim and parse_quantity(cache.size) > parse_quantity(claim.size):
@@ -78,14 +78,14 @@ def claims_can_be_mounted_by_their_pods(
 
 def _pods(service: InferenceServiceSettings, field: tuple[str, ...]) -> str:
     """Describe the number of pods that mount a claim at the same time."""
-    most = service.canary_pods if field == ("canary", "source") else service.max_pods
-    return f"up to {most} pods" if most > 1 else "one pod"
+    maximum = service.canary_pods if field == ("canary", "source") else service.max_pods
+    return f"up to {maximum} pods" if maximum > 1 else "one pod"
 
 
 def _mode_problems(
-    path: str, name: str, is_read: bool, pods: str, storage: StorageSettings
+    path: str, name: str, read_only: bool, pods: str, storage: StorageSettings
 ) -> Iterator[str]:
-    fitting = ["ReadWriteMany", *(["ReadOnlyMany"] if is_read else [])]
+    fitting = ["ReadWriteMany", *(["ReadOnlyMany"] if read_only else [])]
     if pods == "one pod":
         fitting += ["ReadWriteOnce", "ReadWriteOncePod"]
     claim = storage.claims.get(name)
@@ -93,7 +93,7 @@ def _mode_problems(
         verb = "mounts" if pods == "one pod" else "mount"
         yield (
             f"{path} is {name!r}, whose access_modes are {', '.join(claim.access_modes)}, but "
-            f"{pods} {verb} it{'' if is_read else ' and may write to it'}: it needs "
+            f"{pods} {verb} it{'' if read_only else ' and may write to it'}: it needs "
             f"{' or '.join(fitting)}."
         )
 
@@ -105,8 +105,8 @@ _MountedClaim = tuple[tuple[str, ...], str, bool]
 def _job_claims(job: TrainingJobSettings) -> Iterator[_MountedClaim]:
     yield ("checkpoints",), job.checkpoints, False
     if job.datasets is not None:
-        is_read = not any(step.writes_datasets for step in job.steps.values())
-        yield ("datasets",), job.datasets, is_read
+        read_only = not any(step.writes_datasets for step in job.steps.values())
+        yield ("datasets",), job.datasets, read_only
     if job.notebook is not None:
         yield ("notebook", "home"), job.notebook.home, False
     yield from _volume_claims(job.volumes)

@@ -50,7 +50,7 @@ class InferenceSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _names_are_free(self) -> Self:
+    def _names_are_unique(self) -> Self:
         for key in self.services:
             name, _, number = key.rpartition("-")
             owner = self.services.get(name.removesuffix("-canary"))
@@ -73,7 +73,7 @@ class InferenceSettings(Settings):
 
     @property
     def rollbacks(self) -> Mapping[str, RollbackSettings]:
-        """Limits of canaries, keyed by service."""
+        """Rollback limits of the canaries, keyed by service."""
         return {
             key: service.canary.rollback
             for key, service in self.services.items()

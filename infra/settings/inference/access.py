@@ -19,7 +19,7 @@ class TlsSettings(Settings):
 
 
 class ApiKeysSettings(Settings):
-    """API keys, one of which clients must send with each request."""
+    """API keys. Clients must send one of them with each request."""
 
     secret: DnsName = Field(description="Name of a Secret in the service's namespace.")
     key: str = Field(
@@ -61,8 +61,8 @@ class RouteSettings(Settings):
     )
     path: PathPrefix = Field(
         default="/",
-        description="Path prefix of the service, which is removed before the server sees the "
-        "request.",
+        description="Path prefix of the service. The gateway removes it from the path before the "
+        "server receives the request.",
     )
 
     grpc_hostnames: list[HostName] = Field(
@@ -78,14 +78,14 @@ class RouteSettings(Settings):
         if self.ingress is not None and self.path != "/":
             raise ValueError(
                 f"sets path to {self.path}, but an ingress cannot remove the prefix before the "
-                "server sees the request: set hostnames instead"
+                "server receives the request: set hostnames instead"
             )
         if self.grpc_hostnames and self.gateway is None:
             raise ValueError("sets grpc_hostnames, but an Ingress has no gRPC route: set gateway")
         for key in ("hostnames", "grpc_hostnames") if self.gateway is not None else ():
             if len(names := getattr(self, key)) > _MAX_HOST_NAMES:
                 raise ValueError(
-                    f"lists {len(names)} {key}, but a Gateway's route has at most "
+                    f"lists {len(names)} {key}, but a Gateway route may have at most "
                     f"{_MAX_HOST_NAMES}: set fewer"
                 )
         if both := sorted({*self.grpc_hostnames} & {*self.hostnames}):

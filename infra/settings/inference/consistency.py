@@ -1,4 +1,4 @@
-"""Consistency checks of the settings of a service."""
+"""Consistency checks for the settings of a service."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _MULTI_GPU_SHM: Final = "1Gi"
 
 def problems(service: InferenceServiceSettings) -> Iterator[str]:
     """Yield each problem in the settings of a service, with a fix."""
-    yield from _models(service)
-    yield from _model_name(service)
+    yield from _model_problems(service)
+    yield from _model_name_problems(service)
     if service.autoscaling is not None and service.replicas is not None:
         yield "sets both replicas and autoscaling: remove one of them"
     if service.max_unavailable >= max(service.min_replicas, 2):
@@ -65,22 +65,22 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
         )
     if problem := shm_problem(service.shm, service.memory):
         yield problem
-    yield from _access(service)
-    yield from _variables(service)
-    yield from _volumes(service)
-    download = service.fetch.size if _downloads_to_node(service) else None
+    yield from _access_problems(service)
+    yield from _variable_problems(service)
+    yield from _volume_problems(service)
+    download = service.fetch.size if _has_download_to_node(service) else None
     if problem := disk_problem(service.ephemeral_storage, service.volumes, download):
         yield problem
     for path, server in service.versions.items():
-        yield from _server(service, server, path)
-    yield from _runtime(service)
-    yield from _progress(service)
-    yield from _promotion(service)
-    yield from _rollback(service)
+        yield from _server_problems(service, server, path)
+    yield from _runtime_problems(service)
+    yield from _progress_problems(service)
+    yield from _promotion_problems(service)
+    yield from _rollback_problems(service)
 
 
 def source_of(run: str | None, url: str | None, source: SourceSettings | None) -> Source | None:
-    """Return the kind of a model's source, or None if there is none."""
+    """Return the kind of model source that is configured, or None."""
     if run is not None:
         return "run"
     if url is not None:
@@ -94,7 +94,7 @@ def source_of(run: str | None, url: str | None, source: SourceSettings | None) -
     return "image" if source.artifact is None else "artifact"
 
 
-def _models(service: InferenceServiceSettings) -> Iterator[str]:
+def _model_problems(service: InferenceServiceSettings) -> Iterator[str]:
     models = [name for name in _MODELS if getattr(service, name) is not None]
     if len(models) != 1:
         sources = " and ".join(models) or "none of them"
@@ -119,13 +119,13 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
             yield f"sets url to {url}, but Triton reads only s3:// and gs:// URLs: use one of these"
-    fetches = "url" in kinds.values() or _downloads(service)
+    fetches = "url" in kinds.values() or _has_download(service)
     if service.model_fields_set & {"fetch"} and not fetches:
         yield "sets fetch, but has nothing to download: set url or source, or remove fetch"
     if service.runtime != "torch" and any(source.download for source in _sources(service)):
         yield (
             f"sets source.download with runtime {service.runtime}, whose image contains no "
-            "downloader: remove source.download, to use an image volume instead"
+            "downloader: remove source.download to use an image volume instead"
         )
     if service.runtime != "torch" and service.fetch.cache is not None:
         yield (
@@ -146,7 +146,7 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
         )
 
 
-def _model_name(service: InferenceServiceSettings) -> Iterator[str]:
+def _model_name_problems(service: InferenceServiceSettings) -> Iterator[str]:
     kind = RUNTIMES[service.runtime]
     if not service.model or "model_name" not in kind.model_fields:
         return
@@ -157,12 +157,12 @@ def _model_name(service: InferenceServiceSettings) -> Iterator[str]:
         yield f"has an invalid `model`: {sentences}"
 
 
-def _downloads(service: InferenceServiceSettings) -> bool:
+def _has_download(service: InferenceServiceSettings) -> bool:
     return any(source.hub is not None or source.download for source in _sources(service))
 
 
-def _downloads_to_node(service: InferenceServiceSettings) -> bool:
-    """Return True if pods of a version download the model to an `emptyDir`."""
+def _has_download_to_node(service: InferenceServiceSettings) -> bool:
+    """Return True if pods of the service or its canary download the model to an `emptyDir`."""
     urls = (service.url, service.canary.url if service.canary else None)
     return (service.runtime == "torch" and any(urls)) or any(
         source.download or (source.hub is not None and source.hub.cache is None)
@@ -175,9 +175,9 @@ def _sources(service: InferenceServiceSettings) -> list[SourceSettings]:
     return [source for source in sources if source is not None]
 
 
-def _access(service: InferenceServiceSettings) -> Iterator[str]:
+def _access_problems(service: InferenceServiceSettings) -> Iterator[str]:
     if service.canary is not None and service.route is None:
-        yield "has a canary, but no route that could split the requests: set route"
+        yield "has a canary, but no route to split the requests: set route"
     if service.route is not None and service.tls is not None:
         yield (
             "sets both tls and route, but TLS is terminated at the gateway, which sends plain HTTP "
@@ -191,13 +191,13 @@ def _access(service: InferenceServiceSettings) -> Iterator[str]:
             )
 
 
-def _variables(service: InferenceServiceSettings) -> Iterator[str]:
+def _variable_problems(service: InferenceServiceSettings) -> Iterator[str]:
     for name in sorted(service.env.keys() & service.env_from.keys()):
         yield f"sets {name} in both env and env_from: set it in one of them"
     if service.runtime != "torch":
         return
     # The TLS variables are reserved even without `tls`, because the protocol of the probes and of
-    # the URL depends on `tls`.
+    # the service URL depends on `tls`.
     unset = {"host"}
     if service.api_keys is None:
         unset.add("api_keys_file")
@@ -216,7 +216,7 @@ def _variables(service: InferenceServiceSettings) -> Iterator[str]:
             )
 
 
-def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
+def _volume_problems(service: InferenceServiceSettings) -> Iterator[str]:
     for name, volume in service.volumes.items():
         if name in _RESERVED_VOLUMES:
             yield f"sets volumes.{name}, a name that is reserved in every pod: choose another"
@@ -229,7 +229,7 @@ def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
         yield f"has two volumes at {path}: use a different path for each"
 
 
-def _server(
+def _server_problems(
     service: InferenceServiceSettings, server: Mapping[str, Any], path: str
 ) -> Iterator[str]:
     kind = RUNTIMES[service.runtime]
@@ -250,10 +250,12 @@ def _server(
         return
     if problem := runtime.problem(service.gpus):
         yield f"has an invalid `{path}`: it {problem}"
-    yield from _termination(service, runtime, path)
+    yield from _termination_problems(service, runtime, path)
 
 
-def _termination(service: InferenceServiceSettings, runtime: Runtime, path: str) -> Iterator[str]:
+def _termination_problems(
+    service: InferenceServiceSettings, runtime: Runtime, path: str
+) -> Iterator[str]:
     stop = runtime.stop_seconds
     needed = service.pre_stop_seconds + sum(stop.values())
     if needed >= service.grace_seconds:
@@ -261,18 +263,19 @@ def _termination(service: InferenceServiceSettings, runtime: Runtime, path: str)
         yield (
             f"takes up to {needed:g} seconds to terminate (pre_stop_seconds "
             f"{service.pre_stop_seconds}{parts}), but its pods are killed after "
-            f"grace_seconds {service.grace_seconds}: decrease these or increase grace_seconds"
+            f"grace_seconds {service.grace_seconds}: increase grace_seconds, or decrease the "
+            "times in parentheses"
         )
 
 
-def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
+def _runtime_problems(service: InferenceServiceSettings) -> Iterator[str]:
     runtime = service.runtime_of({})
     for path, server in service.versions.items():
         ports = service.ports_of(server)
         for port in sorted({port for port in ports if ports.count(port) > 1}):
             yield (
-                f"uses port {port} twice (port, and gRPC or metrics of {path} with runtime "
-                f"{service.runtime}): set another port"
+                f"uses port {port} twice, but the HTTP, gRPC and metrics ports in `{path}` with "
+                f"runtime {service.runtime} must differ: set another port"
             )
     scaling = service.autoscaling
     by_requests = scaling is not None and scaling.requests_in_flight is not None
@@ -296,7 +299,7 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
         )
 
 
-def _progress(service: InferenceServiceSettings) -> Iterator[str]:
+def _progress_problems(service: InferenceServiceSettings) -> Iterator[str]:
     """Check the progress deadline, which applies only to Deployments."""
     has_deployment = any(service.runtime_of(each).nodes == 1 for each in service.versions.values())
     ready, deadline = service.min_ready_seconds, service.progress_deadline
@@ -307,7 +310,7 @@ def _progress(service: InferenceServiceSettings) -> Iterator[str]:
         )
 
 
-def _promotion(service: InferenceServiceSettings) -> Iterator[str]:
+def _promotion_problems(service: InferenceServiceSettings) -> Iterator[str]:
     canary = service.canary
     if canary is None or not canary.promote_if:
         return
@@ -319,7 +322,7 @@ def _promotion(service: InferenceServiceSettings) -> Iterator[str]:
         )
 
 
-def _rollback(service: InferenceServiceSettings) -> Iterator[str]:
+def _rollback_problems(service: InferenceServiceSettings) -> Iterator[str]:
     canary = service.canary
     if canary is None or canary.rollback is None:
         return

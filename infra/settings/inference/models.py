@@ -1,4 +1,4 @@
-"""Sources of models: where a service gets its weights."""
+"""Sources of models, from which services load their weights."""
 
 import re
 from typing import Annotated, Final, Self
@@ -41,14 +41,14 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class CacheSettings(Settings):
-    """A claim in which init containers keep copies of downloaded files for other pods."""
+    """A claim in which init containers keep copies of downloaded files, for all pods to share."""
 
     claim: DnsLabel = Field(
-        description="Claim for the copies. On a shared file system, all pods share them; in a "
-        "local directory of each node, only the pods on that node do."
+        description="Claim for the copies. With a shared file system, all pods share the copies; "
+        "with a local directory on each node, only pods on the same node share them."
     )
     size: MemoryQuantity = Field(
-        description="Maximum size of all copies. The least recently used copies are deleted."
+        description="Maximum total size of the copies. The least recently used copies are deleted."
     )
 
 
@@ -113,7 +113,7 @@ class HubSourceSettings(Settings):
 
 
 class SourceSettings(Settings):
-    """A source of a model other than a run or the URL of an export."""
+    """A model source other than a run or the URL of an export."""
 
     claim: ClaimSourceSettings | None = Field(default=None, description="A directory in a claim.")
     hub: HubSourceSettings | None = Field(
@@ -152,7 +152,7 @@ class SourceSettings(Settings):
 
     @property
     def claim_name(self) -> str | None:
-        """Claim with the model or with downloaded models, or None if there is none."""
+        """Claim with the model or with downloaded models. None if there is no such claim."""
         if self.hub is not None:
             return self.hub.cache
         return self.claim.name if self.claim is not None else None

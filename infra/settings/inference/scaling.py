@@ -66,13 +66,13 @@ class AutoscalingSettings(Settings):
         ge=1,
         le=1000,
         description="Target utilization of the CPU request, in percent. null means "
-        f"{DEFAULT_CPU_PERCENT}, or ignores the CPU if requests_in_flight is set.",
+        f"{DEFAULT_CPU_PERCENT}, or no CPU target if requests_in_flight is set.",
     )
     requests_in_flight: PositiveInt | None = Field(
         default=None,
         description="Target number of requests in flight (queued or being processed) per pod. KEDA "
-        "reads the average over a minute. Without keda, it requires an adapter that serves the "
-        "metric inference_requests_in_flight.",
+        "reads the average over a minute. Without keda, this setting requires an adapter that "
+        "serves the metric inference_requests_in_flight.",
     )
     keda: KedaSettings | None = Field(
         default=None, description="Use KEDA instead of a HorizontalPodAutoscaler."
@@ -91,8 +91,8 @@ class AutoscalingSettings(Settings):
             )
         if self.min == 0 and (self.keda is None or self.keda.activation_query is None):
             raise ValueError(
-                "sets min to 0, which requires keda.activation_query: with no pods running, it is "
-                "the only signal that requests are arriving"
+                "sets min to 0, which requires keda.activation_query: with no pods running, "
+                "this query is the only signal that requests are arriving"
             )
         return self
 
@@ -152,8 +152,8 @@ class RollbackSettings(Settings):
         default=[443, 6443],
         min_length=1,
         description="Ports of the API server. With network isolation, the program may connect only "
-        "to these ports, DNS and the port in the URL of Prometheus. If the port of Prometheus' "
-        "Service differs from that of its pods, add the pods' port.",
+        "to these ports, DNS and the port in the URL of Prometheus. If the pods of Prometheus "
+        "use another port than its Service, add the pods' port.",
     )
 
     @model_validator(mode="after")

@@ -34,11 +34,11 @@ from infra.settings.types import (
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 
 _PROGRESS_SECONDS: Final = 600
-"""Minimum of the default progress deadline; also the default of Kubernetes."""
+"""Minimum (s) of the default progress deadline. It is also the default in Kubernetes."""
 
 _SCHEDULING_SECONDS: Final = 450
-"""Time (s) in the default progress deadline to schedule a pod and to pull its image, which precede
-`startup_seconds`."""
+"""Time (s) that the default progress deadline allows for scheduling a pod and pulling its image.
+`startup_seconds` does not include this time."""
 
 
 class InferenceServiceSettings(Settings):
@@ -87,8 +87,8 @@ class InferenceServiceSettings(Settings):
     replicas: PositiveInt | None = Field(
         default=None,
         le=1000,
-        description="Number of replicas: pods, or groups of pods with the runtime vllm and "
-        "server.nnodes. null means 1, or leaves the number to autoscaling.",
+        description="Number of replicas. A replica is a pod or, with runtime vllm and "
+        "server.nnodes, a group of pods. null means 1, or leaves the number to autoscaling.",
     )
     autoscaling: AutoscalingSettings | None = Field(
         default=None, description="Scale the number of replicas with the load."
@@ -110,7 +110,7 @@ class InferenceServiceSettings(Settings):
         default=1,
         description="Maximum number of pods that may be unavailable while nodes are drained. "
         "Unless it is 1, it must be less than the minimum number of replicas. A canary with "
-        "several replicas always keeps one.",
+        "several replicas always keeps one of them available.",
     )
     gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     gpu_resource: DeviceName | None = Field(
@@ -120,7 +120,7 @@ class InferenceServiceSettings(Settings):
     cpu: CpuQuantity = Field(description="CPU request of each pod. There is no CPU limit.")
     memory: MemoryQuantity = Field(description="Memory request and limit of each pod.")
     shm: MemoryQuantity = Field(
-        default="64Mi", description="Size of /dev/shm, which counts towards the memory limit."
+        default="64Mi", description="Size of /dev/shm, which counts against the memory limit."
     )
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
@@ -135,8 +135,8 @@ class InferenceServiceSettings(Settings):
     )
     api_keys: ApiKeysSettings | None = Field(
         default=None,
-        description="API keys, one of which clients must send with each request. null requires "
-        "none.",
+        description="API keys. Clients must send one of them with each request. null disables this "
+        "check.",
     )
     service_type: Literal["ClusterIP", "NodePort"] = Field(
         default="ClusterIP", description="Type of the Service."
@@ -286,7 +286,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def canary_pods(self) -> int:
-        """Number of pods of the canary; 0 if there is none."""
+        """Number of pods of the canary; 0 if there is no canary."""
         if self.canary is None:
             return 0
         return self.canary.replicas * self.runtime_of(self.canary.server).nodes

@@ -37,10 +37,10 @@ def job_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class LimitedSetting:
-    """A setting, or one value of it, that only some kinds support.
+    """A setting, or one value of a setting, that only some kinds of jobs support.
 
-    `requested` returns the value if a job requests the capability, None otherwise. `remedy` is the
-    advice for jobs of kinds that do not support it.
+    `requested` returns the value if a job requests the capability, and None otherwise. `remedy` is
+    the advice for jobs of kinds that do not support it.
     """
 
     title: str
@@ -189,8 +189,8 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
 def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSettings) -> Iterator[str]:
     if job.image == "training":
         yield (
-            "sets torchtitan, which the image 'training' does not contain: set the key of an "
-            "image that is built with training/titan/Dockerfile"
+            "sets torchtitan, which the image 'training' does not contain: set image to the key "
+            "of an image that is built with training/titan/Dockerfile"
         )
     if job.min_nodes not in (None, job.nodes):
         yield (
@@ -212,7 +212,7 @@ def _name_problems(job: TrainingJobSettings) -> Iterator[str]:
     ):
         yield (
             f"sets run to {job.run!r}, but the names of the run's Services begin with it, and "
-            "Kubernetes requires a letter there: use a name that begins with a letter"
+            "a Service name must begin with a letter: use a name that begins with a letter"
         )
 
 
@@ -250,13 +250,13 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
         yield "sets nccl, but has a single node, which needs no network: remove nccl"
     if job.nccl.uses_rdma and job.rdma is None:
         yield (
-            f"sets nccl.network to {job.nccl.network!r}, but not rdma: set the device of the pods "
-            "(rdma.resource and rdma.interface), or network tcp"
+            f"sets nccl.network to {job.nccl.network!r}, but not rdma: set rdma.resource and "
+            "rdma.interface, or set network to tcp"
         )
     if not job.nccl.uses_rdma and job.rdma is not None:
         yield (
-            "sets rdma, which nccl.network 'tcp' does not use: remove rdma, or set infiniband "
-            "or roce"
+            "sets rdma, which nccl.network 'tcp' does not use: remove rdma, or set network "
+            "to infiniband or roce"
         )
     variables = job.nccl.to_environment("eth0").keys()
     for path in ("env", "env_from"):

@@ -107,7 +107,7 @@ class StepSettings(Settings):
     when: dict[MetricName, Limit] = Field(
         default={},
         description='Conditions on metrics of the run\'s export, such as accuracy: ">= 0.97". If '
-        "one does not hold, this step and those after it are skipped.",
+        "one does not hold, this step and all steps that wait for it are skipped.",
     )
     inputs: dict[OutputName, Reference] = Field(
         default={},
@@ -133,7 +133,8 @@ class StepSettings(Settings):
         default=[],
         max_length=100,
         description="Run the step once for each of these values, in parallel. $(ITEM) in the "
-        "command is the value. Later steps wait until all of these pods have succeeded.",
+        "command is replaced with the value. Later steps wait until all of these pods have "
+        "succeeded.",
     )
     retries: PositiveInt | None = Field(
         default=None,
@@ -177,8 +178,8 @@ class PackingSettings(Settings):
     )
     required: bool = Field(
         default=False,
-        description="Require all pods to run in the domain of the first pod, and wait until it has "
-        "capacity. By default, this domain is only preferred.",
+        description="Require all pods to run in the domain of the first pod, and wait until this "
+        "domain has capacity. By default, the domain is only preferred.",
     )
 
 
@@ -243,7 +244,8 @@ class TrainingJobSettings(Settings):
     )
     whole_node: bool = Field(
         default=False,
-        description="Keep other workloads of this project off the nodes on which these pods run.",
+        description="Keep other workloads of this project off the nodes on which the job's pods "
+        "run.",
     )
     cpu: CpuQuantity = Field(description="CPU request per pod. CPU is not limited.")
     memory: MemoryQuantity = Field(description="Memory request and limit per pod.")

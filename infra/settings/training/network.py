@@ -94,7 +94,7 @@ class NcclSettings(Settings):
 
     @model_validator(mode="after")
     def _fields_fit_the_network(self) -> Self:
-        for name, networks in _NETWORKS_OF_FIELDS.items():
+        for name, networks in _NETWORKS_BY_FIELD.items():
             if getattr(self, name) is not None and self.network not in networks:
                 raise ValueError(
                     f"sets {name}, which applies to {' or '.join(networks)}, but network is "
@@ -144,7 +144,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "sockets_per_thread": "NCCL_NSOCKS_PERTHREAD",
 }
 
-_NETWORKS_OF_FIELDS: Final[Mapping[str, tuple[NetworkName, ...]]] = {
+_NETWORKS_BY_FIELD: Final[Mapping[str, tuple[NetworkName, ...]]] = {
     "interface": ("tcp",),
     "gid_index": ("roce",),
     "traffic_class": ("roce",),

@@ -1,4 +1,4 @@
-"""Settings that the kind `notebook` needs in addition to those of a job."""
+"""Additional settings for jobs of kind `notebook`."""
 
 from typing import Self
 
@@ -22,7 +22,7 @@ class NotebookRouteSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _leads_to_one_notebook(self) -> Self:
+    def _matches_one_notebook(self) -> Self:
         if self.path == "/" and not self.hostnames:
             raise ValueError(
                 "has neither hostnames nor path, so it would receive every request to the Gateway: "

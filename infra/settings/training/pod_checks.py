@@ -107,11 +107,14 @@ def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
             "notebook.token_secret"
         )
     if job.command is not None:
-        yield "sets command, but kind 'notebook' starts JupyterLab: remove it"
+        yield "sets command, but kind 'notebook' starts JupyterLab: remove command"
     if job.nodes != 1:
-        yield f"sets nodes to {job.nodes}, but a notebook is a single pod: remove it"
+        yield f"sets nodes to {job.nodes}, but a notebook is a single pod: remove nodes"
     if "on_change" in job.model_fields_set and job.on_change == "keep":
-        yield "sets on_change to 'keep', but two notebooks would share a home: remove it"
+        yield (
+            "sets on_change to 'keep', but two notebooks would share a home directory: remove "
+            "on_change"
+        )
     for name in sorted({*job.env, *job.env_from}):
         if name == "HOME" or name.startswith("JUPYTER_"):
             yield f"sets {name}, which kind 'notebook' determines: remove it"

@@ -28,7 +28,7 @@ _EXPECTED_FORM: Final = (
 
 
 def _cron(text: str) -> str:
-    """Reject schedules that Kubernetes rejects, or interprets differently from cronsim."""
+    """Reject schedules that Kubernetes would reject or interpret differently from cronsim."""
     fields = text.split(" ")
     if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
         raise ValueError(_EXPECTED_FORM)
@@ -60,7 +60,7 @@ def _zone(name: str) -> str:
 
 
 class ScheduleSettings(Settings):
-    """Schedule on which a job starts new runs, each only after the previous run has finished."""
+    """Schedule on which a job starts new runs. A run starts only after the previous run ends."""
 
     cron: Annotated[str, AfterValidator(_cron)] = Field(
         description="Minute, hour, day of the month, month and day of the week, as in a CronJob: "

@@ -18,7 +18,8 @@ _MAX_POD_NAME: Final = 63
 def name_problem(key: str, job: TrainingJobSettings) -> str | None:
     """Return an error message if the names of a job's runs or pods would be too long.
 
-    The message completes a sentence that ends in "a job": `of kind 'mpi': the names …`.
+    The message continues a sentence that ends with the job, such as `has job 'digits' of kind
+    'mpi': the names …`.
     """
     run, setting = (f"{key}-12345678", "key") if job.run is None else (job.run, "`run`")
     suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)
@@ -37,7 +38,7 @@ def name_problem(key: str, job: TrainingJobSettings) -> str | None:
         pod = len(f"{run}-{template_name(run, step)}{end}")
         if pod > _MAX_POD_NAME:
             return (
-                f"with the step {step!r}: names of its pods would have "
+                f"with the step {step!r}: the names of its pods would have "
                 f"{pod} characters, but {_MAX_POD_NAME} are allowed. Use a shorter "
                 f"{setting} or step name"
             )
@@ -90,7 +91,7 @@ class TrainingSettings(Settings):
             names = {job.run: "change `run` of one of them"}
             if job.starts_in_flow:
                 template = f"JobTemplate {template_name(job.run, TRAINING_STEP)}"
-                names[template] = "use different parts after the last '-' of their `run`"
+                names[template] = "use values of `run` that differ after the last '-'"
             for name, remedy in names.items():
                 if (other := owners.setdefault(name, key)) != key:
                     raise ValueError(

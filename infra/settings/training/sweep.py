@@ -31,7 +31,7 @@ from training.config import (
 
 CONTROLLER: Final = "sweep-controller"
 """Name of the Deployment that controls the sweeps."""
-SEARCHED: Final = tuple(
+SEARCHABLE: Final = tuple(
     name
     for name in (*ALWAYS_LISTED, *LISTED_IF_SET)
     if name not in LENGTHS and not name.startswith("init_")
@@ -44,7 +44,7 @@ Parameters = Mapping[str, Value]
 
 
 def _searchable(name: str) -> str:
-    if name in SEARCHED:
+    if name in SEARCHABLE:
         return name
     if name in TrainingConfig.model_fields:
         raise ValueError(
@@ -55,9 +55,9 @@ def _searchable(name: str) -> str:
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, SEARCHED, n=1)
+    close = difflib.get_close_matches(name, SEARCHABLE, n=1)
     advice = f"did you mean {close[0]!r}? " if close else ""
-    return f"is not a known hyperparameter: {advice}Known: {', '.join(sorted(SEARCHED))}"
+    return f"is not a known hyperparameter: {advice}Known: {', '.join(sorted(SEARCHABLE))}"
 
 
 Searched = Annotated[str, AfterValidator(_searchable)]
@@ -123,7 +123,7 @@ class EarlyStoppingSettings(Settings):
 
     minimum: PositiveInt = Field(
         default=1,
-        description="First rung: epochs or steps after which trials are first compared.",
+        description="First rung: number of epochs or steps after which trials are first compared.",
     )
     maximum: PositiveInt | None = Field(
         default=None,
@@ -140,7 +140,7 @@ class EarlyStoppingSettings(Settings):
 
 
 class BudgetSettings(Settings):
-    """Limits of a sweep, in addition to its number of trials. At a limit, trials are paused."""
+    """Limits of a sweep, in addition to its number of trials. At a limit, all trials are paused."""
 
     gpu_hours: float | None = Field(
         default=None,
@@ -171,7 +171,8 @@ class SweepSettings(Settings):
     """One hyperparameter sweep. A trial runs the sweep's job with one set of hyperparameters."""
 
     job: TrainingJobSettings = Field(
-        description="Job of every trial, as in `training.jobs`. Its length is that of a full trial."
+        description="Job of every trial, as in `training.jobs`. Its length is the length of a full "
+        "trial."
     )
     space: dict[Searched, ParameterSettings] = Field(
         min_length=1, description="Values to search, by hyperparameter."
@@ -235,8 +236,8 @@ class SweepSettings(Settings):
         minimum, maximum = self.early_stopping.minimum, self.early_stopping.maximum
         if self.length is None:
             yield (
-                f"sets early_stopping, which counts epochs or steps, but the job has "
-                f"{self.config.length[0]}: set epochs or train_steps"
+                f"sets early_stopping, which counts epochs or steps, but the length of the job is "
+                f"set by {self.config.length[0]}: set epochs or train_steps instead"
             )
         elif minimum >= self.length:
             yield (
@@ -276,7 +277,7 @@ class SweepSettings(Settings):
                 values = ", ".join(f"{name} {value}" for name, value in parameters.items())
                 subject = f"{location}{':' if detail['type'] == 'value_error' else ''} "
                 yield (
-                    f"has a space with {values}, which no job accepts: "
+                    f"allows the combination {values}, which is not valid for a job: "
                     f"{subject if location else ''}{rule(detail)}"
                 )
                 return
@@ -300,7 +301,7 @@ class SweepSettings(Settings):
 
     @property
     def rungs(self) -> list[int]:
-        """Numbers of epochs or steps after which a trial is compared with the others."""
+        """Numbers of epochs or steps after which a trial is compared with other trials."""
         if self.early_stopping is None or self.length is None:
             return []
         maximum = min(self.early_stopping.maximum or self.length, self.length - 1)
@@ -333,8 +334,8 @@ class SweepSettings(Settings):
     def extremes(self) -> Iterator[dict[str, Value]]:
         """Yield all combinations of the parameters' extremes.
 
-        If there are too many, yield one combination and those that differ from it in one
-        parameter.
+        If there are too many, yield one combination, and the combinations that differ from it in
+        one parameter.
         """
         ends = {name: parameter.extremes for name, parameter in self.space.items()}
         if math.prod(map(len, ends.values())) <= _MAX_COMBINATIONS:

@@ -78,7 +78,7 @@ def test_chart_can_upgrade_its_custom_resource_definitions(provision: Provision)
         ({"scraped_from": ["watching"]}, "the chart's namespace monitoring: add it"),
         (
             {"grafana": {"dashboards": True, "labels": {"a": "1", "b": "2"}}},
-            "grafana.labels has 2: keep one",
+            "grafana.labels has 2 labels, and",
         ),
         ({"kube_prometheus_stack": {"install": True, "version": "latest"}}, "pattern"),
     ],

@@ -362,7 +362,7 @@ MISTAKES = {
             "route": GATEWAY,
             "canary": {"weight": 10, "server": {"metrics_port": 8080}},
         },
-        "uses port 8080 twice (port, and gRPC or metrics of canary.server",
+        "uses port 8080 twice, but the HTTP, gRPC and metrics ports in `canary.server`",
     ),
     "a service port that is also a canary's admin port": (
         {

@@ -72,7 +72,7 @@ def test_quota_too_small_for_gang_and_service_update_gets_a_notice(
     assert (found == []) is fits
     for text in found:
         assert "gpu-platform:tenancy.quota.memory_limits is 2048Gi, but" in text
-        assert "the largest gang, all services and the pod" in text
+        assert "the largest gang, all services and the additional pod" in text
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_kind_that_the_default_image_does_not_support_gets_a_notice(
 def test_priorities_without_preemption_get_a_notice() -> None:
     (found,) = notices_for_volcano(priority_classes=TWO_CLASSES)
     assert found.startswith("gpu-platform:volcano.scheduler.preempt")
-    assert "'training' are scheduled before those of 'batch'" in found
+    assert "'training' are scheduled before jobs of class 'batch'" in found
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ MISTAKES: dict[str, Mistake] = {
         "cluster.labels",
         {"scheduling.volcano.sh/queue-name": "a"},
         "cluster.labels",
-        "keys of scheduling.volcano.sh are reserved for this stack",
+        "keys with the prefix scheduling.volcano.sh are reserved",
     ),
     "image without a version": ("gpu.image", "team/plugin", "gpu.image", "must name a version"),
     "unpinned image": (
@@ -403,7 +403,7 @@ MISTAKES: dict[str, Mistake] = {
         "storage.claims.checkpoints.access_modes",
         ["ReadWriteMany", "ReadWriteOncePod"],
         "storage.claims.checkpoints.access_modes",
-        "only as the single mode",
+        "cannot be combined with other modes",
     ),
     "local volume without nodes": (
         "storage.volumes.data",

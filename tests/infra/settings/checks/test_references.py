@@ -75,7 +75,7 @@ def test_monitoring_namespaces_cannot_be_shared_with_other_sections(
     assert problems(values) == []
     values["monitoring"] = monitoring
     assert problems(values) == [
-        f"gpu-platform:{key}.namespace is {other[1]!r}, which is also "
+        f"gpu-platform:{key}.namespace is {other[1]!r}, which is also the value of "
         f"gpu-platform:{owner}.namespace: use different names."
     ]
 

@@ -55,14 +55,14 @@ def test_routes_for_different_requests_are_accepted(
 @pytest.mark.parametrize(
     ("first", "second", "requests"),
     [
-        (GATEWAY, GATEWAY, "/ of every host name"),
-        (GATEWAY, {"gateway": {"name": "public", "section": "http"}}, "/ of every host name"),
-        (GATEWAY, {"gateway": {"name": "public", "namespace": "ml"}}, "/ of every host name"),
-        ({**GATEWAY, "path": "/a"}, {**GATEWAY, "path": "/a/"}, "/a of every host name"),
+        (GATEWAY, GATEWAY, "/ on every host name"),
+        (GATEWAY, {"gateway": {"name": "public", "section": "http"}}, "/ on every host name"),
+        (GATEWAY, {"gateway": {"name": "public", "namespace": "ml"}}, "/ on every host name"),
+        ({**GATEWAY, "path": "/a"}, {**GATEWAY, "path": "/a/"}, "/a on every host name"),
         (
             {**GATEWAY, "hostnames": ["a.example.com", "b.example.com"]},
             {**GATEWAY, "hostnames": ["c.example.com", "b.example.com"]},
-            "/ of b.example.com",
+            "/ on b.example.com",
         ),
     ],
     ids=["equal", "all listeners", "namespace", "slash", "common host"],
@@ -71,8 +71,8 @@ def test_routes_for_the_same_requests_are_rejected(
     first: dict[str, Any], second: dict[str, Any], requests: str
 ) -> None:
     assert found(first, second) == [
-        f"{SECOND} receives the requests to path {requests} from Gateway ml/public, as does "
-        f"{FIRST}: use different hostnames or paths."
+        f"{FIRST} and {SECOND} both match the requests to path {requests} from Gateway "
+        f"ml/public: use different hostnames or paths."
     ]
 
 
@@ -80,8 +80,8 @@ def test_two_services_cannot_share_an_ingress_hostname() -> None:
     route = {**INGRESS, "hostnames": ["a.example.com"]}
     assert found(INGRESS, INGRESS) == found(INGRESS, route) == []
     assert found(route, route) == [
-        f"{SECOND} receives the requests to a.example.com from Ingress class nginx, as does "
-        f"{FIRST}: use different hostnames."
+        f"{FIRST} and {SECOND} both match the requests to a.example.com from Ingress class "
+        f"nginx: use different hostnames."
     ]
 
 
@@ -96,8 +96,8 @@ def test_two_services_cannot_share_an_ingress_hostname() -> None:
 def test_hostname_cannot_be_used_for_both_http_and_grpc(first: dict[str, Any]) -> None:
     grpc = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
     assert found(first, grpc, "triton") == [
-        f"{SECOND}.grpc_hostnames receives the requests to a.example.com from Gateway "
-        f"ml/public, as does {FIRST}: use different hostnames."
+        f"{FIRST} and {SECOND}.grpc_hostnames both match the requests to a.example.com from "
+        f"Gateway ml/public: use different hostnames."
     ]
 
 
@@ -105,8 +105,8 @@ def test_two_services_cannot_share_a_grpc_hostname() -> None:
     first = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
     second = {**first, "hostnames": ["c.example.com"]}
     assert found(first, second, "triton") == [
-        f"{SECOND}.grpc_hostnames receives the requests to a.example.com from Gateway "
-        f"ml/public, as does {FIRST}.grpc_hostnames: use different hostnames."
+        f"{FIRST}.grpc_hostnames and {SECOND}.grpc_hostnames both match the requests to "
+        f"a.example.com from Gateway ml/public: use different hostnames."
     ]
 
 
@@ -122,6 +122,4 @@ def test_notebook_and_service_cannot_share_a_route() -> None:
         "route": route,
     }
     (problem,) = problems(values)
-    assert problem.startswith(
-        "gpu-platform:training.jobs.job.notebook.route receives the requests to"
-    )
+    assert "and gpu-platform:training.jobs.job.notebook.route both match the requests" in problem

@@ -129,7 +129,7 @@ MISTAKES: dict[str, Mistake] = {
         f"{SERVICE}.canary",
         {"weight": 20, "run": "digits-0123abcd"},
         SERVICE,
-        "no route that could split",
+        "no route to split",
     ),
     "canary equal to the service": (
         f"{SERVICE}.canary",

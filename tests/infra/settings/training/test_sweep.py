@@ -63,14 +63,14 @@ def test_value_with_an_invalid_type_is_reported_once(
 
 def test_error_for_an_unknown_model_lists_the_valid_models() -> None:
     found = problem(space={"model": {"choices": ["digits-net", "resnet9000"]}})
-    assert "with model resnet9000, which no job accepts" in found
-    assert "which no job accepts: model: use digits-net," in found
+    assert "combination model resnet9000, which is not valid for a job" in found
+    assert "which is not valid for a job: model: use digits-net," in found
 
 
 def test_combinations_of_hyperparameters_are_checked() -> None:
     space = {"optimizer": SPACE["optimizer"], "betas": {"choices": ["0.9,0.95", "0.9,0.99"]}}
     found = problem(space=space)
-    assert "which no job accepts: betas is set, but only adamw uses it" in found
+    assert "which is not valid for a job: betas is set, but only adamw uses it" in found
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_combinations_of_hyperparameters_are_checked() -> None:
         ({"early_stopping": {"minimum": 9}}, "the job ends after 9 epochs"),
         ({"early_stopping": {"minimum": 3, "maximum": 2}}, "maximum to 2, less than minimum (3)"),
         (STEPS | {"early_stopping": {"minimum": 900}}, "the job ends after 900 steps"),
-        (SAMPLES, "counts epochs or steps, but the job has train_samples"),
+        (SAMPLES, "but the length of the job is set by train_samples"),
         ({"job": {"retries": 2}}, "set at least 3"),
         ({"job": {"kind": "indexed"}}, "use a kind that creates a Volcano Job"),
         ({"job": {"state": "stopped"}}, "sets job.state"),

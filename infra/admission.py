@@ -25,7 +25,7 @@ class AdmissionArgs:
 
 
 class Admission(Component):
-    """Admission policies, and their bindings, for the rules that need only a single object."""
+    """Admission policies and their bindings, for the rules that each check a single object."""
 
     def __init__(
         self, name: str, args: AdmissionArgs, opts: pulumi.ResourceOptions | None = None
@@ -37,7 +37,7 @@ class Admission(Component):
             kind = manifest["kind"]
             suffix = {_BINDING: "-binding", _POLICY: ""}.get(kind, f"-{kind.lower()}")
             rule = manifest["metadata"]["name"].removeprefix(admission.PREFIX)
-            # Policies depend on the objects that they read, and bindings on their policies.
+            # Policies depend on the objects that they read. Each binding depends on its policy.
             options = self.options(after=policies[-1:] if kind == _BINDING else objects)
             created = self.create(f"{name}-{rule}{suffix}", manifest, options)
             if kind != _BINDING:

@@ -1,4 +1,4 @@
-"""Objects for an in-cluster client of the Kubernetes API: account, permissions, token, pod."""
+"""Objects for an in-cluster client of the Kubernetes API: account, RBAC, token and pod."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class ApiClient:
     def selector(self) -> dict[str, str]:
         """Labels that select the program's pods.
 
-        A run's pods may have the same `name` label, but never the same `instance` label.
+        A run's pods may have the same `name` label as the program, but not its `instance` label.
         """
         names = ("instance",) if self.program else ("name", "instance")
         return {f"app.kubernetes.io/{name}": self.name for name in names}
@@ -129,7 +129,7 @@ class ApiClient:
         volumes: Sequence[Volume] = (),
         node_selector: Mapping[str, str] | None = None,
     ) -> Pod:
-        """Return the program's pod, which has a token but no GPU, and prefers nodes without GPUs.
+        """Return the program's pod. It has an API token and no GPU, and prefers nodes without GPUs.
 
         The pod has no workload label, so it may run on the node of a `whole_node` job.
         """
@@ -197,4 +197,4 @@ TOKEN: Final = Volume(
     path="/var/run/secrets/kubernetes.io/serviceaccount",
     read_only=True,
 )
-"""The volume that Kubernetes itself would add if the token were mounted automatically."""
+"""Volume with the API token and the same files as the volume that Kubernetes adds by default."""

@@ -37,9 +37,9 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    For a cluster, also export the stack output `cluster`, which identifies the cluster in the next
-    update. The provider fails with RunError if the stack is already deployed to a different cluster
-    and `allow_move` is False.
+    Unless manifests are rendered, also export the stack output `cluster`, by which the next update
+    recognizes the cluster. The provider fails with RunError if the stack is already deployed to a
+    different cluster and `allow_move` is False.
     """
     return Target.of(settings).provider
 
@@ -51,12 +51,12 @@ class Target:
     provider: kubernetes.Provider
     settings: ClusterSettings
     runs: pulumi.Output[Collection[str]]
-    """Names of the runs whose jobs the last successful update found or created in this cluster
-    and in the namespace of the workloads."""
+    """Names of the runs that the last successful update recorded as started, if it deployed to the
+    same cluster and namespace."""
 
     @classmethod
     def of(cls, settings: ClusterSettings, namespace: str | None = None) -> Self:
-        """Return the configured cluster and the recorded runs of a namespace."""
+        """Build the target for the configured cluster; `namespace` is that of the workloads."""
         if settings.render_to is not None:
             rendering = kubernetes.Provider(
                 "cluster", render_yaml_to_directory=settings.render_to, kubeconfig=_AMBIENT
@@ -97,8 +97,8 @@ def identity(
     """Return the identity to record, based on the cluster's UID and the stack's last outputs.
 
     Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
-    is kept. Stacks deployed by an early release, which recorded no identifier, use the context's
-    name.
+    is kept. Early releases recorded no identifier. For stacks that they deployed, the identifier is
+    the name of the context.
 
     Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """
@@ -123,8 +123,8 @@ def recorded_runs(
 ) -> list[str]:
     """Return the names of the runs that the outputs list as started.
 
-    The list is empty if the stack moves to a new cluster or namespace, because its runs then start
-    there. The output `runs` is not used, because a failed update writes it as well.
+    The list is empty if the stack moves to a new cluster or namespace, where its runs start again.
+    The output `runs` is not used, because a failed update writes it as well.
     """
     known = recorded.get(OUTPUT)
     moves = known is not None and known["uid"] != cluster["uid"]

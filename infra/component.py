@@ -1,4 +1,4 @@
-"""The base class of all components, and the creation of Helm releases."""
+"""The base class of all components, and a function that creates Helm releases."""
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -47,7 +47,7 @@ class Component(pulumi.ComponentResource):
         self._before = _dependencies(opts)
 
     def wait_for(self, resources: Iterable[pulumi.Resource]) -> None:
-        """Make children that are created from now on depend on these resources as well."""
+        """Add dependencies to all children that are created after this call."""
         self._before = [*self._before, *resources]
 
     def options(
@@ -58,7 +58,7 @@ class Component(pulumi.ComponentResource):
         retain: bool | None = None,
         ignore: list[str] | None = None,
     ) -> pulumi.ResourceOptions:
-        """Return the options for a child that also depends on `after`."""
+        """Return the options for a child. `after` lists its additional dependencies."""
         return pulumi.ResourceOptions(
             parent=self,
             depends_on=[*self._before, *after],
@@ -79,7 +79,7 @@ class Component(pulumi.ComponentResource):
         manifests: Iterable[Manifest],
         after: Sequence[pulumi.Resource] = (),
     ) -> None:
-        """Create objects of different kinds as children, each after all earlier ones."""
+        """Create objects of different kinds as children, one after another."""
         earlier = list(after)
         for manifest in manifests:
             options = self.options(after=earlier)

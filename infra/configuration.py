@@ -34,7 +34,7 @@ class RegistryLogin:
         return cls(server=images.registry, username=images.username, password=password)
 
     def serves(self, image: str) -> bool:
-        """Return whether an image name, or a prefix of one, starts with the registry's host."""
+        """Return whether an image is in this registry. `image` may be a prefix of its name."""
         return image.partition("/")[0] == self.server
 
     def secret(self, namespace: str) -> Manifest:
@@ -57,11 +57,11 @@ class RegistryLogin:
 def load_settings() -> StackSettings:
     """Read and check the configuration of the current stack, and log warnings about it.
 
-    Raise RunError with all problems found. Pulumi prints it without a traceback.
+    Raise RunError with all problems found. Pulumi prints a RunError without a traceback.
     """
     config = pulumi.Config(PROJECT)
     prefix = f"{PROJECT}:"
-    _reject_misspelt_projects(get_config_env())
+    _reject_misspelled_projects(get_config_env())
     # Unknown keys are errors. pulumi.Config cannot list the keys, so they are taken from the
     # configuration that the engine passes to the program.
     names = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
@@ -80,7 +80,7 @@ def load_settings() -> StackSettings:
     return settings
 
 
-def _reject_misspelt_projects(keys: Iterable[str]) -> None:
+def _reject_misspelled_projects(keys: Iterable[str]) -> None:
     for key in sorted(keys):
         project, _, rest = key.partition(":")
         if project != PROJECT and get_close_matches(project, [PROJECT], cutoff=0.8):

@@ -17,7 +17,7 @@ from infra.shared import SharedResources
 
 CLAIMS_PATH: Final = "/claims"
 # The old pod runs until the new one is ready, because a gap would leave failures unrecorded.
-# Meanwhile, both write the same files, which is harmless.
+# Meanwhile, both pods write the same files, which is harmless.
 _STRATEGY: Final = {
     "type": "RollingUpdate",
     "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
@@ -62,7 +62,7 @@ class FailureRecorder(Component):
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        # A stack validates its settings earlier, but other programs may not.
+        # A stack validates its settings earlier, but other Pulumi programs may not.
         for key in args.recorder.claims:
             if key not in args.claims:
                 raise pulumi.RunError(

@@ -46,7 +46,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
 def pull_secrets(values: Mapping[str, Any], in_registry: Callable[[str], bool]) -> Manifest:
     """Return the chart values that add the pull secret to components with images in the registry.
 
-    `in_registry` returns whether an image name, or its beginning, starts with the registry's host.
+    `in_registry` returns whether an image name, or a prefix of one, belongs to the registry.
     """
     found: Manifest = {}
     for name, section in values.items():
@@ -56,8 +56,7 @@ def pull_secrets(values: Mapping[str, Any], in_registry: Callable[[str], bool]) 
             found[name] = {"imagePullSecrets": [PULL_SECRET]}
         image = section.get("image")
         if isinstance(image, Mapping) and in_registry(str(image.get("repository"))):
-            # The subchart for Node Feature Discovery is not NVIDIA's, and expects objects instead
-            # of names.
+            # The subchart for Node Feature Discovery expects objects instead of names.
             found[name] = {"imagePullSecrets": [{"name": PULL_SECRET}]}
     return found
 

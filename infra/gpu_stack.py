@@ -219,7 +219,7 @@ def _container(gpu: GpuSettings) -> Manifest:
             "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
         }
     if gpu.pass_device_specs:
-        # NVIDIA's chart does the same (compatWithCPUManager).
+        # NVIDIA's chart also makes the plugin privileged in this case (compatWithCPUManager).
         security = {"privileged": True, "readOnlyRootFilesystem": True}
     return {
         "name": PLUGIN,
@@ -243,7 +243,7 @@ def _container(gpu: GpuSettings) -> Manifest:
 
 
 def _driver_mounts(gpu: GpuSettings) -> dict[str, tuple[str, str]]:
-    """Return the directories that the plugin needs: volume names mapped to host and mount paths.
+    """Return the host path and the mount path of each directory for the plugin, by volume name.
 
     For CDI, the plugin reads the driver's files and writes a CDI specification for the runtime.
     """

@@ -56,7 +56,7 @@ class InferenceService(Component):
 def build(args: InferenceServiceArgs) -> list[Manifest]:
     """Return the Service, workload, PodDisruptionBudget and, if configured, autoscaler.
 
-    Pulumi does not wait until they are ready, because the model may still be in training.
+    Pulumi does not wait until these objects are ready, because the model may still be in training.
     """
     stable = args.stable
     built = [
@@ -88,7 +88,7 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def routes(args: InferenceServiceArgs) -> list[Manifest]:
-    """Return the configured HTTPRoute and GRPCRoute, or Ingresses.
+    """Return the routes: an HTTPRoute and optionally a GRPCRoute, or Ingresses.
 
     Routes refer to the canary, if there is one, so they are created after it.
     """

@@ -51,7 +51,7 @@ def standard_labels(name: str, instance: str) -> dict[str, str]:
 def with_metadata(
     manifest: Manifest, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Manifest:
-    """Return an object with labels and annotations added to it and to its pod templates.
+    """Return an object with additional labels and annotations on it and its pod templates.
 
     Existing values take precedence.
     """
@@ -78,7 +78,7 @@ def _add_metadata(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str
 
 
 def network_policy(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
-    """Return the NetworkPolicy of an app's pods. It allows only `ingress`, and no egress."""
+    """Return the NetworkPolicy for an app's pods. It allows `ingress` and denies other traffic."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -132,7 +132,7 @@ def system_namespace(name: str, app: str) -> list[Manifest]:
                 "labels": standard_labels(app, name),
             },
             "spec": {
-                # No cluster has so many pods, so the quota never limits them.
+                # No cluster has this many pods, so the quota never takes effect.
                 "hard": {"pods": "1000000"},
                 "scopeSelector": {"matchExpressions": [scope]},
             },

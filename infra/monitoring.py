@@ -25,9 +25,10 @@ from kube.names import WORKLOAD_LABEL
 class MonitoringArgs:
     """Monitoring settings and the namespaces to scrape.
 
-    `ports` are the metrics ports of workloads. `servers` maps the services and canaries that do
-    not use this project's server to their runtimes. `rollback_seconds` are the intervals (s) at
-    which canaries are evaluated. `rendering` is True if manifests are rendered without a cluster.
+    `ports` are the metrics ports of workloads. `servers` contains the runtimes of the services and
+    canaries that do not use this project's server, by name. `rollback_seconds` are the intervals
+    (s) at which canaries are evaluated. `rendering` is True if manifests are rendered without a
+    cluster.
     """
 
     monitoring: MonitoringSettings
@@ -61,7 +62,7 @@ class MonitoringArgs:
 
 
 class Monitoring(Component):
-    """The objects for Prometheus and Grafana, unless `monitoring.prometheus` is none."""
+    """Objects for Prometheus and Grafana. There are none if `monitoring.prometheus` is `none`."""
 
     def __init__(
         self, name: str, args: MonitoringArgs, opts: pulumi.ResourceOptions | None = None
@@ -139,20 +140,21 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
 
 
 def _groups(args: MonitoringArgs) -> list[Manifest]:
-    """Return the rule groups. Server groups come first, because alerts read their series."""
+    """Return the rule groups. Alerts read series of the server groups, which come first."""
     servers = server_groups(args.servers, _serving_seconds(args))
     return [*servers, *rule_groups(args.monitoring)]
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the services' scrape interval (s), at most the evaluation interval of any canary."""
+    """Return the scrape interval (s) for services, at most the evaluation interval of a canary."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 
 def _config_map(args: MonitoringArgs) -> Manifest:
     """Return the ConfigMap for a Prometheus without the operator.
 
-    The namespace is that of Prometheus, because a pod can mount only ConfigMaps of its namespace.
+    The ConfigMap is in Prometheus' namespace, because pods can mount only ConfigMaps of their own
+    namespace.
     """
     configs = [
         scraping.scrape_config(each, args.monitoring.interval_seconds) for each in targets(args)

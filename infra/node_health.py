@@ -58,7 +58,7 @@ class NodeHealthArgs:
 
 
 class NodeHealth(Component):
-    """Deployment of one pod in a separate namespace. Pulumi does not wait for it."""
+    """Deployment of one pod in a separate namespace. Pulumi does not wait for the pod."""
 
     def __init__(
         self, name: str, args: NodeHealthArgs, opts: pulumi.ResourceOptions | None = None
@@ -99,7 +99,7 @@ def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
         command=["python3", "-m", "recorder.node_health", *_options(args)],
         node_selector=args.health.node_selector,
     )
-    # Two controllers at once could exceed the limit on cordoned nodes.
+    # Two controllers that run at the same time could exceed the maximum number of cordoned nodes.
     return {**built, "deployment": client.deployment(pod, {"type": "Recreate"})}
 
 

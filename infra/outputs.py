@@ -11,13 +11,13 @@ from typing_extensions import TypedDict
 from infra.pods import GpuNodes
 from kube.kinds import JobKind
 
-# A later version may add outputs, which must not break stacks that read outputs with this version.
+# Later versions may add outputs. Stacks that read outputs with this version must still work.
 _EXTENSIBLE: Final = ConfigDict(extra="ignore")
 
 
 @with_config(_EXTENSIBLE)
 class TolerationOutput(TypedDict):
-    """A toleration of a taint of the GPU nodes."""
+    """A toleration for a taint of the GPU nodes."""
 
     key: Annotated[str, Field(description="Key of the taint.")]
     operator: Annotated[
@@ -41,7 +41,7 @@ class GpuNodesOutput(TypedDict):
     resource: Annotated[str, Field(description="Name of the GPU resource.")]
     nodeSelector: Annotated[dict[str, str], Field(description="Labels of the GPU nodes.")]
     tolerations: Annotated[
-        list[TolerationOutput], Field(description="Tolerations of the nodes' taints.")
+        list[TolerationOutput], Field(description="Tolerations for the nodes' taints.")
     ]
     runtimeClass: NotRequired[
         Annotated[
@@ -93,15 +93,12 @@ class VersionOutput(TypedDict):
         ]
     ]
     export: NotRequired[
-        Annotated[str, Field(description="URL of the export, if one is configured.")]
+        Annotated[str, Field(description="URL of the export. Absent if none is configured.")]
     ]
     digest: NotRequired[
         Annotated[
             str,
-            Field(
-                description="SHA-256 of the weights, if the settings specify it. Otherwise, it is "
-                "unknown until the run has finished."
-            ),
+            Field(description="SHA-256 of the weights. Absent if the settings do not specify it."),
         ]
     ]
 
@@ -124,11 +121,16 @@ class InferenceOutput(VersionOutput):
     service: Annotated[str, Field(description="Name of the Service.")]
     namespace: Annotated[str, Field(description="Namespace of the Service.")]
     model: Annotated[str, Field(description="Name of the model in requests.")]
-    runtime: Annotated[str, Field(description="Program that serves the model.")]
+    runtime: Annotated[str, Field(description="Runtime that serves the model.")]
     sweep: NotRequired[
-        Annotated[str, Field(description="Sweep whose winner is served once the sweep is over.")]
+        Annotated[
+            str,
+            Field(description="Sweep whose winning run is served after the sweep has finished."),
+        ]
     ]
-    canary: NotRequired[Annotated[CanaryOutput, Field(description="The canary, if there is one.")]]
+    canary: NotRequired[
+        Annotated[CanaryOutput, Field(description="The canary. Absent if there is none.")]
+    ]
 
 
 @with_config(_EXTENSIBLE)
@@ -138,7 +140,7 @@ class PlatformOutputs(TypedDict):
     namespace: Annotated[str, Field(description="Namespace of the workloads.")]
     queues: Annotated[
         list[str],
-        Field(description="Sorted names of the queues for jobs, which have no child queues."),
+        Field(description="Names of the queues that accept jobs (queues without child queues)."),
     ]
     claims: Annotated[
         dict[str, str], Field(description="Names of the claims in the cluster, by key.")
@@ -157,13 +159,13 @@ class PlatformOutputs(TypedDict):
         ),
     ]
     images: Annotated[dict[str, str], Field(description="Images by key, pinned by digest.")]
-    runs: Annotated[dict[str, RunOutput], Field(description="Current runs by job.")]
+    runs: Annotated[dict[str, RunOutput], Field(description="Current run of each job, by job key.")]
     startedRuns: NotRequired[
         Annotated[
             list[str],
             Field(
-                description="Names of the runs whose jobs the last successful update found or "
-                "created. They do not start again if their jobs are deleted."
+                description="Names of the runs whose jobs were found or created by the last "
+                "successful update. These runs do not start again if their jobs are deleted."
             ),
         ]
     ]
@@ -171,7 +173,7 @@ class PlatformOutputs(TypedDict):
 
 
 PLATFORM_OUTPUTS: Final = TypeAdapter(PlatformOutputs)
-"""Validator of outputs that were read from another stack."""
+"""Validator for outputs of another stack."""
 
 
 def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:

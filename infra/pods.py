@@ -1,4 +1,4 @@
-"""The pod template of the stack's workloads, built from a typed specification.
+"""The pod template for the stack's workloads, built from a typed specification.
 
 The template determines each pod's GPU limits, /dev/shm, NCCL and RDMA variables, security context,
 volumes and placement.
@@ -181,7 +181,7 @@ def _container(pod: Pod) -> Manifest:
                 *(_volume_mount(mount, shared) for mount in pod.mounts),
                 *(_volume_mount(volume, shared) for volume in pod.volumes),
             ],
-            # The kubelet itself sleeps, so the image needs no shell.
+            # The kubelet implements this sleep, so the image needs no shell.
             "lifecycle": {"preStop": {"sleep": {"seconds": pod.pre_stop_seconds}}}
             if pod.pre_stop_seconds
             else None,
@@ -302,7 +302,7 @@ def _claim_volumes(pod: Pod) -> dict[str, str]:
     """Return the volume names of all claim mounts, keyed by the names of the mounts.
 
     Mounts of one claim share a volume, because the kubelet never starts a pod in which two volumes
-    have the same claim.
+    refer to the same claim.
     """
     claims: dict[str, Any] = {mount.name: mount.claim for mount in _claims(pod)}
     for volume in pod.volumes:
@@ -350,10 +350,12 @@ def exclusive_node_affinity(label: str, exempt: Mapping[str, str]) -> Manifest:
     The affinity applies to pods of all namespaces. Pods with the labels `exempt` may share the
     node.
     """
-    others = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in exempt.items()]
+    not_exempt = [
+        {"key": key, "operator": "NotIn", "values": [value]} for key, value in exempt.items()
+    ]
     term = {
         "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}, *others]},
+        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}, *not_exempt]},
         "namespaceSelector": {},
     }
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

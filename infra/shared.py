@@ -13,8 +13,9 @@ class SharedResources:
     """Namespace, queues, claims, GPU nodes and images of a stack.
 
     `images` maps keys to image references, which are strings or Pulumi outputs. `identities` maps
-    the same keys to strings that are known even in a preview, and that a new release of this
-    project does not change. `claims` maps keys to names in the cluster.
+    the same keys to strings that identify the images. These strings are known even in a preview,
+    and do not change with a new release of this project. `claims` maps keys to names in the
+    cluster.
     """
 
     namespace: str

@@ -1,4 +1,4 @@
-"""Objects for hyperparameter sweeps: their trials, and the program that controls them."""
+"""Objects for hyperparameter sweeps: the trials, and the program that controls the sweeps."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ CLAIMS_PATH: Final = "/claims"
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Price per GPU-hour of a trial, including its CPUs and memory if they are charged for."""
+    """Price per GPU-hour of a trial, including charges for its CPUs and memory."""
 
     gpu_hour: float
     currency: str
@@ -41,7 +41,7 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A sweep. `args` are the arguments of its trials without the searched hyperparameters.
+    """A sweep. `args` are the arguments for its trials, without the varied hyperparameters.
 
     `price` is set only if the budget limits the cost.
     """
@@ -50,7 +50,7 @@ class Sweep:
     args: TrainingJobArgs
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    """Labels and annotations that the site requires on every object."""
+    """Labels and annotations that the stack adds to every object."""
     price: Price | None = None
 
     @property
@@ -99,7 +99,7 @@ def template(sweep: Sweep) -> Manifest:
 
 
 def template_name(key: str) -> str:
-    """Return the name of a sweep's template and of its directory on the claim."""
+    """Return the name of a sweep's template, and of the sweep's directory on the claim."""
     return f"{key}-sweep"
 
 

@@ -1,4 +1,4 @@
-"""Roles of a team's members and viewers in the namespace of the workloads."""
+"""Roles for a team's members and viewers in the namespace of the workloads."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -29,7 +29,7 @@ VIEWERS: Final = "team-viewers"
 
 
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
-    """Return a Role and a RoleBinding for members and for viewers, if groups are configured.
+    """Return a Role and a RoleBinding for members, for viewers or for both, as configured.
 
     Anyone who creates pods can mount every Secret of the namespace and use its service accounts.
     Members can therefore do both, although their Role grants neither.
@@ -45,14 +45,14 @@ def team_access(tenancy: TenancySettings) -> list[Manifest]:
 
 
 def _read_rules() -> Iterator[Manifest]:
-    """Yield the rules to read runs and services, but not their Secrets and ConfigMaps."""
+    """Yield the rules for reading runs and services, but not their Secrets and ConfigMaps."""
     yield _rule("", ("pods/log",), ("get",))
     for group, resources in (*_READABLE.items(), *_run_resources().items()):
         yield _rule(group, resources, _READ)
 
 
 def _run_rules() -> Iterator[Manifest]:
-    """Yield the rules to submit, suspend, resume, change and delete runs."""
+    """Yield the rules for submitting, suspending, resuming, changing and deleting runs."""
     for group, resources in _run_resources().items():
         yield _rule(group, resources, _WRITE)
     # Runs of kinds that are not Volcano Jobs also need these objects.

@@ -23,8 +23,9 @@ class TenancyArgs:
     """Namespace settings, and the name of the GPU resource that the quota counts.
 
     The default values suit inference services that use the default port, and whose replicas may
-    have several pods. With `retain`, the namespace and its retained objects survive the stack's
-    destruction. No admission policy applies in `system_namespaces`, which admit privileged pods.
+    have several pods. If `retain` is True, the namespace and its retained objects survive the
+    destruction of the stack. No admission policy applies in `system_namespaces`, which admit
+    privileged pods.
     """
 
     tenancy: TenancySettings
@@ -82,7 +83,7 @@ class Tenancy(Component):
 
 
 def system_namespaces(settings: StackSettings) -> tuple[str, ...]:
-    """Return the namespaces created by the stack that admit privileged pods."""
+    """Return the namespaces that the stack creates for privileged pods."""
     monitoring = settings.monitoring
     chart, exporter = monitoring.kube_prometheus_stack, monitoring.dcgm_exporter
     installed = (
@@ -95,7 +96,7 @@ def system_namespaces(settings: StackSettings) -> tuple[str, ...]:
 
 
 def namespace(tenancy: TenancySettings) -> Manifest:
-    """Return the namespace, which enforces the Pod Security Standard."""
+    """Return the namespace, which enforces the configured Pod Security Standard."""
     level = tenancy.pod_security
     return {
         "apiVersion": "v1",
@@ -205,8 +206,8 @@ def network_policies(
 ) -> list[Manifest]:
     """Return policies that deny all traffic except what the workloads need.
 
-    They need DNS, connections between training pods and within inference groups, requests to
-    inference services, and egress to the configured ranges.
+    The workloads need DNS, connections between training pods and within inference groups, requests
+    to inference services, and egress to the configured ranges.
     """
     training = {"matchLabels": {WORKLOAD_LABEL: "training"}}
     inference = {"matchLabels": {WORKLOAD_LABEL: "inference"}}
@@ -232,15 +233,15 @@ def network_policies(
         },
         "allow-training-gangs": _within(training),
     }
-    others = tenancy.network.inference_ports
-    if every_port := {*inference_ports, *others}:
+    additional_ports = tenancy.network.inference_ports
+    if every_port := {*inference_ports, *additional_ports}:
         ports = [{"port": port, "protocol": "TCP"} for port in sorted(every_port)]
         policies["allow-inference"] = {
             "podSelector": inference,
             "policyTypes": ["Ingress"],
             "ingress": [{"from": callers, "ports": ports}],
         }
-    if inference_groups or others:
+    if inference_groups or additional_ports:
         policies["allow-inference-groups"] = _within(
             {**inference, "matchExpressions": [{"key": ROLE_LABEL, "operator": "Exists"}]}
         )

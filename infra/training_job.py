@@ -32,7 +32,7 @@ class TrainingJob(Component):
     """A run of a training job. The component does not wait for the run to end."""
 
     run: str
-    """Name of the run, and of its directory on the checkpoint claim (see `run_name`)."""
+    """Name of the run and its directory on the checkpoint claim (see `run_name`)."""
     namespace: pulumi.Input[str]
     """Namespace of the run's pods."""
     summary: RunOutput
@@ -55,9 +55,9 @@ class TrainingJobs(Component):
     whole state at each step of an update. An update takes two steps for each object, and three more
     for each component (docs/scale.md).
 
-    `recorded` contains the names of the runs whose jobs the last update found or created. If an
-    update would create such a job again, the job was deleted in the cluster. The update is then
-    rejected, unless the job sets `recreate`.
+    `recorded` contains the names of the runs whose jobs were found or created by the last update.
+    If an update would create one of these jobs again, the job was deleted in the cluster. The
+    update is then rejected, unless the job sets `recreate`.
     """
 
     runs: dict[str, Run]
@@ -73,10 +73,10 @@ class TrainingJobs(Component):
         recorded: pulumi.Output[Collection[str]] | None = None,
     ) -> None:
         super().__init__("TrainingJobs", name, opts)
-        kept = pulumi.ResourceOptions()
+        once = pulumi.ResourceOptions()
         if recorded is not None:
-            kept = before_create(f"{name}-once", reject_recorded(recorded))
-        created = {args.key: create_run(self, args, kept) for args in jobs}
+            once = before_create(f"{name}-once", reject_recorded(recorded))
+        created = {args.key: create_run(self, args, once) for args in jobs}
         # The runs of a schedule are not resources of the stack.
         self.runs = {args.key: created[args.key] for args in jobs if args.job.schedule is None}
         self.names = {key: run.name for key, run in self.runs.items()}
@@ -158,9 +158,9 @@ def reject_recorded(
         run = (created.new_inputs or {})["metadata"]["name"]
         if run in (await recorded.future() or ()):
             raise pulumi.RunError(
-                f"The run {run} would start again: its job was deleted in the cluster, or `run` is "
-                "set, and the kind or the steps of the job have changed. If the run has finished, "
-                "remove the job from gpu-platform:training.jobs; to resume it from its checkpoint, "
+                f"The run {run} would start again: its job was deleted in the cluster, or the job "
+                "sets `run` and its kind or steps have changed. If the run has finished, remove "
+                "the job from gpu-platform:training.jobs; to resume the run from its checkpoint, "
                 "set `recreate: true` once its previous job has ended; to start a new run, "
                 "increase `attempt` or, if `run` is set, change `run`."
             )
@@ -172,9 +172,9 @@ def ignored_paths(manifest: Manifest, *, suspendable: bool) -> list[str]:
     """Return the paths that an update ignores: the specification except `suspend`.
 
     A run keeps the specification with which it was created. If a setting of the job changes, the
-    hash in the run's name changes too, so the update creates a new run. If the specification of an
-    existing run differs, the cause is a rebuilt image, a shared setting or a new release. A job
-    that sets the name of its run (`run`) keeps its run after any change.
+    hash in the run's name changes too, so the update creates a new run. Other differences come from
+    a rebuilt image, a shared setting or a new release, and are ignored. A job that sets the name of
+    its run (`run`) keeps its run after any change.
     """
     if not suspendable:
         return ["spec"]
@@ -183,13 +183,13 @@ def ignored_paths(manifest: Manifest, *, suspendable: bool) -> list[str]:
         if key == "runPolicy":
             paths += [f"spec.{key}.{inner}" for inner in value if inner != "suspend"]
         elif key == "template":
-            paths += _TEMPLATE
+            paths += _TEMPLATE_PATHS
         elif key != "suspend":
             paths.append(f"spec.{key}")
     return paths
 
 
-_TEMPLATE: Final = (
+_TEMPLATE_PATHS: Final = (
     "spec.template.spec",
     "spec.template.metadata.annotations",
     "spec.template.metadata.labels[*]",

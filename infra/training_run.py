@@ -102,7 +102,7 @@ class TrainingJobArgs:
 
 
 def run_name(args: TrainingJobArgs) -> str:
-    """Return `<key>-<8 hex digits>`; the digits are a hash of the job's settings and image.
+    """Return the run's name: `<key>-<8 hex digits>`, a hash of the job's settings and image.
 
     The hash covers only settings that the job sets itself. New defaults or templates of this
     project, and changes to settings that all jobs share, therefore do not start a new run. The
@@ -172,7 +172,7 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
 
 
 def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
-    """Return the pod of the gang. The builder of the job's kind completes its command."""
+    """Return the pod of the gang. The builder for the job kind completes the pod's command."""
     job = args.job
     labels = _labels(args.key, run, "training" if job.notebook is None else "interactive")
     selector = {RUN_LABEL: run}

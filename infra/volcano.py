@@ -57,7 +57,7 @@ class Volcano(Component):
     """The scheduler, its queues and priority classes."""
 
     queues: list[str]
-    """Names of the queues for jobs, which have no child queues."""
+    """Names of the queues that accept jobs: the queues without child queues."""
 
     def __init__(
         self, name: str, args: VolcanoArgs, opts: pulumi.ResourceOptions | None = None
@@ -90,7 +90,7 @@ class Volcano(Component):
 
 
 def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) -> dict[str, Any]:
-    """Return the chart's values: those from the typed settings, overridden by `values`.
+    """Return the chart's values from the typed settings, overridden by `values`.
 
     `use_pull_secret` is True if the namespace has the registry's pull secret.
     """
@@ -126,16 +126,16 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
 _RETRY_DELAYS: Final = (1, 2, 4, 8, 15, 15, 15)
 """Delay (s) before each retry of an operation that Volcano's webhook did not answer."""
 _OUTDATED_CACHE: Final = re.compile(r"because it has \d+ child queues|failed to get parent queue")
-"""Errors of the webhook that may be transient: the webhook reads the other queues from a cache,
-which is outdated for a moment after a parent or child is created or deleted."""
+"""Errors of the webhook that may be transient: the webhook reads parent and child queues from a
+cache, which is briefly outdated after one of them is created or deleted."""
 _CACHE_RETRIES: Final = 3
 
 
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
-    """Pause and return True if a failed operation on a queue should be retried; else return False.
+    """Return whether to retry a failed operation on a queue. Wait before returning True.
 
     Helm's installation finishes as soon as the webhook's pod is running, although the pod may not
-    be listening yet. Later, the webhook's cache of queues may be outdated for a moment.
+    be listening yet. Later, the webhook's cache of queues may be briefly outdated.
     """
     error, attempts = failed.errors[0], len(failed.errors)
     if "timed out waiting" in error:
@@ -152,7 +152,7 @@ async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     return True
 
 
-# Volcano's webhook rejects jobs of a queue that the controllers have not opened yet, so Pulumi
+# Volcano's webhook rejects jobs in a queue that the controllers have not opened yet, so Pulumi
 # waits until the queue has a state. Any state is accepted, because a queue may be closed.
 _WAIT_ANNOTATIONS: Final = {
     "pulumi.com/waitFor": "jsonpath={.status.state}",
@@ -228,7 +228,7 @@ def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
 
 
 _BINPACK_WEIGHT: Final = 10
-"""Weight of the configured placement. The other scores of nodeorder have weights from 1 to 3."""
+"""Weight of the placement's score. The other scores of nodeorder have weights from 1 to 3."""
 
 
 def scheduler_configuration(
@@ -285,8 +285,8 @@ def _overcommit(settings: SchedulerSettings) -> dict[str, Any] | None:
 
 
 def _sla(settings: SlaSettings) -> dict[str, Any]:
-    # Volcano follows the plugin's votes only if its tier precedes all others. enableJobOrder is
-    # off, so that priorities still order the jobs.
+    # Volcano follows the plugin's votes only if the plugin is in the first tier. enableJobOrder is
+    # off, so that priorities still determine the order of the jobs.
     return {
         "name": "sla",
         "enableJobOrder": False,

@@ -20,7 +20,7 @@ from infra.settings.images import (
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadImageArgs:
-    """An image, and the registry path (host and path) to which it is pushed if it is built.
+    """An image, and the repository (host and path) to which it is pushed if it is built.
 
     Paths in the settings are relative to `root`, which is the program's directory by default.
     """
@@ -43,8 +43,8 @@ class WorkloadImage(Component):
     """An image of a workload.
 
     `reference` contains the digest, so a build must finish before `reference` is known. `identity`
-    is always known, and the hash in a run's name covers it. The identity of an existing image is
-    its reference. The identity of a built image is a hash of the build settings and of the sources
+    is always known, and the hash in a run's name includes it. The identity of an existing image is
+    its reference. The identity of a built image is a hash of the build settings and the sources
     outside this project's directories.
     """
 
@@ -56,8 +56,8 @@ class WorkloadImage(Component):
     ) -> None:
         super().__init__("WorkloadImage", name, opts)
         if args.image.build is not None:
-            author = identity(args.image.build, args.root, exclude_shipped=True)
-            self.identity = f"sources:{author}"
+            sources = identity(args.image.build, args.root, exclude_shipped=True)
+            self.identity = f"sources:{sources}"
             self.reference = self._build(name, args, args.image.build)
         else:
             pinned = str(args.image.reference)

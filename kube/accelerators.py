@@ -1,4 +1,4 @@
-"""Accelerators among the extended resources and DRA device classes of a cluster.
+"""Rules for recognizing accelerators among extended resources and DRA device classes.
 
 Device plugins choose the names of their resources, so a list of GPU names is never complete. Every
 extended resource and device class is an accelerator unless `OTHER_DEVICES` or a setting lists it.
@@ -86,7 +86,7 @@ _AMOUNTS: Final = ("*/vgpu-memory*", "*/vgpu-cores", "*/gpumem*", "*/gpucores", 
 """Name patterns of resources that state how much of a GPU a container gets."""
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
-"""Prefix in the name of the extended resource that each DRA device class provides implicitly."""
+"""Prefix of the names of the implicit extended resources of DRA device classes."""
 
 
 BUILT_IN_RESOURCES: Final = (
@@ -106,7 +106,7 @@ NOT_ACCELERATORS: Final = "|".join(
 )
 """Regular expression for the names of resources that are not accelerators.
 
-The names are those in series of kube-state-metrics, which replaces special characters with `_`.
+It matches the names in series of kube-state-metrics, which replaces special characters with `_`.
 """
 
 
@@ -116,10 +116,11 @@ def without_amounts(resources: Mapping[str, Decimal]) -> dict[str, Decimal]:
 
 
 def device_counts(requested: Mapping[str, Decimal]) -> dict[str, Decimal]:
-    """Return the number of devices that a request for accelerators contains, by resource.
+    """Return the number of requested devices by resource.
 
     With HAMi or Volcano's vGPU plugin, a pod can also request amounts of GPU memory or GPU cores.
-    Such amounts apply to the requested devices. If no device is requested, they count as one.
+    These amounts apply to the requested devices. If no device is requested, the amounts
+    count as one device.
     """
     devices = without_amounts(requested)
     amounts = [name for name in requested if name not in devices]
@@ -132,7 +133,7 @@ def device_counts(requested: Mapping[str, Decimal]) -> dict[str, Decimal]:
 class Accelerators:
     """Settings that determine which extended resources and device classes are accelerators.
 
-    `other_devices` extends `OTHER_DEVICES`. `claims` maps patterns of `namespace/name`
+    `other_devices` extends `OTHER_DEVICES`. `claims` maps patterns for `namespace/name`
     to the number of accelerators in each matching ResourceClaim or ResourceClaimTemplate.
     """
 

@@ -19,7 +19,7 @@ SWEEP_SHARE_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-share"
 of trials, the budgets in GPU-hours and in money, and the fraction of the trials' epochs or steps
 that is expected to run (1 without early stopping)."""
 SWEEP_SUMMARY_ANNOTATION: Final = "gpu-platform.dev/sweep-summary"
-"""Annotation of the same template: JSON in which the controller reports the state of the sweep."""
+"""Annotation of the template for a sweep's trials: the state of the sweep, as JSON."""
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 
@@ -97,7 +97,7 @@ TOKEN_VOLUME: Final = "notebook-token"  # noqa: S105  the name of a volume
 MODELS_VOLUME: Final = "models"
 MODELS_PATH: Final = "/models"
 EXPORT_VOLUME: Final = "export"
-"""Name of the volume of a model that is not stored on a claim. It differs from MODELS_VOLUME, so
+"""Name of the volume for a model that is not stored on a claim. It differs from MODELS_VOLUME, so
 that server-side apply never merges a claim with an `emptyDir`."""
 CACHE_VOLUME: Final = "model-cache"
 CACHE_PATH: Final = "/model-cache"

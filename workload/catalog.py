@@ -100,7 +100,7 @@ MODELS: Final = {
 """Models by name.
 
 To fit a model's input shape, images are enlarged by an integer factor, padded with black, and
-converted from grey to colour. They are never shrunk.
+converted from grayscale to RGB. They are never shrunk.
 """
 
 

@@ -1,4 +1,4 @@
-"""Configuration types and errors of the training program and the model server.
+"""Configuration types and errors for the training program and the model server.
 
 This module does not import torch.
 """

@@ -14,10 +14,10 @@ _QUOTAS: Final = (
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, as the default number of its threads.
+    """Return the number of cores that this process may use, for its default number of threads.
 
-    These are the cores in its affinity mask, or as many as the CPU limit of its container permits.
-    `os.sched_getaffinity` and torch ignore the limit, and threads beyond it are only throttled.
+    The number is the size of the affinity mask or the CPU limit of the container, whichever is
+    smaller. `os.sched_getaffinity` and torch ignore the limit, which throttles additional threads.
     """
     cores = len(os.sched_getaffinity(0))
     limit = _limit()

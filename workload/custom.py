@@ -13,7 +13,7 @@ NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 def find(label: str, name: str) -> Callable[..., Any]:
     """Import a function or class; `label` names it in errors.
 
-    Raise ConfigurationError if it cannot be imported or is not callable.
+    Raise ConfigurationError if the import fails or the object is not callable.
     """
     module_name, _, attribute = name.partition(":")
     try:

@@ -1,7 +1,7 @@
 """Exit codes of the training program and the model server, for failure policies of jobs.
 
-They follow sysexits.h where it has a suitable code. Any code that is not listed here (for example
-after a signal) is a failure like FAILED: the gang restarts and resumes from its last checkpoint.
+The codes follow sysexits.h where it defines a suitable code. Any other code (for example after a
+signal) has the same effect as FAILED: the gang restarts and resumes from its last checkpoint.
 """
 
 import os

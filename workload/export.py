@@ -33,36 +33,36 @@ class Program(nn.Module):
         return outputs
 
 
-def load_network(folder: Path, manifest: Manifest, custom: str = "") -> nn.Module:
+def load_network(directory: Path, manifest: Manifest, custom: str = "") -> nn.Module:
     """Load the trained model in evaluation mode on the CPU.
 
-    `custom` is the only `package.module:factory` that a manifest may name, because whoever can
-    write the export must not be able to choose which code is imported. Raise ExportError if the
-    export is damaged or names a different factory.
+    `custom` is the only `package.module:factory` that a manifest may name. Otherwise, anyone with
+    write access to the export could choose which code is imported. Raise ExportError if the export
+    is damaged or names a different factory.
     """
-    return _load_weights(folder, manifest, manifest.weights, custom)
+    return _load_weights(directory, manifest, manifest.weights, custom)
 
 
-def read_weights(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
+def read_weights(directory: Path, manifest: Manifest) -> dict[str, Tensor]:
     """Return the trained weights on the CPU, each shared tensor under one name only.
 
     Raise ExportError if the file is missing or damaged.
     """
-    return _read_tensors(checked_file(folder, manifest.weights))
+    return _read_tensors(checked_file(directory, manifest.weights))
 
 
-def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
+def load_artifact(directory: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
     """Load an artifact of the export (pt2, pruned or int8) for the CPU.
 
     Artifacts of all kinds except `pruned` contain code. Only the training program may have write
-    access to their directory, because whoever can replace a file can also replace its digest. For
-    kind `pruned`, `custom` has the same meaning as in `load_network`. Raise ExportError if the
+    access to their directory, because anyone who can replace a file can also replace its digest.
+    For kind `pruned`, `custom` has the same meaning as in `load_network`. Raise ExportError if the
     artifact does not exist or is damaged.
     """
     artifact = manifest.artifact(kind)
     if kind == "pruned":
-        return _load_weights(folder, manifest, artifact, custom)
-    return read_model(checked_file(folder, artifact), kind, artifact.method)
+        return _load_weights(directory, manifest, artifact, custom)
+    return read_model(checked_file(directory, artifact), kind, artifact.method)
 
 
 def read_model(path: Path, kind: str, method: str = "") -> nn.Module:
@@ -114,8 +114,8 @@ def torchao(module: str) -> ModuleType:
         return importlib.import_module(module)
 
 
-def _load_weights(folder: Path, manifest: Manifest, file: Weights, custom: str) -> nn.Module:
-    path = checked_file(folder, file)
+def _load_weights(directory: Path, manifest: Manifest, file: Weights, custom: str) -> nn.Module:
+    path = checked_file(directory, file)
     return fill(_build(manifest, custom), path)
 
 

@@ -18,8 +18,8 @@ def write_atomically(
 ) -> None:
     """Write a file next to `path`, flush it to disk, and rename it to `path`.
 
-    `content` is the content, or a function that writes it to the open file. Raise OSError if the
-    disk is full or not writable; `path` is then unchanged.
+    `content` contains the bytes, or is a function that writes to the open file. Raise OSError if
+    the disk is full or not writable; `path` is then unchanged.
     """
     # The name is random, because processes in different pods may have the same process ID.
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -69,18 +69,18 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(renamed, ignore_errors=True)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(directory: Path) -> None:
     """Flush a file or the entries of a directory to disk, which makes a rename durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def sync_files(folder: Path) -> None:
+def sync_files(directory: Path) -> None:
     """Flush a directory and everything below it to disk. Raise OSError on failure."""
-    for path in (folder, *folder.rglob("*")):
+    for path in (directory, *directory.rglob("*")):
         sync_folder(path)
 
 
@@ -95,9 +95,9 @@ def describe(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": sha256_of(path)}
 
 
-def describe_all(folder: Path) -> dict[str, dict[str, Any]]:
+def describe_all(directory: Path) -> dict[str, dict[str, Any]]:
     """Return path, size and SHA-256 of each file below a directory, keyed by relative path."""
-    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    found = {str(path.relative_to(directory)): path for path in sorted(directory.rglob("*"))}
     return {
         name: {"file": name, **describe(path)} for name, path in found.items() if path.is_file()
     }
@@ -109,9 +109,9 @@ def stamp_of(path: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def checkpoint_of(folder: Path, step: int) -> Path:
+def checkpoint_of(directory: Path, step: int) -> Path:
     """Return the directory of the checkpoint after `step` steps."""
-    return folder / f"step-{step:08d}"
+    return directory / f"step-{step:08d}"
 
 
 def step_of(path: Path) -> int:
@@ -119,20 +119,20 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def list_checkpoints(folder: Path) -> list[Path]:
+def list_checkpoints(directory: Path) -> list[Path]:
     """Return all checkpoints, oldest first."""
-    found = (path for path in folder.glob("step-*") if CHECKPOINT.fullmatch(path.name))
+    found = (path for path in directory.glob("step-*") if CHECKPOINT.fullmatch(path.name))
     return sorted(found, key=step_of)
 
 
-def recover(folder: Path) -> list[Path]:
-    """Remove checkpoints that a killed process left unfinished; return the others, newest first."""
-    for path in folder.glob(".step-*.tmp"):
+def recover(directory: Path) -> list[Path]:
+    """Remove checkpoints that a killed process left unfinished; return all others, newest first."""
+    for path in directory.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
-    return list_checkpoints(folder)[::-1]
+    return list_checkpoints(directory)[::-1]
 
 
-def rotate(folder: Path, keep: int) -> None:
+def rotate(directory: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints. Raise OSError on failure."""
-    for path in list_checkpoints(folder)[:-keep]:
+    for path in list_checkpoints(directory)[:-keep]:
         remove_folder(path)

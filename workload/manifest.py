@@ -22,7 +22,7 @@ InputType = Literal["float32", "int64"]
 
 
 class ExportError(Exception):
-    """An export, or the result of a step, is missing, damaged or unsuitable."""
+    """An export or the result of a step is missing, damaged or unsuitable."""
 
 
 class File(BaseModel):
@@ -87,7 +87,7 @@ class Artifact(Weights):
     compressed_size: float | None = Field(
         default=None,
         gt=0,
-        description="Size relative to the weights file, both compressed by zlib.",
+        description="Size relative to the weights file, both compressed with zlib.",
     )
 
     @property
@@ -189,9 +189,9 @@ def _first_duplicate(names: Iterable[str]) -> str:
     return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(directory: Path) -> Manifest:
     """Read an export's manifest. Raise ExportError if it is missing or invalid."""
-    path = folder / MANIFEST_FILE
+    path = directory / MANIFEST_FILE
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -210,15 +210,15 @@ def parse_manifest(text: bytes, location: str) -> Manifest:
         raise ExportError(f"{location} is damaged: {problem}") from None
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write an export's manifest. All files that it lists must already be on disk."""
     text = manifest.model_dump_json(indent=2, exclude_none=True) + "\n"
-    write_atomically(folder / MANIFEST_FILE, text.encode())
+    write_atomically(directory / MANIFEST_FILE, text.encode())
 
 
-def checked_file(folder: Path, file: File) -> Path:
+def checked_file(directory: Path, file: File) -> Path:
     """Return a file's path; raise ExportError if size or digest differ from the manifest."""
-    path = folder / file.file
+    path = directory / file.file
     try:
         size = path.stat().st_size
         if size != file.size:

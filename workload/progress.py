@@ -72,7 +72,7 @@ class Step(Event):
 
 
 class Epoch(Event):
-    """End of an epoch, or of a run that ends within an epoch."""
+    """End of an epoch. The last epoch of a run may be incomplete."""
 
     event: Literal["epoch"] = "epoch"
     epoch: int | float

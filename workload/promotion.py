@@ -1,4 +1,4 @@
-"""Conditions for promoting a new model, based on its metrics and those of the served model.
+"""Conditions for promoting a new model, based on its metrics and the served model's metrics.
 
 This module does not import torch.
 """
@@ -83,7 +83,7 @@ def violations(
     candidate: Mapping[str, float],
     incumbent: Mapping[str, float],
 ) -> Iterator[str]:
-    """Yield a sentence for each condition that does not hold, or cannot be evaluated."""
+    """Yield a sentence for each condition that does not hold or cannot be evaluated."""
     for metric, condition in conditions.items():
         value, bound = candidate.get(metric), condition.bound(incumbent.get(metric))
         if value is None:

@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES: Final = 4096
 REFRESH_SECONDS: Final = 0.25
 """Minimum time (s) between updates of the bar.
 
-Reading the loss stalls a GPU, so it is not read more often.
+Reading the loss stalls a GPU, so the loss is not read more often.
 """
 
 _terminals: list["Terminal"] = []

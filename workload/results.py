@@ -31,16 +31,16 @@ from workload.configuration import first_problem
 from workload.files import sha256_of, sync_files, sync_folder, write_atomically
 from workload.manifest import MANIFEST_FILE, ExportError, File, checked_file, read_manifest
 
-RESULTS_FOLDER: Final = ".steps"
+RESULTS_DIRECTORY: Final = ".steps"
 """Directory on the PersistentVolumeClaim, next to the directories of the runs. No run can have this
 name."""
 
-STEPS_FOLDER: Final = "steps"
+STEPS_DIRECTORY: Final = "steps"
 """Subdirectory of a run with a file for each step that was skipped or has a result."""
 
 TRAINING: Final = "train"
 EXPORT: Final = "export"
-"""Name of the training step's output that is the directory of the export.
+"""Name of the training step's output for the directory of the export.
 
 All other outputs of the training step are metrics.
 """
@@ -94,7 +94,7 @@ class Value:
 
 def marker_of(run: Path, step: str) -> Path:
     """Return the path of the file that records the outcome of a step."""
-    return run / STEPS_FOLDER / f"{step}.json"
+    return run / STEPS_DIRECTORY / f"{step}.json"
 
 
 def read_marker(run: Path, step: str) -> Mapping[str, str]:
@@ -114,10 +114,10 @@ def write_marker(run: Path, step: str, state: str, **details: str) -> None:
 
 
 def resolve(run: Path, reference: str) -> Value:
-    """Return the value of the reference `<step>.<output>`, or of a list of references in brackets.
+    """Return the value of a reference `<step>.<output>` or a bracketed list of references.
 
     Raises:
-        ExportError: If there is no such result, or a file does not match its digest.
+        ExportError: If the result does not exist, or a file does not match its digest.
     """
     if reference.startswith("["):
         values = [resolve(run, each) for each in reference.strip("[]").split(",")]
@@ -129,27 +129,27 @@ def resolve(run: Path, reference: str) -> Value:
     name = read_marker(run, step).get("result")
     if name is None:
         raise ExportError(f"{marker_of(run, step)} contains no result of step {step}")
-    folder = run.parent / RESULTS_FOLDER / name
-    manifest = read_result(folder)
+    directory = run.parent / RESULTS_DIRECTORY / name
+    manifest = read_result(directory)
     if output in manifest.parameters:
         text = _as_text(manifest.parameters[output])
         return Value(text, json.dumps(text), json.dumps(manifest.parameters[output]))
     if output not in manifest.artifacts:
         known = ", ".join([*manifest.parameters, *manifest.artifacts])
-        raise ExportError(f"{folder} has no output {output!r}; its outputs: {known}")
+        raise ExportError(f"{directory} has no output {output!r}; its outputs: {known}")
     artifact = manifest.artifacts[output]
-    path = str(checked_file(folder, artifact))
+    path = str(checked_file(directory, artifact))
     return Value(path, artifact.sha256, json.dumps(path))
 
 
-def _training_output(folder: Path, output: str) -> Value:
-    manifest = read_manifest(folder)
+def _training_output(directory: Path, output: str) -> Value:
+    manifest = read_manifest(directory)
     if output == EXPORT:
         files = (manifest.weights, *manifest.artifacts)
         for file in files:
-            checked_file(folder, file)
+            checked_file(directory, file)
         digest = digest_of([[file.file, file.sha256] for file in files])
-        return Value(str(folder), digest, json.dumps(str(folder)))
+        return Value(str(directory), digest, json.dumps(str(directory)))
     if output not in manifest.metrics:
         known = ", ".join(sorted(manifest.metrics)) or "none"
         raise ExportError(f"the export has no metric {output!r}; its metrics: {known}")
@@ -163,13 +163,13 @@ def digest_of(described: object) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def read_result(folder: Path) -> StepManifest:
+def read_result(directory: Path) -> StepManifest:
     """Read the manifest of a result.
 
     Raises:
-        ExportError: If it is missing or damaged.
+        ExportError: If the manifest is missing or damaged.
     """
-    path = folder / MANIFEST_FILE
+    path = directory / MANIFEST_FILE
     try:
         return StepManifest.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -178,18 +178,18 @@ def read_result(folder: Path) -> StepManifest:
         raise ExportError(f"{path} is damaged: {first_problem(error, 'the document')}") from None
 
 
-def complete_result(folder: Path) -> StepManifest | None:
+def complete_result(directory: Path) -> StepManifest | None:
     """Return the manifest of a result; None if the result is missing or damaged."""
     with contextlib.suppress(ExportError):
-        manifest = read_result(folder)
+        manifest = read_result(directory)
         for artifact in manifest.artifacts.values():
-            checked_file(folder, artifact)
+            checked_file(directory, artifact)
         return manifest
     return None
 
 
 def collect(
-    folder: Path, types: Mapping[str, str]
+    directory: Path, types: Mapping[str, str]
 ) -> tuple[dict[str, Parameter], dict[str, StepArtifact]]:
     """Check the outputs that a command wrote into a directory; return parameters and artifacts.
 
@@ -199,7 +199,7 @@ def collect(
     parameters: dict[str, Parameter] = {}
     artifacts: dict[str, StepArtifact] = {}
     for name, type_ in types.items():
-        path = folder / name
+        path = directory / name
         if path.is_symlink() or not path.is_file():
             raise ValueError(
                 f"output {name!r} is missing: the command must write a file to $(outputs.{name})"
@@ -215,27 +215,27 @@ def collect(
     return parameters, artifacts
 
 
-def publish(unfinished: Path, manifest: StepManifest, folder: Path) -> StepManifest:
-    """Rename a result to `folder` unless a complete one exists there.
+def publish(unfinished: Path, manifest: StepManifest, directory: Path) -> StepManifest:
+    """Rename a result to `directory` unless a complete one exists there.
 
-    Return the manifest of the result in `folder`.
+    Return the manifest of the result in `directory`.
     """
     write_atomically(
         unfinished / MANIFEST_FILE, (manifest.model_dump_json(indent=2) + "\n").encode()
     )
     sync_files(unfinished)
     try:
-        unfinished.rename(folder)
+        unfinished.rename(directory)
     except OSError:
-        # `folder` exists: another run was faster, or the files of an earlier result are damaged.
-        if (existing := complete_result(folder)) is not None:
+        # `directory` exists: another run was faster, or the files of an earlier result are damaged.
+        if (existing := complete_result(directory)) is not None:
             shutil.rmtree(unfinished, ignore_errors=True)
             return existing
-        damaged = folder.with_name(f".{folder.name}.damaged.{secrets.token_hex(4)}")
-        folder.rename(damaged)
-        unfinished.rename(folder)
+        damaged = directory.with_name(f".{directory.name}.damaged.{secrets.token_hex(4)}")
+        directory.rename(damaged)
+        unfinished.rename(directory)
         shutil.rmtree(damaged, ignore_errors=True)
-    sync_folder(folder.parent)
+    sync_folder(directory.parent)
     return manifest
 
 

@@ -27,7 +27,7 @@ Action = Callable[[Path], object]
 
 
 def long_timeout_group() -> dist.ProcessGroup:
-    """Return a group for long waits. If a process dies, operations still fail immediately."""
+    """Return a group for long waits. If a process dies, its peers still fail immediately."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
 
 
@@ -40,7 +40,7 @@ def on_rank0(action: Callable[[], T], group: dist.ProcessGroup | None = None) ->
 
 
 def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-    """Run an action that may fail in one process; if it does, every process raises the error."""
+    """Run an action that may fail in one process; if it fails, every process raises the error."""
     failure: Exception | None = None
     try:
         result = action()
@@ -65,7 +65,7 @@ class Vote:
 
     def _stop(self, number: int, _: object) -> None:
         self._requested = True
-        # Under torchrun, a Ctrl-C arrives twice: from the terminal and forwarded by torchrun.
+        # Under torchrun, a Ctrl-C arrives twice: from the terminal and from torchrun.
         if number == signal.SIGINT and not dist.is_torchelastic_launched():
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -251,16 +251,16 @@ class Run:
         if reserved := results.keys() & {"event", "export", "sha256", "already"}:
             raise FatalError(f"metric name {min(reserved)} is reserved: rename the metric")
 
-        def export(folder: Path) -> str:
+        def export(directory: Path) -> str:
             if bad := [name for name, value in results.items() if not math.isfinite(value)]:
                 raise FatalError(f"metric {bad[0]} is {results[bad[0]]}: metrics must be finite")
-            write(folder)
-            listed = files.describe_all(folder)
+            write(directory)
+            listed = files.describe_all(directory)
             weights = listed.get("model.safetensors", {})
             content = {"metrics": results, "run": self.directory.name, **manifest}
             content |= {"files": [*listed.values()], "torch_version": torch.__version__}
             content |= {"weights": weights} if weights else {}
-            (folder / "manifest.json").write_text(json.dumps(content, indent=2))
+            (directory / "manifest.json").write_text(json.dumps(content, indent=2))
             return str(weights.get("sha256", ""))
 
         self._vote.result()
@@ -268,13 +268,13 @@ class Run:
         self._emit("finished", **results, export=str(self._export), sha256=digest)
 
     def _write(self, target: Path, write: Action) -> Any:
-        """Call `write` on all ranks; rename the directory to `target` when it is on disk."""
+        """Call `write` on all ranks; rename the directory to `target` once it is on disk."""
         all_or_none(self._check_loss, self._group)
-        folder = on_rank0(lambda: files.create_unfinished(target), self._group)
-        result = all_or_none(lambda: write(folder), self._group)
+        directory = on_rank0(lambda: files.create_unfinished(target), self._group)
+        result = all_or_none(lambda: write(directory), self._group)
         first_of_node = dist.get_node_local_rank(0) == 0
-        all_or_none(lambda: files.sync_files(folder) if first_of_node else None, self._group)
-        on_rank0(lambda: files.publish_folder(folder), self._group)
+        all_or_none(lambda: files.sync_files(directory) if first_of_node else None, self._group)
+        on_rank0(lambda: files.publish_folder(directory), self._group)
         return result
 
     def _progress(self, step: int) -> dict[str, object]:
@@ -300,7 +300,7 @@ class Run:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 lines = [f"training_{key} {float(value)}" for key, value in [*values.items()]]
-                self.send_response_only(200)  # Unlike send_response, it does not log the request.
+                self.send_response_only(200)  # send_response would log the request.
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.end_headers()
                 self.wfile.write("\n".join([f"training_info{{run={run}}} 1", *lines, ""]).encode())

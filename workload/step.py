@@ -24,7 +24,7 @@ from workload.promotion import parse_named, violations
 from workload.report import emit
 from workload.results import (
     PLACEHOLDER,
-    RESULTS_FOLDER,
+    RESULTS_DIRECTORY,
     StepManifest,
     Value,
     collect,
@@ -44,7 +44,7 @@ def main() -> NoReturn:
     try:
         _step(options)
     except OSError as error:
-        # Such as a full volume: the retry of the step may succeed.
+        # For example, the volume may be full. A retry of the step may succeed.
         emit("step_failed", step=options.name, error=str(error))
         sys.exit(FAILED)
 
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _reason(options: argparse.Namespace) -> str | None:
-    """Return the reason for skipping the step; None if it runs."""
+    """Return the reason for skipping the step, or None if the step must run."""
     for earlier in options.after:
         if read_marker(options.run, earlier).get("state") == "skipped":
             return f"step {earlier} was skipped"
@@ -125,13 +125,13 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
     }
     owner = {"run": options.run.name, "step": options.name} if options.no_cache else {}
     name = digest_of({**recipe, **owner, "outputs": types})[:32]
-    folder = options.run.parent / RESULTS_FOLDER / name
-    if (existing := complete_result(folder)) is not None:
+    directory = options.run.parent / RESULTS_DIRECTORY / name
+    if (existing := complete_result(directory)) is not None:
         _record(options, name, existing)
         return DONE
-    for leftover in folder.parent.glob(f".{name}.{options.run.name}.*"):
+    for leftover in directory.parent.glob(f".{name}.{options.run.name}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    unfinished = folder.with_name(f".{name}.{options.run.name}.{secrets.token_hex(4)}")
+    unfinished = directory.with_name(f".{name}.{options.run.name}.{secrets.token_hex(4)}")
     unfinished.mkdir(parents=True)
     command, env = _replaced(options.command, inputs, {each: unfinished / each for each in types})
     try:
@@ -156,7 +156,7 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
             "artifacts": artifacts,
         }
     )
-    _record(options, name, publish(unfinished, manifest, folder), ran=True)
+    _record(options, name, publish(unfinished, manifest, directory), ran=True)
     return DONE
 
 

@@ -46,7 +46,7 @@ def connect(url: str) -> "ObjectStore":
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error; the other lines of obstore's errors repeat it."""
+    """Return the first line of an obstore error; the other lines repeat it."""
     return str(error).strip().partition("\n")[0]
 
 
@@ -58,12 +58,12 @@ class StoreDirectory:
         with self._errors("cannot be used"):
             self._store = connect(url)
 
-    def list_sizes(self, folder: str) -> dict[str, int]:
+    def list_sizes(self, directory: str) -> dict[str, int]:
         """Map the names of all objects below a directory to their sizes."""
         from obstore import list as list_objects
 
-        with self._errors(f"{folder} cannot be listed"):
-            pages = [*list_objects(self._store, f"{folder}/")]
+        with self._errors(f"{directory} cannot be listed"):
+            pages = [*list_objects(self._store, f"{directory}/")]
         return {found["path"]: found["size"] for page in pages for found in page}
 
     def read(self, name: str) -> bytes | None:
@@ -80,7 +80,7 @@ class StoreDirectory:
                 return None
 
     def write(self, name: str, content: bytes | Path) -> None:
-        """Write an object, which appears only when it is complete; a file is sent in parts."""
+        """Write an object, which appears only when it is complete; a file is uploaded in parts."""
         from obstore import put
 
         with self._errors(f"{name} cannot be written"):

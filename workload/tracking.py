@@ -1,9 +1,9 @@
-"""Copies of a run's progress lines in MLflow or W&B, each written by a thread of rank 0.
+"""Copies of a run's progress lines in MLflow or W&B, written by one thread per service.
 
-A slow or unavailable service never delays a step: lines wait in a queue of limited size, and lines
-that do not fit are dropped and counted. Each package is imported only if a run uses it. Servers,
-projects and credentials are configured by the packages' own environment variables, such as
-MLFLOW_TRACKING_URI and WANDB_PROJECT.
+The threads run on rank 0. A slow or unavailable service never delays a step: lines wait in a queue
+of limited size, and lines that do not fit are dropped and counted. Each package is imported only if
+a run uses it. Servers, projects and credentials are configured by the packages' own environment
+variables, such as MLFLOW_TRACKING_URI and WANDB_PROJECT.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ _BATCH: Final = 100
 _PAUSES: Final = (1.0, 60.0)
 """Initial and maximum time (s) before a failed request is retried."""
 
-_LABELS: Final = {"event", "step", "epochs", "done_epochs", "already"}
+_NOT_METRICS: Final = {"event", "step", "epochs", "done_epochs", "already"}
 """Fields that are not metrics."""
 
 _FINAL_STATUSES: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILED"}
 """Maps the last event of a run to its status in MLflow."""
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """The service rejected the values, and would also reject them in a retry."""
 
 
@@ -80,7 +80,7 @@ class Line:
         return {
             f"{self.event}/{name}": float(value)
             for name, value in values.items()
-            if isinstance(value, int | float) and name not in _LABELS | {self.event}
+            if isinstance(value, int | float) and name not in _NOT_METRICS | {self.event}
         }
 
 
@@ -109,7 +109,7 @@ class Service(ABC):
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Write lines in order. Raise RefusedError to drop them; other errors cause a retry."""
+        """Write lines in order. Raise RejectedError to drop them; other errors cause a retry."""
 
     def _step_of(self, line: Line) -> int:
         """Return the step of a line, or of the previous line if the line has no step."""
@@ -168,7 +168,7 @@ class Mlflow(Service):
                 for line in lines
                 for name, value in line.metrics.items()
             ]
-            # A parameter cannot be changed, so a resumed run keeps the existing ones.
+            # MLflow cannot change parameters, so a resumed run keeps its existing parameters.
             new = [Param(name, each) for name, each in parameters.items() if name not in known]
             for part in _parts(metrics, 1000):
                 self._client.log_batch(self._run, metrics=part)
@@ -178,7 +178,7 @@ class Mlflow(Service):
                 self._conclude(line)
         except MlflowException as error:
             if error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
-                raise RefusedError(str(error)) from error
+                raise RejectedError(str(error)) from error
             raise
 
     def _open(self, parameters: Mapping[str, str]) -> Mapping[str, str]:
@@ -308,7 +308,7 @@ class Tracker:
                 if self._unwritten:
                     self._service.write(self._unwritten)
                 self._unwritten, pause = [], _PAUSES[0]
-            except RefusedError as error:
+            except RejectedError as error:
                 self.dropped += len(self._unwritten)
                 self._unwritten, self._reason = [], str(error)
             except Exception as error:

@@ -1,4 +1,4 @@
-"""The gang that each job kind turns into manifests: identical pods that start and fail together."""
+"""Gangs of identical pods that start and fail together, and common parts of their manifests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +23,8 @@ RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
 
 LAUNCHER_LABEL: Final = {ROLE_LABEL: "leader"}
 WORKER_LABEL: Final = {ROLE_LABEL: "worker"}
-"""Role labels of the pods, in kinds with a launcher. In jobs with steps, the pods of the gang have
-the role `worker` in every kind."""
+"""Role labels of the pods in kinds with a launcher. In jobs with steps, the gang's pods have the
+role `worker` for every kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def _rendezvous(gang: Gang) -> list[str]:
     if gang.size == 1:
         return ["--standalone"]
     if gang.is_elastic:
-        # Ranks are reassigned whenever a pod joins or leaves.
+        # Ranks are not fixed: torchrun reassigns them whenever a pod joins or leaves.
         return [
             "--rdzv-backend=c10d",
             "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)",
@@ -134,14 +134,14 @@ def _rendezvous(gang: Gang) -> list[str]:
 
 
 def command_variables(gang: Gang) -> dict[str, str]:
-    """Return the environment variables that a command needs, except those of the rendezvous.
+    """Return the environment variables that a command needs, except the rendezvous variables.
 
     A custom command gets NNODES and NPROC_PER_NODE in torchrun's format.
     """
     variables = {}
     if gang.is_elastic:
-        # If processes shared the rendezvous store, those that restart after a pod has left would
-        # find the addresses of the previous attempt and fail until no restarts remain.
+        # If the process group used the rendezvous store, processes that restart after a pod has
+        # left would read addresses of the previous attempt, and fail until no restarts remain.
         variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if gang.custom_command:
         variables |= {"NNODES": gang.size_range, "NPROC_PER_NODE": str(gang.processes)}

@@ -1,7 +1,7 @@
 """Kind `indexed`: a Kubernetes Indexed Job, whose pods Volcano schedules as a gang.
 
-The stack creates the gang's PodGroup. Volcano also creates a PodGroup for each Job, but the minimum
-of that PodGroup is always one pod in releases before 1.11.
+The stack creates the gang's PodGroup. The PodGroup that Volcano creates for each Job is not used,
+because in releases before 1.11, its minimum is always one pod.
 """
 
 from dataclasses import replace
@@ -51,7 +51,7 @@ def indexed_pod(gang: Gang, master: str) -> Pod:
 def failure_policy(gang: Gang, container: str) -> Manifest:
     """Return the pod failure policy: fatal exit codes fail the Job, and evictions are ignored.
 
-    The failures that an eviction causes in the pod's peers still count, because nothing records
+    If an eviction makes the pod's peers fail, their failures still count, because nothing records
     that the eviction caused them.
     """
     fatal = {

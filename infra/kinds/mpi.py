@@ -27,14 +27,14 @@ _SSH_OPTIONS: Final = (
     "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 )
 
-_SERVE: Final = (
+_WORKER_SCRIPT: Final = (
     'ssh-keygen -q -t ed25519 -N "" -f /tmp/host_key && '
     f"exec /usr/sbin/sshd -D -e -p {SSH_PORT} -h /tmp/host_key -o PidFile=none "
     f"-o AuthorizedKeysFile={SSH_PATH}/authorized_keys -o StrictModes=no -o UsePAM=no"
 )
 """Worker script. sshd must be started by its absolute path and needs a host key."""
 
-_LAUNCH: Final = (
+_LAUNCHER_SCRIPT: Final = (
     "for host in $(echo $MPI_HOST | tr , ' '); do "
     f"until ssh {_SSH_OPTIONS} $host true; do sleep 1; done; done; "
     "export MASTER_ADDR=${MPI_HOST%%,*}; "
@@ -42,7 +42,7 @@ _LAUNCH: Final = (
 )
 """Launcher script. It waits for the workers in MPI_HOST, which the plugin sets."""
 
-_RANK: Final = (
+_VARIABLES_SCRIPT: Final = (
     "export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE "
     "LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
     'GROUP_RANK=$(($OMPI_COMM_WORLD_RANK/$SLOTS)); exec "$@"'
@@ -60,12 +60,16 @@ def build(gang: Gang) -> list[Manifest]:
         **command_variables(gang),
         "SLOTS": str(gang.processes),
         "MASTER_PORT": str(RENDEZVOUS_PORT),
-        # The launcher has no RDMA device, but passes the variables on to the processes.
+        # The launcher has no RDMA device, but passes these variables on to the processes.
         **rdma_variables(gang.pod.rdma),
         **gang.pod.env,
     }
-    launching = replace(launcher, command=_launch(gang, env), env={**_MPI_SETTINGS, **env})
-    serve = "".join([_SERVE, *(f" -o SetEnv={name}=${name}" for name in env.keys() & NODE_NAME)])
+    launching = replace(
+        launcher, command=_launcher_command(gang, env), env={**_MPI_SETTINGS, **env}
+    )
+    serve = "".join(
+        [_WORKER_SCRIPT, *(f" -o SetEnv={name}=${name}" for name in env.keys() & NODE_NAME)]
+    )
     serving = replace(gang.pod, command=["sh", "-c", serve], env=env)
     tasks = [
         {
@@ -80,7 +84,7 @@ def build(gang: Gang) -> list[Manifest]:
 
 
 _MPI_SETTINGS: Final = {
-    # Open MPI 4 and 5 use different names.
+    # Open MPI 4 and 5 read variables with different names.
     "OMPI_MCA_plm_rsh_args": _SSH_OPTIONS,
     "PRTE_MCA_plm_ssh_args": _SSH_OPTIONS,
     "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
@@ -88,15 +92,15 @@ _MPI_SETTINGS: Final = {
 }
 
 
-def _launch(gang: Gang, env: dict[str, object]) -> list[str]:
+def _launcher_command(gang: Gang, env: dict[str, object]) -> list[str]:
     # An SSH session has none of the container's environment variables, so the launcher sends its
     # own variables, except NODE_NAME, which differs between pods.
     sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
     flags = [f"-np {gang.size * gang.processes}", "--bind-to none"]
     flags += [f"-x {name}" for name in dict.fromkeys(sent) if name not in NODE_NAME]
-    script = f'{_LAUNCH}{" ".join(flags)} sh -c {shlex.quote(_RANK)} sh "$@"'
-    return ["sh", "-c", script, "sh", *_program(gang)]
+    script = f'{_LAUNCHER_SCRIPT}{" ".join(flags)} sh -c {shlex.quote(_VARIABLES_SCRIPT)} sh "$@"'
+    return ["sh", "-c", script, "sh", *_training_command(gang)]
 
 
-def _program(gang: Gang) -> list[str]:
+def _training_command(gang: Gang) -> list[str]:
     return list(gang.pod.command) if gang.custom_command else ["python3", *gang.pod.command]

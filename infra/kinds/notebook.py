@@ -75,7 +75,7 @@ def _base_url(notebook: NotebookSettings) -> str:
 
 
 def _route(gang: Gang, route: NotebookRouteSettings) -> list[Manifest]:
-    """Return the Service, a NetworkPolicy with ingress from the Gateway, and the HTTPRoute."""
+    """Return the Service, the NetworkPolicy that admits the Gateway, and the HTTPRoute."""
     object_metadata = metadata(gang)
     port = {"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}
     gateway = route.gateway.namespace or gang.namespace

@@ -47,7 +47,7 @@ def build(gang: Gang) -> list[Manifest]:
             }
         ),
     }
-    return [pod_group(gang, additional=1), _head_access(gang), job]
+    return [pod_group(gang, additional=1), _head_network_policy(gang), job]
 
 
 def _shell_word(word: str) -> str:
@@ -98,9 +98,9 @@ def _template(gang: Gang, pod: Pod, container: str) -> Manifest:
     return template
 
 
-def _head_access(gang: Gang) -> Manifest:
+def _head_network_policy(gang: Gang) -> Manifest:
     """Return the NetworkPolicy that lets only KubeRay and the run's pods connect to the head."""
-    # KubeRay's chart uses the first name, its plain manifests the second.
+    # KubeRay's chart uses the first value. Its plain manifests use the second value.
     name = {
         "key": "app.kubernetes.io/name",
         "operator": "In",

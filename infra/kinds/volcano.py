@@ -87,8 +87,10 @@ def volcano_objects(
     Runs with steps or a schedule need a JobFlow. If `gang.stop` is set, a Command follows the Job.
 
     A task's `dependsOn` cannot order steps: Volcano considers the dependency met when the pods are
-    ready, not when they have succeeded. Within one gang, whose pods must start together, the task
-    would wait forever. `policies` replace the default policies.
+    ready, not when they have succeeded. In a gang, all pods must start together, so the task would
+    wait forever.
+
+    `policies` replace the default policies.
     """
     spec = _spec(gang, tasks, plugins)
     if policies is not None:
@@ -141,8 +143,8 @@ def _spec(
             "schedulerName": "volcano",
             "queue": gang.queue,
             "minAvailable": replicas - gang.size + gang.minimum,
-            # Pods above the minimum may still be queued when the others have succeeded. The job
-            # then succeeds without them.
+            # Pods above the minimum may still be queued when all running pods have succeeded. The
+            # job then succeeds without the queued pods.
             "minSuccess": gang.minimum if gang.is_elastic else None,
             "maxRetry": gang.retries,
             "priorityClassName": gang.priority_class,
@@ -155,8 +157,8 @@ def _spec(
 
 
 def _policies(gang: Gang) -> list[Manifest]:
-    # The first policy that matches applies, so exit codes precede events. An elastic gang keeps
-    # running when a pod is evicted, and gets a new pod when there is free capacity.
+    # The first policy that matches applies, so the policies for exit codes come first. An elastic
+    # gang keeps running when a pod is evicted, and gets a new pod when there is free capacity.
     events = ["PodFailed"] if gang.is_elastic else ["PodEvicted", "PodFailed"]
     return [
         *({"exitCode": code, "action": "TerminateJob"} for code in gang.fatal_exit_codes),

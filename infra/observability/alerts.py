@@ -75,9 +75,9 @@ def alerts(
 ) -> dict[str, list[Alert]]:
     """Return the alerts by topic. `scraped` lists series that must always exist."""
     return {
-        "gpus": _gpus(limits),
+        "gpus": _gpu_alerts(limits),
         "training": _training_alerts(limits),
-        "queues": _queues(limits),
+        "queues": _queue_alerts(limits),
         "serving": _serving_alerts(limits),
         "monitoring": [_missing_series_alert(limits, scraped)],
     }
@@ -91,13 +91,13 @@ def _missing_series_alert(limits: Thresholds, scraped: Sequence[str]) -> Alert:
         minutes=limits.missing_minutes,
         severity="warning",
         summary="Prometheus has no series {{ $labels.series }}",
-        description="Alerts that need this series stay silent. Check in Prometheus whether its "
-        "target is discovered and up.",
+        description="Alerts that need this series do not fire. Check in Prometheus whether the "
+        "target that exports it is discovered and up.",
     )
 
 
 def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
-    """Return the groups of a rule file, or of a PrometheusRule."""
+    """Return the groups for a rule file or a PrometheusRule."""
     every = settings.interval_seconds
     series = [rule.manifest() for rule in recordings(settings.gpu_prices, every)]
     groups = [group("gpu-platform-series", series, every)]
@@ -118,7 +118,7 @@ def duration(minutes: float) -> str:
     return f"{max(1, round(minutes * 60))}s"
 
 
-def _gpus(limits: Thresholds) -> list[Alert]:
+def _gpu_alerts(limits: Thresholds) -> list[Alert]:
     return [
         Alert(
             name="AllocatedGpuIdle",
@@ -140,8 +140,8 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             minutes=0,
             severity="critical",
             summary=f"{_GPU} reports Xid {{{{ $value }}}}",
-            description="Look up the number in NVIDIA's list of Xid errors. Cordon the node if it "
-            "is a hardware error.",
+            description="Look up the number in NVIDIA's list of Xid errors. If it stands for "
+            "a hardware error, cordon the node.",
         ),
         Alert(
             name="GpuUnhealthy",
@@ -149,7 +149,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             minutes=limits.gpu_unhealthy_minutes,
             severity="warning",
             summary="{{ $value }} GPUs of {{ $labels.node }} are unhealthy",
-            description="The device plugin does not offer these GPUs. Read its log.",
+            description="The device plugin does not offer these GPUs. Read the plugin's log.",
         ),
         Alert(
             name="GpuMemoryNearlyFull",
@@ -160,7 +160,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             severity="info",
             summary=f"The memory of {_GPU} is nearly full ({_POD})",
             description="Lower batch_size, or set accumulate, activation_checkpointing or a lower "
-            "precision, before the run fails because the memory is full.",
+            "precision, before the run fails because the GPU is out of memory.",
         ),
     ]
 
@@ -181,8 +181,8 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             minutes=limits.stalled_minutes / 20,
             severity="critical",
             summary=f"{_RUN} makes no progress",
-            description="Read the last log lines of rank 0, then of the others: one rank that "
-            "hangs blocks all. hang_timeout terminates such a run.",
+            description="Read the last log lines of rank 0, then of the other ranks: one rank "
+            "that hangs blocks all ranks. hang_timeout terminates such a run.",
         ),
         Alert(
             name="LossNotFinite",
@@ -254,13 +254,14 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             minutes=0,
             severity="critical",
             summary=f"{_POD} restarts repeatedly",
-            description="Read its last log lines: python -m gitops status, "
+            description="Read the pod's last log lines: python -m gitops status, "
             "kubectl logs --previous.",
         ),
         Alert(
             name="JobRestartsInARow",
             # volcano_job_retry_counts counts attempts to place a gang, one per second. Instead,
-            # divide the run's pods of the last hour by its maximum number of concurrent pods.
+            # divide the run's number of pods in the last hour by its maximum number of
+            # concurrent pods.
             expr="count by (namespace, run) "
             f"({with_run_label(f'last_over_time({RUN_PODS}[1h])')}) "
             "/ on (namespace, run) max_over_time(gpu_platform:run_pods[1h]) - 1 "
@@ -268,12 +269,12 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             minutes=0,
             severity="critical",
             summary=f"{_RUN} restarts repeatedly",
-            description="Read its last log lines: python -m gitops status.",
+            description="Read the run's last log lines: python -m gitops status.",
         ),
     ]
 
 
-def _queues(limits: Thresholds) -> list[Alert]:
+def _queue_alerts(limits: Thresholds) -> list[Alert]:
     known = with_group_labels("volcano_e2e_job_scheduling_start_time", "job_id")
     return [
         Alert(
@@ -326,7 +327,7 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
             severity="warning",
             summary=f"1% of the requests to {_SERVICE} take longer than "
             f"{limits.latency_seconds:g} s",
-            description="Check whether requests spend the time in the queue or in the model, then "
+            description="Check whether requests spend this time in the queue or in the model, then "
             "add replicas or raise the batch size.",
         ),
         Alert(
@@ -358,7 +359,7 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
             severity="critical",
             summary=f"No server of {_SERVICE} is ready",
             description="Read /v2/health/ready for the reason, or run kubectl describe pod if "
-            "nothing answers.",
+            "no server answers.",
         ),
         Alert(
             name="AutoscalerAtMaximum",
@@ -367,8 +368,8 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
             "kube_horizontalpodautoscaler_spec_max_replicas",
             minutes=limits.scaled_out_minutes,
             severity="info",
-            summary="{{ $labels.namespace }}/{{ $labels.horizontalpodautoscaler }} is at its "
-            "maximum",
+            summary="{{ $labels.namespace }}/{{ $labels.horizontalpodautoscaler }} has its "
+            "maximum number of replicas",
             description="Raise autoscaling.max if the queue has free capacity.",
         ),
         Alert(
@@ -378,6 +379,6 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
             minutes=limits.rollout_minutes,
             severity="warning",
             summary=f"Servers of {_SERVICE} serve different versions of the model",
-            description="Restart the outdated ones: kubectl rollout restart deployment.",
+            description="Restart the outdated servers: kubectl rollout restart deployment.",
         ),
     ]

@@ -125,7 +125,7 @@ def _queues() -> Page:
                         "{{queue}} median": f"quantile by (queue) (0.5, {QUEUE_WAIT})",
                     },
                     "s",
-                    description="from the creation of the gang's PodGroup until all of its pods "
+                    description="From the creation of the gang's PodGroup until all of its pods "
                     "were placed for the first time, or until now",
                 ),
                 Panel(
@@ -185,7 +185,7 @@ def _run() -> Page:
                     "Goodput",
                     {"{{run}}": f"gpu_platform:run_goodput{_RUN}"},
                     "percentunit",
-                    description="time spent in steps, as a share of the time with allocated GPUs",
+                    description="Time spent in steps, as a share of the time with allocated GPUs",
                 ),
             ],
             "Time": [

@@ -93,7 +93,7 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
     # these counters.
     security: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     if settings.gke:
-        # Google's manifest does the same (prometheus-engine, examples/nvidia-dcgm).
+        # As in Google's manifest (prometheus-engine, examples/nvidia-dcgm).
         env |= {
             "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE": "device-name",
             "LD_LIBRARY_PATH": f"{_DRIVER}/lib64",

@@ -29,7 +29,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Variable:
-    """A dashboard variable, whose values are the values of a label."""
+    """A dashboard variable that offers the values of a label."""
 
     name: str
     query: str

@@ -19,10 +19,10 @@ ON_POD: Final = "on (namespace, pod)"
 """Clause that joins series by pod."""
 
 LABELS_HONORED: Final = 'exported_pod=""'
-"""Matcher of the DCGM exporter's series that the stack's own configuration scrapes.
+"""Label matcher for the DCGM exporter's series that the stack's configuration scrapes.
 
-A scrape without `honorLabels`, as by the GPU Operator's ServiceMonitor, overwrites `pod` with the
-exporter's pod, and adds the label `exported_pod` with the workload's pod.
+A scrape without `honorLabels`, such as that of the GPU Operator's ServiceMonitor, replaces `pod`
+with the exporter's pod, and adds the label `exported_pod` with the workload's pod.
 """
 
 NOT_TERMINATED: Final = (
@@ -50,14 +50,14 @@ POD_RUN: Final = "gpu_platform:pod_run"
 _PLACED_PODS: Final = "gpu_platform:run_placed_pods"
 
 GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
-"""Label matcher for GPU series, whatever resource names the device plugins use."""
+"""Label matcher for GPU series. It does not depend on the device plugins' resource names."""
 
 QUOTA_MATCHER: Final = (
-    # Series of quotas keep the original resource names. kube-state-metrics replaces characters such
+    # Quota series keep the original resource names. kube-state-metrics replaces characters such
     # as `/` with `_` in other series, so match any character in place of each `_`.
     f'resource=~"requests[.].+", resource!~"requests[.]({NOT_ACCELERATORS.replace("_", ".")})"'
 )
-"""Label matcher for the GPUs in the series of quotas."""
+"""Label matcher for GPUs in quota series."""
 
 GPUS_UNHEALTHY: Final = (
     f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "
@@ -189,7 +189,7 @@ _GANG: Final = "namespace, queue, gang"
 
 
 def _queue_wait() -> list[Recording]:
-    """Return rules for each gang's time until all of its pods were scheduled, or until now."""
+    """Return rules for the time that each gang has waited for the scheduling of all its pods."""
     return [
         Recording(_FIRST_WAIT, _first_wait()),
         Recording(
@@ -214,8 +214,8 @@ def _first_wait() -> str:
     return f"min by ({_GANG}) ({either}) and on ({_GANG}) {known}"
 
 
-def _with_source(series: str, mark: str) -> str:
-    return f'label_replace({series}, "source", "{mark}", "", "")'
+def _with_source(series: str, source: str) -> str:
+    return f'label_replace({series}, "source", "{source}", "", "")'
 
 
 def _by_gang(series: str) -> str:

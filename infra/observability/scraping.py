@@ -34,12 +34,12 @@ class Target:
     The last one that exists is used.
     """
     keeps_labels: bool = False
-    """True if the metrics already have labels with the namespace and pod that they describe.
+    """True if the metrics have labels with the namespace and pod that they describe.
 
-    Metrics without a pod must not get the labels of the exporter's pod either.
+    Then no metric gets the labels of the exporter's pod, not even metrics without a pod.
     """
     is_service: bool = False
-    """True if selector and port belong to a Service."""
+    """True if `selector` and `port` belong to a Service."""
     may_have_tls: bool = False
     """True if an annotation of a pod can request scraping over TLS."""
     reads_annotations: bool = False
@@ -110,7 +110,7 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         relabelings.append({**scheme, "regex": "(https)"})
     if target.reads_annotations:
         relabelings += [
-            {_CAMEL.get(key, key): value for key, value in rule.items()} for rule in _OVERRIDES
+            {_CAMEL_CASE.get(key, key): value for key, value in rule.items()} for rule in _OVERRIDES
         ]
     if target.keeps_labels:
         # Drop the labels that the operator adds to every pod target.
@@ -192,7 +192,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     }
 
 
-_CAMEL: Final = {"source_labels": "sourceLabels", "target_label": "targetLabel"}
+_CAMEL_CASE: Final = {"source_labels": "sourceLabels", "target_label": "targetLabel"}
 """Spelling of relabeling keys in the operator's objects."""
 
 
@@ -263,7 +263,7 @@ def _allowlist(resource: str, names: tuple[str, ...]) -> str:
 
 
 def _grafana(settings: GrafanaSettings) -> dict[str, Any]:
-    """Return the values with which Grafana's sidecar finds the stack's ConfigMaps."""
+    """Return the values that make Grafana's sidecar load the stack's ConfigMaps."""
     if not settings.dashboards:
         return {}
     ((label, value),) = settings.labels.items()

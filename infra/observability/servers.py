@@ -1,4 +1,4 @@
-"""Recording rules that copy series of other model servers to the names that this project uses.
+"""Recording rules that copy series of other model servers under this project's names.
 
 Alerts, dashboards and autoscalers then work for every runtime.
 """

@@ -71,16 +71,16 @@ def _triggers(
 ) -> list[Manifest]:
     """Return the triggers. KEDA requires strings as values."""
     runtime = args.stable.runtime
-    # The name of a pod is the Deployment's name and two more parts, the second of which has five
-    # characters. The pods of the canary do not match, because their names have one more part. The
-    # name of a leader pod is the LeaderWorkerSet's name and a number.
+    # The name of a pod consists of the Deployment's name and two more parts. The last part has five
+    # characters. Names of canary pods do not match, because they have an additional part. The name
+    # of a leader pod is the LeaderWorkerSet's name and a number.
     pods = f"{args.stable.name}-{'[0-9]+' if runtime.nodes > 1 else '[a-z0-9]+-[a-z0-9]{5}'}"
     in_flight = runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
     # Average the sum, instead of adding up averages, so that pods count only until they terminate.
     average = f"avg_over_time(sum({in_flight}){LAST_MINUTE})"
     triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]
     if keda.activation_query is not None:
-        # This query starts the first pod; then the requests in flight determine the number of pods.
+        # This query starts the first pod. The requests in flight then determine the number.
         triggers.append(_prometheus(keda, f"({keda.activation_query}) > bool 0", "1"))
     if scaling.cpu_target is not None:
         cpu_metadata = {"value": str(scaling.cpu_target)}

@@ -93,7 +93,7 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
     """Return the specification of a LeaderWorkerSet, whose leaders answer the requests.
 
     If a pod fails after all pods of its replica have started, all pods of this replica are
-    replaced, because the others cannot continue without the failed one.
+    replaced, because no pod can continue without the failed pod.
     """
     pod = _pod(args, version)
     leader = replace(pod, labels={**pod.labels, **LEADER_LABEL})

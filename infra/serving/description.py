@@ -16,8 +16,8 @@ from kube.names import LEADER_WORKER_SET_GROUP, ROLE_LABEL, SERVICE_LABEL, WORKL
 LEADER_LABEL: Final = {ROLE_LABEL: "serving-leader"}
 """Label of the pod that receives the requests if a replica consists of several pods.
 
-Its value must differ from the leader label of training jobs: `whole_node` jobs accept pods with
-that label on their nodes, because leaders of training jobs use no GPU.
+Its value must differ from the leader label of training jobs. Leaders of training jobs use no GPU,
+so `whole_node` jobs accept pods with that label on their nodes.
 """
 
 
@@ -55,7 +55,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceServiceArgs:
-    """A service and its context. Images and names of claims are strings or Pulumi outputs.
+    """A service and its resources. Images and names of claims are strings or Pulumi outputs.
 
     `run` is None unless the service has a `job` or a `run`. `winner` is the path of the symbolic
     link to the winning run of the service's `sweep`, relative to the claim. `canary_image` is used

@@ -33,7 +33,7 @@ def model_path(version: Version) -> str:
 
 
 def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
-    """Return the mount of the claim with the run, the model or the hub cache, if there is one."""
+    """Return the mount of the claim with the run, model or hub cache, or [] without a claim."""
     source = version.source
     name = args.service.checkpoints if version.run or version.winner else None
     if source is not None:
@@ -72,7 +72,7 @@ def model_variables(version: Version) -> dict[str, Any]:
 def fetch_containers(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
     """Return the init container that downloads the export and verifies it against its manifest.
 
-    Only this container gets the credentials of the object store or the registry, and the cache.
+    Only this container mounts the cache and gets the credentials of the object store or registry.
     """
     url, fetch = _fetched_url(version), args.service.fetch
     if url is None or not isinstance(version.runtime, Torch):
@@ -102,7 +102,7 @@ def fetch_containers(args: InferenceServiceArgs, version: Version) -> list[InitC
 def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
     """Return the init container that checks the conditions for serving the canary, if any.
 
-    It compares the metrics of the canary's export with those of the stable version's export.
+    The container compares the metrics of the canary's export and the stable version's export.
     """
     canary = args.service.canary
     if canary is None or not canary.promote_if or version.name == args.stable.name:

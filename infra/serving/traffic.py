@@ -1,7 +1,8 @@
-"""Services and routes, through which requests reach the pods, and disruption budgets.
+"""Services, routes and disruption budgets of inference services.
 
 In Gateway API v1, requests fail if the weights assign them to a backend without ready pods
-(HTTPRoute, backendRefs), so a route may refer to a canary only once the canary's pods are ready.
+(HTTPRoute, backendRefs). A route may therefore refer to a canary only when the canary's pods are
+ready.
 """
 
 from collections.abc import Mapping
@@ -129,7 +130,7 @@ def _ingress(
 
 
 def _without_prefix(path: str) -> list[Manifest] | None:
-    """Return the filter that removes the prefix, which servers do not expect; None for path /."""
+    """Return the filter that removes the prefix from the paths of requests; None for path /."""
     if path == "/":
         return None
     rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
@@ -163,8 +164,8 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
 def disruption_budget(args: InferenceServiceArgs, version: Version) -> Manifest:
     """Return the PodDisruptionBudget, which limits unavailable pods while nodes are drained.
 
-    A canary may have fewer replicas than the service. One of them stays, because requests to a
-    backend without ready pods fail.
+    A canary may have fewer replicas than the service. If it has several, one stays available,
+    because requests to a backend without ready pods fail.
     """
     limit = args.service.max_unavailable
     if version.replicas is not None:

@@ -21,7 +21,7 @@ JOB: Final = Resource(
 
 WORKER: Final = "ray-worker"
 HEAD: Final = "ray-head"
-"""Names of the containers of the workers and of the head."""
+"""Names of the containers in worker pods and in the head pod."""
 
 KIND: Final = Kind(
     resource=JOB,

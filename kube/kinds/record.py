@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 Path = tuple[str, ...]
-"""Keys of a path in the status of an object."""
+"""Path in the status of an object, as a sequence of keys."""
 
 Capability = Literal[
     "hyperparameters",
@@ -57,10 +57,10 @@ class State(StrEnum):
 class Resource:
     """An API resource, and the rules for reading the state of its objects.
 
-    `phase` is the path of the phase in the status, empty if conditions report the state. `states`
-    maps phases or condition types to states. If several conditions have the status True, the
-    first one in `states` applies. If none applies, the pods determine whether the run is waiting or
-    running. `restarts` is the path of the number of past restarts in the status.
+    `phase` is the path of the phase in the status. It is empty if conditions report the state.
+    `states` maps phases or condition types to states. If several conditions have the status True,
+    the first one in `states` applies. If none applies, the pods determine whether the run is
+    waiting or running. `restarts` is the path of the number of past restarts in the status.
     """
 
     group: str
@@ -74,12 +74,12 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """The `apiVersion` of its manifests."""
+        """Value of `apiVersion` in manifests."""
         return f"{self.group}/{self.version}"
 
     @property
     def name(self) -> str:
-        """The name that kubectl accepts, such as `jobs.batch`."""
+        """Name of the resource for kubectl, such as `jobs.batch`."""
         return f"{self.plural}.{self.group}"
 
     def state(self, status: Mapping[str, Any]) -> State | None:

@@ -57,7 +57,7 @@ COMMAND: Final = Resource(
     plural="commands",
     title="Volcano Command",
 )
-"""The resource of a request to the job controller, which executes and then deletes it."""
+"""The resource of commands to the job controller, which deletes a command after executing it."""
 
 
 def command(job: Mapping[str, Any], *, suspended: bool, name: str | None = None) -> dict[str, Any]:
@@ -115,8 +115,9 @@ TRAINING_STEP: Final = "train"
 def template_name(run: str, step: str) -> str:
     """Return the name of a step's JobTemplate.
 
-    A run is named `<key>-<hash>`, and its templates `<hash>-<step>`. Template names must be short,
-    because a JobFlow names its jobs `<flow>-<template>` and the length of job names is limited.
+    A run is named `<key>-<hash>`, and its templates are named `<hash>-<step>`. Template names
+    must be short, because a JobFlow names its jobs `<flow>-<template>` and the length of job names
+    is limited.
     """
     return f"{run.rpartition('-')[2]}-{step}"
 
@@ -143,14 +144,15 @@ def flow_spec(run: str, after: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 def job_prefix(run: str) -> str:
-    """Return the name prefix of the Volcano Jobs that run the steps of a run."""
+    """Return the name prefix of the Volcano Jobs for a run's steps."""
     return f"{run}-{template_name(run, '')}"
 
 
 def with_ancestors(queue: str, parents: Mapping[str, str | None]) -> list[str]:
-    """Return a queue and its ancestors, whose limits also apply to it, starting with the queue.
+    """Return a queue and its ancestors, starting with the queue.
 
-    If the parents form a cycle, each queue of the cycle appears once.
+    The limits of the ancestors also apply to the queue. If the parents form a cycle, each queue
+    of the cycle appears once.
     """
     found: list[str] = []
     name: str | None = queue

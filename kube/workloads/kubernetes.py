@@ -11,7 +11,7 @@ TEMPLATE: Final = "spec.template.spec"
 BATCH_ROLES: Final[tuple[Role, ...]] = ("training", "batch")
 REPLICAS: Final = Count(paths=("spec.replicas",))
 NOT_RUN: Final = (Count(paths=(), default=0),)
-"""Pod count of objects that specify pods for other objects; they run no pods themselves."""
+"""Pod count of objects that specify pods for other objects, but run no pods themselves."""
 
 CONCURRENCY: Final = Count(
     paths=("spec.concurrencyPolicy",), words={"Forbid": 1, "Replace": 1}, default=None
@@ -24,7 +24,7 @@ def job_count(spec: str) -> Count:
 
 
 def batch_job(at: str) -> Job:
-    """Return the job record for the Job specification at a path."""
+    """Return the record for the Job specification at a path."""
     return Job(
         at=at,
         member_annotation=at == "spec",
@@ -177,7 +177,7 @@ PLAIN: Final = [
 """Kinds that run no pods, even if they refer to resources or images."""
 
 _CHANGES: Final = "it changes objects when they are created"
-_CREATES: Final = "it creates additional objects when others are created"
+_CREATES: Final = "it creates additional objects when other objects are created"
 _MUTATIONS: Final = tuple(f"spec.rules.*.mutate{depth * '.foreach.*'}" for depth in range(3))
 _PATCHED_POD_SPECS: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
@@ -187,7 +187,7 @@ _PATCHED_POD_SPECS: Final = (
 
 
 def _patched(spec: str) -> tuple[Pods, Pods]:
-    """Return the pod in a patch, and its parent: a patch may contain only the pod's metadata."""
+    """Return the pod in a patch, and its parent for patches with only the pod's metadata."""
     parent = spec.removesuffix(".spec")
     return (
         Pods(at=spec, count=NOT_RUN, partial=True),

@@ -83,7 +83,7 @@ NIM: Final = [
 
 
 def _dynamo(component: str) -> Iterator[Pods]:
-    """Yield the pods of a component, in both versions of the API."""
+    """Yield the pods of a Dynamo component, in both versions of the API."""
     replicas = (
         Count(
             paths=(f"{component}.replicas",),
@@ -106,7 +106,7 @@ def _dynamo(component: str) -> Iterator[Pods]:
         metadata=component,
         count=replicas,
         devices=(
-            # If both are set, the larger number counts.
+            # If requests and limits are both set, the larger number counts.
             Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
             Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
             Devices(each="resources.requests.custom.*"),

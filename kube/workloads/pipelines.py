@@ -13,8 +13,8 @@ _BATCH: Final[tuple[Role, ...]] = ("batch", "training")
 _STEPS: Final = ("container", "script", "containerSet.containers.*", "sidecars.*")
 
 
-def _inline_or_listed(spec: str) -> tuple[str, ...]:
-    """Return the paths of the templates of an Argo workflow, and of nested templates."""
+def _template_paths(spec: str) -> tuple[str, ...]:
+    """Return the paths of an Argo workflow's templates, and of inline templates in them."""
     at = f"{spec}.templates.*"
     return (at, f"{at}.dag.tasks.*.inline", f"{at}.steps.*.*.inline")
 
@@ -30,7 +30,7 @@ def _without_container(at: str) -> Pods:
 
 def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
     """Yield the pods of an Argo workflow; a step may run any number of times in parallel."""
-    for at in (*_inline_or_listed(spec), f"{spec}.templateDefaults"):
+    for at in (*_template_paths(spec), f"{spec}.templateDefaults"):
         yield Pods(
             at=at,
             containers=_STEPS,
@@ -61,23 +61,23 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         pods=tuple(_templates(spec, *counts)),
         roles=_BATCH,
         ends=True,
-        # Patches to the pods, as text.
-        texts=(f"{spec}.podSpecPatch", *(f"{at}.podSpecPatch" for at in _inline_or_listed(spec))),
+        # Patches for the pods, as text.
+        texts=(f"{spec}.podSpecPatch", *(f"{at}.podSpecPatch" for at in _template_paths(spec))),
         namespaced=kind != "ClusterWorkflowTemplate",
-        objects=tuple(f"{at}.resource.manifest" for at in (*_inline_or_listed(spec), defaults)),
+        objects=tuple(f"{at}.resource.manifest" for at in (*_template_paths(spec), defaults)),
         shares_namespace=True,
         opaque=(
-            # Manifests from artifacts, flags of kubectl (such as another namespace), and plugins,
-            # which run in the agent pod.
+            # Manifests from artifacts, kubectl flags (which may set another namespace), and
+            # plugins, which run in the agent pod.
             *(
                 f"{at}.{field}"
-                for at in (*_inline_or_listed(spec), defaults)
+                for at in (*_template_paths(spec), defaults)
                 for field in ("resource.manifestFrom", "resource.flags", "plugin")
             ),
             # Templates at deeper levels of nesting.
             *(
                 f"{at}.{field}"
-                for at in (*_inline_or_listed(spec)[1:], defaults)
+                for at in (*_template_paths(spec)[1:], defaults)
                 for field in ("dag", "steps")
             ),
         ),
@@ -139,15 +139,18 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
         fields=_RESOURCES,
         defaults=(pod,) if pod else (),
         metadata=f"{spec}.metadata",
-        # Tekton copies the metadata of a Task to its pods. For a Pipeline, see `_RUN`.
+        # Tekton copies the metadata of a Task to its pods. For the metadata of a Pipeline, see
+        # `_PIPELINE_METADATA`.
         copied=("metadata",) if spec == "spec" else (),
         count=counts,
         supplied=() if pod else ("tolerations",),
     )
 
 
-# Annotations of a pipeline. Tekton copies them to all its pods.
-_RUN: Final = Pods(at="spec", metadata="metadata", count=NOT_RUN, partial=True, additional=True)
+# Tekton copies the annotations of a pipeline to all pods of the pipeline.
+_PIPELINE_METADATA: Final = Pods(
+    at="spec", metadata="metadata", count=NOT_RUN, partial=True, additional=True
+)
 
 _TASKS: Final = ("tasks.*", "finally.*")
 _NESTED: Final = tuple(f"{at}.pipelineSpec.{inner}" for at in _TASKS for inner in _TASKS)
@@ -191,7 +194,7 @@ TEKTON: Final = [
     _tekton(
         "Pipeline",
         *(_task(f"spec.{at}.taskSpec", "", *NOT_RUN) for at in _PIPELINES),
-        _RUN,
+        _PIPELINE_METADATA,
         shared=tuple(f"spec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
         opaque=tuple(f"spec.{at}.pipelineSpec" for at in _NESTED),
     ),
@@ -202,7 +205,7 @@ TEKTON: Final = [
             for at in _PIPELINES
         ),
         _overrides("spec.taskRunSpecs.*"),
-        _RUN,
+        _PIPELINE_METADATA,
         shared=(
             "spec.taskRunTemplate.podTemplate",
             "spec.taskRunSpecs.*.podTemplate",

@@ -91,7 +91,8 @@ class Devices:
 class AddedClaims:
     """ResourceClaims that a controller adds to a pod.
 
-    It also adds them to the container whose fields are at the same path as the pod (`Pods.at`).
+    The controller also adds them to the container whose fields are at the path of the pod
+    (`Pods.at`).
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -101,7 +102,7 @@ class AddedClaims:
     devices: str
     """Path of the requested devices, relative to the claim, if the controller creates the claim."""
     device_class: str
-    """Device class if a device does not set `deviceClassName`."""
+    """Device class of devices that do not set `deviceClassName`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,9 @@ class Pods:
     inherited: tuple[str, ...] = ()
     """Fields to which `defaults` apply; empty for all fields."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Maps usual names of container fields to paths, if the kind names the fields differently."""
+    """Maps names of container fields to paths, for fields that have other names in this kind."""
     context: Mapping[str, str] = field(default_factory=dict)
-    """The same mapping for the fields of the pod's security context."""
+    """Maps names of the fields of the pod's security context to paths, in the same way."""
     metadata: str = ""
     """Path of the pod's metadata, if it is not next to the specification."""
     copied: tuple[str, ...] = ()
@@ -147,14 +148,14 @@ class Pods:
     first_supplied: bool = False
     """True if the controller sets `supplied` only for the first container."""
     partial: bool = False
-    """True if this may be only part of a pod spec.
+    """True if the object may be only part of a pod specification.
 
-    It is treated as complete if it has a `containers` field.
+    An object with a `containers` field is treated as complete.
     """
     additional: bool = False
     """True if the object only adds metadata to other pods, so that labels do not give it a role."""
     machine: bool = False
-    """True if the object is not a pod but requests devices, as a virtual machine does."""
+    """True if the object requests devices but is not a pod. An example is a virtual machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +177,7 @@ class WorkloadKind:
     job: Job = _NO_JOB
     """Fields that set the queue, gang, retries and deadline."""
     scaler: Scaler | None = None
-    """Fields of an autoscaler, if the kind is one."""
+    """Fields of the autoscaler, if the kind is an autoscaler."""
     scaled: str = "spec.replicas"
     """Path of the number of replicas that an autoscaler sets."""
     rollout: Rollout | None = None
@@ -197,7 +198,7 @@ class WorkloadKind:
     shares_namespace: bool = False
     """True if manifests in `objects` without a namespace get the namespace of this object.
 
-    If this object has no namespace, theirs is unknown.
+    If this object has no namespace, the namespace of these manifests is unknown.
     """
     generators: tuple[str, ...] = ()
     """Paths of objects that contain a manifest's kind and name, and its other fields in `data`."""
@@ -215,6 +216,6 @@ class WorkloadKind:
     They may modify only labels, because rules cannot evaluate other changes.
     """
     destinations: tuple[str, ...] = ()
-    """Paths of strings that say which field of a created object is filled from an event."""
+    """Paths of strings that name fields of created objects. Events set these fields."""
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

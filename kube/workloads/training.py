@@ -26,8 +26,8 @@ _TRAINING_OPERATOR: Final = {
 }
 
 
-# For these kinds, the operator sets the restart policy OnFailure; for all others, Never.
-_RESTARTED: Final = ("PyTorchJob", "PaddleJob")
+# The operator's default restart policy is OnFailure for these kinds, and Never for all other kinds.
+_ON_FAILURE_KINDS: Final = ("PyTorchJob", "PaddleJob")
 
 
 def _replica(specs: str, name: str, maximum: tuple[str, ...] = (), *, restart: str) -> Pods:
@@ -44,15 +44,15 @@ def _replica(specs: str, name: str, maximum: tuple[str, ...] = (), *, restart: s
 
 def _training_operator() -> Iterator[WorkloadKind]:
     for kind, specs in _TRAINING_OPERATOR.items():
-        default = "OnFailure" if kind in _RESTARTED else "Never"
+        default = "OnFailure" if kind in _ON_FAILURE_KINDS else "Never"
         maximum = ("spec.elasticPolicy.maxReplicas",)
         workers = _replica(specs, "Worker", maximum, restart=default)
-        # The launcher of an MPIJob of version v2beta1.
-        others = _replica(specs, "*", restart="OnFailure" if kind == "MPIJob" else default)
+        # The launcher of a v2beta1 MPIJob has the default OnFailure.
+        other_replicas = _replica(specs, "*", restart="OnFailure" if kind == "MPIJob" else default)
         yield WorkloadKind(
             group="kubeflow.org",
             kind=kind,
-            pods=(workers, others),
+            pods=(workers, other_replicas),
             roles=BATCH_ROLES,
             ends=True,
             always=True,
@@ -173,10 +173,10 @@ KUBEFLOW: Final = [
 _RAY_PRIORITY: Final = ("metadata.labels[ray.io/priority-class-name]",)
 
 
-def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
-    """Return the pods of a Ray cluster, and the submitter pods that the same object declares.
+def _ray(cluster: str, *submitters: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
+    """Return the pods of a Ray cluster, and the submitter pods at the other paths.
 
-    KubeRay adds readiness and liveness probes to the first container of the head and of each
+    KubeRay adds readiness and liveness probes to the first container of the head and each
     worker. No startup probe is needed, because Ray answers these probes before it loads a model.
     """
     group = f"{cluster}.workerGroupSpecs.*"
@@ -199,7 +199,7 @@ def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pod
             )
             for at, count in ((f"{cluster}.headGroupSpec", outer), (group, (*outer, *workers)))
         ),
-        *(Pods(at=other, priority=_RAY_PRIORITY, count=outer) for other in others),
+        *(Pods(at=at, priority=_RAY_PRIORITY, count=outer) for at in submitters),
         # Containers that the operator adds to the head pod.
         Pods(
             at=cluster,

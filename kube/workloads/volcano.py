@@ -1,4 +1,4 @@
-"""Volcano's kinds that run jobs."""
+"""Volcano kinds that run jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kube.workloads.record import Count, Pods, WorkloadKind
 
 
 def _tasks(spec: str, *outer: Count, partial: bool = False) -> Pods:
-    """Return the pods of a Volcano Job's specification."""
+    """Return the pods in the specification of a Volcano Job."""
     return Pods(
         at=f"{spec}.tasks.*.template.spec",
         priority=(f"{spec}.priorityClassName",),

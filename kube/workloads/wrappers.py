@@ -66,9 +66,11 @@ EXTERNAL_SOURCE_KINDS: Final = [
     WorkloadKind(group="apps.open-cluster-management.io", kind="Subscription", unseen=_REPOSITORY),
 ]
 
-_CREATED: Final = tuple(f"spec.triggers.*.template.{name}" for name in ("k8s", "argoWorkflow"))
+_TRIGGER_TEMPLATES: Final = tuple(
+    f"spec.triggers.*.template.{name}" for name in ("k8s", "argoWorkflow")
+)
 
-# Argo Events: pods, and objects created by triggers.
+# Argo Events: pods, and objects that triggers create.
 _EVENT_PODS: Final = tuple(
     Pods(
         at="spec.template",
@@ -77,7 +79,7 @@ _EVENT_PODS: Final = tuple(
         partial=True,
         additional=not containers,
     )
-    # Two variants: the template may or may not set `container`.
+    # The first variant applies if the template sets `container`, the second one if it does not.
     for containers in (("container",), ())
 )
 EVENTS: Final = [
@@ -86,17 +88,17 @@ EVENTS: Final = [
         kind="Sensor",
         pods=_EVENT_PODS,
         objects=tuple(
-            f"{at}.source.{field}" for at in _CREATED for field in ("resource", "inline")
+            f"{at}.source.{field}" for at in _TRIGGER_TEMPLATES for field in ("resource", "inline")
         ),
         shares_namespace=True,
         opaque=tuple(
             f"{at}.source.{field}"
-            for at in _CREATED
+            for at in _TRIGGER_TEMPLATES
             for field in ("url", "git", "configmap", "s3", "file")
         ),
         destinations=(
             "spec.triggers.*.parameters.*.dest",
-            *(f"{at}.parameters.*.dest" for at in _CREATED),
+            *(f"{at}.parameters.*.dest" for at in _TRIGGER_TEMPLATES),
         ),
     ),
     WorkloadKind(
@@ -106,7 +108,7 @@ EVENTS: Final = [
     ),
 ]
 
-# The operator adds the main container itself; `spec.containers` lists only additional ones.
+# The operator adds the main container. `spec.containers` lists only additional containers.
 MONITORING: Final = [
     WorkloadKind(
         group="monitoring.coreos.com",
@@ -130,8 +132,8 @@ OPERATORS: Final = [
                     "runAsGroup": "postgresGID",
                     "seccompProfile": "seccompProfile",
                 },
-                # inheritedMetadata is copied to the pods. AppArmor annotations are also read from
-                # the object's own metadata.
+                # The operator copies inheritedMetadata to the pods. It also reads AppArmor
+                # annotations from the metadata of the Cluster.
                 copied=("spec.inheritedMetadata",),
                 partial=True,
             ),

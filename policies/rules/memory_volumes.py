@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
-from kube.shared_memory import SHARE, largest_shm
+from kube.shared_memory import MEMORY_VOLUME_SHARE, max_memory_volume_bytes
 from policies import cel
 from policies.containers import Container
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
@@ -32,7 +32,7 @@ class ShareConfig(RoleConfig):
     """Configuration of `shm-fits-memory`."""
 
     share: float = Field(
-        default=SHARE,
+        default=MEMORY_VOLUME_SHARE,
         gt=0,
         le=1,
         description="Share of a container's memory limit that its memory volumes may use.",
@@ -85,7 +85,7 @@ def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterato
     memory = quantity_or_none(limit.value)
     if memory is None or not volumes:
         return
-    allowed = largest_shm(memory, config.share)
+    allowed = max_memory_volume_bytes(memory, config.share)
     sizes = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
     for size in sizes:
         number = quantity_or_none(size.value)

@@ -129,7 +129,7 @@ def test_release_namespace_admits_critical_privileged_pods(provision: Provision)
         ({"provider": "gpu-operator", "runtime_class": {}}, "the GPU Operator creates it"),
         (
             {"provider": "gpu-operator", "operator": {"namespace": "ml"}},
-            "is 'ml', which is also gpu-platform:gpu.operator.namespace",
+            "is 'ml', which is also the value of gpu-platform:gpu.operator.namespace",
         ),
     ],
 )

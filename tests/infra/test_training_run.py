@@ -267,7 +267,7 @@ async def test_a_recorded_run_is_not_created_again() -> None:
 
     await reject(created("digits-4e5f6a7b"))
     with pytest.raises(
-        pulumi.RunError, match=r"digits-0a1b2c3d would start.*`run` is set.*recreate"
+        pulumi.RunError, match=r"digits-0a1b2c3d would start.*sets `run`.*recreate"
     ):
         await reject(created("digits-0a1b2c3d"))
 

@@ -17,7 +17,7 @@ import pytest
 from kube.kinds.volcano import TRAINING_STEP
 from workload import exit_codes
 from workload.manifest import Manifest, Weights, write_manifest
-from workload.results import RESULTS_FOLDER, TRAINING, StepManifest, collect
+from workload.results import RESULTS_DIRECTORY, TRAINING, StepManifest, collect
 from workload.step import main
 
 PREPARE = """
@@ -98,7 +98,7 @@ class Claim:
         )
 
     def results(self) -> list[Path]:
-        return sorted(path for path in (self.folder / RESULTS_FOLDER).iterdir())
+        return sorted(path for path in (self.folder / RESULTS_DIRECTORY).iterdir())
 
 
 @pytest.fixture
@@ -362,8 +362,8 @@ def test_command_that_cannot_be_executed_is_a_permanent_failure(
     code, output = run_in_process([*module, "--", program], dict(os.environ))
     assert code == exit_codes.BAD_INPUT
     assert program in json.loads(output)["error"]
-    assert not list(claim.folder.glob(f"{RESULTS_FOLDER}/*"))
-    assert not list(claim.folder.glob(f"{RESULTS_FOLDER}/.*"))
+    assert not list(claim.folder.glob(f"{RESULTS_DIRECTORY}/*"))
+    assert not list(claim.folder.glob(f"{RESULTS_DIRECTORY}/.*"))
 
 
 @pytest.mark.parametrize(

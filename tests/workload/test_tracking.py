@@ -11,7 +11,7 @@ import pytest
 
 from workload import exit_codes, report, tracking
 from workload.run import FatalError, Run
-from workload.tracking import Line, RefusedError, Service, Tracker, track
+from workload.tracking import Line, RejectedError, Service, Tracker, track
 
 
 class RecordingService(Service):
@@ -82,7 +82,7 @@ def test_failed_lines_are_retried_in_order(
 def test_lines_rejected_by_the_service_are_not_retried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = RecordingService(tmp_path, RefusedError("the name is too long"))
+    service = RecordingService(tmp_path, RejectedError("the name is too long"))
     tracker = Tracker(service)
     send(tracker, range(1))
     assert service.called.wait(60)

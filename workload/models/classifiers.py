@@ -50,7 +50,7 @@ class MnistNet(nn.Module):
 
 
 class SimpleCNN(nn.Module):
-    """Two convolutions, each followed by pooling, for 32x32 colour images such as CIFAR-10."""
+    """Two convolutions, each followed by pooling, for 32x32 color images such as CIFAR-10."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-RESIDUAL: Final = ("BasicBlock", "Bottleneck")
+RESIDUAL_BLOCKS: Final = ("BasicBlock", "Bottleneck")
 """Class names of ResNet blocks, in torchvision and elsewhere."""
 
 
@@ -23,7 +23,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
-        if isinstance(module, nn.ModuleList) or type(child).__name__ in RESIDUAL:
+        if isinstance(module, nn.ModuleList) or type(child).__name__ in RESIDUAL_BLOCKS:
             if isinstance(child, nn.ModuleList | nn.ModuleDict):
                 yield from _blocks(child)
             elif any(True for _ in child.parameters()):
@@ -37,16 +37,17 @@ def flops_per_sample(
 ) -> int:
     """Return the number of floating-point operations to train on one sample.
 
-    The number includes matrix products, convolutions and attention (causal attention as if it were
-    full) in the forward pass, and twice as many operations in the backward pass, as usual for model
-    FLOPs utilization (PaLM, arXiv:2204.02311, appendix B). Recomputation by activation
-    checkpointing is not counted. The forward pass runs on the meta device, so nothing is computed
-    and the model does not change. The model must not be sharded or wrapped. `shape` is the shape of
-    one input.
+    The number includes matrix products, convolutions and attention in the forward pass, and twice
+    as many operations for the backward pass, as in the definition of model FLOPs utilization (PaLM,
+    arXiv:2204.02311, appendix B). Causal attention counts as full attention. Recomputation by
+    activation checkpointing is not counted.
+
+    The forward pass runs on the meta device, so nothing is computed and the model does not change.
+    The model must not be sharded or wrapped. `shape` is the shape of one input.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shadow = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
-    # Use two samples, because batch norm in training mode may reject a single one.
+    # Use two samples, because batch norm in training mode may reject a single sample.
     inputs = torch.zeros((2, *shape), dtype=dtype, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         functional_call(model, shadow, (inputs,))

@@ -75,11 +75,11 @@ class Runtime(BaseModel, ABC):
     managed: ClassVar[Mapping[str, str]] = {}
     """Settings that the stack determines.
 
-    Maps each such setting to what to set instead (in backticks) or other advice; an empty string
-    means to leave it out.
+    Maps each of these settings to the setting to use instead (in backticks) or to other advice. An
+    empty string stands for the advice to omit the setting.
     """
     worker_arguments: ClassVar[tuple[str, ...]] = ()
-    """Additional arguments of every pod of a replica except the first pod."""
+    """Additional arguments for all pods of a replica except the first pod."""
     recordings: ClassVar[Mapping[str, str]] = {}
     """PromQL expressions for the stack's `inference_…` series that the program does not export."""
 
@@ -108,8 +108,8 @@ class Runtime(BaseModel, ABC):
     def in_flight(self, labels: str) -> str | None:
         """Return a PromQL expression for the number of requests in flight.
 
-        Such requests are queued or being processed. `labels` selects the series. Return None if the
-        program does not report the number.
+        These requests are queued or being processed. `labels` selects the series. Return None if
+        the program does not report the number.
         """
         return None
 
@@ -134,8 +134,8 @@ class Runtime(BaseModel, ABC):
 class ProgramArguments(Runtime):
     """A runtime whose settings are the command-line arguments of one release of a program.
 
-    Names are written with underscores. true becomes `--name` or, for an argument with a value,
-    `--name=true`; a list becomes several values (see `repeated` and `json_lists`); a mapping
+    Names are written with underscores. The value true becomes `--name` or, for an argument with a
+    value, `--name=true`. A list becomes several values (see `repeated` and `json_lists`). A mapping
     becomes JSON.
     """
 
@@ -150,8 +150,8 @@ class ProgramArguments(Runtime):
     negation: ClassVar[str | None] = None
     """Prefix of a flag that is set to false; None omits such a flag."""
     repeated: ClassVar[Collection[str]] = ()
-    """Arguments that are repeated for each value of a list. All others appear once, followed by the
-    values."""
+    """Arguments that are repeated for each value of a list. Other arguments appear once, followed
+    by all values."""
     json_lists: ClassVar[Collection[str]] = ()
     """Arguments that take a list as JSON."""
 

@@ -109,8 +109,8 @@ class Triton(ProgramArguments):
     def in_flight(self, labels: str) -> str:
         """Return a PromQL expression for the number of requests in flight.
 
-        Triton has no such gauge. By Little's law, the average equals the request time accumulated
-        per second.
+        Triton has no gauge for this number. By Little's law, its average equals the request time
+        accumulated per second.
         """
         return f"rate(nv_inference_request_duration_us{{{labels}}}[1m]) / 1e6"
 

@@ -107,7 +107,7 @@ _OPTIONS: Final = """
     watchdog_config watermark watermark_config weight_transfer_config worker_cls
     worker_extension_cls
 """
-_AT_THE_GATEWAY: Final = "leave it out: the gateway of a route terminates TLS"
+_TLS_ADVICE: Final = "leave it out: the Gateway of the route terminates TLS"
 
 
 class Vllm(ProgramArguments):
@@ -137,12 +137,12 @@ class Vllm(ProgramArguments):
         "headless": "",
         "node_rank": "",
         "master_addr": "",
-        "ssl_certfile": _AT_THE_GATEWAY,
-        "ssl_keyfile": _AT_THE_GATEWAY,
+        "ssl_certfile": _TLS_ADVICE,
+        "ssl_keyfile": _TLS_ADVICE,
     }
     worker_arguments: ClassVar[tuple[str, ...]] = ("--headless",)
     recordings: ClassVar[Mapping[str, str]] = {
-        # Statuses are grouped: 2xx, 4xx and 5xx.
+        # vLLM groups the status codes: 2xx, 4xx and 5xx.
         REQUESTS: "label_replace(sum by (namespace, service, pod, status) (http_requests_total), "
         '"code", "$1", "status", "(.*)")',
         LATENCY: "sum by (namespace, service, pod, le) (vllm:e2e_request_latency_seconds_bucket)",
@@ -151,7 +151,7 @@ class Vllm(ProgramArguments):
 
     tensor_parallel_size: int | None = Field(default=None, ge=1)
     pipeline_parallel_size: int | None = Field(default=None, ge=1)
-    """By default `nnodes`, because tensor parallelism needs the fast links within a node."""
+    """Defaults to `nnodes`, because tensor parallelism needs the fast links within a node."""
     data_parallel_size: int = Field(default=1, ge=1)
     prefill_context_parallel_size: int = Field(default=1, ge=1)
     nnodes: int = Field(default=1, ge=1, le=64)
@@ -241,8 +241,8 @@ class Vllm(ProgramArguments):
         if self.nnodes > 1 and (gpus == 0 or data > 1):
             return (
                 f"sets nnodes to {self.nnodes} with gpus {gpus} and data_parallel_size {data}: a "
-                "replica of several pods needs GPUs and holds one copy of the model; set gpus, and "
-                "use replicas for more copies"
+                "replica with several pods needs GPUs and holds one copy of the model; set gpus, "
+                "and use replicas for more copies"
             )
         if gpus == 0:
             return None

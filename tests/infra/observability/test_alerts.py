@@ -477,7 +477,8 @@ def test_alert_annotations_name_the_pod(program: Path, tmp_path: Path) -> None:
     labels = {"namespace": "ml", "pod": "p", "severity": "critical", "part_of": "gpu-platform"}
     annotations = {
         "summary": "ml/p restarts repeatedly",
-        "description": "Read its last log lines: python -m gitops status, kubectl logs --previous.",
+        "description": "Read the pod's last log lines: python -m gitops status, "
+        "kubectl logs --previous.",
         "runbook_url": "docs/runbooks.md#restartsinarow",
     }
     expected = {"exp_labels": labels, "exp_annotations": annotations}

@@ -26,7 +26,8 @@ Mode = Literal["audit", "warn", "deny"]
 PREFIX: Final = "gpu-platform-"
 """Prefix of the names of all policies and bindings."""
 EXCLUDED: Final = ("kube-system",)
-"""Excluded namespaces. A control plane whose pods cannot be restarted would not recover."""
+"""Namespaces that are always excluded. If a policy kept control plane pods from restarting, the
+cluster could not recover."""
 CONTROLLERS: Final = (
     "system:kube-controller-manager",
     *(
@@ -35,7 +36,7 @@ CONTROLLERS: Final = (
     ),
     "system:serviceaccount:kube-system:statefulset-controller",
 )
-"""Users whose ownerReferences are trusted. Anyone else could forge the owner of a pod."""
+"""Users whose ownerReferences are trusted. Other users could forge the owner of a pod."""
 _LABELS: Final = {"app.kubernetes.io/part-of": "gpu-platform"}
 _EPILOG = """\
 examples:
@@ -102,9 +103,9 @@ def manifests(
 
 
 def _parameters() -> list[Manifest]:
-    """Return the Namespace and ConfigMap of the promoted models, and a Role to edit the ConfigMap.
+    """Return the ConfigMap for promoted models, its Namespace, and a Role to edit the ConfigMap.
 
-    The ConfigMap is empty. Without it, the API server would deny all pods.
+    The ConfigMap is empty. If it did not exist, the API server would deny all pods.
     """
     inside = {"namespace": promoted_models.NAMESPACE, "labels": dict(_LABELS)}
     rule = {

@@ -23,7 +23,7 @@ def selects(selector: Node, labels: Node) -> bool:
         UNKNOWN in (value.value, labels[key].value) or value.value == labels[key].value
         for key, value in wanted
     )
-    return equal and all(_holds(item, labels) for item in selector["matchExpressions"].items())
+    return equal and all(_may_match(item, labels) for item in selector["matchExpressions"].items())
 
 
 def matches_everything(selector: Node) -> bool:
@@ -38,7 +38,7 @@ def matches_everything(selector: Node) -> bool:
     )
 
 
-def _holds(expression: Node, labels: Node) -> bool:
+def _may_match(expression: Node, labels: Node) -> bool:
     """Return whether a match expression may be true for labels; unknown parts count as true."""
     key, operator, values = (expression[name] for name in ("key", "operator", "values"))
     if not (key.text and operator.known and values.complete) or not labels[key.text].known:
@@ -60,13 +60,13 @@ def protects(budget: Resource, size: Decimal) -> bool:
     if not (spec.known and min_available.known and max_unavailable.known):
         return True
     if not min_available.absent:
-        available = _share(min_available, size)
+        available = _pod_count(min_available, size)
         return available is not None and available > 0
-    missing = _share(max_unavailable, size)
+    missing = _pod_count(max_unavailable, size)
     return missing is not None and missing < size
 
 
-def _share(amount: Node, size: Decimal) -> Decimal | None:
+def _pod_count(amount: Node, size: Decimal) -> Decimal | None:
     """Return an amount as a number of pods; a percentage is relative to `size`."""
     if amount.text and amount.text.endswith("%"):
         percent = quantity_or_none(amount.text.removesuffix("%"))

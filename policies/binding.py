@@ -125,7 +125,7 @@ class Binding:
     def configuration_policies(self) -> list[Policy]:
         """Return the policies about the configuration itself.
 
-        They must follow all others, because they report the exemptions that the others use.
+        They must follow the policies for rules, because they report the exemptions that these use.
         """
         return [
             *(
@@ -250,6 +250,9 @@ class Binding:
 
 
 def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the address patterns of existing objects; `manifest-readable` reports a wrong type."""
+    """Return the configured address patterns of existing objects.
+
+    If the value is not a list, return nothing; the rule `manifest-readable` reports the error.
+    """
     names = (config.get(manifests.NAME) or {}).get("existingObjects")
     return tuple(str(name) for name in names) if isinstance(names, list) else ()

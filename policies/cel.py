@@ -150,7 +150,7 @@ def images(violation: str, **variables: str) -> Cel:
 
 
 def _dependencies(name: str, known: Mapping[str, str]) -> list[str]:
-    """Return the names that a variable depends on and its own name, in the order of evaluation."""
+    """Return a variable's dependencies, followed by its own name, in the order of evaluation."""
     used = [
         each for other in _REFERENCE.findall(known[name]) for each in _dependencies(other, known)
     ]

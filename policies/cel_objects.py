@@ -26,11 +26,11 @@ _OBJECT, _OLD_OBJECT = _TEMPLATE.format("object"), _TEMPLATE.format("oldObject")
 class Target:
     """API resources that a policy evaluates.
 
-    `update_condition` is the CEL condition under which updates are checked; if empty, only
-    creations are. Other updates must not be denied: controllers must be able to label existing
-    objects, and to remove the finalizers that block an object's deletion. `object_names` limits the
-    policy to objects with these names, and `parameters` is the namespace and name of a ConfigMap
-    that the policy's expressions read as `params`.
+    `update_condition` is the CEL condition under which updates are checked; if it is empty, only
+    creations are checked. All other updates must be allowed: controllers must be able to label
+    existing objects, and to remove the finalizers that block an object's deletion. `object_names`
+    limits the policy to objects with these names, and `parameters` is the namespace and name of a
+    ConfigMap that the policy's expressions read as `params`.
     """
 
     name: str
@@ -123,8 +123,8 @@ def accelerator_class(name: str) -> str:
 def resources_that_set(resource: str) -> str:
     """Return a CEL expression for the `resources` blocks that set `resource` (`cpu` or `memory`).
 
-    It lists every block, of container `c` first and then of its pod, that sets a request or limit
-    for `resource`.
+    The list contains the block of container `c` and then the block of its pod, each only if it sets
+    a request or limit for `resource`.
     """
     return (
         "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"

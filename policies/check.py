@@ -64,12 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
     # A short run creates little garbage, but garbage collection would take a third of its time.
-    with _without_collection():
+    with _without_garbage_collection():
         return _check(options)
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -110,7 +110,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _fix(documents: Sequence[Document], configuration: Configuration, dry_run: bool) -> bool:
-    """Write the remediations, or print them as a diff; return whether a file needs any."""
+    """Write the remediations, or print them as a diff; return whether there were any."""
     # Only --fix needs the library that writes YAML.
     from policies.fix import Fix, fixes
 

@@ -14,7 +14,7 @@ from policies.values import Node
 
 _SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 _WRAPPERS: Final = ("exec", "command", "env", "nohup", "busybox", "time")
-_HARMLESS: Final = (
+_SAFE: Final = (
     *("true", ":", "echo", "printf", "sleep", "date", "hostname", "whoami", "id", "pwd", "uname"),
 )
 _SAFE_WITHOUT_ARGUMENTS: Final = (
@@ -49,7 +49,7 @@ def always_succeeds(probe: Node) -> bool:
     return bool(words) and _succeeds(words)
 
 
-def pause(handler: Node) -> Decimal:
+def sleep_seconds(handler: Node) -> Decimal:
     """Return the number of seconds for which a preStop handler sleeps."""
     seconds = quantity_or_none(handler["sleep"]["seconds"].value) or Decimal(0)
     line = " ".join(item.text or "" for item in handler["exec"]["command"].items())
@@ -78,7 +78,7 @@ def _succeeds(words: Sequence[str]) -> bool:
         return _is_constant(rest)
     if _PYTHON.fullmatch(name):
         return len(rest) > 1 and rest[0] == "-c" and bool(_IDLE_PYTHON.fullmatch(rest[1]))
-    return name in _HARMLESS or (
+    return name in _SAFE or (
         name in _SAFE_WITHOUT_ARGUMENTS and not [word for word in rest if word != "0"]
     )
 

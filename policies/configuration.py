@@ -33,7 +33,7 @@ from policies.settings import ClusterConfig, SystemNames
 KNOWN_NAMES = declared_rule(
     name="configuration",
     description="The configuration names only rules that exist.",
-    reason="A misspelt name would leave a rule at its default.",
+    reason="A misspelled name would leave a rule at its default.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Correct the name in the pack's configuration file.",
@@ -113,9 +113,9 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 class Configuration:
     """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
-    Each entry of `rules` contains an enabled rule, False if the rule is advisory and True
-    otherwise, and the rule's settings. `simulated` contains the same for the rules about
-    simulations, which the pack does not evaluate.
+    Each entry of `rules` contains an enabled rule, whether the rule is mandatory, and its settings.
+    The entries of `simulated` are those of the rules about simulations, which the pack does not
+    evaluate.
     """
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]

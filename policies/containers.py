@@ -91,7 +91,7 @@ class Container:
         is_main = self.node.steps == self._pod.spec.steps
         return [*claims, *(self._pod.added_gpu_claims(accelerators) if is_main else ())]
 
-    def wants_gpu(self, accelerators: Accelerators) -> bool:
+    def requests_gpu(self, accelerators: Accelerators) -> bool:
         """Return whether the container requests a GPU, even if the amount is invalid."""
         for _, request, limit in self.gpus(accelerators):
             for amount in (request, limit):

@@ -67,7 +67,7 @@ class Workload:
         return self._job.at(path)
 
     @property
-    def completed(self) -> bool:
+    def is_template(self) -> bool:
         """True if this object is a template that another object completes and runs.
 
         An example is the TrainingRuntime of a TrainJob.
@@ -80,17 +80,17 @@ class Workload:
         return self._record.each_pod
 
     @property
-    def least_retries(self) -> int:
+    def min_retry_limit(self) -> int:
         """Smallest retry limit that the controller accepts (Volcano replaces 0 with 3)."""
         return self._record.least
 
     @property
     def additional_retries(self) -> int:
-        """1 if a job fails when its retries reach the limit, 0 if they must exceed it."""
+        """Retries to add to a limit: 1 if the job fails on reaching the limit, otherwise 0."""
         return self._record.extra
 
     @property
-    def counts_in_place(self) -> bool:
+    def counts_container_restarts(self) -> bool:
         """True if container restarts by the kubelet count towards the retry limit."""
         return self._record.in_place
 
@@ -133,9 +133,9 @@ class Workload:
         return present or self.local_queue(pod) or locations[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
-        """Return the label that names a Kueue queue.
+        """Return the label that names a Kueue queue, or None.
 
-        It may be on the pod, on the resource or on a template in between.
+        The label may be on the pod, on the resource or on a template between them.
 
         Kueue does not manage Volcano Jobs and ignores an empty label. If the label is on a pod
         template, Kueue admits each pod separately.
@@ -207,7 +207,7 @@ class Workload:
         return Node(UNKNOWN) if policy.absent and pod.location.containers else policy
 
     @property
-    def awaited_flag(self) -> Node | None:
+    def skip_await_annotation(self) -> Node | None:
         """The annotation that disables waiting for completion; None if Pulumi does not wait."""
         record = self.resource.record or _NO_RECORD
         return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if record.awaited else None

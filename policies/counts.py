@@ -15,7 +15,7 @@ UNLIMITED: Final = Decimal("Infinity")
 
 
 def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
-    """Return the value at a path, in which each `*` has the index from the path of the pod."""
+    """Return the value at a path, after replacing each `*` with the index in the pod's path."""
     node, same = root, True
     for index, key in enumerate(steps(path)):
         step: Key = key
@@ -41,7 +41,7 @@ def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
     return _adjusted(root, count, pod, _number(present, count) or Decimal(1))
 
 
-def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
+def upper_bound(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
     """Return the upper bound of a count, or None if it is unknown."""
     applies = not count.enabled or value_near_pod(root, count.enabled, pod).value is True
     maxima = [value_near_pod(root, path, pod) for path in count.maxima] if applies else []
@@ -64,7 +64,7 @@ def _number(node: Node, count: Count) -> Decimal | None:
 
 
 def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
-    """Divide by the count's divisor, subtract the leader, and apply the limit."""
+    """Divide `number` by the count's divisor, subtract the leader, and apply the limit."""
     if count.divisor:
         divisor = quantity_or_none(value_near_pod(root, count.divisor, pod).value)
         number = number / divisor if divisor else number
@@ -75,9 +75,13 @@ def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> 
 
 
 def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
-    """Return the maximum number of replicas during a rolling update, without `copies`."""
+    """Return the maximum number of replicas during a rolling update.
+
+    For an update that runs all old and new pods at the same time, return `number`; the caller
+    multiplies it by `copies`.
+    """
     strategy = root.at(rollout.type) if rollout.type else Node(None)
-    if strategy.value in rollout.stopping or _is_double(root, rollout):
+    if strategy.value in rollout.stopping or _doubles_pods(root, rollout):
         return number
     if rollout.without and root.at(rollout.without).present:
         return number
@@ -91,10 +95,10 @@ def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
 
 def copies(root: Node, rollout: Rollout) -> Decimal:
     """Return 2 if an update runs all old and new pods at the same time, otherwise 1."""
-    return Decimal(2 if _is_double(root, rollout) else 1)
+    return Decimal(2 if _doubles_pods(root, rollout) else 1)
 
 
-def _is_double(root: Node, rollout: Rollout) -> bool:
+def _doubles_pods(root: Node, rollout: Rollout) -> bool:
     if not rollout.double:
         return False
     double = root.at(rollout.double)

@@ -111,10 +111,10 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _running_pods(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return the number of pods that run if a specification's manifest requests `number` pods.
+    """Return the number of pods that run for a specification that requests `number` pods.
 
-    Each object that refers to a Kubeflow runtime runs the pods of the runtime: pods of a CPU task
-    once, and other pods once per node.
+    Every object that refers to a Kubeflow runtime runs the pods of this runtime: `number` pods for
+    a CPU task, otherwise one pod per node.
     """
     resource = pod.resource
     jobs = stack.runs_of(resource)

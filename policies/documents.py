@@ -66,7 +66,7 @@ class Document:
 def read(
     source: str, text: str | bytes, skip: Callable[[str], None] | None = None
 ) -> Iterator[Document]:
-    """Yield the objects of a text, including list items; raise `DocumentError` if it is invalid.
+    """Yield the objects in a text, including list items; raise `DocumentError` if it is invalid.
 
     For a document that is not a Kubernetes object, such as a kustomization or Helm values, `skip`
     is called with its location and the reason. Without `skip`, such a document is an error.
@@ -135,7 +135,7 @@ def _replacement(match: re.Match[bytes]) -> bytes:
 
 
 def _skip_reason(value: Any) -> str | None:
-    """Return the reason to skip a document that is not a Kubernetes object, or None to read it."""
+    """Return the reason to skip a document that is not a Kubernetes object, otherwise None."""
     if not isinstance(value, dict):
         return None
     version, kind = value.get("apiVersion", _KUSTOMIZE), value.get("kind")
@@ -202,5 +202,5 @@ def _explain(error: yaml.YAMLError, text: str | bytes) -> str:
     line = f", line {mark.line + 1}" if mark is not None else ""
     problem = getattr(error, "problem", None) or str(error).replace("\n", " ")
     template = b"{{" in text if isinstance(text, bytes) else "{{" in text
-    hint = "; is it a template? Render it first, with helm template" if template else ""
+    hint = "; if it is a template, render it first (helm template)" if template else ""
     return f"{line}: invalid YAML: {problem}{hint}"

@@ -34,10 +34,11 @@ class Finding:
 def evaluate(
     documents: Sequence[Document], configuration: Configuration, *, whole_stack: bool = True
 ) -> list[Finding]:
-    """Return the findings about objects, in the order of the documents, then those about the stack.
+    """Return the findings about the documents and the stack.
 
-    Rejected exemptions come first, and unused ones last. Unless the documents are the whole stack,
-    rules about the stack are skipped. Rules about Pulumi itself are always skipped.
+    The order is: rejected exemptions, objects in the order of the documents, the stack, and unused
+    exemptions. Unless the documents are the whole stack, rules about the stack are skipped. Rules
+    about Pulumi itself are always skipped.
     """
     granted = configuration.exemptions
     found = [_configuration_finding(exemptions.REJECTED, problem) for problem in granted.rejected]
@@ -94,7 +95,7 @@ def _findings(
     configuration: Configuration,
     origin: dict[int, Document],
 ) -> Iterator[Finding]:
-    """Yield a finding for each violation, or for its exemption if it is exempted."""
+    """Yield a finding for each violation. An exempted violation is reported as an exemption."""
     for violation in violations:
         if isinstance(violation, str):
             yield Finding(rule.name, mandatory, rule.severity, violation, rule.remediation)

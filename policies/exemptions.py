@@ -59,7 +59,7 @@ UNUSED = declared_rule(
     name="exemption-unused",
     description="Every exemption is needed.",
     reason="An unused exemption is obsolete and would hide a new violation, or its address is "
-    "misspelt.",
+    "misspelled.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
     remediation="Remove the exemption, or correct its address.",
@@ -94,7 +94,7 @@ class Exemption:
 
 
 class Exemptions:
-    """The valid exemptions of a configuration, and the errors in the others."""
+    """The valid exemptions of a configuration, and the errors in its invalid exemptions."""
 
     def __init__(
         self, values: Any = None, rules: Collection[str] = (), today: date | None = None
@@ -131,7 +131,10 @@ class Exemptions:
         return self._in_force.get(rule, [])
 
     def covering(self, rule: str, resource: Resource | None) -> Exemption | None:
-        """Return the first of a resource's exemptions from a rule, if any, and mark all as used."""
+        """Return a resource's first exemption from a rule, or None if it has none.
+
+        All exemptions of the resource from the rule are marked as used.
+        """
         if resource is None:
             return None
         exemptions = [each for each in self.of(rule) if each.covers(resource.address)]

@@ -115,7 +115,7 @@ def _is_inside_text(manifest: Any, edit: Edit) -> bool:
 
 
 def _decoded(data: bytes) -> str:
-    """Decode a file as UTF-16 if it has the byte order mark, otherwise as UTF-8."""
+    """Decode a file as UTF-16 if it starts with a UTF-16 byte order mark, otherwise as UTF-8."""
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16" if is_utf16 else "utf-8-sig")
 

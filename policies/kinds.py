@@ -48,12 +48,12 @@ def _record(group: str, kind: str, value: Any) -> WorkloadKind:
         raise ValueError(f'found {value!r:.60}; write an object such as {{"pods": []}}')
     for name in _NAMES:
         if name in value:
-            raise ValueError(f"{name}: found {value[name]!r}; remove it, since the key states it")
+            raise ValueError(f"{name}: found {value[name]!r}; remove it, as the key contains it")
     record = _RECORD.validate_python({**value, "group": group.lower(), "kind": kind})
     known = WORKLOAD_KINDS.get((record.group, kind.lower()))
     missing = {pods.at for pods in known.pods} - {pods.at for pods in record.pods} if known else ()
     if missing:
-        raise ValueError(f"pods: found none at {min(missing)}, where the built-in record has them")
+        raise ValueError(f"pods: found no entry for {min(missing)}, which the built-in record has")
     for path in _paths(record):
         steps(path)
     if wide := [path for path in record.patterns if len(steps(path)) < 2]:

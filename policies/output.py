@@ -1,4 +1,4 @@
-"""Output streams of commands: closed pipes, as of `| head`, closed streams and full disks."""
+"""Handling of output errors in commands: closed pipes (`| head`), closed streams, full disks."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def run(command: Callable[[], int], failed: int = 1) -> int:
 
 
 def _discard() -> None:
-    """Redirect the output, so that the interpreter does not fail to flush the rest at its exit."""
+    """Redirect stdout to /dev/null, because the interpreter flushes it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

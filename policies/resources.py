@@ -52,7 +52,8 @@ class Resource:
     `policies.properties`). If `protected` is true, Pulumi rejects a deletion. `existing` lists
     address patterns of objects that already exist; patches to them create nothing. `kinds` is the
     registry of workload kinds. If the object is embedded in another one, `node` is its location
-    there. `default_namespace` applies if the object sets no namespace; None if it is unknown.
+    there. `default_namespace` is the namespace of an object that sets none, or None if it is
+    unknown.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Resource:
 
     @cached_property
     def api_version(self) -> str:
-        """API version, such as `apps/v1`: that of the manifest, or else that of the type token."""
+        """API version, such as `apps/v1`, from the manifest or, if it sets none, the type token."""
         declared = self.properties.get("apiVersion")
         if isinstance(declared, str):
             return declared
@@ -165,7 +166,7 @@ class Resource:
         ]
 
     @cached_property
-    def unseen_effects(self) -> str:
+    def hidden_effects(self) -> str:
         """Effects that rules cannot see, such as `it deploys a chart`; usually empty."""
         if self.pulumi_type == _RELEASE:
             return "it deploys a chart"
@@ -193,7 +194,7 @@ class Resource:
 
     @cached_property
     def namespace(self) -> str | None:
-        """Namespace. If none is set, that of the embedding object or `default`. None if unknown."""
+        """Namespace of the object, or the default namespace if it sets none. None if unknown."""
         declared = self._metadata["namespace"]
         if declared.value is UNKNOWN:
             return None
@@ -205,9 +206,9 @@ class Resource:
         return self._metadata["namespace"].value is UNKNOWN
 
     def may_be(self, namespace: str | None, name: str) -> bool:
-        """Return whether the object has, or may have, a name in a namespace.
+        """Return whether this may be the object with a certain name and namespace.
 
-        `namespace` is None if it is unknown.
+        Unknown names and namespaces may be equal. `namespace` is None if it is unknown.
         """
         declared = self.root["metadata"]["name"]
         same_name = declared.value is UNKNOWN or self.name == name

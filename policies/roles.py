@@ -64,29 +64,29 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
         return "system"
     record = pod.resource.record or _NO_RECORD
     accelerators, small = settings.accelerators, settings.small_gpus
-    wants_gpu = bool(pod.gpu_containers(accelerators))
+    requests_gpu = bool(pod.gpu_containers(accelerators))
     roles = list(record.roles)
-    ends = record.ends
-    if ends is None:
-        ends = pod.spec["restartPolicy"].value in ("Never", "OnFailure")
-    if ends:
+    runs_to_completion = record.ends
+    if runs_to_completion is None:
+        runs_to_completion = pod.spec["restartPolicy"].value in ("Never", "OnFailure")
+    if runs_to_completion:
         roles = [role for role in roles if role != "serving"]
     if record.roles[0] == "batch":
         # The pods of the kind work independently, so only the GPUs of a single pod count.
-        together = sum(pod.gpus(accelerators).values(), Decimal(0))
+        gpus = sum(pod.gpus(accelerators).values(), Decimal(0))
     elif record.completed:
         # Another object runs the pods and sets their number, so the number counts as unlimited.
-        together = UNLIMITED
+        gpus = UNLIMITED
     else:
-        together = _total(pod.siblings, accelerators)
-    if wants_gpu and "training" in roles and together > small:
+        gpus = _total(pod.siblings, accelerators)
+    if requests_gpu and "training" in roles and gpus > small:
         roles = [role for role in roles if role not in _SMALL_ROLES]
     chosen = _role_from_labels(pod, settings)
     if chosen in roles:
         return chosen
-    if not wants_gpu and not record.always:
+    if not requests_gpu and not record.always:
         return "system"
-    return "batch" if record.ends is None and ends and "batch" in roles else roles[0]
+    return "batch" if record.ends is None and runs_to_completion and "batch" in roles else roles[0]
 
 
 def _role_from_labels(pod: Pod, settings: RoleSettings) -> Role | None:

@@ -202,7 +202,7 @@ class Rule(Generic[C]):
 
 
 def _distinct(violations: Iterable[Violation]) -> Iterator[Violation]:
-    """Yield each violation once. Several pods may inherit a value, as in an Argo workflow."""
+    """Yield each violation once. Several pods may inherit the same value, as in Argo workflows."""
     seen: dict[tuple[str, int, int], Violation] = {}
     for violation in violations:
         key = (violation.text, id(violation.node.value), id(violation.resource))

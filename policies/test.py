@@ -20,14 +20,14 @@ from policies.rule import ConfigurationError, Rule
 
 _PASSED, _FAILED, _UNUSABLE = 0, 1, 2
 _EXPECTED = re.compile(r"^# expect:(.*)$", re.MULTILINE)
-_NOTHING, _OTHERS = "nothing", "..."
+_NOTHING, _MORE = "nothing", "..."
 _EPILOG = """\
 Every manifest in DIRECTORY is one case and is evaluated as a separate stack. A comment in the
 manifest states the rules that the manifest violates:
 
   # expect: not-privileged                  exactly this mandatory rule
   # expect: not-privileged, no-host-path    exactly these
-  # expect: not-privileged, ...             these and any others
+  # expect: not-privileged, ...             these, and possibly more rules
   # expect: nothing                         no mandatory rule
 
 Advisory rules are compared only if they are expected. A case without the comment is an error. The
@@ -48,7 +48,7 @@ exit status:
 class _Case:
     path: Path
     expected: frozenset[str]
-    others: bool
+    allows_more: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,14 +109,14 @@ def _cases(directory: Path, rules: set[str]) -> Iterator[_Case]:
                 "# expect: not-privileged"
             )
         names = {name.strip() for name in comments[0].split(",")} - {""}
-        expected = frozenset(names - {_NOTHING, _OTHERS})
+        expected = frozenset(names - {_NOTHING, _MORE})
         if unknown := expected - rules:
             raise UnusableInputError(f"{path}: expects unknown rules: {', '.join(sorted(unknown))}")
-        if (_NOTHING in names and len(names) > 1) or not names - {_OTHERS}:
+        if (_NOTHING in names and len(names) > 1) or not names - {_MORE}:
             raise UnusableInputError(
                 f"{path}: expects {comments[0].strip()!r}; write rules, or the word nothing"
             )
-        yield _Case(path, expected, _OTHERS in names)
+        yield _Case(path, expected, _MORE in names)
 
 
 def _configuration(case: _Case, common: Configuration, rules: list[Rule[Any]]) -> Configuration:
@@ -146,7 +146,7 @@ def _violated_rules(
 def _problem(case: _Case, mandatory: set[str], violated: set[str]) -> str | None:
     """Return the difference between the violations of a case and its expectation, or None."""
     missing = case.expected - violated
-    surplus = set() if case.others else mandatory - case.expected
+    surplus = set() if case.allows_more else mandatory - case.expected
     texts = [f"does not violate {', '.join(sorted(missing))}"] if missing else []
     texts += [f"violates {', '.join(sorted(surplus))}"] if surplus else []
     return " and ".join(texts) or None

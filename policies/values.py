@@ -34,9 +34,9 @@ Key = str | int
 class Node:
     """A value with its path.
 
-    Reading never fails: a missing key returns a node of `None`, and anything below an unknown value
-    is unknown. In a partial manifest, such as a patch, a missing key is unknown too, because the
-    rest of the manifest may set it.
+    Reading never fails: a missing key returns a node with the value None, and anything below an
+    unknown value is unknown. In a partial manifest, such as a patch, a missing key is unknown too,
+    because the rest of the manifest may set it.
     """
 
     __slots__ = ("_key", "_parent", "_partial", "value")

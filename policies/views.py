@@ -47,7 +47,7 @@ class View:
         if scope == "resource":
             return [self.resource] if self.resource.is_manifest else []
         if scope == "release":
-            return [self.resource] if self.resource.unseen_effects else []
+            return [self.resource] if self.resource.hidden_effects else []
         return []
 
 

@@ -17,8 +17,8 @@ class Violation:
     """A violation of a rule.
 
     `node` is the offending value. `write` describes the value to set instead; if it starts with
-    `nothing`, the message says to remove the value. `found` is shown instead of the value if this
-    is secret, or if several values conflict. Only stack rules set `resource`.
+    `nothing`, the message says to remove the value. `found` is shown instead of the value if the
+    value is secret, or if several values conflict. Only stack rules set `resource`.
     """
 
     node: Node
@@ -28,7 +28,7 @@ class Violation:
 
     @property
     def text(self) -> str:
-        """The violation without the resource's name."""
+        """Description of the violation, without the resource's name."""
         value = found(self.node.value) if self.found is None else f"found {self.found}"
         path = f"{self.node.path}: " if self.node.path else ""
         advice = f"write {self.write}"
@@ -49,7 +49,7 @@ class Edit:
 
 
 def found(value: Any) -> str:
-    """Return the part of a message that states a value, or that there is none."""
+    """Return the part of a message that states the value: `found …`, or `not set` for None."""
     return "not set" if value is None else f"found {show(value)}"
 
 

@@ -13,10 +13,10 @@ from kube.workloads.record import Pods, Role, WorkloadKind, steps
 from policies.containers import Container
 from policies.counts import (
     copies,
-    largest,
     product,
     requested,
     structural_counts,
+    upper_bound,
     value_near_pod,
     with_surge,
 )
@@ -27,6 +27,7 @@ from policies.values import Key, Node, nodes_at
 
 NO_RECORD: Final = WorkloadKind(group="", kind="")
 ANYWHERE: Final = Pods(at="")
+"""Location of a pod specification that the registry does not list."""
 
 
 class Pod:
@@ -160,7 +161,7 @@ class Pod:
         factors: list[Decimal | None] = [] if rollout is None else [copies(root, rollout)]
         for count in self.location.count:
             is_scaled = record.scaled in count.paths
-            number = scaled if is_scaled and scaled is not None else largest(root, count, steps)
+            number = scaled if is_scaled and scaled is not None else upper_bound(root, count, steps)
             if is_scaled and rollout is not None and number is not None:
                 number = with_surge(root, rollout, number)
             if count.rollout is not None and surge and number is not None:
@@ -203,7 +204,7 @@ class Pod:
         return self.volumes.complete and all(name.known for name in names)
 
     def may_claim_gpus(self, name: Node, accelerators: Accelerators) -> bool:
-        """Return whether the pod's claim `name` may contain GPUs (default: True)."""
+        """Return whether the pod's claim `name` may contain GPUs. An undeclared claim may."""
         for claim in self.spec["resourceClaims"].items():
             if claim["name"].text == name.text:
                 return accelerators.in_claim(self.claim_address(claim)) != 0
@@ -245,10 +246,10 @@ class Pod:
 
     def gpu_containers(self, accelerators: Accelerators) -> list[Container]:
         """Return the containers that request a GPU."""
-        return [container for container in self.containers if container.wants_gpu(accelerators)]
+        return [container for container in self.containers if container.requests_gpu(accelerators)]
 
     def gpus(self, accelerators: Accelerators) -> dict[str, Decimal]:
-        """Map GPU resources to the numbers that the scheduler counts for one pod.
+        """Map GPU resources to the number of devices that the scheduler counts for one pod.
 
         Init containers run one after the other, before the main containers and alongside the
         sidecars that precede them. Devices in claims are not included, because other objects

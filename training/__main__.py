@@ -27,7 +27,7 @@ def main() -> int:
 
 def run(config: TrainingConfig) -> int:
     """Train and return the exit code; report a failure as one event."""
-    # Importing PyTorch without garbage collection takes a sixth less time. After gc.freeze, later
+    # Disabling garbage collection shortens the import of PyTorch by a sixth. After gc.freeze, later
     # collections skip PyTorch's objects.
     gc.disable()
     from torch import AcceleratorError, OutOfMemoryError
@@ -49,7 +49,7 @@ def run(config: TrainingConfig) -> int:
         return fail(str(error), exit_codes.BAD_INPUT)
     except SlowNodeError as error:
         return fail(str(error), exit_codes.SLOW_NODE, text=str(error))
-    except MISTAKES as error:
+    except PROGRAM_ERRORS as error:
         traceback.print_exc()
         message = f"error in the program: {type(error).__name__}: {error}"
         return fail(message, exit_codes.BAD_INPUT)
@@ -73,7 +73,7 @@ def run(config: TrainingConfig) -> int:
         return fail(error, exit_codes.FAILED)
 
 
-MISTAKES: Final = (
+PROGRAM_ERRORS: Final = (
     TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError,
     NotImplementedError,
 )  # fmt: skip

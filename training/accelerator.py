@@ -45,7 +45,7 @@ def precision_of(config: TrainingConfig, device: torch.device) -> Precision:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
-def use(device: torch.device) -> None:
+def configure(device: torch.device) -> None:
     """Configure a device. Call this function before creating a tensor or the process group."""
     if device.type != "cuda":
         return

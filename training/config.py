@@ -26,7 +26,7 @@ DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
 models except gpt also accept custom data sets."""
 
 REPORTED: Final = Epoch.model_fields.keys() | Finished.model_fields.keys()
-"""Values reported for an epoch or in the last line; custom metrics must have other names."""
+"""Names of the values that a run reports; custom metrics must have different names."""
 
 
 TENSORFLOW_FIELDS: Final = frozenset((
@@ -47,8 +47,8 @@ LISTED_IF_SET: Final = (
     "init_sha256", "init_partial", "init_adapter", "lora_rank", "lora_alpha", "lora_dropout",
     "lora_targets", *LENGTHS[1:],
 )  # fmt: skip
-"""Settings that `result_settings` lists only if they differ from the default. They were added later
-and must not change the lists of older runs."""
+"""Settings that `result_settings` lists only if they differ from the default. These settings were
+added later, and must not change the lists of older runs."""
 
 
 class TrainingConfig(TrainingSettings):
@@ -57,7 +57,7 @@ class TrainingConfig(TrainingSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _parse(cls, value: object, info: ValidationInfo) -> object:
-        """Parse the output of `written`; reject unexpected booleans, such as YAML's `epochs: yes`.
+        """Parse a command-line value; reject unexpected booleans, such as YAML's `epochs: yes`.
 
         Pydantic would convert a boolean to 0 or 1.
         """
@@ -263,7 +263,7 @@ def flag_of(field: str) -> str:
 
 
 def written(value: Any) -> str | int | float:
-    """Return a field's value in its command-line form; numbers stay numbers."""
+    """Convert a field's value to its command-line form; numbers stay numbers."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from training.data.loader import Loader, deal
+from training.data.loader import Loader, process_batches
 from training.data.samples import spread
 from training.objective import Evaluation, accuracies
 from training.run import Run, require_finite, require_finite_metrics
@@ -56,7 +56,9 @@ def evaluate(run: Run, count: int) -> Evaluation | None:
     samples, objective, world = run.data.held_out, run.objective, run.world
     run.model.train(False)
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
-    batches = deal(spread(len(samples), count), batch_size(tokens, BATCH), world.rank, world.size)
+    batches = process_batches(
+        spread(len(samples), count), batch_size(tokens, BATCH), world.rank, world.size
+    )
     functions = (objective.loss, accuracies, *objective.metrics.values())
     sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=run.device)
     for loaded in Loader(samples, batches, run.device, workers=0):

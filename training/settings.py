@@ -83,8 +83,8 @@ class TrainingSettings(BaseModel):
     """Expected SHA-256 of the weights of init_from: the digest in its manifest or, for a Hugging
     Face directory, the digest of its safetensors files."""
     init_partial: bool = False
-    """Load only the tensors of init_from that fit the model, and report the others. If false, all
-    tensors must fit."""
+    """Load only the tensors of init_from that fit the model, and report the tensors that do not. If
+    false, all tensors must fit."""
     init_adapter: PurePosixPath | None = None
     """PEFT directory of a LoRA adapter for the weights of init_from (model gpt). With lora_rank, a
     new run continues to train the adapter; otherwise, the adapter is first merged into the weights.

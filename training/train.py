@@ -14,12 +14,12 @@ from torch import Tensor
 from training import accelerator
 from training.checkpoints.state import resume, save, save_evaluation
 from training.config import TrainingConfig
-from training.data.loader import GangSampler, Loaded, Loader
+from training.data.loader import GangSampler, LoadedBatch, Loader
 from training.evaluation import evaluate_held_out
 from training.export import finished_export, missing_results, write_export
 from training.gang.distributed import await_rank0, gather, joined
 from training.gang.measurements import check_gang
-from training.gang.preflight import await_free_space, warn_of_locked_memory
+from training.gang.preflight import await_free_space, warn_about_locked_memory
 from training.gang.world import World
 from training.lora import ADAPTER_FOLDER, Lora, adapt, merge, write_adapter
 from training.objective import Evaluation
@@ -48,9 +48,9 @@ CHECK_LOSS_EVERY: Final = 100
 def run(config: TrainingConfig, world: World) -> int:
     """Train until the run is finished or interrupted, and return the exit code."""
     device = choose_device(config.device, world.local_rank)
-    accelerator.use(device)
+    accelerator.configure(device)
     await_free_space(Path(config.run_dir), config.hang_limit)
-    warn_of_locked_memory(os.environ)
+    warn_about_locked_memory(os.environ)
     with (
         joined(world, device, config.start_timeout),
         Watchdog(config.hang_limit) as watchdog,
@@ -129,9 +129,9 @@ def train(run: Run) -> bool:
     return True
 
 
-def steps(loader: Loader) -> Iterator[list[Loaded]]:
+def steps(loader: Loader) -> Iterator[list[LoadedBatch]]:
     """Yield the batches of each step."""
-    batches: list[Loaded] = []
+    batches: list[LoadedBatch] = []
     for loaded in loader:
         batches.append(loaded)
         if loaded.batch.last:
@@ -139,7 +139,7 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
             batches = []
 
 
-def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
+def step(run: Run, batches: list[LoadedBatch], outputs: ProgressOutputs) -> bool:
     """Run an optimizer step; report, save and evaluate if due.
 
     Return False if a process voted to stop.
@@ -168,7 +168,7 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
     return True
 
 
-def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
+def learn(run: Run, batches: list[LoadedBatch]) -> tuple[Tensor, Tensor]:
     """Update the weights; return the mean loss of this process's samples and the gradient norm.
 
     Both are scalars on the device. The norm is the global norm before clipping.
@@ -336,10 +336,10 @@ def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
 
 
 def is_continued(config: TrainingConfig, manifest: Manifest) -> bool:
-    """Return whether a finished run has to be trained further or exported again.
+    """Return whether a finished run has to continue training, or has to be exported again.
 
-    The run is trained further if its configured length has increased. If only requested artifacts
-    or metrics are missing from its export, it is evaluated and exported again.
+    Training continues if the configured length has increased. If only requested artifacts or
+    metrics are missing from the export, the run is evaluated and exported again.
     """
     if is_extended(config, manifest):
         return True

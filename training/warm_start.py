@@ -28,8 +28,8 @@ from workload.run import on_rank0
 Report = dict[str, Any]
 """SHA-256 of the weights, number of loaded tensors, and names of missing and ignored tensors.
 
-It also contains the differences between the source's model and the run's model, and the SHA-256 of
-the adapter, if any.
+A report also contains the differences between the model of `init_from` and the run's model, and the
+SHA-256 of the adapter, if any.
 """
 
 

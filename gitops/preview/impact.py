@@ -232,7 +232,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     stays = change.is_retained and change.step.operation == "delete"
     if resource.is_kind(SCHEDULING_GROUP, "Queue"):
         return _QUEUES, [] if stays else [_QUEUE]
-    if resource.unseen_effects:
+    if resource.hidden_effects:
         return _QUEUES, [] if stays else [_RELEASE]
     if any(pod.role(_ROLES) == "serving" for pod in find_pods(resource)):
         return _SERVICES, [] if stays else [_UNAVAILABLE]

@@ -15,7 +15,7 @@ from policies.values import Node
 from policies.workloads import Pod
 
 _RBAC: Final = "rbac.authorization.k8s.io"
-_BUILT_IN: Final = frozenset(
+_BUILT_IN_GROUPS: Final = frozenset(
     f"{name}.k8s.io"
     for name in (
         *("admissionregistration", "apiextensions", "apiregistration", "authentication"),
@@ -24,16 +24,17 @@ _BUILT_IN: Final = frozenset(
         *("rbac.authorization", "resource", "scheduling", "storage", "storagemigration"),
     )
 )
-"""API groups of Kubernetes itself; other subdomains of k8s.io, such as gateway.networking.k8s.io,
-are groups of custom resources."""
+"""API groups that are part of Kubernetes. Other subdomains of k8s.io, such as
+gateway.networking.k8s.io, are groups of custom resources."""
 _ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
 _ESCALATING_RESOURCES: Final = (
     *("nodes/proxy", "serviceaccounts/token", "certificatesigningrequests/approval"),
 )
-_IN_NAMESPACE: Final = (
+_ROLE_ONLY_RESOURCES: Final = (
     *("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "pods/portforward"),
     *("pods/proxy", "services/proxy"),
 )
+"""Resources that a Role may grant in its namespace, but that no role may grant cluster-wide."""
 _CONTROL_RESOURCES: Final = {
     "": ("persistentvolumes", "pods/binding", "bindings"),
     "admissionregistration.k8s.io": tuple(
@@ -122,7 +123,7 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
     ),
 )
 def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Otherwise, readers of the manifest would believe that the pod cannot access the API."""
+    """Readers of a manifest that disables the token assume that the pod cannot access the API."""
     if pod.spec["automountServiceAccountToken"].value is False:
         for token in _api_tokens(pod):
             yield Violation(token, "nothing, or write another audience")
@@ -146,7 +147,7 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     root = resource.root
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
-        cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_system(resource)
+        cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_in_kube_system(resource)
         powerful = _CONTROL_ROLES if cluster_wide else ("cluster-admin", "system:controller:*")
         if any(fnmatchcase(name.text or "", role) for role in powerful):
             yield Violation(name, "a role with only the permissions that are needed")
@@ -156,12 +157,12 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
                 yield Violation(subject["name"], expected)
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
-            cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_system(resource)
+            cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_in_kube_system(resource)
             yield from _excessive_permissions(rule, cluster_wide=cluster_wide)
         yield from _aggregation_violations(root)
 
 
-def _is_system(resource: Resource) -> bool:
+def _is_in_kube_system(resource: Resource) -> bool:
     """Return whether permissions in the object's namespace give control of the cluster."""
     return resource.namespace == "kube-system"
 
@@ -182,7 +183,9 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
     """Yield a violation for each part of a role's rule that grants control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
-    is_custom = bool(groups) and all("." in group and group not in _BUILT_IN for group in groups)
+    is_custom = bool(groups) and all(
+        "." in group and group not in _BUILT_IN_GROUPS for group in groups
+    )
     for key in ("apiGroups", "resources", "verbs", "nonResourceURLs"):
         for item in rule[key].items():
             if item.value in ("*", "/*") and not (is_custom and key in ("resources", "verbs")):
@@ -198,19 +201,26 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
             yield Violation(verb, "get, list or watch: changes would affect every team")
         if verb.value in _ESCALATING_VERBS:
             yield Violation(verb, "nothing: it grants the permissions of other users")
-    forbidden = (*_ESCALATING_RESOURCES, *(_IN_NAMESPACE if cluster_wide and not named else ()))
+    forbidden = (
+        *_ESCALATING_RESOURCES,
+        *(_ROLE_ONLY_RESOURCES if cluster_wide and not named else ()),
+    )
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]
         if not signers or any(name.startswith("kubernetes.io/") for name in signers):
             yield Violation(rule["resourceNames"], "custom signers")
     for item in rule["resources"].items():
-        if _grants(item, forbidden) and not _only_writes(rule, item.text or ""):
-            write = "a Role in the namespace instead" if item.value in _IN_NAMESPACE else "nothing"
+        if _grants(item, forbidden) and not _only_writes_secrets(rule, item.text or ""):
+            write = (
+                "a Role in the namespace instead"
+                if item.value in _ROLE_ONLY_RESOURCES
+                else "nothing"
+            )
             yield Violation(item, write)
 
 
 def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
-    """Return whether a resource, or a pattern (`pods/*`, `*/exec`), includes a forbidden one."""
+    """Return whether a resource or pattern (`pods/*`, `*/exec`) matches a forbidden resource."""
     name = resource.text or ""
     if name.endswith("/*"):
         return any(each.startswith(name.removesuffix("*")) for each in forbidden)
@@ -219,8 +229,8 @@ def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
     return name in forbidden
 
 
-def _only_writes(rule: Node, resource: str) -> bool:
-    """Return whether a rule grants access to Secrets without permission to read them."""
+def _only_writes_secrets(rule: Node, resource: str) -> bool:
+    """Return whether the resource is `secrets` and the rule grants no permission to read it."""
     verbs = {verb.value for verb in rule["verbs"].items()}
     return resource == "secrets" and not verbs & {"get", "list", "watch", "*"}
 

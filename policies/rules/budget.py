@@ -63,14 +63,14 @@ def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
         yield Violation(
             Node(None),
             f"at most {config.max_gpus}, or raise maxGpus of gpu-budget",
-            found=f"{_gpus(total, sum(usual.values(), Decimal(0)))} in the whole stack",
+            found=f"{_format_gpus(total, sum(usual.values(), Decimal(0)))} in the whole stack",
         )
     for queue, allowed in config.max_gpus_per_queue.items():
         if by_queue[queue] > allowed:
             yield Violation(
                 Node(None),
                 f"at most {allowed}, or raise maxGpusPerQueue of gpu-budget",
-                found=f"{_gpus(by_queue[queue], usual[queue])} in queue {queue}",
+                found=f"{_format_gpus(by_queue[queue], usual[queue])} in queue {queue}",
             )
 
 
@@ -87,7 +87,7 @@ def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
     cost, unpriced = Decimal(0), set[str]()
     for demand in demanded_gpus(stack, config.accelerators):
         price = config.hourly_prices.get(demand.resource)
-        cost += _times(demand.maximum, Decimal(str(price or 0)))
+        cost += _cost(demand.maximum, Decimal(str(price or 0)))
         if price is None and config.max_hourly_cost is not None and demand.maximum:
             unpriced.add(demand.resource)
     for name in sorted(unpriced):
@@ -102,18 +102,21 @@ def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
         )
 
 
-def _times(count: Decimal, price: Decimal) -> Decimal:
+def _cost(count: Decimal, price: Decimal) -> Decimal:
+    """Return the cost, which is 0 without a price even if the number of GPUs is unlimited."""
     return count * price if price else Decimal(0)
 
 
-def _gpus(maximum: Decimal, usual: Decimal) -> str:
-    """Return the maximum number of GPUs as text, and the requested number if it is smaller."""
-    note = f" ({_number(usual)} without autoscaling and update surge)" if usual < maximum else ""
-    return f"{_number(maximum)} GPUs{note}"
+def _format_gpus(maximum: Decimal, usual: Decimal) -> str:
+    """Return the maximum number of GPUs as text, with the requested number if it is smaller."""
+    note = (
+        f" ({_format_count(usual)} without autoscaling and update surge)" if usual < maximum else ""
+    )
+    return f"{_format_count(maximum)} GPUs{note}"
 
 
-def _number(total: Decimal) -> str:
-    """Return the words before `GPUs`: a number, or `an unlimited number of`."""
+def _format_count(total: Decimal) -> str:
+    """Return the text to write before `GPUs`: a number, or `an unlimited number of`."""
     return f"{total.normalize():f}" if total.is_finite() else "an unlimited number of"
 
 

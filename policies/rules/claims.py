@@ -19,7 +19,7 @@ from policies.views import Stack
 from policies.workloads import Pod
 
 _GROUP = "resource.k8s.io"
-_ADMIN = "resource.kubernetes.io/admin-access"
+_ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 _CLAIM, _TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 
 
@@ -40,9 +40,10 @@ def _requests(resource: Resource) -> Node:
 
 
 def _alternatives(request: Node) -> list[Node]:
-    """Return the alternatives of a request; v1beta1 has no field `exactly`.
+    """Return the devices in `firstAvailable` and `exactly`, of which the workload gets one.
 
-    An empty `firstAvailable` counts as absent, as in the API.
+    If a request has neither field, as in v1beta1, return the request itself. An empty
+    `firstAvailable` counts as absent, as in the API.
     """
     alternatives = list(request["firstAvailable"].items())
     if not request["exactly"].absent:
@@ -50,12 +51,15 @@ def _alternatives(request: Node) -> list[Node]:
     return alternatives if request["firstAvailable"].value else [request]
 
 
-def _includes(device: Node, accelerators: Accelerators) -> bool:
+def _is_accelerator(device: Node, accelerators: Accelerators) -> bool:
     return accelerators.includes_class(device["deviceClassName"].text or "")
 
 
 def _count(device: Node) -> Decimal:
-    """Return the number of devices: 1 by default, 0 if unknown, unlimited if it is invalid."""
+    """Return the number of devices, which is 1 by default.
+
+    An unknown count is 0. An invalid count, or the allocation mode `All`, is unlimited.
+    """
     if device["allocationMode"].value == "All":
         return UNLIMITED
     if not device["count"].known:
@@ -88,10 +92,10 @@ def _count(device: Node) -> Decimal:
 )
 def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
     """A claim for all devices, or with admin access, takes GPUs that no quota counts."""
-    if resource.is_kind("", "Namespace") and resource.labels[_ADMIN].value == "true":
+    if resource.is_kind("", "Namespace") and resource.labels[_ADMIN_ACCESS_LABEL].value == "true":
         yield Violation(
-            resource.labels[_ADMIN],
-            "nothing: claims of this namespace could use devices that others have claimed",
+            resource.labels[_ADMIN_ACCESS_LABEL],
+            "nothing: claims of this namespace could use devices that belong to other claims",
         )
     if not resource.is_kind(_GROUP, _CLAIM, _TEMPLATE):
         return
@@ -107,7 +111,7 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
     mode, count = device["allocationMode"], device["count"]
     if device["adminAccess"].present and device["adminAccess"].value is not False:
         yield Violation(device["adminAccess"], "nothing: admin access ignores other claims")
-    if not _includes(device, accelerators):
+    if not _is_accelerator(device, accelerators):
         for selector in device["selectors"].items():
             expression = selector["cel"]["expression"]
             if _ACCELERATOR_SELECTOR.search(expression.text or ""):
@@ -130,7 +134,10 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
     config=GpuConfig,
 )
 def claim_declared(stack: Stack, config: GpuConfig) -> Iterator[Violation]:
-    """An unknown claim may contain any number of GPUs, and an unused claim reserves its devices."""
+    """An undeclared claim may request any number of GPUs.
+
+    A claim that no container uses still reserves its devices.
+    """
     for workload in stack.workloads:
         for pod in workload.pods:
             for claim in (*pod.spec["resourceClaims"].items(), *pod.added_claims):
@@ -182,9 +189,9 @@ def _is_used(pod: Pod, name: Node) -> bool:
 def claimed_devices(
     stack: Stack, pod: Pod, accelerators: Accelerators
 ) -> Iterator[tuple[str, str, Decimal]]:
-    """Yield (shared claim, device class, number) of the accelerators that a pod claims.
+    """Yield (shared claim, device class, number of devices) for the accelerators that a pod claims.
 
-    The name of the shared claim is empty for a template, because every pod gets its own devices.
+    For a template, the shared claim is an empty string, because every pod gets a separate claim.
     """
     for claim in (*pod.spec["resourceClaims"].items(), *pod.added_claims):
         created = pod.created_devices(claim)
@@ -206,9 +213,12 @@ def claimed_devices(
 
 
 def _accelerators_of(claim: Resource, accelerators: Accelerators) -> Iterator[tuple[str, Decimal]]:
-    """Yield the device class and count of each request, or of its largest alternative."""
+    """Yield the device class and number of accelerators of each request.
+
+    If a request has alternatives, the largest alternative counts.
+    """
     for request in _requests(claim).items():
-        devices = [item for item in _alternatives(request) if _includes(item, accelerators)]
+        devices = [item for item in _alternatives(request) if _is_accelerator(item, accelerators)]
         if devices:
             largest = max(devices, key=_count)
             yield largest["deviceClassName"].text or "", _count(largest)

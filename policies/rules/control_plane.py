@@ -1,4 +1,4 @@
-"""Rule about objects that take over the control plane."""
+"""Rule that rejects objects with which someone could take over the control plane."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.settings import SystemConfig
 from policies.values import Node
 
-_SIGNERS: Final = "kubernetes.io/"
+_SIGNER_PREFIX: Final = "kubernetes.io/"
 _MASTERS: Final = "system:masters"
-_SYSTEM: Final = "kube-system"
+_KUBE_SYSTEM: Final = "kube-system"
 _AWS_AUTH: Final = "aws-auth"
-_NODE_CREDENTIALS: Final = "bootstrap.kubernetes.io/token"
+_BOOTSTRAP_TYPE: Final = "bootstrap.kubernetes.io/token"
 _EVERYBODY: Final = ("system:authenticated", "system:unauthenticated", "*")
 
 
 @resource_rule(
     name="control-plane-kept",
-    description="No object takes over the control plane or its identities.",
+    description="No object allows anyone to take over the control plane or its identities.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Remove the object, or name it in systemWorkloads.",
@@ -32,20 +32,20 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
     root = resource.root
     if resource.is_kind("certificates.k8s.io", "CertificateSigningRequest"):
         signer = root["spec"]["signerName"]
-        if (signer.text or "").startswith(_SIGNERS):
+        if (signer.text or "").startswith(_SIGNER_PREFIX):
             yield Violation(signer, "a custom signer")
     elif resource.is_kind("flowcontrol.apiserver.k8s.io", "FlowSchema"):
         yield from _unlimited(root["spec"])
     elif resource.is_kind("", "Secret"):
-        if root["type"].value == _NODE_CREDENTIALS:
+        if root["type"].value == _BOOTSTRAP_TYPE:
             yield Violation(root["type"], "nothing: with such a token, anyone can add a node")
-    elif resource.namespace == _SYSTEM and resource.is_kind("coordination.k8s.io", "Lease"):
+    elif resource.namespace == _KUBE_SYSTEM and resource.is_kind("coordination.k8s.io", "Lease"):
         if resource.name.startswith("kube-"):
             yield Violation(
                 root["metadata"]["name"],
                 "nothing: the holder of this lease becomes the component's leader",
             )
-    elif resource.namespace == _SYSTEM and resource.is_kind("", "ConfigMap"):
+    elif resource.namespace == _KUBE_SYSTEM and resource.is_kind("", "ConfigMap"):
         for _, text in root["data"].fields() if resource.name == _AWS_AUTH else ():
             if _MASTERS in (text.text or ""):
                 yield Violation(text, "groups with only the permissions that are needed")

@@ -20,8 +20,8 @@ _PUBLIC_SCHEMES: Final = {
     "alb.ingress.kubernetes.io/scheme": ("internet-facing",),
     "kubernetes.io/ingress.class": ("gce",),
 }
-_SNIPPETS: Final = "nginx.ingress.kubernetes.io/*-snippet"
-_TLS: Final = {
+_SNIPPET_ANNOTATIONS: Final = "nginx.ingress.kubernetes.io/*-snippet"
+_TLS_PATHS: Final = {
     ("route.openshift.io", "route"): "tls",
     ("traefik.io", "ingressroute"): "tls",
     ("traefik.containo.us", "ingressroute"): "tls",
@@ -29,9 +29,9 @@ _TLS: Final = {
 }
 """Maps kinds of entry points to the path of their TLS settings below `spec`."""
 _NODE_NAME: Final = re.compile(r"^(127|169\.254)\.[0-9.]+$|(^|\.)metadata\.google\.internal\.?$")
-"""Values of externalName that refer to a node or to its cloud's metadata server."""
-_CERTIFICATE: Final = "alb.ingress.kubernetes.io/certificate-arn"
-_OWN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
+"""Pattern of externalName values that refer to a node or to the cloud's metadata server."""
+_CERTIFICATE_ANNOTATION: Final = "alb.ingress.kubernetes.io/certificate-arn"
+_BUILT_IN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
 
 
 class ServiceConfig(RuleConfig):
@@ -78,12 +78,12 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
         yield from _gateway(resource.root["spec"])
     elif resource.is_kind("networking.istio.io", "Gateway"):
         for server in resource.root["spec"]["servers"].items():
-            yield from _encrypted(server["port"]["protocol"])
-    elif path := _TLS.get((resource.group, resource.kind.lower())):
+            yield from _unencrypted(server["port"]["protocol"])
+    elif path := _TLS_PATHS.get((resource.group, resource.kind.lower())):
         tls = resource.root["spec"].at(path)
         if tls.absent:
             yield Violation(tls, "TLS settings with a certificate or the Secret that contains it")
-    elif resource.group not in _OWN_GROUPS and any_field(resource.properties, _may_expose):
+    elif resource.group not in _BUILT_IN_GROUPS and any_field(resource.properties, _may_expose):
         yield from _nested(resource.root["spec"], in_service=False)
 
 
@@ -98,7 +98,7 @@ def _service(spec: Node) -> Iterator[Violation]:
         yield Violation(kind, '"ClusterIP"', found=show(kind.value))
     name = spec["externalName"]
     if _NODE_NAME.search(name.text or ""):
-        yield Violation(name, "a name that refers neither to a node nor to its metadata server")
+        yield Violation(name, "a name other than that of a node or a metadata server")
     if addresses.present and addresses.value != []:
         yield Violation(addresses, "nothing: external addresses take over other hosts' traffic")
 
@@ -134,10 +134,10 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
         if scheme.text in schemes:
             yield Violation(scheme, "the value for an internal load balancer")
     for key, text in resource.annotations.fields():
-        if fnmatchcase(key, _SNIPPETS):
+        if fnmatchcase(key, _SNIPPET_ANNOTATIONS):
             yield Violation(text, "nothing: it would run in the proxy of all tenants")
     tls = resource.root["spec"]["tls"]
-    if tls.known and not tls.value and resource.annotations[_CERTIFICATE].absent:
+    if tls.known and not tls.value and resource.annotations[_CERTIFICATE_ANNOTATION].absent:
         yield Violation(tls, "the hosts and the Secret that contains their certificate")
 
 
@@ -146,10 +146,10 @@ def _gateway(spec: Node) -> Iterator[Violation]:
     if "external" in (name.text or ""):
         yield Violation(name, "the class of an internal load balancer")
     for listener in spec["listeners"].items():
-        yield from _encrypted(listener["protocol"])
+        yield from _unencrypted(listener["protocol"])
 
 
-def _encrypted(protocol: Node) -> Iterator[Violation]:
+def _unencrypted(protocol: Node) -> Iterator[Violation]:
     if protocol.known and protocol.value not in ("HTTPS", "TLS"):
         yield Violation(protocol, '"HTTPS" with a certificate')
 

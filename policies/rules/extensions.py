@@ -20,7 +20,7 @@ _WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfigurat
 
 @resource_rule(
     name="api-extensions-trusted",
-    description="The API server only calls webhooks and APIs in the cluster, and verifies their "
+    description="The API server calls only webhooks and APIs in the cluster, and verifies their "
     "identity.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
@@ -63,11 +63,13 @@ def _remote_urls(client: Node) -> Iterator[Violation]:
     config=LimitConfig,
 )
 def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Violation]:
-    """Under other names, pods could get GPUs that no rule, quota or queue counts."""
+    """Under non-standard names, pods could get GPUs that no rule, quota or queue counts."""
     root = resource.root
     if resource.is_kind("node.k8s.io", "RuntimeClass"):
         handler = root["handler"]
-        alias = _matches(handler.text or "", config) and not _matches(resource.name, config)
+        alias = _is_gpu_runtime(handler.text or "", config) and not _is_gpu_runtime(
+            resource.name, config
+        )
         if alias:
             yield Violation(handler, f'"{resource.name}", or name the class {handler.text}')
     elif resource.is_kind("resource.k8s.io", "DeviceClass"):
@@ -76,7 +78,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
         if name.text and counted and not config.accelerators.includes(name.text):
             yield Violation(name, "the name of a resource that counts as an accelerator")
         selectors = resource.root["spec"]["selectors"]
-        if not counted and selectors.known and not _selects_other(selectors, config):
+        if not counted and selectors.known and not _selects_only_other_devices(selectors, config):
             expected = 'device.driver == "…" with a driver of other devices, such as "dra.net"'
             yield Violation(selectors, expected)
     elif resource.is_kind("resource.k8s.io", "ResourceSlice"):
@@ -95,15 +97,15 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
                     yield Violation(value, expected, found="a value that assigns devices")
 
 
-def _selects_other(selectors: Node, config: LimitConfig) -> bool:
-    """Return whether a device class selects only a driver whose devices are not accelerators."""
+def _selects_only_other_devices(selectors: Node, config: LimitConfig) -> bool:
+    """Return whether a device class is limited to a driver whose devices are not accelerators."""
     drivers = [
         _DRIVER.match(selector["cel"]["expression"].text or "") for selector in selectors.items()
     ]
     return any(found and not config.accelerators.includes_class(found[1]) for found in drivers)
 
 
-def _matches(name: str, config: LimitConfig) -> bool:
+def _is_gpu_runtime(name: str, config: LimitConfig) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in config.gpu_runtime_classes)
 
 

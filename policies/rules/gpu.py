@@ -59,7 +59,8 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
     description="GPU counts are positive integers in plain notation.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation='Write a plain number such as 1, not "0.5", "1000m" or "1e0"; omit it for no GPU.',
+    remediation='Write a plain number such as 1, not "0.5", "1000m" or "1e0". To request no GPU, '
+    "omit the entry.",
     config=GpuConfig,
     admission=cel.containers(
         "[c.?resources.?limits, c.?resources.?requests].exists(r, r.orValue({}).exists(n,"

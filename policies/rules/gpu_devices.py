@@ -59,7 +59,7 @@ class LimitConfig(TaskConfig, SystemConfig):
     description="Training and inference request their GPUs only through a limit or a claim.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Set the number of GPUs in resources.limits of the container that computes.",
+    remediation="Set the number of GPUs in resources.limits of the container that uses them.",
     config=LimitConfig,
     admission=cel.Cel(
         "variables.containers.filter(c, c.?env.orValue([]).exists(e,"
@@ -83,8 +83,8 @@ class LimitConfig(TaskConfig, SystemConfig):
 def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
     """Without a GPU limit, a workload may get a node without GPUs, or see no GPU on a GPU node."""
     for pod in workload.pods:
-        yield from _uncounted_devices(pod, config, completed=workload.completed)
-    if workload.completed:
+        yield from _uncounted_devices(pod, config, is_template=workload.is_template)
+    if workload.is_template:
         return
     for role in config.components:
         pods = [pod for pod in workload.pods if pod.role(config) == role]
@@ -98,7 +98,7 @@ def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Viola
             field = limits[0] if limits else pod.spec["containers"]
             yield Violation(
                 field,
-                'a GPU limit on the container that computes, such as {"nvidia.com/gpu": 1}',
+                'a GPU limit on the container that uses the GPUs, such as {"nvidia.com/gpu": 1}',
                 found=f"{show(field.value)} and no GPU limit in any container of this {role} pod",
             )
 
@@ -122,12 +122,14 @@ def _workers_without_gpus(
     than the pods with GPUs.
     """
     workers = [pod for pod in without_limit if not is_cpu_task(pod, config)]
-    computing = [pod.replicas for pod in pods if pod not in without_limit]
-    starting = [pod.replicas for pod in workers]
-    if None in computing or None in starting:
+    with_gpus = [pod.replicas for pod in pods if pod not in without_limit]
+    without_gpus = [pod.replicas for pod in workers]
+    if None in with_gpus or None in without_gpus:
         return []
-    total = sum((count for count in computing if count is not None), Decimal(0))
-    return workers if sum((count or Decimal(0) for count in starting), Decimal(0)) >= total else []
+    total = sum((count for count in with_gpus if count is not None), Decimal(0))
+    return (
+        workers if sum((count or Decimal(0) for count in without_gpus), Decimal(0)) >= total else []
+    )
 
 
 def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
@@ -143,8 +145,8 @@ def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
     return False
 
 
-def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Iterator[Violation]:
-    """Yield a violation for each field that assigns devices without a request to the scheduler."""
+def _uncounted_devices(pod: Pod, config: LimitConfig, *, is_template: bool) -> Iterator[Violation]:
+    """Yield a violation for each field that assigns devices which the pod does not request."""
     expected = "nothing, and write a GPU limit: the device plugin assigns the devices"
     for container in pod.containers:
         for variable in container.node["env"].items():
@@ -161,7 +163,7 @@ def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Ite
                 yield Violation(mount["mountPath"], expected)
     runtime = pod.spec["runtimeClassName"]
     passes_devices = any(fnmatchcase(runtime.text or "", n) for n in config.gpu_runtime_classes)
-    counted = completed or pod.gpu_containers(config.accelerators)
+    counted = is_template or pod.gpu_containers(config.accelerators)
     if passes_devices and not counted:
         yield Violation(runtime, expected)
     for name, value in (*pod.annotations(), *pod.labels(), *pod.resource.annotations.fields()):

@@ -24,7 +24,9 @@ class NodeConfig(RoleConfig):
     """Configuration of `gpu-whole-nodes`."""
 
     gpus_per_node: int | None = Field(
-        default=None, ge=1, description="Number of GPUs per node. Without it, the rule is inactive."
+        default=None,
+        ge=1,
+        description="Number of GPUs per node. If null, the rule is not evaluated.",
     )
     partial_resources: list[str] = Field(
         default=["*mig-*", "*.shared", "*vgpu*", "*mem*", "*core*", "*percentage*"],
@@ -58,7 +60,7 @@ class TolerationConfig(GpuConfig):
     taint_values: list[str] = Field(
         default=["present", "true"],
         description="Values of these taints. A toleration without operator Exists must have one of "
-        "them.",
+        "these values.",
     )
 
 
@@ -76,7 +78,7 @@ def _tolerates(toleration: Node, taint: str, config: TolerationConfig) -> bool:
 def _missing_taints(pod: Pod, config: TolerationConfig) -> list[str]:
     """Return the taints that a pod must tolerate but does not.
 
-    For a pod with GPUs only in claims, it is enough to tolerate one of the configured taints.
+    A pod that requests GPUs only through claims needs to tolerate only one configured taint.
     """
     tolerations = pod.spec["tolerations"]
     containers = pod.gpu_containers(config.accelerators)
@@ -174,7 +176,7 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
 
 
 def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
-    """Map resources for whole GPUs to their limits in the containers that run together."""
+    """Map each whole-GPU resource to its limits in the containers that run at the same time."""
     by_resource: dict[str, list[Node]] = defaultdict(list)
     for container in pod.containers:
         for name, _, limit in container.gpus(config.accelerators):

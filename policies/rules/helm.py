@@ -1,4 +1,4 @@
-"""Rule about objects that deploy or change other objects that no rule can check."""
+"""Rule about objects that deploy or change other objects, which no rule can check."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _VERSIONS = (("version",), ("spec", "version"), ("spec", "chart", "spec", "versi
 _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
 
-def _first(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
+def _first_set(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
     """Return the value at the first path that is set, or at the first path if none is set."""
-    present = []
+    nodes = []
     for steps in locations:
         node = resource.root
         for step in steps:
             node = node[step]
-        present.append(node)
-    return next((node for node in present if node.text), present[0])
+        nodes.append(node)
+    return next((node for node in nodes if node.text), nodes[0])
 
 
 def _command(resource: Resource) -> str:
     """Return the command that renders a release's chart and checks the manifests."""
     name = resource.root["name"].text or resource.name
-    command = ["helm", "template", name, _first(resource, _CHARTS).text or "CHART"]
+    command = ["helm", "template", name, _first_set(resource, _CHARTS).text or "CHART"]
     for option, locations in (("--repo", _REPOSITORIES), ("--version", _VERSIONS)):
-        if text := _first(resource, locations).text:
+        if text := _first_set(resource, locations).text:
             command += [option, text]
     return f"{shlex.join(command)} --values FILE | python -m policies.check -"
 
@@ -60,13 +60,13 @@ def helm_release_judged(resource: Resource, config: HelmReleaseConfig) -> Iterat
     """A release contains only values; the objects of its chart are visible only in the cluster."""
     if resource.is_named(config.checked_elsewhere):
         return
-    chart = _first(resource, _CHARTS)
+    chart = _first_set(resource, _CHARTS)
     if not chart.text:
         yield Violation(
             resource.root["spec"],
             "the resulting manifests to the standard input of the check: … | python -m "
             "policies.check -",
-            found=f"kind {resource.kind}: {resource.unseen_effects}, and no rule has checked the "
+            found=f"kind {resource.kind}: {resource.hidden_effects}, and no rule has checked the "
             "result",
         )
         return

@@ -12,10 +12,10 @@ from policies.settings import SystemConfig
 from policies.workloads import Pod
 
 HOST_DRIVER: Final = re.compile(r"(?i)host-?path|local")
-"""CSI drivers that mount directories of the node. The admission policy contains the pattern as
-well."""
+"""Pattern of CSI drivers that mount directories of the node. The admission policy contains the
+pattern as well."""
 HOST_SOURCES: Final = ("hostPath", "hostDisk")
-"""Fields with a path on the node."""
+"""Volume sources with a path on the node."""
 
 
 @pod_rule(
@@ -92,7 +92,7 @@ def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     ),
 )
 def no_host_ports(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Network policies do not apply to host ports, and only one pod per node can use each."""
+    """Network policies do not apply to host ports, and only one pod per node can use each port."""
     if pod.spec["hostNetwork"].value is True:
         return
     for container in pod.containers:

@@ -18,12 +18,12 @@ from policies.values import Node, any_field, nodes_at
 _SOURCES: Final = (*HOST_SOURCES, "local")
 _VOLUME_FIELDS: Final = frozenset({"accessModes", "capacity", "claimRef", "storageClassName"})
 _NODE_PATH: Final = re.compile(r"(?i)\b(node|host|base|local)path\b")
-_UNSAFE: Final = "allowUnsafePathPattern"
+_UNSAFE_PARAMETER: Final = "allowUnsafePathPattern"
 
 
 @resource_rule(
     name="no-host-volume",
-    description="PersistentVolumes and custom resources do not reach the node's file system.",
+    description="PersistentVolumes and custom resources do not expose the node's file system.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Use a StorageClass, or name the volume in systemWorkloads.",
@@ -38,7 +38,7 @@ _UNSAFE: Final = "allowUnsafePathPattern"
     ),
 )
 def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """Through a claim, pods without any host path could still reach the node's files."""
+    """A pod without a hostPath volume could still access the node's files through a claim."""
     if "." in resource.group:
         yield from _host_paths(resource)
     if resource.is_kind("storage.k8s.io", "StorageClass"):
@@ -61,14 +61,14 @@ def _class_paths(resource: Resource) -> Iterator[Violation]:
         text = value.text or ""
         path = text.startswith("/") or ".." in text
         on_node = path and (is_host_driver or _NODE_PATH.search(key))
-        if on_node or (key == _UNSAFE and text != "false"):
+        if on_node or (key == _UNSAFE_PARAMETER and text != "false"):
             yield Violation(value, "nothing: the provisioner uses its own directory")
     for _, note in resource.annotations.fields():
         if _NODE_PATH.search(note.text or ""):
             yield Violation(note, "nothing: the provisioner uses its own directory")
 
 
-def _is_volume(node: Node) -> bool:
+def _is_volume_spec(node: Node) -> bool:
     """Return whether an object is the specification of a PersistentVolume."""
     return isinstance(node.value, dict) and bool(_VOLUME_FIELDS & node.value.keys())
 
@@ -87,7 +87,7 @@ def _host_paths(resource: Resource) -> Iterator[Violation]:
             continue
         for key, child in node.fields():
             path = child["path"] if isinstance(child.value, dict) else child
-            is_source = key in HOST_SOURCES or (key == "local" and _is_volume(node))
+            is_source = key in HOST_SOURCES or (key == "local" and _is_volume_spec(node))
             if is_source and (path.text or "").startswith("/"):
                 yield Violation(child, "a network storage volume")
         pending += node.branches()

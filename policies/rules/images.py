@@ -51,7 +51,7 @@ class RegistryConfig(RuleConfig):
 
 
 def _images(pod: Pod) -> Iterator[Node]:
-    """Yield all images that a pod uses: in containers, image volumes and other fields."""
+    """Yield the images that a pod uses in containers, image volumes and other fields."""
     for container in pod.containers:
         yield container.node["image"]
     yield from pod.images
@@ -118,7 +118,7 @@ def registry_path(image: str) -> str:
     ),
 )
 def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
-    """A restarted worker must run the same code as the others."""
+    """A restarted worker must run the same code as the other workers."""
     for image, reference in [*_known_images(pod), *_model_images(pod)]:
         if not _REFERENCE.fullmatch(reference):
             yield Violation(image, "registry/name:tag in ASCII, without placeholders")
@@ -127,7 +127,7 @@ def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
 
 
 def _may_move(reference: str) -> bool:
-    """Return whether a reference has no tag, or a tag that moves, such as `latest`."""
+    """Return whether a reference has no tag, or a tag that is usually moved, such as `latest`."""
     is_branch = _BRANCH.search(reference) and not _VERSION.search(reference)
     return not _TAG.search(reference) or bool(_LATEST.search(reference) or is_branch)
 
@@ -142,7 +142,7 @@ def _may_move(reference: str) -> bool:
     admission=cel.images("!i.matches('@sha256:[0-9a-f]{64}$')"),
 )
 def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
-    """A tag can move between the starts of two workers."""
+    """A tag may be moved to a different image between the starts of two workers."""
     for image, reference in _known_images(pod):
         if not _DIGEST.search(reference):
             yield Violation(image, "the same image with its digest: name@sha256:…")

@@ -41,12 +41,12 @@ class SpreadConfig(RoleConfig):
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """Return the main containers with ports or GPUs, or all main containers if none has either."""
+    """Return the main containers with ports or GPUs, or all main containers if there are none."""
     main = [container for container in pod.containers if container.kind == "main"]
     serving = [
         container
         for container in main
-        if not container.node["ports"].absent or container.wants_gpu(config.accelerators)
+        if not container.node["ports"].absent or container.requests_gpu(config.accelerators)
     ]
     return serving or main
 
@@ -92,12 +92,12 @@ def _is_probed_by_proxy(pod: Pod) -> bool:
     return pod.resource.annotations[proxy.annotation].value in (None, *proxy.values, UNKNOWN)
 
 
-def _has_replicas(workload: Workload) -> bool:
+def _has_several_replicas(workload: Workload) -> bool:
     return workload.size is not None and workload.size > 1
 
 
-def _least_replicas(workload: Workload, stack: Stack) -> Decimal | None:
-    """Return the number of replicas, or an autoscaler's minimum if larger; None if unknown."""
+def _min_replicas(workload: Workload, stack: Stack) -> Decimal | None:
+    """Return the number of replicas or, if larger, the autoscaler's minimum; None if unknown."""
     if workload.size is None:
         return None
     return max(workload.size, stack.scalings.minimum(workload.resource) or Decimal(0))
@@ -113,7 +113,7 @@ def _least_replicas(workload: Workload, stack: Stack) -> Decimal | None:
 )
 def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Violation]:
     """Replicas on one node fail together."""
-    if not _has_replicas(workload):
+    if not _has_several_replicas(workload):
         return
     for pod in workload.pods:
         spread = pod.spec["topologySpreadConstraints"]
@@ -138,7 +138,7 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
     """Without a budget, draining several nodes may evict all replicas at once."""
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if pod.role(config) == "serving"]
-        replicas = _least_replicas(workload, stack)
+        replicas = _min_replicas(workload, stack)
         if not pods or replicas is None or replicas <= 1:
             continue
         budgets = [

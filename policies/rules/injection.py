@@ -43,7 +43,7 @@ class AnnotationConfig(SystemConfig):
 @pod_rule(
     name="annotations-bounded",
     description="Pods have no annotations that let a runtime, network plugin or sidecar injector "
-    "change them.",
+    "change the pod.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Set the fields of the pod instead, or list the annotation in allowedAnnotations.",
@@ -62,7 +62,7 @@ def annotations_bounded(pod: Pod, config: AnnotationConfig) -> Iterator[Violatio
         if _matches(name, config.changing_annotations) and not _matches(
             name, config.allowed_annotations
         ):
-            yield Violation(value, "nothing: no rule can check what it adds to the pod")
+            yield Violation(value, "nothing: no rule can check what the annotation adds to the pod")
 
 
 def _matches(name: str, patterns: list[str]) -> bool:

@@ -25,12 +25,12 @@ class ReadableConfig(RuleConfig):
         description="Objects that exist outside of this stack, each as `namespace/Kind/name`; "
         "`*` matches anything. If a resource, such as a DeploymentPatch, patches one of them, "
         "rules evaluate only the patched fields. A patch of any other object is evaluated as a "
-        "whole object, because it creates the object if it is absent.",
+        "complete object, because the patch creates the object if it does not exist.",
     )
 
 
-def _objects_of(location: Node) -> Iterator[Violation]:
-    """Yield a violation unless the value is a list, and one for each item that is not an object."""
+def _check_objects(location: Node) -> Iterator[Violation]:
+    """Yield a violation if the value is not a list, and for each item that is not an object."""
     if location.present and not isinstance(location.value, list):
         yield Violation(location, "a list of objects")
     elif isinstance(location.value, list):
@@ -39,7 +39,7 @@ def _objects_of(location: Node) -> Iterator[Violation]:
                 yield Violation(location[index], "an object")
 
 
-def _object(location: Node) -> Iterator[Violation]:
+def _check_object(location: Node) -> Iterator[Violation]:
     if location.present and not isinstance(location.value, dict):
         yield Violation(location, "an object")
 
@@ -61,8 +61,8 @@ def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
             f"{pod.resource.address} to existingObjects of {NAME}",
         )
     for key in _POD_LISTS:
-        yield from _objects_of(pod.spec[key])
-    yield from _object(pod.spec["securityContext"])
+        yield from _check_objects(pod.spec[key])
+    yield from _check_object(pod.spec["securityContext"])
     patch = pod.spec["podSpecPatch"]
     if patch.present:
         yield Violation(patch, "the fields of the pod: rules cannot read a patch that is text")
@@ -73,12 +73,12 @@ def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
         if not isinstance(container.node.value, dict):
             continue
         for key in _CONTAINER_LISTS:
-            yield from _objects_of(container.node[key])
+            yield from _check_objects(container.node[key])
         for key in _CONTAINER_OBJECTS:
-            yield from _object(container.node[key])
+            yield from _check_object(container.node[key])
         for key in ("requests", "limits"):
-            yield from _object(container.resources[key])
-        yield from _object(container.node["securityContext"]["capabilities"])
+            yield from _check_object(container.resources[key])
+        yield from _check_object(container.node["securityContext"]["capabilities"])
 
 
 RULES: list[Rule[Any]] = [manifest_readable]

@@ -18,8 +18,10 @@ from policies.settings import Quantity, RoleConfig, TaskConfig
 from policies.values import Key, Node
 from policies.workloads import Pod
 
-_FILLS = "c.?volumeMounts.orValue([]).exists(m, m.name == v.name && !m.?readOnly.orValue(false))"
-_OVERSIZED = (
+_CEL_FILLS = (
+    "c.?volumeMounts.orValue([]).exists(m, m.name == v.name && !m.?readOnly.orValue(false))"
+)
+_CEL_OVERSIZED = (
     "(vs.exists(v, !has(v.emptyDir.sizeLimit)"
     " || quantity(v.emptyDir.sizeLimit).asApproximateFloat() <= 0.0)"
     " || vs.map(v, !has(v.emptyDir.sizeLimit) ? 0.0"
@@ -54,15 +56,16 @@ class PerGpuConfig(TaskConfig):
     config=ShareConfig,
     admission=cel.Cel(
         "variables.containers.filter(c,"
-        f" [variables.memoryVolumes.filter(v, {_FILLS})].exists(vs, vs != []"
+        f" [variables.memoryVolumes.filter(v, {_CEL_FILLS})].exists(vs, vs != []"
         f" && [{cel.resources_that_set('memory')}].exists(l,"
         " l == [] || !('memory' in l[0].?limits.orValue({}))"
         " ? !variables.spec.?ephemeralContainers.orValue([]).exists(e, e.name == c.name)"
-        f" : {_OVERSIZED.format('l[0].limits.memory')}))).map(c, 'container ' + c.name)"
+        f" : {_CEL_OVERSIZED.format('l[0].limits.memory')}))).map(c, 'container ' + c.name)"
         " + (!('memory' in variables.spec.?resources.?limits.orValue({})) ? [] :"
-        f" [variables.memoryVolumes.filter(v, variables.containers.exists(c, {_FILLS}))]"
+        f" [variables.memoryVolumes.filter(v, variables.containers.exists(c, {_CEL_FILLS}))]"
         ".filter(vs, vs != []"
-        f" && {_OVERSIZED.format('variables.spec.resources.limits.memory')}).map(vs, 'resources'))"
+        f" && {_CEL_OVERSIZED.format('variables.spec.resources.limits.memory')})"
+        ".map(vs, 'resources'))"
     ),
 )
 def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:

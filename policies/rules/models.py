@@ -66,7 +66,7 @@ class ModelConfig(RoleConfig):
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether a label assigns the role `serving`, even if others assign other roles."""
+    """Return whether any label assigns the role `serving`, regardless of the other labels."""
     labels = pod.metadata["labels"]
     components = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in components)
@@ -82,6 +82,7 @@ def _not_promoted(reference: str) -> str:
     )
 
 
+# The following constants are parts of the CEL expression of `model-signed`.
 _LABELS: Final = "variables.template.?metadata.?labels.orValue({})"
 _WORDS: Final = "(c.?command.orValue([]) + c.?args.orValue([]))"
 _MOUNTS: Final = "c.?volumeMounts.orValue([])"
@@ -180,7 +181,9 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     """Yield a violation for each field that could make the container run a different program."""
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
-        yield Violation(image, f"an image of {' or '.join(config.images) or 'the list `images`'}")
+        yield Violation(
+            image, f"an image that matches {' or '.join(config.images) or 'the setting `images`'}"
+        )
     words = _command_words(container)
     if words is not None and (
         any(" " in word for word in words)
@@ -197,7 +200,9 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
         if text is not None and (outside or not allowed):
             yield Violation(variable, "a variable that the setting `variables` lists")
     if container["workingDir"].text:
-        yield Violation(container["workingDir"], "nothing: Python imports modules from it")
+        yield Violation(
+            container["workingDir"], "nothing: Python imports modules from the working directory"
+        )
     hooks = (container["lifecycle"][hook] for hook in _HOOKS)
     for handler in (*(container[probe] for probe in _PROBES), *hooks):
         if not handler["exec"].absent and handler.value is not UNKNOWN:
@@ -257,7 +262,8 @@ def _models(pod: Pod) -> Iterator[tuple[Node, str]]:
 
 @resource_rule(
     name="model-lineage-complete",
-    description="A promoted model's entry states run, code, data, metrics and policy result.",
+    description="The entry of a promoted model states its run, code, data, metrics and policy "
+    "result.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Add entries with `python -m gpu_platform models promote`, which verifies them.",

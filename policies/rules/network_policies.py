@@ -22,7 +22,7 @@ from policies.views import Stack
 
 _HALF_PREFIX: Final = 1
 _LARGE_BLOCK_PREFIX: Final = 16
-"""Prefix lengths: /1 is half of all addresses, and /16 a large range of private ones."""
+"""Prefix lengths: /1 covers half of all addresses, /16 a large range of private addresses."""
 _CALICO_ALL: Final = "all()"
 _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
@@ -79,7 +79,7 @@ def _prefix(cidr: Node) -> int:
 
 
 def _open_cluster_peers(policy: Resource) -> Iterator[Node]:
-    """Yield the peers that an AdminNetworkPolicy allows and that match every namespace."""
+    """Yield the allowed peers of an AdminNetworkPolicy that match every namespace."""
     for rule in policy.root["spec"]["ingress"].items():
         allows = rule["action"].value in ("Allow", "Accept")
         for peer in rule["from"].items() if allows else ():
@@ -110,12 +110,12 @@ def _open_calico_rules(policy: Resource) -> Iterator[Node]:
         return
     for rule in spec["ingress"].items():
         source = rule["source"]
-        some = source["selector"].value not in (None, "", _CALICO_ALL)
-        some |= not source["serviceAccounts"].absent
-        some |= any(_prefix(item) <= _LARGE_BLOCK_PREFIX for item in source["notNets"].items())
+        limited = source["selector"].value not in (None, "", _CALICO_ALL)
+        limited |= not source["serviceAccounts"].absent
+        limited |= any(_prefix(item) <= _LARGE_BLOCK_PREFIX for item in source["notNets"].items())
         everywhere = any(_prefix(item) <= _HALF_PREFIX for item in source["nets"].items())
         everywhere |= source["namespaceSelector"].value == _CALICO_ALL
-        if rule["action"].value == "Allow" and ((everywhere and not some) or not source.value):
+        if rule["action"].value == "Allow" and ((everywhere and not limited) or not source.value):
             yield rule
 
 
@@ -136,7 +136,7 @@ _OPEN_PEER_FINDERS: Final[
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
 ]
-"""API group, kinds, and the function that finds peers or rules that override the default deny."""
+"""Functions that find peers or rules which override the default deny, by API group and kinds."""
 
 
 @stack_rule(

@@ -17,15 +17,17 @@ _SERVER: Final = re.compile(
     r"(^|[\s/])(jupyter(-?lab|-notebook|-server)?|start-notebook(\.\w+)?)(\s|$)"
     r"|-m\s*(jupyterlab|jupyter_server|notebooks?)(\s|$)"
 )
-"""Command lines that start a Jupyter server."""
+"""Pattern of command lines that start a Jupyter server."""
 _NO_AUTHENTICATION: Final = re.compile(
     r"\.(token|password|hashed_password)(\s*=|\s)\s*('{2}|\"{2}|(?=\s|$))"
     r"|\.allow_unauthenticated_access\s*=\s*True"
 )
-"""Arguments that disable authentication."""
+"""Pattern of arguments that disable authentication."""
 _TOKEN_FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
-_NAME: Final = "JUPYTER_TOKEN"
-_TOKEN: Final = f"{_NAME} as valueFrom.secretKeyRef, or {_NAME}_FILE with a path in a Secret volume"
+_VARIABLE: Final = "JUPYTER_TOKEN"
+_EXPECTED: Final = (
+    f"{_VARIABLE} as valueFrom.secretKeyRef, or {_VARIABLE}_FILE with a path in a Secret volume"
+)
 
 
 def is_notebook(workload: Workload) -> bool:
@@ -50,7 +52,7 @@ def _command_line(container: Container) -> str:
     description="A notebook requires a token, which comes from a Secret.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation=f"Set {_TOKEN}, and remove arguments that disable the token.",
+    remediation=f"Set {_EXPECTED}, and remove arguments that disable the token.",
     config=SystemConfig,
     references=["OWASP K06"],
 )
@@ -64,19 +66,19 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
         if _NO_AUTHENTICATION.search(_command_line(container)):
             key = "args" if container.node["args"].present else "command"
             yield Violation(container.node[key], "no argument that disables the token")
-        elif (field := _without_token(pod, container)) is not None:
-            yield Violation(field, _TOKEN)
+        elif (field := _missing_token(pod, container)) is not None:
+            yield Violation(field, _EXPECTED)
 
 
-def _without_token(pod: Pod, container: Container) -> Node | None:
-    """Return the field that lacks a token, or None if the token is in a Secret or unknown."""
+def _missing_token(pod: Pod, container: Container) -> Node | None:
+    """Return the field `env` if it lacks a token; None if the token is in a Secret or unknown."""
     files = [match[1] for match in _TOKEN_FILE.finditer(_command_line(container))]
     env = container.node["env"]
     for variable in env.items():
         name = variable["name"].text
-        if name == _NAME and not variable["valueFrom"]["secretKeyRef"].absent:
+        if name == _VARIABLE and not variable["valueFrom"]["secretKeyRef"].absent:
             return None
-        if name == f"{_NAME}_FILE" and variable["value"].text:
+        if name == f"{_VARIABLE}_FILE" and variable["value"].text:
             files.append(str(variable["value"].text))
     if not env.known:
         return None

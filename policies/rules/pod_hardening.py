@@ -1,4 +1,4 @@
-"""Rules of the Pod Security Standards' restricted level, and a rule that goes beyond it."""
+"""Rules for the restricted Pod Security Standard, and a rule about root file systems."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import Field
 
 from policies import cel
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
-from policies.rules.pod_security import contexts, effective, pod_context
+from policies.rules.pod_security import effective_setting, pod_context, security_contexts
 from policies.settings import SystemConfig
 from policies.values import Node
 from policies.workloads import Pod
 
 _GROUPS: Final = ("runAsGroup", "fsGroup")
-_VOLUMES_ON_NODES: Final = (
+_NETWORK_VOLUME_TYPES: Final = (
     *("awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume"),
     *("flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs"),
     *("photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos"),
@@ -62,11 +62,11 @@ def run_as_non_root(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
         if context["runAsNonRoot"].value is False:
             yield Violation(context["runAsNonRoot"], "true")
     for container in pod.containers:
-        non_root = effective(pod, container, "runAsNonRoot")
+        non_root = effective_setting(pod, container, "runAsNonRoot")
         if non_root.known and non_root.value is not True:
             yield Violation(non_root, "true")
-        yield from _root_user(effective(pod, container, "runAsUser"))
-    for context in contexts(pod):
+        yield from _root_user(effective_setting(pod, container, "runAsUser"))
+    for context in security_contexts(pod):
         groups = [context[key] for key in _GROUPS] + list(context["supplementalGroups"].items())
         for group in groups:
             if group.present and _is_root(group):
@@ -129,7 +129,7 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
     ),
 )
 def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violation]:
-    """GPU workloads need few capabilities, and each one is a way to the node."""
+    """GPU workloads need few capabilities, and each capability helps an attacker reach the node."""
     allowed = {entry.upper() for entry in config.allowed_capabilities}
     for container in pod.containers:
         capabilities = container.node["securityContext"]["capabilities"]
@@ -156,12 +156,12 @@ def _capability(item: Node) -> str:
     remediation="Declare a PersistentVolume or a StorageClass, and mount a claim.",
     config=SystemConfig,
     references=["PSS restricted Volume Types", "NSA Pod security enforcement"],
-    admission=cel.volumes(" || ".join(f"has(v.{source})" for source in _VOLUMES_ON_NODES)),
+    admission=cel.volumes(" || ".join(f"has(v.{source})" for source in _NETWORK_VOLUME_TYPES)),
 )
 def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """The node mounts network volumes with its own privileges, from any server that a pod names."""
     for volume in pod.volumes.items():
-        for source in _VOLUMES_ON_NODES:
+        for source in _NETWORK_VOLUME_TYPES:
             if volume[source].present:
                 yield Violation(volume[source], "a persistentVolumeClaim instead")
 
@@ -182,7 +182,7 @@ def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violatio
 def seccomp_profile_set(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """Without a seccomp profile, a container can make every system call."""
     for container in pod.containers:
-        kind = effective(pod, container, "seccompProfile")["type"]
+        kind = effective_setting(pod, container, "seccompProfile")["type"]
         if kind.absent:
             yield Violation(kind, '"RuntimeDefault"')
 

@@ -1,4 +1,4 @@
-"""Rules of the baseline level of the Pod Security Standards."""
+"""Rules from the baseline level of the Pod Security Standards."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def pod_context(pod: Pod) -> Node:
     """
     context = pod.spec["podSecurityContext"]
     if pod.location.context:
-        usual = context if context.present else pod.spec["securityContext"]
-        return RenamedNode(pod.spec, pod.location.context, usual)
+        default = context if context.present else pod.spec["securityContext"]
+        return RenamedNode(pod.spec, pod.location.context, default)
     return context if context.present else pod.spec["securityContext"]
 
 
-def effective(pod: Pod, container: Container, *path: str) -> Node:
-    """Return a container's security setting, or the pod's if the container does not set it."""
+def effective_setting(pod: Pod, container: Container, *path: str) -> Node:
+    """Return a container's security setting, or the pod's setting if the container has none."""
     setting, inherited = container.node["securityContext"], pod_context(pod)
     for key in path:
         setting, inherited = setting[key], inherited[key]
@@ -58,7 +58,7 @@ def effective(pod: Pod, container: Container, *path: str) -> Node:
     return inherited if is_unset and not inherited.absent else setting
 
 
-def contexts(pod: Pod) -> Iterator[Node]:
+def security_contexts(pod: Pod) -> Iterator[Node]:
     """Yield the security context of the pod and of every container."""
     yield pod_context(pod)
     for container in pod.containers:
@@ -92,7 +92,7 @@ def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A privileged container controls the node and every job on it."""
     for container in pod.containers:
         context = container.node["securityContext"]
-        windows = effective(pod, container, "windowsOptions", "hostProcess")
+        windows = effective_setting(pod, container, "windowsOptions", "hostProcess")
         for flag in (context["privileged"], windows):
             if flag.present and flag.value is not False:
                 yield Violation(flag, "false, or leave it out")
@@ -126,7 +126,7 @@ def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 )
 def security_profiles_kept(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """Seccomp, AppArmor and SELinux limit what an attacker in a container can do to the node."""
-    for context in contexts(pod):
+    for context in security_contexts(pod):
         for key in ("seccompProfile", "appArmorProfile"):
             kind = context[key]["type"]
             if kind.present and kind.value not in _PROFILES:

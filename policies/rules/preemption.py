@@ -14,7 +14,7 @@ from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
 
-_KEY: Final = "app.kubernetes.io/name"
+_NAME_LABEL: Final = "app.kubernetes.io/name"
 
 
 @stack_rule(
@@ -31,7 +31,7 @@ def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation
 
     A job that is created from a trial may keep the priority class of the sweep.
     """
-    yield from _not_below_others(stack, config, _is_sweep)
+    yield from _check_priorities(stack, config, _is_sweep)
 
 
 @stack_rule(
@@ -45,27 +45,28 @@ def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation
 )
 def notebook_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
     """A notebook is idle most of the time, and training should not wait for it."""
-    yield from _not_below_others(stack, config, is_notebook)
+    yield from _check_priorities(stack, config, is_notebook)
 
 
 def _is_sweep(workload: Workload) -> bool:
     return is_sweep(workload.resource)
 
 
-def _not_below_others(
+def _check_priorities(
     stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
     """Yield a violation for each workload whose priority class is missing or too high.
 
-    Only workloads for which `is_low` is true are checked. Their priority must be below that of all
-    training in the same queue. Jobs that are created from trials do not count as training.
+    Only workloads for which `is_low` is true are checked. Their priority must be below the
+    priority of all training in the same queue. Jobs that are created from trials do not
+    count as training.
     """
     classes = {
         priority_class.name: priority_class.root["value"].value
         for priority_class in stack.of_kind("scheduling.k8s.io", "PriorityClass")
     }
     sweeps = [each for each in stack.workloads if _is_sweep(each)]
-    trials = {_job(pod) for each in sweeps for pod in each.pods} - {None}
+    trials = {_job_key(pod) for each in sweeps for pod in each.pods} - {None}
     others: dict[str, int] = {}
     for workload in stack.workloads:
         if _is_sweep(workload) or is_notebook(workload):
@@ -73,7 +74,7 @@ def _not_below_others(
         for pod in training_pods(workload, config):
             value = classes.get(pod.priority_classes[0].text or "", 0)
             queue = workload.queue(pod).text
-            if queue and isinstance(value, int) and _job(pod) not in trials:
+            if queue and isinstance(value, int) and _job_key(pod) not in trials:
                 others[queue] = min(value, others.get(queue, value))
     for workload in filter(is_low, stack.workloads):
         for pod in workload.pods:
@@ -88,15 +89,15 @@ def _not_below_others(
 
 
 def _is_invalid(name: Node, classes: Mapping[str, Any], lowest: int | None) -> bool:
-    """Return whether a priority class is missing, or not below the lowest value of training."""
+    """Return whether a priority class is not set, or its value is not below `lowest`."""
     value = classes.get(name.text or "")
     above = isinstance(value, int) and lowest is not None and value >= lowest
     return name.known and (not name.text or above)
 
 
-def _job(pod: Pod) -> tuple[str, str | None] | None:
+def _job_key(pod: Pod) -> tuple[str, str | None] | None:
     """Return a pod's name label and priority class, which a sweep and its trials share."""
-    key = pod.metadata["labels"][_KEY].text
+    key = pod.metadata["labels"][_NAME_LABEL].text
     return (key, pod.priority_classes[0].text) if key else None
 
 

@@ -14,11 +14,11 @@ from policies.settings import SystemConfig
 from policies.workloads import Pod
 
 _SYSTEM_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
-_CLASSES: Final = (
+_PRIORITY_CLASS_KINDS: Final = (
     ("scheduling.k8s.io", "priorityclass"),
     ("kueue.x-k8s.io", "workloadpriorityclass"),
 )
-_CONTROL_PLANE: Final = (
+_RESERVED_TAINTS: Final = (
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
     "node-role.kubernetes.io/controlplane",
@@ -51,7 +51,7 @@ class PriorityConfig(SystemConfig):
     ),
 )
 def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violation]:
-    """A pod with a system priority preempts all other pods, even inference."""
+    """A pod with a system priority preempts all other pods, even inference servers."""
     outer = pod.resource.root["spec"]["priorityClassName"]
     fields = {field.steps: field for field in (*pod.priorities, outer)}
     for field in fields.values():
@@ -63,8 +63,8 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
 
 @resource_rule(
     name="priority-class-bounded",
-    description="PriorityClasses have bounded values, and none is the default. PodGroups do not "
-    "use system classes.",
+    description="PriorityClasses have bounded values, and none is the global default. PodGroups "
+    "do not use system priority classes.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Set a smaller value, or raise maxPriority.",
@@ -72,12 +72,12 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
     references=["NSA Resource policies"],
 )
 def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterator[Violation]:
-    """Any team can use any class, and pods with a large value preempt other teams' pods."""
+    """Any team can use any class, and pods with a high priority preempt other teams' pods."""
     name = resource.root["spec"]["priorityClassName"]
     has_pods = resource.record is None or resource.record.pods
     if name.value in _SYSTEM_CLASSES and not has_pods:
         yield Violation(name, "a PriorityClass of the platform")
-    if (resource.group, resource.kind.lower()) not in _CLASSES:
+    if (resource.group, resource.kind.lower()) not in _PRIORITY_CLASS_KINDS:
         return
     value, is_default = resource.root["value"], resource.root["globalDefault"]
     if value.present and not (isinstance(value.value, int) and value.value <= config.max_priority):
@@ -96,7 +96,7 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
     references=["NSA Pod security enforcement"],
     admission=cel.pod(
         tolerations="variables.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') == ''"
-        f" || t.key in {cel.literal(_CONTROL_PLANE)})"
+        f" || t.key in {cel.literal(_RESERVED_TAINTS)})"
     ),
 )
 def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
@@ -106,7 +106,7 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
         # A patch replaces the whole list, so a key that the patch omits is absent in the cluster.
         if isinstance(toleration.value, dict) and not toleration.value.get("key", ""):
             yield Violation(toleration, "the key of a taint")
-        elif key.value in _CONTROL_PLANE:
+        elif key.value in _RESERVED_TAINTS:
             yield Violation(key, "nothing: these nodes are not for workloads")
 
 

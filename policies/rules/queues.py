@@ -1,4 +1,4 @@
-"""Rules about the queues to which training is charged."""
+"""Rules about the queues of training workloads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class QuotaConfig(GpuConfig):
 
 @workload_rule(
     name="training-queue-named",
-    description="Training workloads name the queue that they are charged to.",
+    description="Training workloads specify their queue.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Set the queue: spec.queue on a Volcano Job, the annotation "
@@ -61,7 +61,7 @@ class QuotaConfig(GpuConfig):
     config=SystemsConfig,
 )
 def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[Violation]:
-    """Without a queue, no team's share is counted and anyone can take the whole cluster."""
+    """Workloads without a queue count toward no team's share and can use the whole cluster."""
     reported = set()
     for pod in training_pods(workload, config):
         queue = _missing_queue(workload, pod, config)
@@ -130,7 +130,7 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
 
 
 def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resource]:
-    """Yield the declared Volcano and Kueue queues that a demand is charged to."""
+    """Yield the declared Volcano and Kueue queues whose quota a demand uses."""
     workload, local = demand.workload, demand.workload.local_queue(demand.pod)
     if local is None or demand.queue != local.text:
         yield from _with_ancestors(stack, demand.queue)
@@ -143,7 +143,7 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
 
 
 def _with_ancestors(stack: Stack, name: str | None) -> Iterator[Resource]:
-    """Yield a declared Volcano queue and its ancestors, whose capabilities also limit it."""
+    """Yield a declared Volcano queue and its ancestors, whose `capability` limits it as well."""
     queues = {queue.name: queue for queue in stack.of_kind(SCHEDULING_GROUP, "Queue")}
     parents = {key: queue.root["spec"]["parent"].text for key, queue in queues.items()}
     yield from (queues[key] for key in with_ancestors(name or "", parents) if key in queues)
@@ -153,7 +153,7 @@ def _granted_amounts(queue: Resource, resource: str) -> list[Decimal]:
     """Return the amount of a resource that each flavor of a queue grants; infinite if unlimited.
 
     Kueue never admits a workload with a resource that its queue does not cover, and assigns all
-    pods of one specification to one flavor.
+    pods of a PodSet to one flavor.
     """
     spec = queue.root["spec"]
     if not queue.is_kind(KUEUE, "ClusterQueue"):

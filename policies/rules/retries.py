@@ -1,4 +1,4 @@
-"""Rules about how training ends: retries, deadlines, and whether Pulumi waits for it."""
+"""Rules about retries and deadlines for training, and about updates that wait for GPU jobs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     retry_limit = workload.retry_limit
     if retry_limit is not None and retry_limit.known:
         highest = by_pod if workload.counts_each_pod else max_retries
-        min_retries = workload.least_retries
+        min_retries = workload.min_retry_limit
         count = quantity_or_none(retry_limit.value)
         if count is None or not min_retries <= count <= highest:
             yield Violation(retry_limit, f"a retry limit from {min_retries} to {highest}")
@@ -75,7 +75,9 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
 def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
     """Yield a violation for each setting with which the kubelet may restart containers forever."""
     policy = workload.restart_policy(pod)
-    counted = ("Never", "OnFailure", "ExitCode") if workload.counts_in_place else ("Never",)
+    counted = (
+        ("Never", "OnFailure", "ExitCode") if workload.counts_container_restarts else ("Never",)
+    )
     expected = '"Never", so that the job controller counts the failures'
     if policy.known and policy.value not in counted:
         yield Violation(policy, expected)
@@ -88,8 +90,8 @@ def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
                 yield Violation(rule["action"], "nothing: no limit counts these restarts")
 
 
-def _nodes(workload: Workload) -> Iterator[Node]:
-    """Yield the objects of a manifest outside of its pod specifications."""
+def _objects_outside_pods(workload: Workload) -> Iterator[Node]:
+    """Yield the objects of a workload's `spec`, except its pod specifications."""
     specs = {pod.spec.steps for pod in workload.pods}
     pending = [workload.resource.root["spec"]]
     while pending:
@@ -101,7 +103,7 @@ def _nodes(workload: Workload) -> Iterator[Node]:
 
 def _nested_limits(workload: Workload) -> Iterator[Node]:
     """Yield the retry limits at any depth, such as those of a JobSet's jobs."""
-    for node in _nodes(workload):
+    for node in _objects_outside_pods(workload):
         yield from (node[key] for key in _LIMITS if node[key].present)
 
 
@@ -110,7 +112,7 @@ def _uncounted_failures(workload: Workload) -> Iterator[Node]:
 
     Disruptions by the cluster need not be counted.
     """
-    for node in _nodes(workload):
+    for node in _objects_outside_pods(workload):
         for rule in node["podFailurePolicy"]["rules"].items():
             conditions = [item["type"].value for item in rule["onPodConditions"].items()]
             disrupted = conditions and set(conditions) <= {"DisruptionTarget", UNKNOWN}
@@ -142,14 +144,14 @@ def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]
 
 
 def _is_awaited(workload: Workload, config: RoleConfig) -> bool:
-    flag = workload.awaited_flag
-    wants_gpu = any(pod.gpu_containers(config.accelerators) for pod in workload.pods)
-    return flag is not None and flag.known and flag.value != "true" and wants_gpu
+    flag = workload.skip_await_annotation
+    requests_gpu = any(pod.gpu_containers(config.accelerators) for pod in workload.pods)
+    return flag is not None and flag.known and flag.value != "true" and requests_gpu
 
 
 def _skip_await(workload: Workload, config: RoleConfig) -> Iterator[Edit]:
-    if _is_awaited(workload, config) and workload.awaited_flag is not None:
-        yield Edit(workload.awaited_flag.steps, "true")
+    if _is_awaited(workload, config) and workload.skip_await_annotation is not None:
+        yield Edit(workload.skip_await_annotation.steps, "true")
 
 
 @workload_rule(
@@ -164,8 +166,8 @@ def _skip_await(workload: Workload, config: RoleConfig) -> Iterator[Edit]:
 )
 def gpu_job_not_awaited(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
     """Pulumi waits ten minutes for a Job to complete and then reports the training as failed."""
-    if _is_awaited(workload, config) and workload.awaited_flag is not None:
-        yield Violation(workload.awaited_flag, '"true"')
+    if _is_awaited(workload, config) and workload.skip_await_annotation is not None:
+        yield Violation(workload.skip_await_annotation, '"true"')
 
 
 RULES: list[Rule[Any]] = [training_retries_bounded, training_ends, gpu_job_not_awaited]

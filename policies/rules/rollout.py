@@ -1,4 +1,4 @@
-"""Rules about server updates (no downtime, graceful shutdown) and the Services of routes."""
+"""Rules about updates without downtime, graceful shutdown, and the Services of routes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.quantities import quantity_or_none
-from policies.commands import pause
+from policies.commands import sleep_seconds
 from policies.controllers import Workload
 from policies.resources import Resource
 from policies.rule import (
@@ -27,7 +27,7 @@ from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
 
-_DEFAULT_GRACE = Decimal(30)
+_DEFAULT_GRACE_SECONDS = Decimal(30)
 _ROUTES = ("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute")
 
 
@@ -62,18 +62,20 @@ def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]
     if pod.role(config) != "serving":
         return
     grace = pod.spec["terminationGracePeriodSeconds"]
-    seconds = _DEFAULT_GRACE if grace.absent else quantity_or_none(grace.value)
+    seconds = _DEFAULT_GRACE_SECONDS if grace.absent else quantity_or_none(grace.value)
     if seconds is None:
         return
     for container in pod.containers:
         if container.kind == "main":
             needed = sum(_stop_seconds(container.node, config.drain_variables), Decimal(0))
             if needed and needed >= seconds:
-                yield Violation(grace, f"more than {needed} seconds, which {container.name} needs")
+                yield Violation(
+                    grace, f"more than {needed}, the seconds that {container.name} needs"
+                )
 
 
 def _stop_seconds(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
-    yield pause(container["lifecycle"]["preStop"])
+    yield sleep_seconds(container["lifecycle"]["preStop"])
     for variable in container["env"].items():
         seconds = quantity_or_none(variable["value"].value)
         if variable["name"].text in variables and seconds is not None:
@@ -133,7 +135,7 @@ def _removable_pods(value: Any, size: Decimal | None) -> int:
     config=BackendConfig,
 )
 def route_backends_declared(stack: Stack, config: BackendConfig) -> Iterator[Violation]:
-    """A route answers the requests for a missing Service with errors."""
+    """A route returns errors for requests to a missing Service."""
     for route, backend in _backends(stack):
         name, namespace = backend["name"], route.namespace
         # Services of other namespaces belong to other stacks.

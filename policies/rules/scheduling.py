@@ -114,7 +114,7 @@ def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[
     config=GangConfig,
 )
 def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Violation]:
-    """A partial gang holds its GPUs and waits for the rest."""
+    """A partially started gang holds its GPUs while it waits for its other pods."""
     gang, pods = workload.gang, training_pods(workload, config)
     if not pods or workload.resource.is_named(config.elastic_workloads):
         return
@@ -133,7 +133,7 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
 
 
 def _ungrouped(workload: Workload, pods: list[Pod]) -> Iterator[Violation]:
-    """Yield a violation if the workload has several pods and nothing starts them together."""
+    """Yield a violation if the workload has several pods that are not scheduled as a group."""
     multiple_pods = workload.size is not None and workload.size > 1
     if multiple_pods and not all(_is_grouped(workload, pod) for pod in pods):
         annotation = pods[0].metadata["annotations"][GROUP_ANNOTATION]
@@ -154,7 +154,7 @@ def _is_grouped(workload: Workload, pod: Pod) -> bool:
     config=GangConfig,
 )
 def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Violation]:
-    """The scheduler reads a gang's size from the PodGroup. The annotation only names the group."""
+    """The scheduler reads a gang's size from the PodGroup, which the pods only refer to by name."""
     for workload in stack.workloads:
         pods = [pod for pod in training_pods(workload, config) if workload.joins_pod_group(pod)]
         for pod in pods[:1]:
@@ -186,7 +186,7 @@ def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal 
     runtime = workload.resource
     if runtime.is_named(config.elastic_workloads):
         return None
-    nodes = nodes_of(stack, runtime) if workload.completed else None
+    nodes = nodes_of(stack, runtime) if workload.is_template else None
     if nodes is not None:
         others = [pod.replicas for pod in workload.pods if is_cpu_task(pod, config)]
         return sum((other or Decimal(0) for other in others), nodes)

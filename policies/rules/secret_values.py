@@ -41,7 +41,7 @@ from policies.workloads import Pod
 
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _ENVIRONMENTS: Final = ("env", "envVars", "environment")
-_PROSE: Final = ("description", "message", "summary")
+_PROSE_FIELDS: Final = ("description", "message", "summary")
 _ACCOUNT_SECRET: Final = "kubernetes.io/service-account-token"  # noqa: S105  a type
 _HIDDEN: Final = "a literal, which is not shown here"
 
@@ -167,10 +167,10 @@ def _is_encrypted(value: Node) -> bool:
 
 
 def _is_secret_field(key: str, value: str) -> bool:
-    """Return whether a field of a custom resource is a secret, or a text that sets one."""
+    """Return whether a field of a custom resource is a secret, or text that sets a secret."""
     if not value:
         return False
-    if contains_secret(value) or (key not in _PROSE and contains_setting(value)):
+    if contains_secret(value) or (key not in _PROSE_FIELDS and contains_setting(value)):
         return True
     password, secret, variable = _named_secret(key)
     if variable:
@@ -181,7 +181,7 @@ def _is_secret_field(key: str, value: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _named_secret(key: str) -> tuple[bool, bool, str]:
-    """Return whether a key names a password or a secret, and the environment variable it sets."""
+    """Return (names a password, names a secret, environment variable that is set) for a key."""
     variable = SPARK_VARIABLE.search(key)
     is_password, is_secret = PASSWORD_FIELD.search(key), CONFIGURATION_NAME.search(key)
     return bool(is_password), bool(is_secret), variable[2] if variable else ""
@@ -204,13 +204,13 @@ def _may_be_secret(key: str, value: Any) -> bool:
 
 
 def _is_command(value: Any) -> bool:
-    """Return whether the words of a command, such as that of a probe, contain a secret."""
+    """Return whether a command, such as a probe's, contains a secret that spans several words."""
     words = [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
     return bool(ARGUMENT.search(" ".join(words))) and not any(map(ARGUMENT.search, words))
 
 
 def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
-    """Yield the strings of an object that are secrets.
+    """Yield the strings in an object that are secrets.
 
     The environment, arguments and annotations of pods are skipped, because `no-literal-secrets`
     checks them.
@@ -231,9 +231,9 @@ def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
         for key, child in _children(node):
             if isinstance(child.value, str):
                 is_allowed = (name if key == "value" else key) in config.allowed_names
-                is_allowed |= key == "password" and _names_key(node)
-                is_secret_ = contains_secret(child.value) or not is_allowed
-                if is_secret_ and not checked and _is_secret_field(key, child.value):
+                is_allowed |= key == "password" and _refers_to_secret_key(node)
+                may_be_secret = contains_secret(child.value) or not is_allowed
+                if may_be_secret and not checked and _is_secret_field(key, child.value):
                     yield child
             elif isinstance(child.value, dict | list):
                 in_pod = key in ("env", "command", "args") and _is_container(node)
@@ -246,8 +246,8 @@ def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
                 pending.append((child, checked or in_pod))
 
 
-def _names_key(node: Node) -> bool:
-    """Return whether an object refers to a key of a Secret, as `passwordSecret` of Strimzi does."""
+def _refers_to_secret_key(node: Node) -> bool:
+    """Return whether an object refers to a key of a Secret, as Strimzi's `passwordSecret` does."""
     return str(node.key).endswith("Secret") and bool(node["secretName"].text)
 
 

@@ -20,14 +20,14 @@ from policies.workloads import Pod
 
 _SHM = "/dev/shm"  # noqa: S108 - a mount point in a pod, not a temporary file
 _VOLUME = "shared-memory"
-_SOURCE = "(v.hostPath.path + '/' + m.?subPath.orValue(''))"
+_CEL_SOURCE_PATH = "(v.hostPath.path + '/' + m.?subPath.orValue(''))"
 
 
 class MountConfig(TaskConfig):
     """Configuration of `shm-mounted` and `shm-bounded-memory`."""
 
     size: Quantity = Field(
-        default="1Gi", description="The size limit that the remediation writes, such as 8Gi."
+        default="1Gi", description="Size limit that the remediation sets, such as 8Gi."
     )
     min_size: Quantity = Field(
         default="64Mi",
@@ -35,7 +35,7 @@ class MountConfig(TaskConfig):
     )
 
 
-def normal_path(value: str) -> str:
+def normalize_path(value: str) -> str:
     """Return a mount path as the kubelet uses it: absolute, without `.`, `..` and `//`."""
     return "/" + posixpath.normpath(f"/{value}").lstrip("/")
 
@@ -45,16 +45,18 @@ def shm_mounts(container: Container) -> list[Node]:
     return [
         mount
         for mount in container.node["volumeMounts"].items()
-        if normal_path(mount["mountPath"].text or "") == _SHM
+        if normalize_path(mount["mountPath"].text or "") == _SHM
     ]
 
 
 def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
     """Return the containers with processes that exchange tensors through shared memory.
 
-    In training pods, these are the containers with GPUs; in other pods, the containers with several
-    GPUs. If a Kubeflow TrainingRuntime requests no GPUs, these are its main containers, except
-    those of CPU tasks, because a TrainJob may request the GPUs. System pods have none.
+    In training pods, these are the containers with GPUs. In other pods, they are the containers
+    with several GPUs. System pods have no such containers.
+
+    A Kubeflow TrainingRuntime may request no GPUs, because the TrainJob may request them. In this
+    case, all main containers are returned, except the containers of CPU tasks.
     """
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
     if pod.role(config) == "system":
@@ -71,7 +73,7 @@ def _devices(container: Container, config: TaskConfig) -> Decimal:
     return sum(container.gpu_counts(config.accelerators).values(), Decimal(0))
 
 
-def _lacking_shm(pod: Pod, config: TaskConfig) -> Iterator[Container]:
+def _without_shm(pod: Pod, config: TaskConfig) -> Iterator[Container]:
     for container in working_containers(pod, config):
         mounts = container.node["volumeMounts"]
         paths = [mount["mountPath"] for mount in mounts.items()]
@@ -88,7 +90,7 @@ def _is_writable_volume(mount: Node) -> bool:
 
 
 def _mount_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
-    containers = [container for container in _lacking_shm(pod, config) if not shm_mounts(container)]
+    containers = [container for container in _without_shm(pod, config) if not shm_mounts(container)]
     if not containers or pod.volumes.value is UNKNOWN:
         return
     if not any(volume["name"].text == _VOLUME for volume in pod.volumes.items()):
@@ -115,7 +117,7 @@ def _append(location: Node, item: object) -> Edit:
 )
 def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
     """The default /dev/shm of 64 MiB makes data loaders and NCCL die with a bus error."""
-    for container in _lacking_shm(pod, config):
+    for container in _without_shm(pod, config):
         mounts = container.node["volumeMounts"]
         paths = [mount["mountPath"].value for mount in mounts.items()]
         yield Violation(
@@ -149,7 +151,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
         empty_dir = volume["emptyDir"]
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Edit(empty_dir["medium"].steps, "Memory")
-        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], minimum):
+        if empty_dir["sizeLimit"].known and not _is_at_least(empty_dir["sizeLimit"], minimum):
             yield Edit(empty_dir["sizeLimit"].steps, config.size)
 
 
@@ -185,12 +187,12 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
             continue
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Violation(empty_dir["medium"], '"Memory"')
-        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], minimum):
+        if empty_dir["sizeLimit"].known and not _is_at_least(empty_dir["sizeLimit"], minimum):
             expected = f"a size of at least {spell_bytes(minimum)}, such as {config.size}"
             yield Violation(empty_dir["sizeLimit"], expected)
 
 
-def _is_size(node: Node, minimum: Decimal) -> bool:
+def _is_at_least(node: Node, minimum: Decimal) -> bool:
     amount = quantity_or_none(node.value)
     return amount is not None and amount >= minimum
 
@@ -214,7 +216,7 @@ def _min_size(pod: Pod, config: MountConfig) -> Decimal:
         " || variables.mountsAtShm.exists(names, v.name in names)"
         " || variables.containers.exists(c, c.?volumeMounts.orValue([]).exists(m,"
         f" m.name == v.name && [{cel.path('m.mountPath')}].exists(t, (t == [] || t == ['dev'])"
-        f" && t == {cel.path(_SOURCE)}))))"
+        f" && t == {cel.path(_CEL_SOURCE_PATH)}))))"
     ),
 )
 def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
@@ -223,7 +225,7 @@ def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     at_shm |= {volume.steps for volume in _volumes_with_shm(pod)}
     for volume in pod.volumes.items():
         host_path = volume["hostPath"]
-        path = normal_path(host_path["path"].text or "")
+        path = normalize_path(host_path["path"].text or "")
         from_shm = path == _SHM or path.startswith(_SHM + "/") or path == "/run/shm"
         if host_path.present and (from_shm or volume.steps in at_shm):
             yield Violation(host_path, 'an emptyDir with medium "Memory" and a sizeLimit instead')
@@ -236,13 +238,13 @@ def _volumes_with_shm(pod: Pod) -> Iterator[Node]:
     """
     for container in pod.containers:
         for mount in container.node["volumeMounts"].items():
-            target = normal_path(mount["mountPath"].text or "")
+            target = normalize_path(mount["mountPath"].text or "")
             if target not in ("/", "/dev"):
                 continue
             volume = pod.volume(mount["name"])
             path = volume["hostPath"]["path"].text if volume is not None else None
             source = posixpath.join(path or "", mount["subPath"].text or "")
-            if volume is not None and normal_path(source) == target:
+            if volume is not None and normalize_path(source) == target:
                 yield volume
 
 

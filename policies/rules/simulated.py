@@ -1,7 +1,7 @@
 """Rules about scheduling, which `python -m gitops preview --simulate` evaluates.
 
-The pack only declares them, so that its configuration can contain their levels and settings. It
-never evaluates them, because it cannot simulate the scheduler.
+The policy pack only declares these rules, so that its configuration can contain their levels and
+settings. It never evaluates the rules, because it cannot simulate the scheduler.
 """
 
 from typing import Any, Final
@@ -12,10 +12,11 @@ from policies.rule import Level, Rule, RuleConfig, Severity, declared_rule
 
 
 class PreemptsConfig(RuleConfig):
-    """Gangs that the plan must not preempt."""
+    """Configuration of `plan-preempts-nothing-of`."""
 
     queues: list[str] = Field(
-        default=[], description="Queues whose gangs must not be preempted; empty for all queues."
+        default=[],
+        description="Queues whose gangs must not be preempted. An empty list protects all queues.",
     )
     gpu_hours: float = Field(
         default=0, ge=0, description="Maximum GPU-hours that a preempted gang may lose."
@@ -23,7 +24,7 @@ class PreemptsConfig(RuleConfig):
 
 
 class WaitsConfig(RuleConfig):
-    """Maximum waiting time of new gangs."""
+    """Configuration of `plan-waits-at-most`."""
 
     minutes: float = Field(
         default=24 * 60,

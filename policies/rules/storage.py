@@ -28,7 +28,7 @@ class CheckpointConfig(RoleConfig):
         "are mounted; `*` matches anything.",
     )
 
-    def has(self, name: str) -> bool:
+    def is_checkpoint(self, name: str) -> bool:
         """Return whether a name or path matches `checkpoint_claims`."""
         return any(fnmatchcase(name, pattern) for pattern in self.checkpoint_claims)
 
@@ -66,7 +66,7 @@ def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
     config=RoleConfig,
 )
 def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
-    """With ReadWriteOnce, the second node's pod waits forever for the volume."""
+    """With ReadWriteOnce, the pod on the second node waits forever for the volume."""
     for workload in stack.workloads:
         if workload.size is not None and workload.size <= 1:
             continue
@@ -125,7 +125,7 @@ def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violati
         for name in _written_claims(workload, config)
     }
     for claim in stack.of_kind("", "PersistentVolumeClaim"):
-        if config.has(claim.name) or (claim.namespace, claim.name) in written:
+        if config.is_checkpoint(claim.name) or (claim.namespace, claim.name) in written:
             yield from _not_retained(stack, claim, claim.root["spec"], claim)
     for workload in stack.workloads:
         for claim, spec in _claim_templates(workload, config):
@@ -154,7 +154,7 @@ def _claim_templates(
     """Yield the checkpoint claims that a controller creates, each with its specification."""
     record = workload.resource.record
     for name, spec in _templates(workload.resource, record.claims if record is not None else ()):
-        if name is not None and not config.has(name):
+        if name is not None and not config.is_checkpoint(name):
             continue
         metadata = {"name": name, "namespace": workload.resource.namespace or UNKNOWN}
         manifest = {"metadata": {k: v for k, v in metadata.items() if v}, "spec": spec.value}
@@ -164,7 +164,7 @@ def _claim_templates(
 def _templates(
     resource: Resource, templates: Sequence[ClaimTemplates]
 ) -> Iterator[tuple[str | None, Node]]:
-    """Yield the name, or None for any name, and the specification of each claim template."""
+    """Yield the name, or None without a name, and the specification of each claim template."""
     for template in templates:
         for node in nodes_at(resource.root, steps(template.at)):
             spec = node.at(template.spec)
@@ -181,12 +181,12 @@ def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iter
             mount["name"].value
             for container in pod.containers
             for mount in container.node["volumeMounts"].items()
-            if config.has(mount["mountPath"].text or "")
+            if config.is_checkpoint(mount["mountPath"].text or "")
         }
         for volume in pod.volumes.items():
             name = volume["name"].text or ""
             for source in ("emptyDir", "ephemeral"):
-                if volume[source].present and (config.has(name) or name in mounted):
+                if volume[source].present and (config.is_checkpoint(name) or name in mounted):
                     yield volume[source]
 
 

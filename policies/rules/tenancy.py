@@ -69,8 +69,8 @@ def in_namespace(stack: Stack, group: str, kind: str, namespace: str) -> Iterato
             yield resource
 
 
-def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
-    """Map accelerators to the numbers that a quota allows. Return None if these are unknown."""
+def _quota_limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
+    """Return the limits of a quota by accelerator, or None if the limits are unknown."""
     spec = quota.root["spec"]
     hard = spec["hard"]
     if not (hard.known and spec["scopes"].known and spec["scopeSelector"].known):
@@ -88,7 +88,7 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
     return found
 
 
-def _merged(quotas: Sequence[Mapping[str, Decimal]]) -> dict[str, Decimal]:
+def _merge_limits(quotas: Sequence[Mapping[str, Decimal]]) -> dict[str, Decimal]:
     """Return the smallest limit of each resource, because all quotas of a namespace apply.
 
     All device classes share one entry with the largest of their limits, because the class of a
@@ -119,13 +119,13 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
     for namespace, workload in workload_namespaces(stack, config).items():
         inside = [item for item in demands if item.workload.resource.namespace == namespace]
         quotas = in_namespace(stack, "", "ResourceQuota", namespace)
-        found = [_limits(quota, config) for quota in quotas]
+        found = [_quota_limits(quota, config) for quota in quotas]
         if None in found:
             continue
-        limits = _merged([each for each in found if each is not None])
-        missing = sorted({_counted_as(item) for item in inside} - limits.keys())
+        limits = _merge_limits([each for each in found if each is not None])
+        missing = sorted({_quota_name(item) for item in inside} - limits.keys())
         if missing or not limits:
-            write = " and ".join(_key(name) for name in missing) or "requests.nvidia.com/gpu"
+            write = " and ".join(_quota_key(name) for name in missing) or "requests.nvidia.com/gpu"
             yield Violation(
                 Node(None),
                 f"a ResourceQuota without scopes in namespace {namespace} that limits {write} to "
@@ -136,7 +136,7 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
         yield from _too_large(inside, limits)
 
 
-def _counted_as(demand: Demand) -> str:
+def _quota_name(demand: Demand) -> str:
     """Return the name under which a quota counts a demand."""
     return _DEVICE_QUOTA_SUFFIX if demand.claimed else demand.resource
 
@@ -145,18 +145,18 @@ def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iter
     """Yield a violation for each workload that needs more than its namespace's quota."""
     needed: dict[tuple[Workload, str], Decimal] = defaultdict(Decimal)
     for demand in demands:
-        needed[demand.workload, _counted_as(demand)] += demand.usual
+        needed[demand.workload, _quota_name(demand)] += demand.usual
     for (workload, name), number in needed.items():
         if number > limits.get(name, number):
             yield Violation(
                 Node(None),
                 f"at most {limits[name]:f}, or raise the quota",
-                found=f"{number:f} of {_key(name)} in one workload",
+                found=f"{number:f} of {_quota_key(name)} in one workload",
                 resource=workload.resource,
             )
 
 
-def _key(name: str) -> str:
+def _quota_key(name: str) -> str:
     return f"gpu.nvidia.com{name}" if name == _DEVICE_QUOTA_SUFFIX else f"requests.{name}"
 
 

@@ -1,4 +1,4 @@
-"""Rule that requires every kind that runs pods to be in the registry of workload kinds."""
+"""Rule that requires the registry of workload kinds to contain every kind that runs pods."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _POD_FIELDS = frozenset(
     {"serviceAccountName", "nodeSelector", "tolerations", "volumes", "affinity", "restartPolicy"}
 )
 _IMAGE = "image"
-_SOUGHT_IN_KNOWN_KINDS = ("a pod", "a container", "a manifest")
-"""Types of evidence that are also searched for in objects of known kinds."""
+_EVIDENCE_IN_KNOWN_KINDS = ("a pod", "a container", "a manifest")
+"""Types of evidence that the rule also searches for in objects of known kinds."""
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
 _LABELS = "/metadata/labels"
@@ -40,8 +40,8 @@ _ACCELERATOR = re.compile(
     r"(nvidia\.com|amd\.com|habana\.ai|[^/]*gpu[^/]*|gpu\.intel\.com)/[^/\s]+"
     r"|google\.com/tpu|aws\.amazon\.com/neuron\w*"
 )
-"""Resource names of known accelerators, to find them in strings. Keys whose value is a quantity are
-checked against the configured accelerators instead."""
+"""Pattern of accelerator resource names in strings. Keys whose value is a quantity are compared
+with the configured accelerators instead."""
 
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
@@ -136,11 +136,11 @@ def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> 
     evidence = [
         node
         for node, evidence_type in _evidence(resource.root, config)
-        if evidence_type in _SOUGHT_IN_KNOWN_KINDS
+        if evidence_type in _EVIDENCE_IN_KNOWN_KINDS
     ]
     if not evidence:
         return
-    complete, partial = _recorded(resource, record)
+    complete, partial = _readable_paths(resource, record)
     for node in evidence:
         path = node.steps
         parents = (path[:length] for length in range(len(path) + 1))
@@ -150,13 +150,13 @@ def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> 
             return
 
 
-def _recorded(
+def _readable_paths(
     resource: Resource, record: WorkloadKind
 ) -> tuple[set[tuple[Key, ...]], set[tuple[Key, ...]]]:
-    """Return the paths that other rules read completely, and those that they read in part."""
+    """Return the paths that other rules read completely, and the paths that they read in part."""
     complete, partial = set(), set()
     if "." not in resource.group:
-        # The API server ignores the status of its own kinds. Controllers of others may read it.
+        # The API server ignores the status of built-in kinds. Custom controllers may read it.
         complete.add(resource.root["status"].steps)
     for pod in find_all_pods(resource):
         partial.add(pod.spec.steps)

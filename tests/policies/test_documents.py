@@ -150,7 +150,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
     ("text", "expected_error"),
     [
         (f"{SERVICE}---\nspec: [", "f.yaml, document 2, line 6: invalid YAML"),
-        (f"{SERVICE}---\n{SERVICE}spec: {{{{ .x }}}}: 1", "Render it first, with helm template"),
+        (f"{SERVICE}---\n{SERVICE}spec: {{{{ .x }}}}: 1", "render it first (helm template)"),
         (f"{SERVICE}---\n- 1\n", "f.yaml, document 2: found [1]; write an object"),
         ("just words", 'f.yaml, document 1: found "just words"; write an object'),
         ("kind: Service", "document 1: apiVersion: not set; write a name"),

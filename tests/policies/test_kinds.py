@@ -83,7 +83,7 @@ def test_pack_reads_kind_records_from_its_configuration() -> None:
         ({"roles": ["cooking"]}, ("roles.0", "found 'cooking'", "'training'")),
         ({"patterns": [""]}, ("patterns: found ''", "hides every pod")),
         ({"patterns": ["spec"]}, ("patterns: found 'spec'", "hides every pod")),
-        ({"kind": "Other"}, ("kind: found 'Other'", "the key states it")),
+        ({"kind": "Other"}, ("kind: found 'Other'", "the key contains it")),
         ([], ("found []", "write an object")),
     ],
 )
@@ -97,7 +97,7 @@ def test_invalid_kind_record_is_rejected(record: Any, words: tuple[str, ...]) ->
     "record", [{}, {"pods": []}, {"pods": [{"at": "spec.other"}]}, {"patterns": [""]}]
 )
 def test_record_for_a_built_in_kind_must_keep_its_pods(record: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"found none at spec\.template\.spec"):
+    with pytest.raises(ConfigurationError, match=r"found no entry for spec\.template\.spec"):
         configure({"kinds": {"Deployment.apps": record}}, RULES)
     whole = {"pods": [{"at": "spec.template.spec"}, *record.get("pods", [])]}
     configure({"kinds": {"Deployment.apps": whole}}, RULES)

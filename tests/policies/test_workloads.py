@@ -137,7 +137,7 @@ def test_train_job_is_read_as_a_partial_override_of_its_runtime() -> None:
     trainer = {"image": "a:latest", "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
     (pod,) = pods("trainer.kubeflow.org/v1alpha1", "TrainJob", {"trainer": trainer})
     (container,) = pod.containers
-    assert container.wants_gpu(Accelerators())
+    assert container.requests_gpu(Accelerators())
     assert not container.node["securityContext"].known
 
 

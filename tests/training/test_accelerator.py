@@ -24,7 +24,7 @@ def test_configured_precision_is_used() -> None:
 
 def test_cpu_has_no_known_peak_and_keeps_pytorchs_defaults() -> None:
     before = torch.get_float32_matmul_precision()
-    accelerator.use(CPU)
+    accelerator.configure(CPU)
     assert torch.get_float32_matmul_precision() == before
     assert accelerator.peak_flops(CPU) is None
 

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from training.accelerator import precision_of, use
+from training.accelerator import configure, precision_of
 from training.checkpoints.state import save
 from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loader
@@ -69,11 +69,11 @@ def throughput(directory: Path, world: World, turns: int, device: str) -> dict[s
         names = list(loops)
         # The order is rotated so that each loop goes first equally often.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            _settle()
+            _synchronize()
             started = time.perf_counter()
             for _ in range(steps):
                 next(loops[name])
-            _settle()
+            _synchronize()
             seconds = time.perf_counter() - started
             if turn >= 0:
                 samples[name].append(steps * batch * world.size / seconds)
@@ -129,11 +129,11 @@ def pause(directory: Path, world: World, turns: int, device: str) -> dict[str, A
     }
     for turn in range(-1, turns):
         found = {
-            "ours": _saved(loop, save_ours),
-            "dcp.async_save": _saved(loop, lambda: save_dcp(turn)),  # noqa: B023
+            "ours": _measure_save(loop, save_ours),
+            "dcp.async_save": _measure_save(loop, lambda: save_dcp(turn)),  # noqa: B023
         }
         shutil.rmtree(directory / f"dcp-{turn}", ignore_errors=True)
-        found["no save"] = _saved(loop, lambda: None)
+        found["no save"] = _measure_save(loop, lambda: None)
         if turn >= 0:
             for name, values in found.items():
                 for what, value in values.items():
@@ -142,13 +142,13 @@ def pause(directory: Path, world: World, turns: int, device: str) -> dict[str, A
     return samples | {"parameters": parameters, "stateMiB": parameters * 12 / 2**20}
 
 
-def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, float]:
+def _measure_save(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, float]:
     """Start a save, and train until it is on disk, for at least three steps.
 
     Return the seconds that training waited, the seconds until everything was on disk, and the step
     rate after the wait.
     """
-    _settle()
+    _synchronize()
     started, ends = time.perf_counter(), list[float]()
     saving = start()
     paused = time.perf_counter() - started
@@ -161,12 +161,12 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
         # All processes must run the same number of steps.
         unfinished.fill_(float(saving is not None and not ends))
         dist.all_reduce(unfinished, dist.ReduceOp.MAX)
-    _settle()
+    _synchronize()
     rate = count / (time.perf_counter() - started - paused)
     return {"pause": paused, "write": max(ends, default=paused), "steps per second": rate}
 
 
-def _settle() -> None:
+def _synchronize() -> None:
     """Wait until the GPU and the other processes have finished all pending work."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
@@ -210,7 +210,7 @@ def main() -> None:
     torch.set_num_threads(1)
     world = read_world(os.environ)
     device = choose_device(options.device, world.local_rank)
-    use(device)
+    configure(device)
     with joined(world, device, timeout=600):
         measure = MEASUREMENTS[options.measurement]
         samples = measure(options.directory, world, options.turns, options.device)
@@ -260,7 +260,7 @@ def prepared(config: TrainingConfig, world: World) -> Run:
 
 def by_hand(run: Run) -> Loop:
     """Train with a minimal loop: DistributedDataParallel and AdamW."""
-    model, optimizer = _fresh(run)
+    model, optimizer = _new_model(run)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     dtype = PRECISIONS[precision_of(run.config, run.device)]
 
@@ -284,7 +284,7 @@ def lightning_fabric(run: Run) -> Loop:
         precision=names[precision_of(run.config, run.device)],
     )
     fabric.launch()
-    model, optimizer = fabric.setup(*_fresh(run))
+    model, optimizer = fabric.setup(*_new_model(run))
     return _epochs(run, model, optimizer, lambda loss: fabric.backward(loss))
 
 
@@ -296,7 +296,7 @@ def accelerate(run: Run) -> Loop:
     accelerator = Accelerator(
         cpu=run.device.type == "cpu", mixed_precision="no" if precision == "fp32" else precision
     )
-    model, optimizer = accelerator.prepare(*_fresh(run))
+    model, optimizer = accelerator.prepare(*_new_model(run))
     return _epochs(run, model, optimizer, lambda loss: accelerator.backward(loss))
 
 
@@ -338,7 +338,7 @@ def _loader(run: Run) -> tuple[GangSampler, Loader]:
     return sampler, Loader(run.data.train, sampler, run.device, config.loader_workers)
 
 
-def _fresh(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _new_model(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
     config = run.config
     torch.manual_seed(config.seed)
     model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
@@ -349,8 +349,8 @@ def _fresh(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def config(run_dir: Path, **settings: Any) -> TrainingConfig:
     """Return a configuration; by default, it trains SimpleCNN on digits enlarged to 32 x 32."""
-    usual = {"model": "simple-cnn", "dataset": "digits", "epochs": 1_000_000}
-    return TrainingConfig.model_validate({**usual, "run_dir": str(run_dir), **settings})
+    defaults = {"model": "simple-cnn", "dataset": "digits", "epochs": 1_000_000}
+    return TrainingConfig.model_validate({**defaults, "run_dir": str(run_dir), **settings})
 
 
 if __name__ == "__main__":

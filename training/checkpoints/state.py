@@ -190,8 +190,9 @@ def _tensors(run: Run) -> Tensors:
 def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
     """Drop the optimizer state of each parameter for which the checkpoint has none.
 
-    Such a parameter had no gradient yet. `missing` contains the names of tensors that are not in
-    the checkpoint. Raise ValueError if only a part of a parameter's state is missing.
+    Such a parameter had not received a gradient when the checkpoint was saved. `missing` contains
+    the names of tensors that are not in the checkpoint. Raise ValueError if only a part of a
+    parameter's state is missing.
     """
     for name, parameter in run.model.parameters().items():
         slots = {
@@ -259,7 +260,7 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
     if not run.position.seen:
         # The run resumes at the start of an epoch. The saved loss is that of the previous epoch.
         return
-    # With a different number of processes, rank 0 takes over the epoch's loss so far.
+    # If the number of processes has changed, this is rank 0, which restores the sum over all ranks.
     loss_sum, samples = torch.stack(list(progress.values())).sum(0).tolist()
     run.loss_sum.fill_(loss_sum)
     run.samples = int(samples)

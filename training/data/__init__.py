@@ -42,8 +42,8 @@ from training.data.text import text, tokens
 __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_digits", "load"]
 
 
-ALWAYS: Final = Verification()
-"""Verification of all files at every start."""
+FULL_VERIFICATION: Final = Verification()
+"""Verification of all files at every start, without a record of verified files."""
 
 
 def load(
@@ -53,7 +53,7 @@ def load(
     seed: int,
     *,
     download: bool = False,
-    verification: Verification | None = ALWAYS,
+    verification: Verification | None = FULL_VERIFICATION,
     report: Report = report_event,
 ) -> Dataset:
     """Load a data set in a model's input shape; `seed` applies to synthetic data only.
@@ -117,7 +117,7 @@ def check_prepared(folder: Path, report: Report) -> Manifest:
     Raise DataError if a file is damaged; the message names the first one.
     """
     manifest = read_manifest(folder)
-    verify(folder, manifest.parts(), ALWAYS, report)
+    verify(folder, manifest.parts(), FULL_VERIFICATION, report)
     if isinstance(manifest, ShardsManifest):
         for split in (manifest.train, manifest.held_out):
             index = read_index(folder, split, len(manifest.classes))

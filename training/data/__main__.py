@@ -18,7 +18,7 @@ FIELD = "text"
 """Default name of the field or column that contains the text."""
 
 SIZE = 224
-"""Default height and width of images of a directory."""
+"""Default height and width of images that are read from a directory."""
 
 HELD_OUT = 0.1
 """Default share of samples to hold out."""
@@ -68,10 +68,10 @@ def _summary(target: Path, manifest: Manifest) -> str:
 def _images(options: argparse.Namespace) -> str:
     # Commands import what they need, so that --help and usage errors appear immediately.
     from training.data.prepare.images import from_dataset, from_folder, prepare_images
-    from training.data.prepare.output import check_apart
+    from training.data.prepare.output import check_not_nested
 
     if options.folder:
-        check_apart(options.folder, options.target)
+        check_not_nested(options.folder, options.target)
         channels: Literal[1, 3] = 1 if options.grey else 3
         size = options.size or SIZE
         minimum = options.min_size or size
@@ -98,10 +98,10 @@ def _images(options: argparse.Namespace) -> str:
 
 
 def _text(options: argparse.Namespace) -> str:
-    from training.data.prepare.output import check_apart
+    from training.data.prepare.output import check_not_nested
     from training.data.prepare.text import bytes_encoder, prepare_text, tokenizer_encoder
 
-    check_apart(options.folder, options.target)
+    check_not_nested(options.folder, options.target)
     if options.end_of_text is not None and not options.tokenizer:
         raise DataError(
             f"--end-of-text {options.end_of_text} needs --tokenizer: bytes have no such token"
@@ -137,13 +137,13 @@ def _validate(options: argparse.Namespace) -> str:
     from training.data import load
     from training.data.validation import examine, problems, read_report, write_report
 
-    last = read_report(options.against) if options.against else None
-    # Digests are not verified here, because training verifies those of prepared files.
+    earlier = read_report(options.against) if options.against else None
+    # Skip the verification of digests here, because training verifies the files of prepared data.
     data = load(
         options.dataset, options.data_dir, None, seed=0, verification=None, report=report_stderr
     )
     report = examine(options.dataset, data, options.samples)
-    found = list(problems(report, last, options.min_class_share, options.max_drift))
+    found = list(problems(report, earlier, options.min_class_share, options.max_drift))
     write_report(options.target, report.model_copy(update={"problems": tuple(found)}))
     if found:
         raise DataError(
@@ -196,8 +196,8 @@ def _parser() -> argparse.ArgumentParser:
     kinds = prepare.add_subparsers(required=True, metavar="KIND")
     _add_images(kinds.add_parser(
         "images",
-        help="pack labelled images into shards (--dataset=shards)",
-        description="Pack labelled images into WebDataset shards. To train on them, name the "
+        help="pack labeled images into shards (--dataset=shards)",
+        description="Pack labeled images into WebDataset shards. To train on them, name the "
         "target directory `shards`, pass --dataset=shards, and pass the directory that contains "
         "the target as --data-dir.",
         allow_abbrev=False,
@@ -224,8 +224,8 @@ def _parser() -> argparse.ArgumentParser:
             help="check schema, ranges, class balance and drift of a data set",
             description="Examine samples of a data set, and write a report with their statistics. "
             "The command fails if values are all equal or not finite, if a class number is "
-            "invalid, if a class has too few samples, or if the data differ from the data of an "
-            "earlier report.",
+            "invalid, if a class has too few samples, or if the data differ from the data set "
+            "that --against describes.",
             allow_abbrev=False,
         )
     )
@@ -279,11 +279,11 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--size", type=_image_side, metavar="N",
-        help="height and width to which images of --folder are scaled after a square crop "
+        help="height and width to which the images in --folder are scaled after a square crop "
         f"(default: {SIZE})",
     )  # fmt: skip
     parser.add_argument(
-        "--grey", action="store_true", help="convert images of --folder to one channel"
+        "--grey", action="store_true", help="convert the images in --folder to one channel"
     )
     parser.add_argument(
         "--min-size", type=_positive, metavar="N",
@@ -291,10 +291,10 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--workers", type=_positive, metavar="N",
-        help="number of images of --folder read in parallel "
+        help="number of images in --folder to read in parallel "
         f"(default: one per CPU, {available_cores()})",
     )  # fmt: skip
-    _add_common(parser, "share of the images of --folder to hold out")
+    _add_common(parser, "share of the images in --folder to hold out")
     parser.set_defaults(run=_images, held_out=None)
 
 

@@ -1,4 +1,4 @@
-"""Labelled images, in memory or read on demand, and their conversion to a model's input shape."""
+"""Labeled images, in memory or read on demand, and their conversion to a model's input shape."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Data sets up to this size (after enlarging) are enlarged in advance, larger ones per batch."""
+"""Maximum size after enlarging of data sets that are enlarged in advance instead of per batch."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Enlarged:
+class EnlargedImages:
     """Images that are enlarged on access, because 60,000 images of 3x224x224 would take 9 GB."""
 
     samples: Samples
@@ -76,7 +76,7 @@ def fit(images: Images, shape: Shape) -> Images:
 
 
 def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
-    """Convert images to another shape: in advance if this takes little memory, or else on access.
+    """Convert images to another shape: in advance if this takes little memory, otherwise on access.
 
     Raise DataError if this would shrink them.
     """
@@ -85,14 +85,14 @@ def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
     enlarge(np.empty((0, *current), np.uint8), shape)  # raises DataError now, not in the first step
     if isinstance(samples, Images) and len(samples) * math.prod(shape) <= MAX_ENLARGED_BYTES:
         return fit(samples, shape)
-    return Enlarged(samples, shape)
+    return EnlargedImages(samples, shape)
 
 
 def enlarge(pixels: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
-    """Enlarge images by an integer factor, centre them on black, and convert grey to colour.
+    """Enlarge images by an integer factor, center them on black, and convert gray to color.
 
     The result has the shape N x `shape`. Raise DataError if the images would have to be shrunk or
-    converted from colour to grey.
+    converted from color to gray.
     """
     channels, height, width = pixels.shape[1:]
     factor = min(shape[1] // height, shape[2] // width) if len(shape) == 3 else 0

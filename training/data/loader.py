@@ -16,10 +16,10 @@ from training.data.samples import Indices, Samples
 class Batch:
     """This process's part of a batch.
 
-    All processes have the same number of `indices`. Only the first `real` ones count; the others
-    are padding. `total` is the number of samples in the step, over all processes. `seen` is the
-    number of the epoch's samples that have been used by the end of the step. `last` marks the last
-    batch of the step, after which the optimizer updates the weights.
+    All processes have the same number of `indices`. `real` is the number of samples that count;
+    the `indices` after them are padding. `total` is the number of samples in the step, over all
+    processes. `seen` is the number of the epoch's samples that have been used by the end of the
+    step. `last` marks the last batch of the step, after which the optimizer updates the weights.
     """
 
     indices: Indices
@@ -53,7 +53,7 @@ class GangSampler:
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(self._seen, len(self._order), self._step):
-            yield from deal(
+            yield from process_batches(
                 self._order[start : start + self._step],
                 self._batch_size,
                 self._rank,
@@ -63,7 +63,7 @@ class GangSampler:
             )
 
 
-def deal(
+def process_batches(
     samples: Indices,
     batch_size: int,
     rank: int,
@@ -91,7 +91,7 @@ def deal(
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedBatch:
     """A batch with its inputs (N x sample shape; pixels from 0 to 1, or tokens) and targets."""
 
     batch: Batch
@@ -121,12 +121,12 @@ class Loader:
                 generator=torch.Generator(),
             )
 
-    def __iter__(self) -> Iterator[Loaded]:
+    def __iter__(self) -> Iterator[LoadedBatch]:
         read = _BatchDataset(self._samples)
         for batch, inputs, targets in (
             map(read.__getitem__, self._batches) if self._ahead is None else self._ahead
         ):
-            yield Loaded(
+            yield LoadedBatch(
                 batch,
                 scale(inputs.to(self._device, non_blocking=True), self._samples.divisor),
                 targets.to(self._device, non_blocking=True),

@@ -32,7 +32,7 @@ class _Model(BaseModel):
 
 
 class Part(_Model):
-    """A file next to the manifest, never in another directory."""
+    """Manifest entry of a file, which is in the directory of the manifest."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
     size: int = Field(ge=0, description="Size in bytes.")
@@ -59,7 +59,7 @@ def _require_unique_files(parts: tuple[Part, ...]) -> None:
 
 
 class ShardsManifest(_Model):
-    """Manifest of labelled images of one shape."""
+    """Manifest of labeled images, which all have the same shape."""
 
     kind: Literal["shards"] = SHARDS_KIND
     format: Literal[1] = 1
@@ -216,7 +216,7 @@ class Verification:
             return {}
         return known if isinstance(known, dict) else {}
 
-    def keep(self, matched: dict[str, list[object]]) -> None:
+    def save(self, matched: dict[str, list[object]]) -> None:
         """Write the record if it has changed."""
         if self.record and self.writes and matched != self.known():
             write_atomically(self.record, json.dumps(matched).encode())
@@ -252,7 +252,7 @@ def verify(
                 f"{folder / part.file} is damaged: its sha256 differs from the manifest; "
                 "copy it again, or prepare the data set again"
             )
-    verification.keep(found)
+    verification.save(found)
 
 
 def _sha256_of(path: Path, progress: Progress) -> str:

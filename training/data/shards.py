@@ -1,4 +1,4 @@
-"""Labelled images in WebDataset tar files: NUMBER.png or .jpg, and NUMBER.cls.
+"""Labeled images in WebDataset tar files: NUMBER.png or .jpg, and NUMBER.cls.
 
 The webdataset package reads shards as streams. Here, an index next to the shards allows random
 access, so that an interrupted run resumes exactly, with any number of processes, and sees each

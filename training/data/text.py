@@ -38,7 +38,7 @@ class Stream(Protocol):
 
     @property
     def name(self) -> str:
-        """Name for messages."""
+        """Name of the stream in messages."""
 
     def __len__(self) -> int: ...
 

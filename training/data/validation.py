@@ -36,7 +36,7 @@ class PartReport(BaseModel):
 
 
 class DataReport(BaseModel):
-    """Report of a validation, against which the next data set can be checked."""
+    """Report of a validation. Later data sets can be compared with it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -121,12 +121,12 @@ def _statistics(
 
 
 def problems(
-    report: DataReport, last: DataReport | None, min_class_share: float, max_drift: float
+    report: DataReport, earlier: DataReport | None, min_class_share: float, max_drift: float
 ) -> Iterator[str]:
-    """Yield a sentence for each check that fails. `last` is the report of an earlier data set."""
-    if last is not None:
+    """Yield a sentence for each failed check. `earlier` is the report of an earlier data set."""
+    if earlier is not None:
         for name in ("shape", "dtype", "classes"):
-            found, before = getattr(report, name), getattr(last, name)
+            found, before = getattr(report, name), getattr(earlier, name)
             if found != before:
                 yield f"{name} is {_text(found)}, but was {_text(before)} in the earlier data set"
     for split, part in report.parts.items():
@@ -135,10 +135,10 @@ def problems(
         for name, share in part.classes.items():
             if share < limit:
                 yield f"{split}: class {name} has {share:.2%} of the samples, less than {limit:.2%}"
-    if last is None:
+    if earlier is None:
         return
     for split, part in report.parts.items():
-        before = last.parts[split]
+        before = earlier.parts[split]
         distributions = {"values": (part.values, before.values)}
         if part.classes.keys() == before.classes.keys():
             classes = (tuple(part.classes.values()), tuple(before.classes.values()))

@@ -69,8 +69,8 @@ def write_export(
     """Write a trained model so that a server can load and verify it.
 
     `model` must be unsharded and unwrapped. It may be on any device and is not modified. `beat` is
-    called regularly. An artifact that cannot be exported is skipped with a warning, and so is the
-    Hugging Face directory. Raise OSError if the weights or the manifest cannot be written.
+    called regularly. If an artifact or the Hugging Face directory cannot be exported, it is skipped
+    with a warning. Raise OSError if the weights or the manifest cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -126,8 +126,8 @@ def missing_results(config: TrainingConfig, manifest: Manifest) -> list[str]:
     written = {(each.kind, each.method, each.setting) for each in manifest.artifacts}
     artifacts = [
         setting
-        for setting, form in requested_artifacts(config).items()
-        if not written & {(*form, setting), (*form, "")} and setting not in manifest.skipped
+        for setting, artifact in requested_artifacts(config).items()
+        if not written & {(*artifact, setting), (*artifact, "")} and setting not in manifest.skipped
     ]
     metrics = [
         f"metrics {each}" for each in config.metrics if metric_name(each) not in manifest.metrics

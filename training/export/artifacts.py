@@ -94,15 +94,15 @@ whichever is larger."""
 
 
 @torch.no_grad()
-def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact: bool) -> float:
-    """Return the largest difference between the outputs of the model and of the artifact `form`.
+def largest_difference(model: nn.Module, artifact: nn.Module, inputs: Tensor, exact: bool) -> float:
+    """Return the largest difference between the outputs of a model and those of its artifact.
 
-    Outputs are compared for the batch, and for its first sample alone. Raise ExportError if outputs
-    are not finite or, with `exact`, differ by more than the tolerance.
+    Outputs are compared for the whole batch, and for its first sample alone. Raise ExportError if
+    outputs are not finite or, with `exact`, differ by more than the tolerance.
     """
     largest = 0.0
     for part in (inputs, inputs[:1]):
-        expected, outputs = model(part), form(part)
+        expected, outputs = model(part), artifact(part)
         difference = float((outputs - expected).abs().max())
         if not math.isfinite(difference):
             raise ExportError("its outputs are not finite")
@@ -146,14 +146,14 @@ class Source:
 
 def requested_artifacts(config: TrainingConfig) -> dict[str, tuple[str, str]]:
     """Map each setting that requests an artifact to the kind and the method of the artifact."""
-    forms: dict[str, tuple[str, str]] = {
+    artifacts: dict[str, tuple[str, str]] = {
         f"export_formats {kind}": (kind, "") for kind in config.export_formats
     }
     if config.prune:
-        forms[f"prune {config.prune:g}"] = ("pruned", "l1-unstructured")
+        artifacts[f"prune {config.prune:g}"] = ("pruned", "l1-unstructured")
     if config.quantize != "none":
-        forms[f"quantize {config.quantize}"] = ("int8", config.quantize)
-    return forms
+        artifacts[f"quantize {config.quantize}"] = ("int8", config.quantize)
+    return artifacts
 
 
 def make_artifacts(

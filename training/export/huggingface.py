@@ -113,7 +113,7 @@ LLAMA_LAYERS: Final = {
     "feed_forward.out": ("mlp.down_proj",),
     "feed_forward_norm": ("post_attention_layernorm",),
 }
-"""Layers of a block of `gpt`, each with the Llama layers that it combines."""
+"""Maps each layer in a block of `gpt` to the Llama layers that it combines."""
 
 
 def _weight_names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -81,7 +81,7 @@ def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
 
 
 def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
-    """Run an action, then call `beat` until all processes have run theirs; return the result.
+    """Run an action, then call `beat` until all processes have run it; return the result.
 
     This way, a slow peer is not reported as a hang. Raise torch.distributed.DistError (a
     RuntimeError) if a process is dead.

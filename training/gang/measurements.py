@@ -77,7 +77,7 @@ MEASUREMENTS: Final = {
 
 @dataclass(frozen=True)
 class Report:
-    """Values of one process by measurement. Failed measurements are omitted."""
+    """Results of one process, keyed by measurement. Failed measurements are omitted."""
 
     node: str
     values: dict[str, float]
@@ -111,7 +111,7 @@ def _best(reports: Sequence[Report]) -> Report:
 
 
 def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
-    """Yield each process that is much worse than the others."""
+    """Yield each process that is much worse than the median of comparable processes."""
     indices = node_indices([report.node for report in reports])
     for name, measurement in MEASUREMENTS.items():
         comparable: defaultdict[int, list[int]] = defaultdict(list)
@@ -150,7 +150,7 @@ def medians(reports: Sequence[Report]) -> dict[str, float]:
     }
 
 
-def described(found: Sequence[SlowNode]) -> str:
+def describe_slow_nodes(found: Sequence[SlowNode]) -> str:
     """Return a line for each slow node, starting with `slow node NODE: `."""
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for slow in found:
@@ -211,7 +211,7 @@ def check_gang(
 
     def measure() -> list[Report]:
         beat()
-        return gather(Report(nodes[world.rank], measured(nodes, world.rank, device, config)))
+        return gather(Report(nodes[world.rank], measure_process(nodes, world.rank, device, config)))
 
     reports, found = find_outliers(measure)
     bandwidth = all_reduce_bandwidth(device)
@@ -221,16 +221,16 @@ def check_gang(
         for slow in found:
             emit(slow)
     if found and mode == "strict":
-        raise SlowNodeError(described(found))
+        raise SlowNodeError(describe_slow_nodes(found))
 
 
-def measured(
+def measure_process(
     nodes: list[str], rank: int, device: torch.device, config: TrainingConfig
 ) -> dict[str, float]:
     """Return this process's measurements. All processes must call this function together."""
     first = node_indices(nodes)[rank] == 0
     values = {"clock": clock_offset(rank), "matmul": matmul_speed(device)}
-    values |= exchanged(nodes, rank, device)
+    values |= measure_network(nodes, rank, device)
     values |= memory_limits()
     if first:
         values |= disk_seconds(Path(config.run_dir))
@@ -244,18 +244,18 @@ def matmul_speed(device: torch.device) -> float:
     # Do not use random numbers: the measurement must not affect the run's random numbers.
     factor = torch.ones(size, size, device=device, dtype=dtype)
     product = torch.mm(factor, factor)
-    _await(device)
+    _synchronize(device)
     dist.barrier()
     count, began, elapsed = 0, time.perf_counter(), 0.0
     while elapsed < SECONDS:
         torch.mm(factor, factor, out=product)
-        _await(device)
+        _synchronize(device)
         count += 1
         elapsed = time.perf_counter() - began
     return 2e-9 * size**3 * count / elapsed
 
 
-def exchanged(nodes: list[str], rank: int, device: torch.device) -> dict[str, float]:
+def measure_network(nodes: list[str], rank: int, device: torch.device) -> dict[str, float]:
     """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes on other nodes.
 
     Each process exchanges data with the processes of the same index on other nodes. A slow peer
@@ -285,7 +285,7 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
         began = time.perf_counter()
         for sends in (first, not first):
             (dist.send if sends else dist.recv)(message, peer)
-        _await(message.device)
+        _synchronize(message.device)
         return time.perf_counter() - began
 
     ping = torch.zeros(1)
@@ -310,10 +310,10 @@ def all_reduce_bandwidth(device: torch.device) -> float:
     """
     values = torch.zeros(2**24 if device.type == "cuda" else 2**20, device=device)
     dist.all_reduce(values[:1])
-    _await(device)
+    _synchronize(device)
     began = time.perf_counter()
     dist.all_reduce(values)
-    _await(device)
+    _synchronize(device)
     size = dist.get_world_size()
     return 2e-6 * (size - 1) / size * values.nbytes / (time.perf_counter() - began)
 
@@ -352,6 +352,6 @@ def disk_seconds(run_dir: Path) -> dict[str, float]:
     return {"disk": time.perf_counter() - began}
 
 
-def _await(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -71,7 +71,7 @@ def write_probe(folder: Path, size: int = 4096) -> None:
         os.fsync(probe.fileno())
 
 
-def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
+def warn_about_locked_memory(environment: Mapping[str, str]) -> None:
     """Log a warning if the locked memory limit (RLIMIT_MEMLOCK) is too low for RDMA.
 
     RDMA pins the buffers that adapters read and write. If the limit is too low, NCCL fails with

@@ -10,11 +10,8 @@ from torch.profiler import profile, schedule
 
 from workload.configuration import ConfigurationError
 
-KEPT: Final = 100
-"""Number of losses per copy from the device.
-
-Losses are copied in batches, because each copy stalls the device.
-"""
+LOSSES_PER_COPY: Final = 100
+"""Number of losses per copy from the device. Each copy stalls the device, so losses are batched."""
 
 
 class EventFiles(contextlib.ExitStack):
@@ -43,7 +40,7 @@ class EventFiles(contextlib.ExitStack):
         """Record the loss (a scalar on any device) and learning rate of a step."""
         self._writer.add_scalar("learning_rate", learning_rate, step)
         self._kept.append((step, loss.detach()))
-        if len(self._kept) == KEPT:
+        if len(self._kept) == LOSSES_PER_COPY:
             self.flush()
 
     def add_scalars(self, step: int, **values: float) -> None:

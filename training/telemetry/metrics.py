@@ -32,8 +32,8 @@ Activity = Literal["start", "data", "step", "checkpoint", "evaluation", "export"
 class Activities(Collector):
     """Time (s) by activity. Exactly one activity is current, so the sum is the total time.
 
-    The seconds are plain floats until they are scraped, because `switch` is called several times
-    per step.
+    The times are stored as plain floats, because `switch` is called several times per step. They
+    become counters only when they are scraped.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ CHECKPOINTS: Final = "checkpoints"
 HUGGING_FACE: Final = "huggingface"
 """Directory in the export for servers that read Hugging Face directories, such as vLLM."""
 
-MISTAKES: Final = (ValueError, AssertionError, FileNotFoundError, NotImplementedError)
+CONFIGURATION_ERRORS: Final = (ValueError, AssertionError, FileNotFoundError, NotImplementedError)
 """Exceptions that torchtitan raises for a configuration that would fail on every attempt."""
 
 
@@ -180,7 +180,7 @@ def exit_on_bad_input() -> Iterator[None]:
     except SystemExit as error:
         # The parser has already printed the error.
         raise SystemExit(exit_codes.BAD_INPUT if error.code else 0) from None
-    except MISTAKES as error:
+    except CONFIGURATION_ERRORS as error:
         raise SystemExit(fail(error, exit_codes.BAD_INPUT)) from error
 
 

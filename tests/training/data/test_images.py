@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from training.data import DataError, Images, fit
-from training.data.images import Enlarged, fitted
+from training.data.images import EnlargedImages, fitted
 
 
 def test_images_are_enlarged_and_centered() -> None:
@@ -28,7 +28,7 @@ def test_enlarging_in_batches_gives_the_same_images() -> None:
     random = np.random.default_rng(0)
     images = Images(random.integers(0, 256, (2000, 1, 8, 8), np.uint8), np.arange(2000), divisor=16)
     large = fitted(images, (1, 8, 8), (3, 224, 224))
-    assert isinstance(large, Enlarged)
+    assert isinstance(large, EnlargedImages)
     assert (len(large), large.divisor) == (2000, 16)
     some = np.array([1999, 3])
     pixels, labels = large.batch(some)

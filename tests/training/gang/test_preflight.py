@@ -209,11 +209,11 @@ def test_error_states_the_owner_of_an_unwritable_directory(mode: int, run_dir: s
 
 LIMITED = """
 import os, resource
-from training.gang.preflight import warn_of_locked_memory
+from training.gang.preflight import warn_about_locked_memory
 
 _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, hard))
-warn_of_locked_memory(os.environ)
+warn_about_locked_memory(os.environ)
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from training.telemetry.files import KEPT, EventFiles
+from training.telemetry.files import LOSSES_PER_COPY, EventFiles
 from workload.configuration import ConfigurationError
 
 
@@ -23,7 +23,7 @@ def write_steps(files: EventFiles, first: int, last: int, loss: float) -> None:
 
 
 def test_curves_contain_every_step_and_epoch(tmp_path: Path) -> None:
-    count = KEPT + 5
+    count = LOSSES_PER_COPY + 5
     with EventFiles(tmp_path) as files:
         write_steps(files, 1, count, loss=0.5)
         files.add_scalars(count, accuracy=0.75, held_out_loss=1.5)

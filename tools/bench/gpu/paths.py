@@ -29,10 +29,10 @@ from training.config import TrainingConfig
 from workload import exit_codes
 from workload.progress import AnyEvent, Epoch, Failed, Finished, Started, Step, parse
 
-AT_ONCE: Final = 5
+MAX_CONCURRENT: Final = 5
 """Maximum number of concurrent runs on the GPU, and of concurrent runs on the CPU."""
 
-THREADS: Final = max(1, (os.cpu_count() or 1) // AT_ONCE // 2)
+THREADS: Final = max(1, (os.cpu_count() or 1) // MAX_CONCURRENT // 2)
 """Number of threads per run. With more threads than cores, PyTorch is many times slower."""
 
 TOLERANCE: Final = 0.05
@@ -149,7 +149,7 @@ def finish(program: subprocess.Popen[str], started: float) -> Attempt:
 
 @contextmanager
 def _pool() -> Iterator[ThreadPoolExecutor]:
-    pool = ThreadPoolExecutor(AT_ONCE)
+    pool = ThreadPoolExecutor(MAX_CONCURRENT)
     try:
         yield pool
     finally:
@@ -206,8 +206,8 @@ def interrupted(runs: Runs) -> dict[str, Any]:
     require(stopped.code == exit_codes.INTERRUPTED, "".join(lines) + stopped.text)
     resumed = runs.run("interrupted", TEXT)
     require(resumed.last(Started).event == "resume", resumed.text)
-    whole = runs.run("undisturbed", TEXT)
-    again, other = resumed.last(Finished), whole.last(Finished)
+    uninterrupted = runs.run("undisturbed", TEXT)
+    again, other = resumed.last(Finished), uninterrupted.last(Finished)
     repeated = runs.run("repeated", TEXT).last(Finished)
     difference = abs(again.loss / other.loss - 1)
     require(difference <= TOLERANCE, difference)
@@ -252,12 +252,12 @@ def observed(runs: Runs) -> dict[str, Any]:
 
 
 def without_memory(runs: Runs) -> dict[str, Any]:
-    """Check that the error after running out of GPU memory names the remedy."""
+    """Check that the error message states a fix if a run exceeds the GPU memory."""
     settings = TEXT | {"model_options": LARGE_OPTIONS, "batch_size": 512, "keep_checkpoints": 1}
     attempt = runs.run("without memory", settings)
     error = attempt.last(Failed)
-    names_remedy = all(part in error.message for part in ("out of memory", "batch_size"))
-    require(names_remedy, error.message)
+    states_fix = all(part in error.message for part in ("out of memory", "batch_size"))
+    require(states_fix, error.message)
     require(attempt.code == exit_codes.FAILED, attempt.code)
     return {"message": error.message}
 
@@ -303,7 +303,7 @@ def expandable(runs: Runs) -> dict[str, Any]:
     """Check that expandable segments are used even if they are enabled after importing PyTorch."""
     program = (
         "import torch; from training import accelerator; device = torch.device('cuda', 0); "
-        "accelerator.use(device); kept = torch.ones(2**20, device=device); "
+        "accelerator.configure(device); kept = torch.ones(2**20, device=device); "
         "print([segment['is_expandable'] for segment in torch.cuda.memory_snapshot()])"
     )
     command = [sys.executable, "-c", program]

@@ -1,4 +1,4 @@
-"""Conversion of labelled images to shards."""
+"""Conversion of labeled images to shards."""
 
 import hashlib
 import warnings
@@ -25,7 +25,7 @@ ImageShape = tuple[Literal[1, 3], int, int]
 
 ORDER_SEED: Final = 0
 """Seed of the random order of the images, which mixes the classes in every shard."""
-AT_ONCE: Final = 512
+IMAGES_IN_MEMORY: Final = 512
 """Number of images in memory at a time."""
 
 
@@ -83,8 +83,10 @@ def from_folder(
     def pictures() -> Iterator[Picture | Dropped]:
         order = np.random.default_rng(ORDER_SEED).permutation(len(files))
         with ThreadPoolExecutor(workers) as pool:
-            for start in range(0, len(order), AT_ONCE):
-                yield from pool.map(picture, [files[n] for n in order[start : start + AT_ONCE]])
+            for start in range(0, len(order), IMAGES_IN_MEMORY):
+                yield from pool.map(
+                    picture, [files[n] for n in order[start : start + IMAGES_IN_MEMORY]]
+                )
 
     return Source(classes, shape, len(files), pictures())
 
@@ -99,8 +101,8 @@ def from_dataset(name: DatasetName, data_dir: Path) -> Source:
         # Held-out images come first, so a training image that equals one of them is dropped.
         for samples, held_out in ((data.held_out, True), (data.train, False)):
             order = np.random.default_rng(ORDER_SEED).permutation(len(samples))
-            for start in range(0, len(order), AT_ONCE):
-                yield from _from_samples(samples, order[start : start + AT_ONCE], held_out)
+            for start in range(0, len(order), IMAGES_IN_MEMORY):
+                yield from _from_samples(samples, order[start : start + IMAGES_IN_MEMORY], held_out)
 
     return Source(data.classes, shape, len(data.train) + len(data.held_out), pictures())
 
@@ -139,11 +141,11 @@ def _from_file(
 
 
 def _to_8_bits(image: Image.Image, file_format: str | None) -> Image.Image:
-    """Reduce grey values of 16 bits to 8 bits, because Pillow's `convert` would clip them.
+    """Reduce 16-bit gray values to 8 bits, because Pillow's `convert` would clip them.
 
-    Raise ValueError for channels of 32 bits, which have no defined range.
+    Raise ValueError for 32-bit channels, which have no defined range.
     """
-    # Pillow reads PGM files of 16 bits as 32 bits.
+    # Pillow reads 16-bit PGM files as 32-bit images.
     has_16_bits = image.mode.startswith("I;16") or (file_format, image.mode) == ("PPM", "I")
     if image.mode in ("I", "F") and not has_16_bits:
         raise ValueError("the range of the values is unknown")

@@ -75,7 +75,7 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
         _publish(unfinished, target)
 
 
-def check_apart(source: Path, target: Path) -> None:
+def check_not_nested(source: Path, target: Path) -> None:
     """Raise DataError if the target is inside the source."""
     if target.resolve().is_relative_to(source.resolve()):
         raise DataError(f"{target} is inside the source {source}: choose another directory")

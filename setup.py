@@ -1,9 +1,9 @@
-"""Build of the package `gpu_platform` from the components; the metadata is in pyproject.toml.
+"""Build of the package `gpu_platform`; the metadata is in pyproject.toml.
 
 In the checkout, infra/, policies/, training/, inference/, workload/ and kube/ are packages. Such
 common names must not be installed into other people's environments, so the wheel contains them as
-subpackages of gpu_platform with rewritten imports. They stay at the top of the checkout because
-images, commands of pods and `sources` in stack files use these names.
+subpackages of gpu_platform with rewritten imports. They stay at the top of the checkout
+because images, pod commands and `sources` in stack files use these names.
 """
 
 import re

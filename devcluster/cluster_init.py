@@ -1,8 +1,8 @@
 """PID 1 of the cluster. All other processes are its descendants and are killed with it.
 
-With real nodes, it creates the network switch and runs a supervised process per node, in separate
-namespaces. With simulated nodes, it runs the control plane and Volcano on the host's loopback
-interface.
+With real nodes, PID 1 creates the network switch and runs a supervised process per node, in
+separate namespaces. With simulated nodes, it runs the control plane and Volcano on the host's
+loopback interface.
 """
 
 import os

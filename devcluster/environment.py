@@ -66,7 +66,7 @@ def proxy_exclusions() -> dict[str, str]:
 
 
 def _prefer_debian_docker(directory: Path) -> None:
-    # Another docker on PATH may lack BuildKit; Debian's includes it.
+    # Debian's docker includes BuildKit, which another docker on PATH may lack.
     link, debian = directory / "docker", Path("/usr/bin/docker")
     directory.mkdir(parents=True, exist_ok=True)
     if debian.exists() and not link.is_symlink():

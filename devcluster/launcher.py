@@ -155,7 +155,8 @@ def stop(layout: Layout) -> list[str]:
 
     Mounts, interfaces, firewall rules and processes belong to the cluster's namespaces and
     disappear with them. This function also cleans up after a killed cluster or a reboot. While
-    another cluster of the same kind is running, it keeps the groups, which have the same names.
+    another cluster of the same kind is running, the groups are kept, because both clusters use
+    the same group names.
     """
     record = read_record(layout)
     if record is None:

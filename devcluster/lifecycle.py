@@ -49,7 +49,7 @@ class Cluster:
         return [str(self.toolchain.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
 
 
-class Early(Protocol):
+class EarlyWork(Protocol):
     """Work that can be done while the cluster is starting."""
 
     def prepare(self, cluster: Cluster) -> object:
@@ -63,14 +63,14 @@ def up(
     spec: ClusterSpec,
     reporter: Reporter,
     requirements: Requirements = NO_REQUIREMENTS,
-    early: Early | None = None,
+    early: EarlyWork | None = None,
 ) -> Cluster:
     """Start the cluster unless it is running, and add the operators and images that a stack needs.
 
     `early` is used only if the cluster has to be started.
 
     Raises:
-        DevclusterError: If a step fails. The message contains a remedy.
+        DevclusterError: If a step fails. The message states a fix.
     """
     layout = Layout.of(spec.kind)
     real = spec.kind is Kind.REAL
@@ -129,7 +129,7 @@ def _uv() -> Path:
     return Path(program)
 
 
-def _start(cluster: Cluster, step: Step, early: Early | None, volcano: str) -> None:
+def _start(cluster: Cluster, step: Step, early: EarlyWork | None, volcano: str) -> None:
     """Launch the cluster and wait until all nodes are ready. Stop it if the start fails."""
     spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
     layout.state.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def _port_in_use(first: int) -> int | None:
     return None
 
 
-def _follow(cluster: Cluster, events: EventLog, step: Step, early: Early | None = None) -> None:
+def _follow(cluster: Cluster, events: EventLog, step: Step, early: EarlyWork | None = None) -> None:
     """Report startup events until all nodes are ready. Raise DevclusterError if the start fails."""
     began = time.monotonic()
     expected = max(1, len(cluster.spec.real_nodes))

@@ -85,13 +85,13 @@ class Access:
         try:
             if stamp_of(self._path) != self._stamp:
                 self._read()
-                emit("api keys", keys=[key.name for key in self._keys])
+                emit("api_keys_reloaded", keys=[key.name for key in self._keys])
             self._reported = ""
         except (OSError, ValueError) as error:
             reason, reported = self._describe(error), self._reported
             self._reported = reason
             if reason != reported:
-                emit("api keys kept", reason=reason)
+                emit("api_keys_kept", reason=reason)
 
     def _read(self) -> None:
         stamp, text = stamp_of(self._path), self._path.read_text()
@@ -99,10 +99,10 @@ class Access:
         lines = enumerate(map(str.strip, text.splitlines()), 1)
         keys = [_parse(number, line) for number, line in lines if line and line[0] != "#"]
         if not keys:
-            raise ValueError("contains no key: write one key per line")
+            raise ValueError("the file contains no key: write one key per line")
         names = [key.name for key in keys]
         if len(set(names)) < len(names):
-            raise ValueError("contains two keys with the same name: give each key a different name")
+            raise ValueError("two keys have the same name: give each key a different name")
         self._keys = keys
 
     def _describe(self, error: OSError | ValueError) -> str:
@@ -110,7 +110,7 @@ class Access:
             return f"{self._path} cannot be read: {error.strerror}"
         if isinstance(error, UnicodeDecodeError):
             return f"{self._path} is not a text file"
-        return f"{self._path} {error}"
+        return f"{self._path}: {error}"
 
 
 def _parse(number: int, line: str) -> Key:

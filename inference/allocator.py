@@ -33,8 +33,8 @@ def keep_freed_memory() -> bool:
 def return_large_blocks() -> bool:
     """Make glibc return large freed blocks to the system; return False if glibc is not used.
 
-    By default, after a few such blocks have been freed, glibc allocates later ones in its heap and
-    keeps them, so that memory usage stays at its peak.
+    By default, after a few large blocks have been freed, glibc allocates later large blocks in its
+    heap and keeps them, so that memory usage stays at its peak.
     """
     return _set((_MMAP_THRESHOLD, _LARGE_BODY), (_TRIM_THRESHOLD, 16 * _LARGE_BODY))
 

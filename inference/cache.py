@@ -33,7 +33,7 @@ _COPIED_BYTES: Final = 2**30
 class Cache:
     """A directory of at most `capacity` bytes. The least recently used files are deleted first.
 
-    Failures of the cache are reported, but never prevent a download.
+    Errors of the cache are logged, but never prevent a download.
     """
 
     folder: Path
@@ -71,13 +71,13 @@ class Cache:
         return None
 
     def discard(self, sha256: str) -> None:
-        """Report and delete a damaged copy."""
+        """Log and delete a damaged copy."""
         emit("cached_copy_damaged", sha256=sha256)
         with contextlib.suppress(OSError):
             (self.folder / sha256).unlink()
 
     def keep(self, sha256: str, content: bytes | Path) -> None:
-        """Copy a verified file, or its content, to the cache. A failure is only reported."""
+        """Add verified content, or the content of a verified file. Errors are only logged."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         try:
             self._make_space(size)

@@ -24,7 +24,7 @@ PROGRAMS: Final = ("pt2", "int8")
 
 ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
-CUSTOM: Final = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
+IMPORT_PATH: Final = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -111,10 +111,10 @@ class InferenceConfig(BaseModel):
     precision: Precision = "fp32"
     """Precision of the weights and the computation. fp32 uses TF32 on a GPU; bf16 and fp16 are not
     available with the backends pt2 and int8."""
-    handler: str = Field(default="auto", pattern=rf"^(auto|{CUSTOM})$")
+    handler: str = Field(default="auto", pattern=rf"^(auto|{IMPORT_PATH})$")
     """Handler that decodes requests and encodes outputs: package.module:Class, or auto for the
     built-in handler that suits the export."""
-    own_model: str = Field(default="", pattern=rf"^({CUSTOM})?$")
+    own_model: str = Field(default="", pattern=rf"^({IMPORT_PATH})?$")
     """The only package.module:factory that a manifest may name as its model. Empty allows
     none."""
     workers: int = Field(default=1, ge=1, le=64)

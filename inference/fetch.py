@@ -55,15 +55,15 @@ class FetchError(Exception):
 
 def fetch(
     url: str,
-    folder: Path,
+    directory: Path,
     sha256: str = "",
     kinds: Sequence[str] = (),
     cache: Cache | None = None,
 ) -> Manifest:
-    """Download the manifest, the weights and the artifacts of `kinds` to `folder`.
+    """Download the manifest, the weights and the artifacts of `kinds` to `directory`.
 
     The manifest is written last, so a directory that contains a manifest is complete. Every file
-    must match the manifest, and if `sha256` is given, the weights must have this digest. Existing
+    must match the manifest. If `sha256` is given, the weights must have this digest. Existing
     files that match are kept, and cached files are copied instead of downloaded. Raise FetchError
     if a file cannot be downloaded, and ExportError if the export does not match its manifest or
     lacks an artifact.
@@ -74,12 +74,12 @@ def fetch(
         raise ExportError(
             f"{url} has weights with sha256 {manifest.weights.sha256}, but {sha256} was requested"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for file in (manifest.weights, *(manifest.artifact(kind) for kind in kinds)):
-        _provide(read, url, file, folder, cache)
+        _provide(read, url, file, directory, cache)
     text = manifest.model_dump_json(indent=2, exclude_none=True)
-    write_atomically(folder / MANIFEST_FILE, text.encode())
-    return read_manifest(folder)
+    write_atomically(directory / MANIFEST_FILE, text.encode())
+    return read_manifest(directory)
 
 
 class _SameServerRedirects(urllib.request.HTTPRedirectHandler):
@@ -140,30 +140,30 @@ def _manifest(read: Read, url: str) -> Manifest:
     return parse_manifest(text, f"{url}/{MANIFEST_FILE}")
 
 
-def _provide(read: Read, url: str, file: Weights, folder: Path, cache: Cache | None) -> None:
-    """Copy a file from the cache or download it, unless `folder` contains an intact copy."""
-    path = folder / file.file
+def _provide(read: Read, url: str, file: Weights, directory: Path, cache: Cache | None) -> None:
+    """Copy a file from the cache or download it, unless `directory` contains an intact copy."""
+    path = directory / file.file
     if path.exists():
         with contextlib.suppress(ExportError):
-            checked_file(folder, file)
+            checked_file(directory, file)
             return
     if cache is None:
-        _download(read, url, file, folder)
+        _download(read, url, file, directory)
         return
     with cache.lock(file.sha256) as progress:
-        if _copy_from_cache(cache, file, folder):
+        if _copy_from_cache(cache, file, directory):
             return
-        _download(read, url, file, folder, progress)
+        _download(read, url, file, directory, progress)
         cache.keep(file.sha256, path)
 
 
-def _copy_from_cache(cache: Cache, file: Weights, folder: Path) -> bool:
+def _copy_from_cache(cache: Cache, file: Weights, directory: Path) -> bool:
     """Copy a file from the cache. Return False if there is no intact copy or copying fails."""
     with cache.open(file.sha256, file.size) as source:
         if source is None:
             return False
         try:
-            _write(folder, file, lambda target: copy(source, target, file.size))
+            _write(directory, file, lambda target: copy(source, target, file.size))
         except ExportError:
             cache.discard(file.sha256)
             return False
@@ -175,7 +175,7 @@ def _copy_from_cache(cache: Cache, file: Weights, folder: Path) -> bool:
 
 
 def _download(
-    read: Read, url: str, file: Weights, folder: Path, progress: Callable[[], object] = int
+    read: Read, url: str, file: Weights, directory: Path, progress: Callable[[], object] = int
 ) -> None:
     def write(stream: BinaryIO) -> None:
         done, reported = 0, time.monotonic()
@@ -187,16 +187,16 @@ def _download(
                 emit("fetching", file=file.file, bytes=done, of=file.size)
                 progress()
 
-    _write(folder, file, write)
+    _write(directory, file, write)
 
 
-def _write(folder: Path, file: Weights, write: Callable[[BinaryIO], object]) -> None:
+def _write(directory: Path, file: Weights, write: Callable[[BinaryIO], object]) -> None:
     """Write a file and verify it. If it does not match, delete it and raise ExportError."""
-    write_atomically(folder / file.file, write)
+    write_atomically(directory / file.file, write)
     try:
-        checked_file(folder, file)
+        checked_file(directory, file)
     except ExportError:
-        (folder / file.file).unlink()
+        (directory / file.file).unlink()
         raise
 
 
@@ -213,7 +213,7 @@ def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _fetch_errors(message: str) -> Iterator[None]:
-    """Convert download errors to FetchError. Keep only the first line; the rest repeats it."""
+    """Convert download errors to FetchError, with only the first line of their messages."""
     from obstore.exceptions import BaseError
 
     try:
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "url", help="directory of the export: oci://, s3://, gs://, az://, https:// or http://"
     )
-    parser.add_argument("folder", type=Path, help="target directory")
+    parser.add_argument("directory", type=Path, help="target directory")
     parser.add_argument("--sha256", default="", help="expected digest of the weights")
     parser.add_argument(
         "--artifact",
@@ -246,20 +246,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--cache-bytes",
         type=int,
         default=0,
-        help="maximum size (bytes) of the cache; 0 adds no files to it",
+        help="maximum size (bytes) of the cache; with 0, no files are added",
     )
     options = parser.parse_args(arguments)
     cache = Cache(options.cache, options.cache_bytes) if options.cache is not None else None
     url = options.url.rstrip("/")
     try:
-        manifest = fetch(url, options.folder, options.sha256, options.artifact, cache)
+        manifest = fetch(url, options.directory, options.sha256, options.artifact, cache)
     except ExportError as error:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT
     except (FetchError, OSError) as error:
         conclude("error", message=str(error), exit_code=exit_codes.FAILED)
         return exit_codes.FAILED
-    emit("fetched", run=manifest.run, sha256=manifest.weights.sha256, folder=str(options.folder))
+    target = str(options.directory)
+    emit("fetched", run=manifest.run, sha256=manifest.weights.sha256, folder=target)
     return exit_codes.DONE
 
 

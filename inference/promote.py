@@ -2,8 +2,8 @@
 
   python -m inference.promote CANDIDATE INCUMBENT "accuracy >= incumbent - 0.002"
 
-The program fails if a condition is false or cannot be evaluated, which keeps the server from
-starting.
+The program runs before the server starts. It fails if a condition is false or cannot be evaluated,
+and the server then does not start.
 """
 
 import argparse

@@ -72,7 +72,7 @@ async def _serve(config: InferenceConfig) -> None:
         await asyncio.sleep(config.notice_seconds)
         deadline = time.monotonic() + left
         if not await http.stop(left):
-            emit("cut", model=config.model_name, in_flight=metrics.in_flight)
+            emit("drain_timeout", model=config.model_name, in_flight=metrics.in_flight)
         left = deadline - time.monotonic()
     finally:
         deadline = time.monotonic() + left

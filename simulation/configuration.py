@@ -12,14 +12,14 @@ EVICTION_SECONDS = 10
 # With Kubernetes' default limits (20 to 50 requests per second), the controllers would need a
 # minute to process a thousand new nodes, and the scheduler another minute to bind a thousand pods.
 REQUESTS_PER_SECOND = 1000
-OTHER_PORTS = [
+COMPONENT_PORTS = [
     "etcdPort",
     "etcdPeerPort",
     "kubeControllerManagerPort",
     "kubeSchedulerPort",
     "kwokControllerPort",
 ]
-PORTS = 1 + len(OTHER_PORTS)
+PORTS = 1 + len(COMPONENT_PORTS)
 """Number of consecutive ports that a control plane on the loopback interface uses."""
 ADMIN = "kwok-admin"
 """Common name of the certificate admin.crt that kwokctl creates."""
@@ -89,8 +89,10 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
     names = [settings.address, settings.api_service] if real else [settings.api_service]
     # By default, kwokctl picks the first free ports. Two clusters that start at the same time could
     # pick the same ports.
-    others = (
-        {} if real else {name: settings.port + offset for offset, name in enumerate(OTHER_PORTS, 1)}
+    component_ports = (
+        {}
+        if real
+        else {name: settings.port + offset for offset, name in enumerate(COMPONENT_PORTS, 1)}
     )
     return {
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
@@ -99,7 +101,7 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
             "runtime": "binary",
             "kubeVersion": settings.kubernetes,
             "kubeApiserverPort": settings.port,
-            **others,
+            **component_ports,
             "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
             # Simulated nodes cannot fail, so they need few heartbeats.
             "heartbeatFactor": 1 if real else 20,

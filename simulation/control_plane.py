@@ -75,8 +75,8 @@ class ControlPlane:
         # kwokctl starts components through symbolic links, which may point to the binaries of an
         # earlier start.
         for link in (self.settings.pki.parent / "bin").iterdir():
-            ours = self.settings.binaries / link.name
-            target = self.settings.kwok if link.name == "kwok-controller" else ours
+            binary = self.settings.binaries / link.name
+            target = self.settings.kwok if link.name == "kwok-controller" else binary
             if link.readlink() != target:
                 link.unlink()
                 link.symlink_to(target)

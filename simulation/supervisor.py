@@ -69,8 +69,8 @@ class Supervisor:
     def restart_exited(self) -> None:
         """Restart services that have exited, for callers that cannot call `run_forever` yet.
 
-        Call this method only while no other child process is running: the exit status of such a
-        process would be lost.
+        Call this method only while no other child process is running. Otherwise, the exit status of
+        that process could be lost.
         """
         with suppress(ChildProcessError):
             while (exited := os.waitpid(-1, os.WNOHANG))[0]:
@@ -101,7 +101,7 @@ class Supervisor:
             try:
                 self.start(service)
             except (OSError, subprocess.SubprocessError) as error:
-                # The failure of one service must not terminate PID 1 and thus all others.
+                # The failure of one service must not terminate PID 1 and thus all other services.
                 self._note(service, f"could not be restarted: {error}")
                 self._exited.append(service)
 

@@ -23,7 +23,7 @@ def apply_definitions(
 ) -> None:
     """Apply Volcano's CustomResourceDefinitions and namespace; wait until the CRDs are served.
 
-    `is_restart` is true if an earlier start may have applied them.
+    `is_restart` must be true if an earlier start may have applied them.
     """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
@@ -144,7 +144,7 @@ def scheduler_program(binaries: Path, version: str) -> Path:
 def volcano_services(
     kubeconfig: Path, binaries: Path, configuration: Path, sockets: Path, version: str = ""
 ) -> list[Service]:
-    """Return the scheduler and controllers, without leader election, since each has one replica.
+    """Return the scheduler and the controllers, which have one replica and no leader election.
 
     The scheduler receives additional flags, one per line, from the file `FLAGS` next to its
     configuration.

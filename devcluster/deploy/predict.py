@@ -38,16 +38,16 @@ class Prediction:
     """The model's prediction for a sample outside its training data."""
 
     label: int
-    answer: int
+    predicted: int
 
     @property
     def correct(self) -> bool:
         """True if the predicted class equals the sample's label."""
-        return self.answer == self.label
+        return self.predicted == self.label
 
     def __str__(self) -> str:
         result = "correct" if self.correct else "WRONG"
-        return f"test sample labelled {self.label}: predicted {self.answer} ({result})"
+        return f"test sample labelled {self.label}: predicted {self.predicted} ({result})"
 
 
 class NoPredictionError(Exception):

@@ -21,10 +21,10 @@ from kube.kinds.record import State
 from kube.names import TASK_LABEL
 
 POLL_SECONDS = 1.0
-# Time (s) for which the API server may be unavailable, for example while it restarts.
 OUTAGE_SECONDS = 60.0
+"""Time (s) for which the API server may be unavailable, for example while it restarts."""
 REPAIR_DELAY_SECONDS = 10.0
-"""Time (s) for which a gang must need the same repair before it is repaired."""
+"""Time (s) for which a gang must need the same repair command before the command is run."""
 Read = TypeVar("Read")
 _LAST_LINES: Final = 15
 _INACTIVE_PHASES: Final = {"paused", "succeeded", "failed"}
@@ -58,7 +58,7 @@ class Run:
 
 
 class _Repair:
-    """Repair of a run that Volcano has stopped processing (see `repair`)."""
+    """Repair commands for a run that Volcano has stopped processing (see `repair`)."""
 
     def __init__(self, kubectl: Sequence[str], run: Run) -> None:
         self._kubectl, self._run = kubectl, run

@@ -198,7 +198,7 @@ def describe_service(
     metadata: dict[str, Any] | None,
     outcome: Prediction | NoPredictionError,
 ) -> str:
-    """Describe an inference service: its address, model and first prediction."""
+    """Return a description of an inference service: its address, model and first prediction."""
     lines = [f"{key}: {address}"]
     if metadata is not None:
         # The stack's outputs were written before the training finished, so ask the server.

@@ -20,7 +20,7 @@ DOWNLOAD_SECONDS = 60
 
 _DIRECTORY = f"resource-docker-v{VERSION}"
 _FILE = "pulumi-resource-docker"
-_MARK = "devcluster.docker_plugin"
+_MODULE = "devcluster.docker_plugin"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def install(pulumi_home: Path, python: Path, path: str | None = None) -> Plugin:
 
 def _is_stand_in(file: Path) -> bool:
     with file.open("rb") as content:
-        return _MARK.encode() in content.read(1000)
+        return _MODULE.encode() in content.read(1000)
 
 
 def _installed_by_user(pulumi_home: Path) -> Path | None:
@@ -92,8 +92,8 @@ def _write_launcher(plugin: Path, python: Path) -> None:
     checkout, interpreter = shlex.quote(str(CHECKOUT)), shlex.quote(str(python))
     text = (
         "#!/bin/sh\n"
-        f"# Stand-in for Pulumi's Docker plugin: {_MARK} of the gpu-platform project.\n"
-        f'PYTHONPATH={checkout}${{PYTHONPATH:+:$PYTHONPATH}} exec {interpreter} -m {_MARK} "$@"\n'
+        f"# Stand-in for Pulumi's Docker plugin: {_MODULE} of the gpu-platform project.\n"
+        f'PYTHONPATH={checkout}${{PYTHONPATH:+:$PYTHONPATH}} exec {interpreter} -m {_MODULE} "$@"\n'
     )
     if plugin.exists() and not plugin.is_symlink() and plugin.read_text() == text:
         return

@@ -14,7 +14,7 @@ from devcluster.docker_plugin import VERSION
 from devcluster.docker_plugin.inputs import ImageError
 from devcluster.docker_plugin.provider import EngineLog, ImageProvider
 
-MAXIMUM_MESSAGE_BYTES = 400 * 1024 * 1024
+MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 
 
 class Servicer(ProviderServicer):
@@ -53,7 +53,7 @@ async def _without_traceback(
 async def serve(arguments: list[str] | None = None) -> None:
     """Print the port as the first line, then serve until the engine terminates the process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engine", help="address of Pulumi's engine, for log lines")
+    parser.add_argument("engine", help="address of Pulumi's engine, which receives the log lines")
     engine, _ = parser.parse_known_args(arguments)
     async with grpc.aio.insecure_channel(engine.engine) as channel:
         server, port = await start(ImageProvider(EngineLog.on(channel)), engine.engine)
@@ -63,7 +63,7 @@ async def serve(arguments: list[str] | None = None) -> None:
 
 async def start(provider: ImageProvider, engine: str) -> tuple[grpc.aio.Server, int]:
     """Start a server on a free loopback port; return the server and the port."""
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAXIMUM_MESSAGE_BYTES)])
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)])
     servicer = Servicer([], VERSION, provider, engine)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

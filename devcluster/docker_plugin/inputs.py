@@ -139,11 +139,11 @@ def plain(value: PropertyValue | Mapping[str, PropertyValue]) -> Any:
 
 def secrets(properties: Mapping[str, PropertyValue]) -> Iterator[str]:
     """Yield all secrets: the password and the secret build arguments."""
-    password = at(properties, "registry", "password")
+    password = value_at(properties, "registry", "password")
     if password is not None and isinstance(password.value, str):
         yield password.value
     build = properties.get("build")
-    arguments = at(properties, "build", "args")
+    arguments = value_at(properties, "build", "args")
     if build is None or arguments is None or not isinstance(arguments.value, Mapping):
         return
     all_secret = build.is_secret or arguments.is_secret
@@ -152,8 +152,8 @@ def secrets(properties: Mapping[str, PropertyValue]) -> Iterator[str]:
             yield argument.value
 
 
-def at(properties: Mapping[str, PropertyValue], *path: str) -> PropertyValue | None:
-    """Return the value at a path of keys, or None."""
+def value_at(properties: Mapping[str, PropertyValue], *path: str) -> PropertyValue | None:
+    """Return the value at a path of keys, or None if it does not exist."""
     value: PropertyValue | None = PropertyValue(dict(properties))
     for key in path:
         if value is None or not isinstance(value.value, Mapping):

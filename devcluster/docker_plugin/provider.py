@@ -98,7 +98,7 @@ class ImageProvider(protocol.Provider):
         return protocol.CheckResponse(inputs.with_defaults(request.new_inputs))
 
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
-        """Compare the inputs with the last build's, ignoring credentials and `buildOnPreview`."""
+        """Compare inputs with those of the last build, except credentials and `buildOnPreview`."""
         stored = request.old_state.get(INPUTS)
         old = _comparable(stored.value if stored and isinstance(stored.value, Mapping) else {})
         new = _comparable(request.new_inputs)
@@ -189,7 +189,7 @@ def _state(properties: Properties, repo_digest: PropertyValue) -> Properties:
     """Return the outputs, including the inputs for the next comparison."""
     build = properties["build"].value
     fields = build if isinstance(build, Mapping) else {}
-    server = inputs.at(properties, "registry", "server")
+    server = inputs.value_at(properties, "registry", "server")
     return {
         "imageName": properties["imageName"],
         "baseImageName": properties["imageName"],

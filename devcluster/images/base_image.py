@@ -28,7 +28,7 @@ DPKG_OPTIONS = (
 )
 PYTHON = "3.11"
 SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
-KEY = 12
+KEY_DIGITS = 12
 """Number of hexadecimal digits that identify an image's sources."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CONFIG = ImageConfig(environment={"PATH": PATH, "LANG": "C.UTF-8"})
@@ -44,8 +44,8 @@ def requirements_files(*names: str) -> tuple[Path, ...]:
 class Base:
     """Image of two layers: Debian packages, and Python packages from requirements files.
 
-    Debian packages in `added` and Python packages in `python` are additional layers, so that
-    images share the first two.
+    Debian packages in `added` and Python packages in `python` become additional layers, so that
+    images can share the first two layers.
     """
 
     reference: str
@@ -61,7 +61,7 @@ class Base:
         """Name with a digest of the sources: `pytorch-cpu-<12 hexadecimal digits>`."""
         parts = [file.read_bytes() for file in self._sources]
         parts += [Path(torch_cpu.__file__).read_bytes(), repr((self.headers, self.added)).encode()]
-        key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:KEY]
+        key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:KEY_DIGITS]
         return f"{self.reference.partition(':')[0]}-{key}"
 
     @property
@@ -106,7 +106,7 @@ def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     kind = base.name.rpartition("-")[0]
-    for older in images.glob(f"{kind}-{'[0-9a-f]' * KEY}"):
+    for older in images.glob(f"{kind}-{'[0-9a-f]' * KEY_DIGITS}"):
         if older.name != base.name:
             shutil.rmtree(older, ignore_errors=True)
     return layout
@@ -121,7 +121,7 @@ class _LayerBuilder:
     log: Path
 
     def base_layers(self, base: Base) -> list[Path]:
-        """Return both layers. Debian's is built in the background, as it is mostly downloads."""
+        """Return both layers. The Debian layer is built in the background."""
         tar = self.work / "root.tar"
         debian = self._start_debian(DEBIAN_PACKAGES, tar)
         try:
@@ -169,13 +169,13 @@ class _LayerBuilder:
 
 
 def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
-    """Install packages from the user's cache or, if it lacks some, download them all.
+    """Install packages from the user's cache or, if any are missing there, download all packages.
 
     Downloads go to a cache that is deleted with the scratch files, so that the user's cache does
     not grow by a gigabyte of packages that only the image needs.
     """
     downloads = packages.with_name("downloads")
-    # Copies of the user's files, since some are changed later.
+    # Copy the user's files instead of linking them, because some are changed later.
     sources = (
         ["--offline", "--link-mode=copy"],
         ["--link-mode=hardlink", f"--cache-dir={downloads}"],

@@ -60,7 +60,8 @@ NOTEBOOK = replace(
     PYTORCH, reference="pytorch-notebook-cpu:2.15.0", python=requirements_files("notebook")
 )
 BASES = (PYTORCH, MPI, TENSORFLOW, RAY, SWEEPS, NOTEBOOK)
-"""All base images. PyTorch's image is always built, the others only if a stack uses them."""
+"""All base images. PyTorch's image is always built. Other images are built only if a stack uses
+them."""
 
 _VOLCANO = ("vc-scheduler", "vc-controller-manager", "vc-webhook-manager")
 # A job in Volcano's chart runs this program in the webhook image.
@@ -112,7 +113,7 @@ class BaseImages:
         self._paths = paths
         self._uv = uv
         self._failure: BaseException | None = None
-        # PyTorch comes first, because the others reuse its layers.
+        # PyTorch comes first, because other images reuse its layers.
         self._bases = (PYTORCH, *(base for base in bases if base is not PYTORCH))
         self._thread = threading.Thread(target=self._build, daemon=True)
 

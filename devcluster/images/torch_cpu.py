@@ -3,7 +3,7 @@
 The package index contains only the CUDA build, which needs all of CUDA's libraries at import. This
 module replaces them with stubs whose functions abort with a message, cuts the GPU code out of
 PyTorch's libraries, and removes headers, symbols and profilers. Training, DDP with gloo, saving and
-loading work; torch.compile and everything on a GPU do not.
+loading work; torch.compile and computations on a GPU do not.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-REMOVED = (
+REMOVED_PATHS = (
     "torch/include",
     "torch/test",
     "torch/share",
@@ -26,18 +26,18 @@ REMOVED = (
     "**/tests",
     "bin",
 )
-STRIPPED = (
+STRIPPED_LIBRARIES = (
     "libtorch_cuda.so",
     "libtorch_cuda_linalg.so",
     "libtorch_nvshmem.so",
     "libtorch_cpu.so",
     "libtorch_python.so",
 )
-GPU_CODE: Final = ".nv_fatbin"
+GPU_CODE_SECTION: Final = ".nv_fatbin"
 # Prefixes of the names of stubbed libraries, and of their functions. The driver's libcuda.so.1 has
 # no stub, because it is loaded on demand, and a stub would make torch detect a GPU.
-LIBRARIES = ("libcu", "libnv", "libnccl")
-FUNCTIONS = (
+STUBBED_LIBRARIES = ("libcu", "libnv", "libnccl")
+STUBBED_FUNCTIONS = (
     "cublas",
     "cufft",
     "cusolver",
@@ -48,25 +48,26 @@ FUNCTIONS = (
     "cudnn",
     "nvJitLink",
 )
-DATA = frozenset({"nvshmem_selected_device_transport"})
+# Symbols that match these prefixes, but are variables.
+DATA_SYMBOLS = frozenset({"nvshmem_selected_device_transport"})
 
 
 def cut(packages: Path) -> None:
     """Reduce the torch that is installed in the directory `packages`, in place."""
-    for pattern in REMOVED:
+    for pattern in REMOVED_PATHS:
         for path in list(packages.glob(pattern)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     libraries = packages / "torch" / "lib"
     present = sorted(libraries.glob("*.so*"))
     _build_stubs(libraries, present, set(packages.glob("nvidia/*/lib/*.so*")))
-    for name in STRIPPED:
+    for name in STRIPPED_LIBRARIES:
         subprocess.run(["strip", "--strip-unneeded", str(libraries / name)], check=True)
-        drop_section(libraries / name, GPU_CODE)
+        drop_section(libraries / name, GPU_CODE_SECTION)
 
 
-def _build_stubs(directory: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
-    """Compile stubs of the libraries that are needed and missing."""
-    available = {path.name for path in present} | {path.name for path in elsewhere}
+def _build_stubs(directory: Path, present: Sequence[Path], other_libraries: set[Path]) -> None:
+    """Compile stubs of the libraries that are needed but missing."""
+    available = {path.name for path in present} | {path.name for path in other_libraries}
     needed: set[str] = set()
     undefined: set[str] = set()
     defined: set[str] = set()
@@ -77,13 +78,13 @@ def _build_stubs(directory: Path, present: Sequence[Path], elsewhere: set[Path])
         undefined |= _symbols("--undefined-only", library)
         defined |= _symbols("--defined-only", library)
     missing = sorted(
-        n for n in needed - available if n != "libcuda.so.1" and n.startswith(LIBRARIES)
+        n for n in needed - available if n != "libcuda.so.1" and n.startswith(STUBBED_LIBRARIES)
     )
-    functions = sorted(name for name in undefined - defined if name.startswith(FUNCTIONS))
+    functions = sorted(name for name in undefined - defined if name.startswith(STUBBED_FUNCTIONS))
     source = directory / "stub.c"
     source.write_text(stub_source(functions))
     for name in missing:
-        # All functions are in the first library; the others only have to exist.
+        # All functions are in the first library. The other libraries only have to exist.
         text = str(source) if name == missing[0] else "/dev/null"
         flags = ["-shared", "-fPIC", "-O1", "-w", "-fno-builtin", f"-Wl,-soname,{name}"]
         subprocess.run(["gcc", *flags, "-o", str(directory / name), "-x", "c", text], check=True)
@@ -94,7 +95,7 @@ def stub_source(functions: Sequence[str]) -> str:
     """Return C source in which each function prints its name and aborts."""
     lines = ["#include <stdio.h>", "#include <stdlib.h>"]
     for name in functions:
-        if name in DATA:
+        if name in DATA_SYMBOLS:
             lines.append(f"char {name}[4096];")
         else:
             message = f"this PyTorch is reduced for machines without a GPU, and {name} was called"
@@ -164,8 +165,8 @@ def drop_section(library: Path, name: str) -> None:
     text = name.encode() + b"\0"
     section = next((s for s in sections if content.startswith(text, names + s.name)), None)
     table = [_Segment.from_buffer_copy(s) for s in segments]
-    spare = next((s for s in table if s.type == _NOTE), None)
-    if section is None or spare is None:
+    build_id = next((s for s in table if s.type == _NOTE), None)
+    if section is None or build_id is None:
         return
     first = next(
         s for s in table if s.type == _LOAD and 0 <= section.offset - s.offset < s.file_size
@@ -179,7 +180,7 @@ def drop_section(library: Path, name: str) -> None:
     second.offset, second.address = end, first.address + before
     second.file_size, second.memory_size = first.file_size - before, first.memory_size - before
     first.file_size, first.memory_size = begin - first.offset, before
-    table.remove(spare)
+    table.remove(build_id)
     table.insert(table.index(first) + 1, second)
     for index, segment in enumerate(table):
         segments[index] = segment

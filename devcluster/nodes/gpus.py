@@ -27,10 +27,10 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, Validation
 
 from devcluster import DevclusterError
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 POWER_IDLE, POWER_LIMIT = 55.0, 400.0
 SAMPLE_INTERVAL = 0.5
-"""Minimum time (s) between samples. Requests in between receive the last sample."""
+"""Minimum time (s) between samples. Requests before the next sample receive the last one."""
 
 Field = Literal[
     "DCGM_FI_DEV_GPU_UTIL",
@@ -105,7 +105,7 @@ class Gpus:
         known = set(self._hardware.uuids)
         for process in psutil.process_iter(["environ"]):
             environment: Mapping[str, str] = process.info["environ"] or {}
-            if assigned := known.intersection(environment.get(VISIBLE, "").split(",")):
+            if assigned := known.intersection(environment.get(VISIBLE_DEVICES, "").split(",")):
                 yield process, assigned
 
     def _fields(self, use: float, memory_mib: float) -> Fields:
@@ -136,13 +136,13 @@ def _read_faults(file: Path, count: int) -> dict[int, dict[Field, float]]:
 def server(socket: Path, gpus: Gpus) -> socketserver.UnixStreamServer:
     """Return a server that handles one connection at a time and writes the list of GPUs to it."""
 
-    class Answer(socketserver.StreamRequestHandler):
+    class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             self.wfile.write(json.dumps(gpus.read()).encode())
 
     socket.parent.mkdir(parents=True, exist_ok=True)
     socket.unlink(missing_ok=True)
-    return socketserver.UnixStreamServer(str(socket), Answer)
+    return socketserver.UnixStreamServer(str(socket), Handler)
 
 
 def main(hardware: str, socket: str, faults: str) -> None:

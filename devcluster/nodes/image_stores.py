@@ -24,7 +24,7 @@ from devcluster.launcher import running_elsewhere
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode
 
-MINIMUM_FREE: Final = 3 * GIB
+MIN_FREE_BYTES: Final = 3 * GIB
 """Free disk space (bytes) below which the stores are emptied."""
 
 DOCKER: Final = "/usr/bin/docker"
@@ -46,7 +46,7 @@ def free_space(layout: Layout) -> str:
     if not layout.node_stores.exists() or running_elsewhere(Kind.REAL):
         return ""
     free = shutil.disk_usage(layout.cache).free
-    if free < MINIMUM_FREE:
+    if free < MIN_FREE_BYTES:
         reason = f"only {free / GIB:.1f} GiB were free"
     elif _linked_images(layout) != [PYTORCH.name]:
         reason = "the base image has changed"

@@ -1,6 +1,7 @@
 """Network of the cluster: a switch in a network namespace, linked to every node and the host.
 
-The host has one interface, with routes to the cluster. They disappear with the namespace.
+The host has one interface with routes to the cluster. The interface and its routes disappear with
+the namespace.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Deletion of pods whose containers were killed with their nodes.
 
 Volcano evaluates a job's policies only for pod changes that its controllers observe. If a pod fails
-while the controllers are not running, the job is not restarted: it fails, or it waits forever for
-the pod, because the scheduler does not start the remaining pods of a gang that has a failed pod.
+while the controllers are not running, the job is not restarted. It either fails or waits forever
+for the pod, because the scheduler does not start the remaining pods of a gang with a failed pod.
 """
 
 import json

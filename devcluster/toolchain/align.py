@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from devcluster.toolchain import go, pins
 
-OWN_VERSIONS = re.compile(r"github\.com/pulumi/(esc|pulumi/(pkg|sdk)/v3)|k8s\.io/cri-(api|client)")
+UNALIGNED = re.compile(r"github\.com/pulumi/(esc|pulumi/(pkg|sdk)/v3)|k8s\.io/cri-(api|client)")
 """Dependencies whose versions intentionally differ. pins.toml states the reasons."""
 
 Versions = dict[str, str]
@@ -38,7 +38,7 @@ def versions(directory: Path) -> Versions:
 
 
 def disagreements() -> dict[str, dict[str, str]]:
-    """Map each dependency that has different versions to its version in each module."""
+    """Map each dependency with different versions to its version in each module."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for directory in built_together():
         for path, version in versions(directory).items():
@@ -46,11 +46,11 @@ def disagreements() -> dict[str, dict[str, str]]:
     return {
         path: by_module
         for path, by_module in found.items()
-        if len(set(by_module.values())) > 1 and not OWN_VERSIONS.fullmatch(path.removesuffix(" =>"))
+        if len(set(by_module.values())) > 1 and not UNALIGNED.fullmatch(path.removesuffix(" =>"))
     }
 
 
-def order(version: str) -> tuple[Version, bool, str]:
+def sort_key(version: str) -> tuple[Version, bool, str]:
     """Return a sort key for a Go version. Pseudo-versions sort by their timestamp."""
     number, _, suffix = version.removeprefix("v").partition("+")[0].partition("-")
     return Version(number), not suffix, suffix
@@ -67,7 +67,7 @@ def align() -> None:
     while different := disagreements():
         for directory in built_together():
             raised = [
-                _option(path, max(by_module.values(), key=order))
+                _option(path, max(by_module.values(), key=sort_key))
                 for path, by_module in different.items()
                 if directory.name in by_module
             ]

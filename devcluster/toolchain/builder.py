@@ -174,7 +174,7 @@ def _counter_name(module: Module, path: str) -> str:
 
 
 def _batches(packages: Sequence[str]) -> list[Sequence[str]]:
-    """Split packages into batches: the first ones are built one by one, all others together.
+    """Split packages into batches: the first packages one by one, then the remaining ones together.
 
     This saves disk space, because Go keeps a second copy of compiled packages until a build ends.
     """

@@ -29,7 +29,7 @@ def find(programs: Iterable[Program], cache: Path, cache_file: Path) -> dict[str
         if program.plugin:
             file = _find_plugin(program.plugin, program.name, cache)
         elif program.ask:
-            file = _on_path(program, cache, results)
+            file = _find_on_path(program, cache, results)
         else:
             continue
         if file:
@@ -45,7 +45,7 @@ def search_path(cache: Path) -> str:
     return os.pathsep.join(d for d in directories if not Path(d).resolve().is_relative_to(cache))
 
 
-def _on_path(program: Program, cache: Path, results: dict[str, bool]) -> Path | None:
+def _find_on_path(program: Program, cache: Path, results: dict[str, bool]) -> Path | None:
     path = shutil.which(program.name, path=search_path(cache))
     if path is None:
         return None

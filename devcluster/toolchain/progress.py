@@ -11,10 +11,10 @@ COMPILED_PER_SECOND = 150_000
 """Bytes of Go source that one processor compiles per second, averaged over all tools."""
 DOWNLOAD_MINUTES = 1.0
 """Minutes to download and unpack the modules over a fast connection."""
-LINK = 10 * COMPILED_PER_SECOND
+LINK_COST = 10 * COMPILED_PER_SECOND
 """Cost of linking a program, in bytes of source that compile in the same time."""
-TRUST_SECONDS = 60.0
-"""Weight of the expected speed: after this time (s), the measured speed has the same weight."""
+EXPECTED_SPEED_SECONDS = 60.0
+"""Time (s) after which the measured speed has the same weight as the expected speed."""
 
 
 def announcement(programs: Collection[str], installed: Collection[str], cpu_minutes: float) -> str:
@@ -31,7 +31,10 @@ class Meter:
         self, report: Report, packages: Mapping[str, int], programs: Collection[str]
     ) -> None:
         self._report = report
-        self._sizes = {**packages, **dict.fromkeys((f"link {name}" for name in programs), LINK)}
+        self._sizes = {
+            **packages,
+            **dict.fromkeys((f"link {name}" for name in programs), LINK_COST),
+        }
         self._done: set[str] = set()
         self._packages = len(packages)
         self._began = time.monotonic()
@@ -56,7 +59,11 @@ class Meter:
         remaining = sum(self._sizes.values()) - done
         expected = COMPILED_PER_SECOND * (os.cpu_count() or 1)
         elapsed = time.monotonic() - self._began
-        return remaining * (elapsed + TRUST_SECONDS) / (done + TRUST_SECONDS * expected)
+        return (
+            remaining
+            * (elapsed + EXPECTED_SPEED_SECONDS)
+            / (done + EXPECTED_SPEED_SECONDS * expected)
+        )
 
     def end(self) -> None:
         """Report the duration of the build."""

@@ -46,7 +46,7 @@ def ensure(
     once before the build.
 
     Raises:
-        DevclusterError: If a tool cannot be built. The message contains a remedy or the compiler's
+        DevclusterError: If a tool cannot be built. The message states a fix or the compiler's
             message.
     """
     cache = cache.resolve()

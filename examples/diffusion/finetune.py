@@ -44,8 +44,8 @@ def finetune(options: argparse.Namespace) -> int:
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
     # Do not shuffle: the images are random anyway, and a resumed run must see them in the same
-    # order.
-    # The loader has its own generator: drawing from the global one would change a resumed run.
+    # order. The loader has a separate generator, because drawing from the global generator would
+    # change a resumed run.
     loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
     model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)
 
@@ -81,7 +81,7 @@ def finetune(options: argparse.Namespace) -> int:
 
 
 def load_unet(directory: Path | None) -> UNet2DConditionModel:
-    """Return the UNet in a directory, or a tiny one with SDXL's architecture.
+    """Return the UNet in a directory, or a tiny UNet with SDXL's architecture.
 
     Raise ConfigurationError if the directory does not contain a UNet.
     """

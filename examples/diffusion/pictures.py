@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-COLOURS: Final = ("red", "green", "blue", "white")
+COLORS: Final = ("red", "green", "blue", "white")
 SHAPES: Final = ("disc", "square", "stripe", "frame")
-WORDS: Final = ("a", *COLOURS, *SHAPES)
+WORDS: Final = ("a", *COLORS, *SHAPES)
 ENCODER_SEED: Final = 20231
 """Seed of the word vectors, which are fixed like those of a frozen text encoder."""
 
@@ -45,12 +45,12 @@ class Pictures(Dataset[dict[str, Tensor]]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         """Return latent (4, side, side), words (3, word), caption (caption) and time_ids (6)."""
         rng = np.random.default_rng((self._seed, index))
-        colour, shape = int(rng.integers(len(COLOURS))), int(rng.integers(len(SHAPES)))
-        words = [0, 1 + colour, 1 + len(COLOURS) + shape]
+        color, shape = int(rng.integers(len(COLORS))), int(rng.integers(len(SHAPES)))
+        words = [0, 1 + color, 1 + len(COLORS) + shape]
         side = self._sizes.side
         top, left = map(int, rng.integers(side // 4, size=2))
         return {
-            "latent": torch.from_numpy(draw(colour, SHAPES[shape], side, top, left)),
+            "latent": torch.from_numpy(draw(color, SHAPES[shape], side, top, left)),
             "words": torch.from_numpy(self._words[words]),
             "caption": torch.from_numpy(self._captions[words].mean(0)),
             # Original size, upper left corner of the crop, target size.
@@ -58,7 +58,7 @@ class Pictures(Dataset[dict[str, Tensor]]):
         }
 
 
-def draw(colour: int, shape: str, side: int, top: int, left: int) -> NDArray[np.float32]:
+def draw(color: int, shape: str, side: int, top: int, left: int) -> NDArray[np.float32]:
     """Return a latent with values from -1 to 1 and the channels red, green, blue and mask.
 
     The shape is shifted by `top` and `left`.
@@ -72,5 +72,5 @@ def draw(colour: int, shape: str, side: int, top: int, left: int) -> NDArray[np.
         "stripe": abs(y) <= side // 8,
         "frame": (distance <= side // 4) & (distance > side // 8),
     }[shape]
-    channels = [inside if colour in (channel, 3) else np.zeros_like(inside) for channel in range(3)]
+    channels = [inside if color in (channel, 3) else np.zeros_like(inside) for channel in range(3)]
     return np.stack([*channels, inside]).astype(np.float32) * 2 - 1

@@ -23,7 +23,7 @@ def main(steps: int) -> None:
     data = TensorDataset(x, x[:, :4].argmax(1))
     model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    # The loader has its own generator: drawing from the global one would change a resumed run.
+    # Use a separate generator: drawing from the global generator would change a resumed run.
     loader = DataLoader(data, batch_size=32, generator=torch.Generator())
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     set_seed(1, device_specific=True)

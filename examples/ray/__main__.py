@@ -2,7 +2,7 @@
 
 Ray places one actor per GPU of the cluster, and each actor runs a training process.
 The exit code is the highest of the processes' exit codes. If a process or its pod is lost, the
-others also fail, and the RayJob restarts from the latest checkpoint.
+other processes also fail, and the RayJob restarts from the latest checkpoint.
 """
 
 import os
@@ -25,7 +25,7 @@ class Trainer:
 
     def train(self, rank: int, size: int, master: tuple[str, int], arguments: list[str]) -> int:
         """Run the training process until it exits, and return its exit code."""
-        # An actor sees only its own GPU, so each process is configured as the only one of its node.
+        # An actor sees only its own GPU, so each process is configured as the only one on its node.
         world = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         address = {"MASTER_ADDR": master[0], "MASTER_PORT": master[1]}
         # Ray copies the output of actors and their processes to the log of the command.

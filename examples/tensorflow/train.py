@@ -1,7 +1,7 @@
 """Training of a small CNN on the digits data set, with all workers in lockstep.
 
-With one worker, MirroredStrategy uses all of its GPUs (or the CPU). With several,
-MultiWorkerMirroredStrategy sums the gradients of all workers.
+With one worker, MirroredStrategy uses all of its GPUs (or the CPU). With several
+workers, MultiWorkerMirroredStrategy sums the gradients of all workers.
 """
 
 import math
@@ -141,7 +141,7 @@ def _step(strategy: Any, model: DigitsNet, optimizer: Any) -> Any:
         # The optimizer sums over replicas, but the loss is a mean over all samples.
         gradients = [gradient / replicas for gradient in gradients]
         optimizer.apply(gradients, model.trainable_variables)
-        # A copy per replica: a value shared by all replicas cannot be summed.
+        # Return a copy per replica, because a value shared by all replicas cannot be summed.
         return loss / replicas, tf.identity(stop)
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -163,8 +163,8 @@ def _epoch(
 ) -> float:
     loss = 0.0
     for images, labels in _batches(strategy, config, number):
-        # All workers find out in the same step that one of them must stop, so all save after this
-        # step.
+        # All workers learn in the same step that one of them must stop, so all of them save after
+        # this step.
         loss, stops = step(images, labels, tf.constant(int(stopping())))
         if int(stops) > 0:
             checkpoints.save()

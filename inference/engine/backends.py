@@ -176,7 +176,7 @@ class Half(nn.Module):
 
 
 def _with_cuda_graphs(network: nn.Module, choice: Choice) -> nn.Module:
-    """On a GPU, capture the network in CUDA graphs; if that fails, return the network itself.
+    """Capture a network on a GPU in CUDA graphs; if that fails, return the network itself.
 
     Token models are excluded: their sequences vary in length, and the graphs would keep the logits
     of every batch size in memory.
@@ -206,7 +206,7 @@ class Graphed(nn.Module):
         sizes = {min(1 << power, len(inputs)) for power in range(len(inputs).bit_length() + 1)}
         stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         pool = torch.cuda.graph_pool_handle()
-        # Capture the largest batch first, so that the others reuse its memory.
+        # Capture the largest batch first, so that smaller batches reuse its memory.
         for size in sorted(sizes, reverse=True):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):

@@ -30,7 +30,7 @@ class Backoff:
         request is probably at fault. If other requests of its batch also kill workers, those deaths
         count, because no single request is at fault.
         """
-        self._reset_if_calm(now)
+        self._reset_if_expired(now)
         if retried and not self._excused:
             self._excused = True
             return 0.0
@@ -48,12 +48,12 @@ class Backoff:
 
     def reason(self, now: float) -> str:
         """Return the reason why the server is unready; empty if it is ready."""
-        self._reset_if_calm(now)
+        self._reset_if_expired(now)
         # Once the delay is over, the server is ready again; another death causes a longer delay.
         if self._deaths < MAX_DEATHS or now > self._until:
             return ""
         return f"workers died {self._deaths} times in a row: {self._last_reason}"
 
-    def _reset_if_calm(self, now: float) -> None:
+    def _reset_if_expired(self, now: float) -> None:
         if now - self._last > RESET_SECONDS:
             self._deaths = 0

@@ -148,7 +148,7 @@ class Batch:
             piece.request.fail(error)
 
     def retry(self, error: Exception, *, final: bool) -> None:
-        """Fail requests that were already retried (all if `final`); mark the rest as retried."""
+        """Mark requests as retried. Fail those that were already marked, or all if `final`."""
         for piece in self.pieces:
             if final or piece.request.retried:
                 piece.request.fail(error)

@@ -31,7 +31,7 @@ class ModelEngine:
         self.reload_failures = 0
         """Number of failed calls of `reload`."""
         self._observer = observer or Observer()
-        self._folder = Path(config.model_path)
+        self._directory = Path(config.model_path)
         self._compile_cache = compile_cache()
         self._reason = "the model is not loaded yet"
         self._reloading = asyncio.Lock()
@@ -114,7 +114,7 @@ class ModelEngine:
             await asyncio.sleep(self.config.poll_seconds)
 
     async def _load(self) -> Served:
-        manifest = await asyncio.to_thread(read_manifest, self._folder)
+        manifest = await asyncio.to_thread(read_manifest, self._directory)
         self._check_pinned(manifest)
         old = self.pool
         if old is not None and old.served.manifest == manifest:
@@ -144,7 +144,7 @@ class ModelEngine:
         pinned, found = self.config.model_sha256, manifest.weights.sha256
         if pinned and pinned != found:
             raise ExportError(
-                f"the weights in {self._folder} have sha256 {found[:12]}…, but only "
+                f"the weights in {self._directory} have sha256 {found[:12]}…, but only "
                 f"{pinned[:12]}… may be served here"
             )
 
@@ -169,17 +169,17 @@ def compile_cache() -> Path:
     This is necessary because compiled models are executed as code. Normally, the directory is the
     same at every start, so that a restarted container does not compile again.
     """
-    folder = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
+    directory = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if ours and not stat.S_IMODE(found.st_mode) & 0o077:
-        return folder
+        return directory
     return Path(tempfile.mkdtemp(prefix="inference-"))
 
 
-def remove_compiled(folder: Path, sha256: str) -> None:
-    """Remove the compiled models with these weights from `folder`."""
-    for path in folder.glob(f"{sha256}*"):
+def remove_compiled(directory: Path, sha256: str) -> None:
+    """Remove the compiled models with these weights from `directory`."""
+    for path in directory.glob(f"{sha256}*"):
         path.unlink(missing_ok=True)

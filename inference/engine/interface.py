@@ -71,7 +71,7 @@ class InputError(Exception):
     """The request is invalid; the message names the field. HTTP 400."""
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """The request may be valid, but it cannot be answered now."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
@@ -80,15 +80,15 @@ class RefusedError(Exception):
         """Seconds to wait before the next attempt."""
 
 
-class OverloadedError(RefusedError):
+class OverloadedError(RejectedError):
     """The queue or the memory is full, or the wait would exceed the deadline. HTTP 429."""
 
 
-class DeadlineError(RefusedError):
+class DeadlineError(RejectedError):
     """The request was not computed before its deadline. HTTP 504."""
 
 
-class UnavailableError(RefusedError):
+class UnavailableError(RejectedError):
     """The server cannot compute the request, for example without a loaded model. HTTP 503."""
 
 

@@ -65,7 +65,7 @@ class Pool:
         self._backoff = Backoff()
         self._replacing: set[asyncio.Task[None]] = set()
         self.replacement_error = ""
-        """Why the last worker replacement failed; empty if it succeeded or none was attempted."""
+        """Reason why the last worker replacement failed; empty unless one has failed."""
         self._sample_seconds = 0.0
         """Moving average of a worker's time per sample; 0 before the first batch."""
         self._dispatch_scheduled = self._ticking = self._closed = False
@@ -177,7 +177,7 @@ class Pool:
 
     @property
     def _has_no_workers(self) -> bool:
-        """True if no worker is ready, and none is expected to be ready soon."""
+        """True if no worker is ready, and no worker is expected to be ready soon."""
         expected = self._replacing and not self.reason
         return not (expected or any(worker.ready for worker in self._workers))
 
@@ -312,9 +312,9 @@ class Pool:
     def _fail_out_of_memory(self, batch: Batch, error: Exception) -> None:
         """Reject the requests of a batch whose inputs or outputs do not fit in memory."""
         emit("batch_failed", reason=repr(error), samples=batch.samples)
-        refusal = UnavailableError("not enough memory for a batch: send fewer samples at once")
+        rejection = UnavailableError("not enough memory for a batch: send fewer samples at once")
         for piece in batch.pieces:
-            piece.request.fail(refusal)
+            piece.request.fail(rejection)
             self._queue.drop(piece.request)
 
     async def _start(self, spec: WorkerSpec) -> Message:

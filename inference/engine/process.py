@@ -50,8 +50,8 @@ Message = dict[str, Any]
 Errors = dict[str, tuple[str, str]]
 """Maps the index of a piece to an error kind (`input`, `memory` or `separate`) and its message.
 
-`separate` is not the request's fault: its outputs cannot be concatenated with those of the other
-pieces, so the piece is recomputed in its own batch.
+`separate` does not mean that the request is invalid. It means that the outputs of the piece cannot
+be concatenated with those of the other pieces, so the piece is recomputed in a separate batch.
 """
 
 Parts = Sequence[NDArray[Any]]
@@ -223,7 +223,7 @@ class Worker:
         """The worker's first message: `ready` with the model's tensors, or `failed` with the
         reason."""
         self.expected_samples = 0
-        """How many queued samples to wait for before sending the next batch: the size of the last
+        """Number of queued samples to wait for before the next batch is sent: the size of the last
         batch plus the samples queued when it finished, capped at a full batch. 0 (do not wait)
         unless the load is steady."""
         self.batches: deque[Batch] = deque()
@@ -256,12 +256,12 @@ class Worker:
                 opened.callback(arenas[-1].close)
             self._slots = tuple(map(Slot, arenas[::2], arenas[1::2]))
             # If one end is closed, the other receives an empty packet.
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.callback(ours.close)
-            opened.callback(theirs.close)
+            opened.callback(worker_end.close)
             # Start the process in a thread, because the first start waits until the fork server has
             # imported torch.
-            arguments = (theirs, self._slots, self.spec)
+            arguments = (worker_end, self._slots, self.spec)
             process = _context.Process(target=_run, args=arguments, daemon=True)
             starting = asyncio.ensure_future(asyncio.to_thread(process.start))
             try:
@@ -272,7 +272,7 @@ class Worker:
                 starting.add_done_callback(lambda _: remaining.close())
                 raise
             opened.pop_all()
-        theirs.close()
+        worker_end.close()
         self._process = process
         self._end = ours
         ours.setblocking(False)

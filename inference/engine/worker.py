@@ -136,7 +136,7 @@ def _client_message(error: BaseException) -> str:
     return str(error).encode("utf-8", "replace").decode()[:MAX_ERROR_CHARACTERS]
 
 
-def _public_message(error: BaseException, folder: str) -> str:
+def _public_message(error: BaseException, directory: str) -> str:
     """Return an error message that clients may see.
 
     Exceptions other than ExportError and ConfigurationError are only logged, because their messages
@@ -147,8 +147,10 @@ def _public_message(error: BaseException, folder: str) -> str:
         cause = cause.__cause__
     if cause is None:
         return _client_message(error)
-    emit("load_failed", folder=folder, trace="".join(traceback.format_exception(error)))
-    return f"{folder} cannot be loaded: {type(cause).__name__}: see load_failed in the server log"
+    emit("load_failed", folder=directory, trace="".join(traceback.format_exception(error)))
+    return (
+        f"{directory} cannot be loaded: {type(cause).__name__}: see load_failed in the server log"
+    )
 
 
 def load(spec: WorkerSpec) -> Handler:
@@ -158,11 +160,11 @@ def load(spec: WorkerSpec) -> Handler:
     cannot be served. A custom handler may raise any exception.
     """
     torch.set_num_threads(spec.threads)
-    config, manifest, folder = spec.config, spec.manifest, Path(spec.config.model_path)
+    config, manifest, directory = spec.config, spec.manifest, Path(spec.config.model_path)
     device = choose_device(config.device, spec.device_index)
     choice = Choice(
         config.backend,
-        folder,
+        directory,
         manifest,
         device,
         config.own_model,
@@ -171,7 +173,7 @@ def load(spec: WorkerSpec) -> Handler:
         config.max_batch,
     )
     handler = choose_handler(config.handler, manifest)
-    handler.load(Source(folder, manifest, device, lambda: load_backend(choice)))
+    handler.load(Source(directory, manifest, device, lambda: load_backend(choice)))
     for example in handler.examples(config.max_batch):
         samples = len(next(iter(example.values())))
         # A handler may reject the default example, which is all zeros.
@@ -242,13 +244,13 @@ def _compatible_parts(parts: list[Tensors], sizes: list[int], errors: Errors) ->
     """
     computed = [index for index in range(len(sizes)) if str(index) not in errors]
     shapes = [{name: array.shape[1:] for name, array in part.items()} for part in parts]
-    fitting = []
+    compatible = []
     for index, part, found in zip(computed, parts, shapes, strict=True):
         if found == shapes[0]:
-            fitting.append(part)
+            compatible.append(part)
         else:
             errors[str(index)] = "separate", ""
-    return fitting
+    return compatible
 
 
 def _compute(

@@ -64,14 +64,16 @@ Routes = Mapping[str, Route]
 """Routes by path. `{model}` stands for a model name and, after `/v2/models/`, optionally also for a
 version."""
 
-_NAMED: Final = "(?P<model>[^/]+)"
-_VERSIONED: Final = f"/v2/models/{_NAMED}(?:/versions/(?P<version>[^/]+))?"
+_MODEL_PATTERN: Final = "(?P<model>[^/]+)"
+_VERSIONED_PATTERN: Final = f"/v2/models/{_MODEL_PATTERN}(?:/versions/(?P<version>[^/]+))?"
 
 
 _MIN_LOGGED_STATUS: Final = {"none": 1000, "failures": 500, "all": 0}
 """Maps `request_log` to the lowest status code that is logged."""
 
-_NO_KEY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+_KEY_REQUIRED: Final = (
+    "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+)
 
 
 class Application:
@@ -87,7 +89,12 @@ class Application:
             for path, route in routes.items()
         }
         self._patterns = [
-            (path.replace("/v2/models/{model}", _VERSIONED).replace("{model}", _NAMED), route)
+            (
+                path.replace("/v2/models/{model}", _VERSIONED_PATTERN).replace(
+                    "{model}", _MODEL_PATTERN
+                ),
+                route,
+            )
             for path, route in routes.items()
             if "{model}" in path
         ]
@@ -258,7 +265,7 @@ class Application:
         sent = request.headers
         key = access.find(sent.get("authorization"), sent.get("x-api-key"))
         if key is None:
-            raise HttpError(401, _NO_KEY, (("www-authenticate", "Bearer"),))
+            raise HttpError(401, _KEY_REQUIRED, (("www-authenticate", "Bearer"),))
         request.key = key.name
         request.peer = f"key {key.name}"
         if scope not in key.scopes:

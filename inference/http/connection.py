@@ -22,11 +22,11 @@ DISCARDED_BYTES: Final = 1 << 16
 """Maximum size (bytes) of a rejected body for which receiving it is cheaper than reconnecting."""
 
 TURN_BYTES: Final = 1 << 18
-"""Size (bytes) of a body above which connections take turns to receive the rest."""
+"""Size (bytes) of a body above which connections take turns to receive the remainder."""
 
 PIECE_BYTES: Final = 1 << 10
 """Maximum number of bytes per parser call, except in a body of known length. This many bytes
-contain at most about 50 requests or 170 chunks."""
+contain about 50 requests or 170 chunks at most."""
 
 QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
                 if not self._awaits_turn:
                     self._parse(time.monotonic() + TURN_SECONDS)
             else:
-                self._refuse(self._application.busy)
+                self._reject(self._application.busy)
         else:
             self._feed(data)
             if self._in_body and self._received > TURN_BYTES:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     @property
-    def _blocked(self) -> bool:
+    def _is_blocked(self) -> bool:
         """True if no request can be answered now.
 
         This is the case if another request is being computed, the client is not reading, or the
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         """Parse received bytes until the time is up or a request has to wait."""
         data, position = self._unparsed, 0
         self._unparsed = b""
-        while position < len(data) and not (self._input_ended or self._blocked):
+        while position < len(data) and not (self._input_ended or self._is_blocked):
             size = PIECE_BYTES
             if self._in_body and self._reading is not None and self._reading.length is not None:
                 size = max(size, self._reading.length - self._received)
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
             self._limits.release(self, min(len(rest), self.charged))
             rest = b""
         self._unparsed = rest
-        if rest and self._blocked:
+        if rest and self._is_blocked:
             self.transport.pause_reading()
         elif rest or (self._in_body and self._received > TURN_BYTES):
             self._await_turn()
@@ -203,12 +203,12 @@ class Connection(asyncio.Protocol):
             self._input_ended = True
         except httptools.HttpParserError as error:
             if not self._input_ended:
-                self._refuse(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
+                self._reject(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
         if self._reading is not None and not self._input_ended:
             # Trailers and chunk extensions count as headers, until the next part of a body arrives.
             self._head_bytes += min(len(data), PIECE_BYTES)
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
-                self._refuse(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
+                self._reject(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
 
     def pause_writing(self) -> None:
         """Record that the client reads more slowly than responses are written."""
@@ -242,9 +242,9 @@ class Connection(asyncio.Protocol):
         known = request.headers.get(key)
         self._header_lines += 1
         if known is not None and key in ("host", "content-length", "transfer-encoding"):
-            self._refuse(HttpError(400, f"the header {key} was sent more than once"))
+            self._reject(HttpError(400, f"the header {key} was sent more than once"))
         elif self._header_lines > MAX_HEADERS:
-            self._refuse(HttpError(431, f"more than {MAX_HEADERS} headers"))
+            self._reject(HttpError(431, f"more than {MAX_HEADERS} headers"))
         else:
             request.headers[key] = text if known is None else f"{known}, {text}"
 
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
         length = request.length
         if request.response is not None:
             if length is None or length > DISCARDED_BYTES or request.headers.get("expect"):
-                self._refuse_with(request, request.response)
+                self._reject_with(request, request.response)
         elif length != 0 and request.headers.get("expect") == "100-continue" and not self._active:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -280,9 +280,9 @@ class Connection(asyncio.Protocol):
         if request.response is not None:
             return
         if self._received > request.limit:
-            self._refuse(request.too_large)
+            self._reject(request.too_large)
         elif not self.reserve(request, len(data)):
-            self._refuse(self._application.busy)
+            self._reject(self._application.busy)
         elif not request.body:
             request.body = data
         elif isinstance(request.body, bytearray):
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
         self._reading, self._in_body = None, False
         if self._active is not None or self._paused:
             if not self.reserve(request, QUEUED_BYTES):
-                self._refuse(self._application.busy)
+                self._reject(self._application.busy)
                 return
             self._queue.append(request)
             self.transport.pause_reading()
@@ -325,17 +325,17 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def shed(self) -> None:
-        """Free memory by dropping everything that waits for the client or for a turn."""
+        """Free memory by dropping all data that waits for the client or for a turn."""
         self._limits.release(self, min(len(self._unparsed), self.charged))
         self._unparsed = b""
         if self._in_body:
-            self._refuse(self._application.busy)
+            self._reject(self._application.busy)
         elif self._awaits_parsing:
             request, *others = self._queue
             self._queue.clear()
             for other in others:
                 self._application.abandoned(other)
-            self._refuse_with(request, error_response(self._application.busy))
+            self._reject_with(request, error_response(self._application.busy))
         else:
             self._limits.release(self, self.charged)
             self.abort()
@@ -347,7 +347,7 @@ class Connection(asyncio.Protocol):
             if now - self.since > LINGER_SECONDS:
                 self.abort()
         elif size := self.transport.get_write_buffer_size():
-            if self._too_slow(now, self._window_bytes - size, size):
+            if self._is_too_slow(now, self._window_bytes - size, size):
                 self.abort()
         elif self._in_body and self._unparsed:
             # The server, and not the client, is delaying the body.
@@ -355,8 +355,8 @@ class Connection(asyncio.Protocol):
             self._open_window(now, self._received)
         elif self._in_body:
             late = now - self._body_since > config.body_seconds
-            if late or self._too_slow(now, self._received - self._window_bytes, self._received):
-                self._refuse(HttpError(408, "the body did not arrive in time"))
+            if late or self._is_too_slow(now, self._received - self._window_bytes, self._received):
+                self._reject(HttpError(408, "the body did not arrive in time"))
         elif self.evictable:
             if self._reading is not None or not self._served:
                 limit: float = config.header_seconds
@@ -369,22 +369,22 @@ class Connection(asyncio.Protocol):
     def _open_window(self, now: float, size: int = 0) -> None:
         self._window, self._window_bytes = now, size
 
-    def _too_slow(self, now: float, moved: int, size: int) -> bool:
+    def _is_too_slow(self, now: float, transferred: int, size: int) -> bool:
         """Return whether the transfer in the last `stall_seconds` was below the minimum rate."""
         config = self._limits.config
         if now - self._window < config.stall_seconds:
             return False
         self._open_window(now, size)
-        return moved < config.min_bytes_per_second * config.stall_seconds
+        return transferred < config.min_bytes_per_second * config.stall_seconds
 
-    def _refuse(self, error: Exception) -> None:
-        """Respond with an error without receiving the rest, and close the connection."""
+    def _reject(self, error: Exception) -> None:
+        """Respond with an error without receiving the rest of the request, and close."""
         request = self._reading or Request()
         if not request.request_id:
             self._application.assign_id(request)
-        self._refuse_with(request, error_response(error))
+        self._reject_with(request, error_response(error))
 
-    def _refuse_with(self, request: Request, response: Response) -> None:
+    def _reject_with(self, request: Request, response: Response) -> None:
         self._reading, self._in_body, self._input_ended = None, False, True
         request.close = True
         request.response = response
@@ -394,17 +394,17 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _advance(self, until: float = 0.0) -> None:
-        """Answer one queued request or, during a turn, as many requests as its time allows.
+        """Answer one queued request or, during a turn, as many as possible until its end.
 
         A client that pipelines many requests, or sends large JSON, would otherwise block the event
         loop.
         """
-        while self._queue and not self._blocked and (until or not self._queue[0].is_slow):
+        while self._queue and not self._is_blocked and (until or not self._queue[0].is_slow):
             self._answer(self._queue.popleft())
             if time.monotonic() > until:
                 break
         if self._queue or self._unparsed:
-            if not (self._blocked or self._lingering):
+            if not (self._is_blocked or self._lingering):
                 self._await_turn()
         elif not (self._input_ended or self._awaits_turn):
             self._resume_reading()

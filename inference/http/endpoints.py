@@ -21,7 +21,7 @@ MAX_TIMEOUT: Final = 86_400
 """Maximum timeout (s) that a client can request."""
 
 MAX_SILENCE: Final = 30.0
-"""If the main event loop has not run for this long (s), the server is reported as not live."""
+"""Time (s) without an iteration of the main event loop after which the server is not live."""
 
 
 def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
@@ -39,8 +39,8 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         raise DeadlineError("the deadline passed before the whole request had been read")
     # The body and the outputs count against the same limit. Larger outputs would exceed it even if
     # there were no other client.
-    most = min(limits.max_output_bytes, limits.max_bytes_per_peer - request.charged)
-    size = v2_json.check_output_size(parsed, most, limits.max_json_bytes)
+    max_bytes = min(limits.max_output_bytes, limits.max_bytes_per_peer - request.charged)
+    size = v2_json.check_output_size(parsed, max_bytes, limits.max_json_bytes)
     _reserve(reserve, size)
     queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.plan.needed)
 
@@ -51,7 +51,7 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         service.metrics.answered(answer, queued.samples)
         if request.span is not None and service.tracing is not None:
             service.tracing.answered(request.span, answer)
-        actual = v2_json.check_answer_size(parsed, answer, most, limits.max_json_bytes)
+        actual = v2_json.check_answer_size(parsed, answer, max_bytes, limits.max_json_bytes)
         if actual > size:
             _reserve(reserve, actual - size)
         content, json_length = v2_json.write_answer(parsed, answer)
@@ -142,7 +142,7 @@ def _load(service: Service, request: Request, _: Reserve) -> Pending:
             "the body of a load request must be empty or {}: the server always loads the model's "
             "directory",
         )
-    # If the client disconnects, loading continues, because others may wait for the new version.
+    # If the client disconnects, loading continues, because other clients may wait for it.
     loading = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
     return Pending(asyncio.shield(asyncio.wrap_future(loading)), _load_response)
 

@@ -31,7 +31,7 @@ PARSING_SHARE: Final = 0.1
 """Share of the event loop's time for large JSON while there are other requests. Parsing 2 MiB takes
 up to 20 ms for numbers, and about 200 ms for short strings."""
 
-SHORTEST_PAUSE: Final = 0.002
+MIN_PAUSE_SECONDS: Final = 0.002
 """Pause (s) below which a turn is not delayed, because event loop timers have 1 ms resolution."""
 
 
@@ -39,8 +39,9 @@ class Turns:
     """Connections that take turns within a share of the event loop's time.
 
     Each turn is followed by a pause. Therefore, even a large number of such connections delays
-    small requests no more than a single one would. `others` returns the number of other requests
-    received so far. If it has not changed since the last turn, the pause is omitted.
+    small requests no more than a single connection would. `others` returns the number of requests
+    without large JSON that have been received so far. If this number has not changed since the last
+    turn, the pause is omitted.
     """
 
     def __init__(self, share: float, others: Callable[[], int] | None = None) -> None:
@@ -64,7 +65,7 @@ class Turns:
         if self._others is not None and self._others() == self._seen:
             self._free_at = 0.0
         pause = self._free_at - time.monotonic()
-        if pause < SHORTEST_PAUSE:
+        if pause < MIN_PAUSE_SECONDS:
             self._take()
         else:
             asyncio.get_running_loop().call_later(pause, self._take)
@@ -95,7 +96,7 @@ class Limits:
         self._max_per_peer = max(1, int(max_connections * config.max_share_per_peer))
         self._max_bytes_per_peer = config.max_bytes_per_peer
         self._held: Counter[str] = Counter()
-        """Number of charged bytes of each address."""
+        """Number of charged bytes per address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
         self.receiving = Turns(1)
@@ -110,7 +111,7 @@ class Limits:
         self._watching: list[Callable[[], None]] = []
 
     def start(self, *watching: Callable[[], None]) -> None:
-        """Start the sweeps on the running event loop. Each sweep also calls `watching`."""
+        """Start the sweeps on the running event loop. Each sweep also calls all of `watching`."""
         self._watching = list(watching)
         self._sweeping = asyncio.create_task(self._sweep())
 
@@ -215,7 +216,7 @@ class Limits:
                 try:
                     connection.check(now)
                 except Exception as error:
-                    emit("connection failed", error=repr(error))
+                    emit("connection_failed", error=repr(error))
                     connection.abort()
             for watch in self._watching:
                 watch()

@@ -21,7 +21,7 @@ from workload.configuration import ConfigurationError
 from workload.files import stamp_of
 from workload.report import emit
 
-OTHER_FILES: Final = 1024
+RESERVED_FILES: Final = 1024
 """Number of file descriptors reserved for uses other than client connections: the workers' sockets
 and shared memory, TLS handshakes, and connections to the administration port."""
 
@@ -65,13 +65,13 @@ class Certificate:
         try:
             if self._stamps() != self._read_stamps:
                 self.context = self._read()
-                emit("certificate", file=str(self._chain))
+                emit("certificate_reloaded", file=str(self._chain))
             self._reported = ""
         except (OSError, ValueError) as error:
             reason, reported = str(error), self._reported
             self._reported = reason
             if reason != reported:
-                emit("certificate kept", file=str(self._chain), reason=reason)
+                emit("certificate_kept", file=str(self._chain), reason=reason)
 
     def _stamps(self) -> tuple[object, object]:
         return stamp_of(self._chain), stamp_of(self._key)
@@ -128,7 +128,7 @@ class Listener:
         self._listening: asyncio.Server | asyncio.Task[None] | None = None
 
     async def start(self, certificate: Certificate | None, *watching: Callable[[], None]) -> None:
-        """Listen, and call `watching` in each sweep over the connections.
+        """Listen, and call the functions in `watching` in each sweep over the connections.
 
         Raise ConfigurationError if the address cannot be bound.
         """
@@ -223,10 +223,10 @@ def allow_connections(wanted: int) -> int:
     connections are closed immediately, including connections to the administration port.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + OTHER_FILES
+    needed = wanted + RESERVED_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return min(wanted, max(allowed // 2, allowed - OTHER_FILES))
+    return min(wanted, max(allowed // 2, allowed - RESERVED_FILES))

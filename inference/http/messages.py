@@ -13,7 +13,7 @@ from inference.engine.interface import (
     DeadlineError,
     InputError,
     OverloadedError,
-    RefusedError,
+    RejectedError,
     UnavailableError,
 )
 
@@ -84,13 +84,13 @@ class Request:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | bytearray = b""
     charged: int = 0
-    """Bytes of its body and its response that count against `max_buffered_bytes`."""
+    """Bytes of the body and the response that count against `max_buffered_bytes`."""
     close: bool = False
     """True if the connection is closed after the response."""
     code: int = 500
     counted: bool = False
     limit: int = 0
-    """Maximum size (bytes) of its body."""
+    """Maximum size (bytes) of the body."""
     key: str = ""
     """Name of the caller's API key."""
     peer: str = ""
@@ -144,6 +144,6 @@ def error_response(error: BaseException) -> Response:
     if type(error) not in _STATUS:
         raise error
     headers: Headers = ()
-    if isinstance(error, RefusedError):
+    if isinstance(error, RejectedError):
         headers = (("retry-after", str(max(1, math.ceil(error.retry_after)))),)
     return json_response({"error": str(error)}, _STATUS[type(error)], headers)

@@ -12,7 +12,7 @@ Document = dict[str, Any]
 
 _JSON_LENGTH: Final = "Inference-Header-Content-Length"
 _JSON_LENGTH_TEXT: Final = "Bytes of JSON before the binary values"
-_RETRIED: Final = (429, 503, 504)
+_RETRYABLE: Final = (429, 503, 504)
 
 _NOT_READY: Final = ("Live", "Ready", "ModelReady")
 """Schemas that responses with status 503 also use."""
@@ -57,7 +57,7 @@ def _operation(route: Route) -> Document:
     responses = {200: _answer(route.answer, "Success")}
     for code in (*route.errors, *((401, 403) if route.scope else ())):
         responses[code] = _answer("Error", HTTPStatus(code).phrase)
-        if code in _RETRIED:
+        if code in _RETRYABLE:
             responses[code]["headers"] = {"Retry-After": _header("Seconds")}
     if route.answer in _NOT_READY:
         responses[503] = _answer(route.answer, "Not ready; `reason` states why")

@@ -213,9 +213,11 @@ def read_binary(
     """
     inputs = {}
     for size, spec, shape, field in tensors:
-        left = len(body) - begin
-        if type(size) is not int or not 0 <= size <= left:
-            raise InputError(f"{field} is {show(size)}, but {left} bytes remain after the JSON")
+        remaining = len(body) - begin
+        if type(size) is not int or not 0 <= size <= remaining:
+            raise InputError(
+                f"{field} is {show(size)}, but {remaining} bytes remain after the JSON"
+            )
         if spec.datatype == "BYTES":
             content = memoryview(body)[begin : begin + size]
             inputs[spec.name] = unpack_texts(content, shape, field)

@@ -310,7 +310,7 @@ def _length(text: str, body: int) -> int:
 
 
 def _inputs(
-    document: Object, served: Served, may_follow: bool
+    document: Object, served: Served, allow_binary: bool
 ) -> tuple[dict[str, NDArray[Any]], list[BinaryTensor]]:
     """Return the inputs with values in the JSON, and those whose values follow the JSON."""
     tensors = document.get("inputs")
@@ -320,7 +320,7 @@ def _inputs(
         wanted = "one tensor, named" if count == 1 else f"{count} tensors:"
         raise InputError(f"inputs must be a list of {wanted} {names}")
     inputs: dict[str, NDArray[Any]] = {}
-    follow: list[BinaryTensor] = []
+    binary: list[BinaryTensor] = []
     for path, tensor, spec in _entries(tensors, served.inputs, "inputs", INPUT_REQUIRED):
         if (datatype := tensor["datatype"]) != spec.datatype:
             raise InputError(f"{path}.datatype is {show(datatype)}: it must be {spec.datatype!r}")
@@ -334,12 +334,12 @@ def _inputs(
             inputs[spec.name] = from_json(tensor["data"], spec, shape, f"{path}.data")
             continue
         name = f"{path}.parameters.binary_data_size"
-        if not may_follow:
+        if not allow_binary:
             raise InputError(f"{name} needs the header Inference-Header-Content-Length")
         if "data" in tensor:
             raise InputError(f"{path} has both data and parameters.binary_data_size")
-        follow.append((size, spec, shape, name))
-    return inputs, follow
+        binary.append((size, spec, shape, name))
+    return inputs, binary
 
 
 def _entries(

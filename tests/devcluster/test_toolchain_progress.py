@@ -1,7 +1,13 @@
 import pytest
 
 from devcluster.toolchain.go import compiler_memory
-from devcluster.toolchain.progress import COMPILED_PER_SECOND, LINK, Meter, announcement, duration
+from devcluster.toolchain.progress import (
+    COMPILED_PER_SECOND,
+    LINK_COST,
+    Meter,
+    announcement,
+    duration,
+)
 
 GIB = 2**30
 
@@ -17,7 +23,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_remaining_time_is_estimated_before_the_first_compilation(seconds: list[float]) -> None:
     meter = Meter(lambda line: None, {"a": 60 * COMPILED_PER_SECOND}, ["tool"])
-    assert meter.left() == (60 * COMPILED_PER_SECOND + LINK) / (2 * COMPILED_PER_SECOND)
+    assert meter.left() == (60 * COMPILED_PER_SECOND + LINK_COST) / (2 * COMPILED_PER_SECOND)
 
 
 def test_remaining_time_follows_the_measured_pace(seconds: list[float]) -> None:

@@ -31,7 +31,7 @@ def test_missing_keys_file_is_reported_once(
         for _ in range(3):
             access.refresh()
         assert access.find(None, "key")
-        assert capsys.readouterr().out.count("api keys kept") == 1
+        assert capsys.readouterr().out.count("api_keys_kept") == 1
         file.write_text("key\n")
         access.refresh()
 

@@ -102,7 +102,7 @@ def test_requests_that_exceed_the_drain_time_delay_the_exit_only_once(tmp_path: 
             server.program.signal(signal.SIGTERM)
             assert server.program.exit_code() == 0
             assert 15 <= time.monotonic() - begun < 29
-        server.program.await_output('"event": "cut"')
+        server.program.await_output('"event": "drain_timeout"')
 
 
 def test_second_signal_ends_the_server_immediately(trained: Path, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def secured(
         # The client keeps an idle connection, and does not answer the server's TLS close message.
         running.program.signal(signal.SIGTERM)
         assert running.program.exit_code() == 0
-        assert '"event": "cut"' not in running.program.text
+        assert '"event": "drain_timeout"' not in running.program.text
 
 
 def test_health_probes_and_metrics_need_no_key(secured: Server) -> None:
@@ -267,7 +267,7 @@ def test_current_keys_are_kept_if_the_keys_file_becomes_invalid(
     assert access.find(None, KEY)
     assert access.find(None, "sha256:short") is None
     logged = capsys.readouterr().out
-    assert "api keys kept" in logged
+    assert "api_keys_kept" in logged
     assert "short" not in logged
 
 

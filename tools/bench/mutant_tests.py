@@ -56,9 +56,9 @@ class Recording:
     def choose(self, file: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that execute one of the lines of a file, fastest first.
 
-        A line that runs at import may affect any test, so all other tests follow. A line that was
-        never recorded may run in a process that a test starts, so the tests that start processes
-        are returned.
+        A line that runs at import may affect any test, so all other tests are added at the end. A
+        line that was never recorded may run in a process that a test starts. In this case, return
+        the tests that start processes.
         """
         if file in self.modules:
             return self.fastest_first(
@@ -176,8 +176,8 @@ class _Forking:
     @staticmethod
     def _run(items: Sequence[pytest.Item]) -> None:
         if torch := sys.modules.get("torch"):
-            # PyTorch replaces its thread pool after a fork, at the first use. If two threads of a
-            # test use it first, at the same time, PyTorch aborts the process.
+            # PyTorch replaces its thread pool when it is first used after a fork. If two threads of
+            # a test use it at the same time, PyTorch aborts the process.
             torch.set_num_threads(1)
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

@@ -212,7 +212,7 @@ def draw(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
     return sorted(mutants, key=lambda mutant: mutant.rank)[:count]
 
 
-def repeated(former: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant | None]:
+def repeated(previous: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant | None]:
     """Return the mutants of an earlier sample, with None for mutants whose code no longer exists.
 
     A mutant in a renamed function is found if its line is unique in the file.
@@ -222,15 +222,15 @@ def repeated(former: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant
         return (mutant.file, mutant.line, mutant.operator, mutant.occurrence)
 
     exact = set(mutants)
-    alike: dict[tuple[Any, ...], list[Mutant]] = {}
+    similar: dict[tuple[Any, ...], list[Mutant]] = {}
     for mutant in exact:
-        alike.setdefault(without_function(mutant), []).append(mutant)
+        similar.setdefault(without_function(mutant), []).append(mutant)
 
     def match(mutant: Mutant) -> Mutant | None:
-        others = alike.get(without_function(mutant), [])
+        others = similar.get(without_function(mutant), [])
         return mutant if mutant in exact else others[0] if len(others) == 1 else None
 
-    return [match(mutant) for mutant in former]
+    return [match(mutant) for mutant in previous]
 
 
 def main() -> None:
@@ -242,12 +242,14 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=int, help="maximum number of mutants; default: 300 (with --sample: all)"
     )
-    parser.add_argument("--sample", type=Path, help="JSON file of a run whose mutants to repeat")
+    parser.add_argument(
+        "--sample", type=Path, help="JSON file of an earlier run; repeat its mutants"
+    )
     options = parser.parse_args()
     modules = TRAINING if options.target == "training" else {}
     if options.files:
         modules = {file: TRAINING[file] for file in options.files}
-    former = _former(options.sample)[: options.limit] if options.sample else None
+    previous = _read_sample(options.sample)[: options.limit] if options.sample else None
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory).resolve() / "checkout"
@@ -255,9 +257,9 @@ def main() -> None:
         sources = (*modules,) or SOURCES
         files = sorted(str(path.relative_to(copy)) for each in sources for path in copy.glob(each))
         mutants = {mutant: change for file in files for mutant, change in find(copy, file).items()}
-        found = repeated(former, mutants) if former else draw(mutants, options.limit or 300)
+        found = repeated(previous, mutants) if previous else draw(mutants, options.limit or 300)
         sample = [mutant for mutant in found if mutant]
-        gone = [asdict(one) for one, now in zip(former or (), found, strict=False) if now is None]
+        gone = [asdict(one) for one, now in zip(previous or (), found, strict=False) if now is None]
         changes = {each: mutants[each] for each in sample}
         results = _measure(copy, options.tests, files, modules, changes)
     counts = Counter(result["outcome"] for result in results)
@@ -283,7 +285,7 @@ def main() -> None:
     )
 
 
-def _former(path: Path) -> list[Mutant]:
+def _read_sample(path: Path) -> list[Mutant]:
     names = Mutant.__dataclass_fields__
     content = json.loads(path.read_text())
     listed = [*content["mutants"], *content["gone"]]

@@ -35,7 +35,7 @@ SCHEDULERS: Final = [
 
 
 def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> State:
-    """Return the snapshot of a cluster in which gangs that fit are running and others are waiting.
+    """Return a cluster snapshot in which gangs that fit are running and other gangs are waiting.
 
     On average, the gangs request 1.5 times as many GPUs as the nodes have.
     """
@@ -58,7 +58,7 @@ def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> Stat
 
 
 def random_plan(random: Random, state: State) -> State:
-    """Return the snapshot after a plan that adds some gangs and removes others."""
+    """Return the snapshot after a plan that adds new gangs and removes some existing ones."""
     kept = [gang for gang in state.gangs if random.random() > 0.1]
     queues = [queue.name for queue in state.queues]
     number = random.randint(1, 5)

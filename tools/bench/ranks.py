@@ -32,8 +32,8 @@ SMALL, LARGE = 4, 16
 """Data set sizes to compare (MiB). Each file contains 1 MiB."""
 
 PER_RANK: Final = ("median peak MiB per rank", "files opened per rank")
-"""Figures that may grow at most half as fast as the number of ranks. Connections are not among
-them, because gloo connects all ranks pairwise."""
+"""Figures that may grow at most half as fast as the number of ranks. The number of connections may
+grow faster, because gloo connects all ranks pairwise."""
 
 _OPENED: Final = re.compile(r'openat\(.*?"([^"]+)".*\) = (\d+)')
 _READ: Final = re.compile(r"p?read(?:64)?\(\d+<([^>]+)>.*\) = (\d+)$")
@@ -50,22 +50,22 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             write_tokens(Path(directory) / "data/tokens", size)
             found[processes, size] = measure(Path(directory), processes)
-        for start, needs in found[processes, size].items():
-            print_line(f"{processes} processes, {size} MiB of data, {start}: {needs}")
+        for start, figures in found[processes, size].items():
+            print_line(f"{processes} processes, {size} MiB of data, {start}: {figures}")
     growth = MANY / FEW
     goals = [
         Goal(
-            f"{need}, {start}: ratio of {MANY} to {FEW} processes",
-            found[MANY, SMALL][start][need] / max(found[FEW, SMALL][start][need], 1),
+            f"{figure}, {start}: ratio of {MANY} to {FEW} processes",
+            found[MANY, SMALL][start][figure] / max(found[FEW, SMALL][start][figure], 1),
             growth / 2,
             at_most=True,
         )
         for start in found[MANY, SMALL]
-        for need in PER_RANK
+        for figure in PER_RANK
     ]
     read = found[FEW, LARGE]["resume"]["MiB of data read"]
     goals.append(Goal("share of the data that a resume reads", read / LARGE, 0.05, at_most=True))
-    named = {f"{p} processes, {size} MiB of data": needs for (p, size), needs in found.items()}
+    named = {f"{p} processes, {size} MiB of data": figures for (p, size), figures in found.items()}
     conclude("ranks", {"samples": named}, goals)
 
 

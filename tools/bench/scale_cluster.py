@@ -39,7 +39,7 @@ so larger batches would be slower."""
 def simulated_cluster(nodes: int) -> Iterator[Cluster]:
     """Run a cluster with a real API server and Volcano, without affecting other clusters.
 
-    Pods with the annotation `LASTS` keep running; other pods of a Job succeed immediately.
+    Pods with the annotation `KEEP_RUNNING` keep running; other pods of a Job succeed immediately.
     """
     reporter = Reporter()
     with tempfile.TemporaryDirectory(prefix="scale-") as directory:
@@ -83,15 +83,15 @@ def delete_all(cluster: Cluster, *paths: str) -> None:
     for path in paths:
         delete = [*cluster.kubectl, "delete", "--raw", path]
         subprocess.run(delete, check=True, stdout=subprocess.DEVNULL)
-        ask = [*cluster.kubectl, "get", "--raw", f"{path}?limit=1"]
-        while json.loads(subprocess.run(ask, capture_output=True, check=True).stdout)["items"]:
+        query = [*cluster.kubectl, "get", "--raw", f"{path}?limit=1"]
+        while json.loads(subprocess.run(query, capture_output=True, check=True).stdout)["items"]:
             time.sleep(0.5)
 
 
 def _await_volcano(cluster: Cluster) -> None:
-    ask = [*cluster.kubectl, "get", "queues.scheduling.volcano.sh", "default"]
+    query = [*cluster.kubectl, "get", "queues.scheduling.volcano.sh", "default"]
     for _ in range(60):
-        if subprocess.run(ask, capture_output=True, check=False).returncode == 0:
+        if subprocess.run(query, capture_output=True, check=False).returncode == 0:
             return
         time.sleep(1)
     sys.exit(f"Volcano did not start within a minute; see {cluster.layout.logs}")
@@ -101,7 +101,7 @@ def _keep_pods_running(layout: Layout) -> None:
     (file,) = layout.control_plane.rglob("kwok.yaml")
     stages = list(yaml.safe_load_all(file.read_text()))
     (completing,) = (s for s in stages if s["metadata"].get("name") == "pod-complete")
-    condition = {"key": f'.metadata.annotations["{LASTS}"]', "operator": "DoesNotExist"}
+    condition = {"key": f'.metadata.annotations["{KEEP_RUNNING}"]', "operator": "DoesNotExist"}
     completing["spec"]["selector"]["matchExpressions"].append(condition)
     file.write_text(yaml.safe_dump_all(stages))
 
@@ -110,7 +110,7 @@ NAMESPACE = "scale"
 QUEUE = "research"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 VOLCANO_JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
-LASTS = "gpu-platform.dev/lasts"
+KEEP_RUNNING = "gpu-platform.dev/lasts"
 """Annotation of pods that keep running on simulated nodes. Pods without it succeed immediately."""
 
 IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
@@ -119,7 +119,7 @@ IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
 def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
     """Return the configuration of `jobs` training jobs of `nodes` pods with eight GPUs each.
 
-    Jobs are numbered from `first`. Each has a different seed and is therefore a different run.
+    Jobs are numbered from `first`. Each job has a different seed and is therefore a different run.
     """
     job = {
         "queue": QUEUE,
@@ -128,7 +128,7 @@ def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
         "cpu": 16,
         "memory": "128Gi",
         "shm": "32Gi",
-        "annotations": {LASTS: "yes"},
+        "annotations": {KEEP_RUNNING: "yes"},
     }
     program = {"model": "digits-net", "dataset": "digits", "epochs": 20}
     local = {"path": "/var/lib/shared-volumes/checkpoints", "nodes": {"type": ["kwok"]}}

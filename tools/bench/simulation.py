@@ -74,7 +74,7 @@ def main() -> None:
             kind = "default scheduler" if scheduler == DEFAULT else "with preemption"
             name = f"{nodes} nodes, {gangs} gangs, {kind}"
             result[name] = _speed(name, nodes, gangs, scheduler)
-            goals.append(Goal(f"{name}, seconds", result[name]["whole"], goal, at_most=True))
+            goals.append(Goal(f"{name}, seconds", result[name]["total"], goal, at_most=True))
     conclude("simulation", result, goals)
 
 
@@ -113,25 +113,26 @@ class Predictions:
 
     gangs: int = 0
     frequent: int = 0
-    """Gangs whose most frequent verdict equals the verdict in the other cluster."""
+    """Number of gangs whose most frequent verdict equals the verdict in the other cluster."""
     possible: int = 0
-    """Gangs whose verdict in the other cluster occurs in at least one simulation."""
+    """Number of gangs whose verdict in the other cluster occurs in at least one simulation."""
     certain: int = 0
-    """Gangs with the same verdict in all simulations."""
+    """Number of gangs with the same verdict in all simulations."""
     certain_same: int = 0
-    """Gangs in `certain` whose verdict in the other cluster is the same."""
+    """Number of gangs in `certain` whose verdict in the other cluster is the same."""
     victims: int = 0
-    """Gangs that the other cluster evicts."""
+    """Number of gangs that the other cluster evicts."""
     possible_victims: int = 0
-    """Gangs that the other cluster and at least one simulation evict."""
+    """Number of gangs that the other cluster and at least one simulation evict."""
     certain_victims: int = 0
-    """Gangs that all simulations evict."""
+    """Number of gangs that all simulations evict."""
     certain_victims_same: int = 0
-    """Gangs that all simulations and the other cluster evict."""
+    """Number of gangs that all simulations and the other cluster evict."""
     starts: int = 0
-    """Gangs that start in a simulation and have the verdict `starts later` in the other cluster."""
+    """Number of gangs that start in a simulation, and whose verdict in the other cluster is
+    `starts later`."""
     near_starts: int = 0
-    """Gangs in `starts` that start in the predicted range, widened by 20%."""
+    """Number of gangs in `starts` that start in the predicted range, widened by 20%."""
     misses: dict[str, int] = field(default_factory=dict)
     """Number of gangs, by reason, for which no simulation has the other cluster's verdict."""
     differences: list[str] = field(default_factory=list)
@@ -272,7 +273,7 @@ def _speed(name: str, nodes: int, gangs: int, scheduler: str) -> dict[str, float
         times.append(time.monotonic())
     times.append(time.monotonic())
     start, decide, end = (later - at for at, later in pairwise(times))
-    found = {"start": start, "decide": decide, "end": end, "whole": sum((start, decide, end))}
+    found = {"start": start, "decide": decide, "end": end, "total": sum((start, decide, end))}
     print_line(f"{name}, {answer.ends} ends: {found}")
     return found
 

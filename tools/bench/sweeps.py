@@ -93,7 +93,7 @@ def main() -> None:
 def _searches(
     seed: int, minutes: int, directory: Path, started: "Programs"
 ) -> Iterator[dict[str, Any]]:
-    """Yield the results of all searches. The first one sets the target accuracy for the others."""
+    """Yield the results of all searches. The first search sets the target of the other searches."""
     target = 0.0
     for name, changes in SEARCHES.items():
         searched = Search(sweep(seed, name, changes), directory / name, started, 60.0 * minutes)
@@ -117,27 +117,30 @@ def _conclude(found: list[dict[str, Any]]) -> None:
         )
         title = f"epochs of {minutes} min: {name}"
         if name not in (FIRST, SECOND):
-            whole = _ratio(rows, [row["whole"] for row in first])
-            own = _ratio(rows, [_mean_hours(row["whole"], row["best_trials"]) for row in first])
+            to_all = _ratio(rows, [row["total_hours"] for row in first])
+            hours_to_best = [_mean_hours(row["total_hours"], row["best_trials"]) for row in first]
+            to_best = _ratio(rows, hours_to_best)
             missed = [sum(row["missed"] for row in each) for each in (rows, second)]
-            again = _ratio(rows, [row["hours"] for row in second], missed[1])
+            to_second = _ratio(rows, [row["hours"] for row in second], missed[1])
             print_line(
                 f"{title}: expected GPU-hours relative to a second random search: "
-                f"{again['expected']:.2f}; to all {TRIALS} trials of the first random search: "
-                f"{whole['expected']:.2f}; to its trials until the best one, on average over all "
-                f"orders: {own['expected']:.2f}. With at most {MAX_TRIALS} trials, {missed[0]} of "
-                f"{len(rows)} searches and {missed[1]} of the second random searches did not reach "
-                "the accuracy"
+                f"{to_second['expected']:.2f}; to all {TRIALS} trials of the first random search: "
+                f"{to_all['expected']:.2f}; to its trials until the best one, on average over all "
+                f"orders: {to_best['expected']:.2f}. With at most {MAX_TRIALS} trials, {missed[0]} "
+                f"of {len(rows)} searches and {missed[1]} of the second random searches did not "
+                "reach the accuracy"
             )
             ratios |= {
-                f"{title}, of a second random search": again,
-                f"{title}, of all trials": whole,
-                f"{title}, of the first search until its best trial": own,
+                f"{title}, of a second random search": to_second,
+                f"{title}, of all trials": to_all,
+                f"{title}, of the first search until its best trial": to_best,
             }
             if name == OURS:
                 goals += [
-                    Goal(f"{title}, relative to a second search", again["expected"], GOAL, True),
-                    Goal(f"{title}, relative to all trials", whole["expected"], GOAL, True),
+                    Goal(
+                        f"{title}, relative to a second search", to_second["expected"], GOAL, True
+                    ),
+                    Goal(f"{title}, relative to all trials", to_all["expected"], GOAL, True),
                 ]
     conclude("sweeps", {"searches": found, "ratios": ratios}, goals)
 
@@ -159,7 +162,7 @@ def _ratio(
     return {"expected": expected, **spread(by_seed)}
 
 
-def _mean_hours(whole: float, best_trials: int) -> float:
+def _mean_hours(total_hours: float, best_trials: int) -> float:
     """Return the mean GPU-hours of random search until its best trial, over all orders of trials.
 
     All trials have the same length and the same distribution, so each order is equally likely. The
@@ -171,7 +174,7 @@ def _mean_hours(whole: float, best_trials: int) -> float:
         / orders
         * math.ceil(position / PARALLEL)
         * PARALLEL
-        * whole
+        * total_hours
         / TRIALS
         for position in range(1, TRIALS - best_trials + 2)
     )
@@ -320,10 +323,10 @@ class BestResult:
     trials: int = 0
     best_trials: int = 0
     """Number of trials with this accuracy in the complete search."""
-    whole: float = 0.0
+    total_hours: float = 0.0
     """GPU-hours of the complete search."""
     missed: bool = False
-    """True if the search did not reach the target accuracy; `hours` is then equal to `whole`."""
+    """True if the search did not reach the target accuracy. Then `hours` equals `total_hours`."""
 
 
 @dataclass
@@ -356,10 +359,10 @@ class Search:
                 break
             self._advance()
         controller.close()
-        reached.whole = self.summary["gpu_hours"]
+        reached.total_hours = self.summary["gpu_hours"]
         reached.best_trials = sum(row["value"] == reached.accuracy for row in finished)
         if accuracy is not None and reached.accuracy < accuracy:
-            reached.hours, reached.trials = reached.whole, len(self.gangs)
+            reached.hours, reached.trials = reached.total_hours, len(self.gangs)
             reached.missed = True
         return reached
 

@@ -43,15 +43,21 @@ def main() -> None:
         sent = _gang("traffic", directory, 20, isolated=True)
         pauses = _gang("pause", directory, max(3, options.turns // 2))
         recovery = [_recovery(directory / f"kill-{number}") for number in range(options.kills)]
-    to = {name: ratios(rates["ours"], rates[name]) for name in rates if name != "ours"}
+    relative = {name: ratios(rates["ours"], rates[name]) for name in rates if name != "ours"}
     waits = ratios(pauses["ours pause"], pauses["dcp.async_save pause"])
-    _show(rates, to, sent, pauses, recovery)
+    _show(rates, relative, sent, pauses, recovery)
     goals = [
-        Goal("throughput relative to a hand-written loop", spread(to["by hand"])["median"], 0.98),
         Goal(
-            "throughput relative to Lightning Fabric", spread(to["Lightning Fabric"])["median"], 1
+            "throughput relative to a hand-written loop",
+            spread(relative["by hand"])["median"],
+            0.98,
         ),
-        Goal("throughput relative to Accelerate", spread(to["Accelerate"])["median"], 1),
+        Goal(
+            "throughput relative to Lightning Fabric",
+            spread(relative["Lightning Fabric"])["median"],
+            1,
+        ),
+        Goal("throughput relative to Accelerate", spread(relative["Accelerate"])["median"], 1),
         Goal("pause relative to dcp.async_save", spread(waits)["median"], 0.5, at_most=True),
     ]
     if recovery:
@@ -59,7 +65,7 @@ def main() -> None:
         goals.append(Goal("seconds from a kill to the next step", seconds, 10, at_most=True))
     samples: dict[str, Any] = {
         "samplesPerSecond": rates,
-        "throughputRatios": {name: spread(values) for name, values in to.items()},
+        "throughputRatios": {name: spread(values) for name, values in relative.items()},
         "bytesPerStep": sent,
         "pauseSeconds": pauses,
         "pauseRatio": spread(waits),
@@ -74,7 +80,7 @@ def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False)
     port = free_port()
     arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
     arguments += [f"--turns={turns}"]
-    starter = ["unshare", "--net"] if isolated and os.geteuid() == 0 else []
+    unshare = ["unshare", "--net"] if isolated and os.geteuid() == 0 else []
     # Both processes must be in the same namespace, so one shell starts them.
     script = 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!'
     environment = os.environ | {
@@ -85,7 +91,7 @@ def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False)
         "OMP_NUM_THREADS": "1",
     }
     subprocess.run(
-        [*starter, "bash", "-c", script, "gang", *arguments], env=environment, check=True
+        [*unshare, "bash", "-c", script, "gang", *arguments], env=environment, check=True
     )
     samples: dict[str, Any] = json.loads((directory / "samples.json").read_text())
     return samples
@@ -129,14 +135,14 @@ def _until_step(lines: Any, count: int) -> None:
 
 def _show(
     rates: dict[str, list[float]],
-    to: dict[str, list[float]],
+    relative: dict[str, list[float]],
     sent: dict[str, float],
     pauses: dict[str, Any],
     recovery: Sequence[float],
 ) -> None:
     for name, values in rates.items():
         print_line(f"{name:18} {_range(values, '.0f')} samples/s")
-    for name, values in to.items():
+    for name, values in relative.items():
         print_line(f"ours relative to {name}: {_range(values, '.3f')}")
     for name, value in sent.items():
         print_line(
@@ -154,9 +160,9 @@ def _show(
         print_line(f"from a killed worker to the next step: {_range(recovery, '.1f')} s")
 
 
-def _range(values: Sequence[float], form: str) -> str:
+def _range(values: Sequence[float], spec: str) -> str:
     found = spread(values)
-    return f"{found['median']:{form}} ({found['minimum']:{form}} to {found['maximum']:{form}})"
+    return f"{found['median']:{spec}} ({found['minimum']:{spec}} to {found['maximum']:{spec}})"
 
 
 if __name__ == "__main__":

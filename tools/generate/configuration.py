@@ -19,7 +19,7 @@ _SECURE: Final = {
     "additionalProperties": False,
 }
 
-_SAME: Final = {"training.sweeps.<key>.job": "training.jobs.<key>"}
+_REFERENCES: Final = {"training.sweeps.<key>.job": "training.jobs.<key>"}
 """Sections that refer to another section instead of repeating it."""
 
 _INTRODUCTION: Final = f"""\
@@ -90,8 +90,8 @@ def page() -> str:
 
 
 def _sections(path: str, section: Schema, definitions: Schema) -> Iterator[str]:
-    if path in _SAME:
-        same = _SAME[path]
+    if path in _REFERENCES:
+        same = _REFERENCES[path]
         yield f"### `{path}`\n"
         yield f"The keys of [`{same}`](#{re.sub('[^a-z0-9_-]', '', same)}).\n"
         return
@@ -124,8 +124,8 @@ def stack_schema() -> dict[str, Any]:
     Values in `env` may be encrypted.
     """
     settings = _with_secrets(schema_of(StackSettings))
-    concerns = {full_key(name): value for name, value in settings["properties"].items()}
-    concerns[PASSWORD] = {"$ref": "#/$defs/secure"}
+    sections = {full_key(name): value for name, value in settings["properties"].items()}
+    sections[PASSWORD] = {"$ref": "#/$defs/secure"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "An environment of the GPU platform (Pulumi.<stack>.yaml)",
@@ -133,7 +133,7 @@ def stack_schema() -> dict[str, Any]:
         "properties": {
             "config": {
                 "type": "object",
-                "properties": concerns,
+                "properties": sections,
                 # Keys of other projects and providers are not checked.
                 "patternProperties": {f"^(?!{full_key()})": {}},
                 "additionalProperties": False,

@@ -315,10 +315,10 @@ def _overview() -> str:
     rows = ["| rule | level | severity | remediates | [admission](admission.md) | requirement |"]
     rows.append("| --- | --- | --- | --- | --- | --- |")
     for rule in RULES:
-        repairs = "yes" if rule.remedy else ""
+        remediates = "yes" if rule.remedy else ""
         link = f"[{rule.name}](#{rule.name})"
         level, severity = rule.level.value, rule.severity.value
-        columns = (link, level, severity, repairs, _admission(rule), rule.description)
+        columns = (link, level, severity, remediates, _admission(rule), rule.description)
         rows.append(f"| {' | '.join(columns)} |")
     return "\n".join(rows)
 

@@ -1,6 +1,6 @@
 """A bad and a good example of every rule for docs/policies.md. All examples are tested.
 
-Examples of pod rules are pod specifications. All others are shortened manifests.
+Examples of pod rules are pod specifications. The other examples are shortened manifests.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def team_rows() -> Iterator[tuple[str, ...]]:
     tenancy = TenancySettings.model_validate({"namespace": NAMESPACE, "groups": groups})
     roles = team_access(tenancy)
     for what, request in TEAM_REQUESTS.items():
-        answers = (_answer(may(roles, group, request)) for group in GROUPS)
+        answers = (_answer(is_allowed(roles, group, request)) for group in GROUPS)
         yield what, f"`{request}`", *answers
 
 
@@ -97,16 +97,16 @@ def pipeline_rows() -> Iterator[tuple[str, ...]]:
     """Yield a row per request of a pipeline: description, request, and one result per group."""
     roles = pipeline_roles()
     for what, request in PIPELINE_REQUESTS.items():
-        preview = may(roles, "previews", request)
+        preview = is_allowed(roles, "previews", request)
         writes = request.split()[0] not in _READING
         yield (
             *(what, f"`{request}`"),
             DRY_RUNS if preview and writes else _answer(preview),
-            _answer(may(roles, "updates", request)),
+            _answer(is_allowed(roles, "updates", request)),
         )
 
 
-def may(manifests: Iterable[Manifest], group: str, request: str) -> bool:
+def is_allowed(manifests: Iterable[Manifest], group: str, request: str) -> bool:
     """Return whether the Roles and ClusterRoles bound to a group allow a request."""
     verb, target, *options = request.split()
     resource, _, name = target.partition("/")

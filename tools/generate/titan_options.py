@@ -118,10 +118,10 @@ def value_schema(hint: Any) -> Schema | None:
         schema = TypeAdapter(hint).json_schema()
     except PydanticSchemaGenerationError:
         return None
-    return schema if all(simple(one) for one in schema.get("anyOf", [schema])) else None
+    return schema if all(is_simple(one) for one in schema.get("anyOf", [schema])) else None
 
 
-def simple(schema: Schema) -> bool:
+def is_simple(schema: Schema) -> bool:
     """Return whether a schema describes scalars (or null) or a list of strings."""
     if schema.get("type") == "array":
         return schema.get("items") == {"type": "string"}

@@ -26,7 +26,7 @@ def titan_schema() -> str:
 
 
 def printed(pins: str) -> str:
-    """Return the options of the pinned version, printed by a program in its environment."""
+    """Return the options of the pinned version, which `PROGRAM` prints in its environment."""
     command = [str(environment("torchtitan", inherits=True)), str(PROGRAM)]
     options = json.loads(subprocess.check_output(command, text=True))
     return json.dumps({"requirements": pins, **options}, indent=1) + "\n"

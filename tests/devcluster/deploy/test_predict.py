@@ -165,7 +165,7 @@ def test_prediction_is_compared_with_the_label(server: Server, off: int) -> None
     server.answer = (int(labels[0]) + off) % 10
     metadata = model_metadata(served(MANIFEST))
     prediction = predict.predict(server.url, "digits", metadata)
-    assert (prediction.label, prediction.answer) == (labels[0], server.answer)
+    assert (prediction.label, prediction.predicted) == (labels[0], server.answer)
     assert prediction.correct is (off == 0)
 
 

@@ -112,7 +112,7 @@ def test_readme_sample_matches_the_output_of_make_up(cluster: Cluster, tmp_path:
                 "digits",
                 "http://10.250.131.242:8080/v2/models/digits",
                 {"versions": [digest[1][:12]], "parameters": {"sha256": digest[1]}},
-                Prediction(label=8, answer=8),
+                Prediction(label=8, predicted=8),
             )
         ],
     )

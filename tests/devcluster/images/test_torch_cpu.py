@@ -37,8 +37,8 @@ def test_called_stub_prints_the_function_name_and_aborts(tmp_path: Path) -> None
 @needs_gcc
 def test_stub_of_a_variable_is_a_data_symbol(tmp_path: Path) -> None:
     library = tmp_path / "libstub.so"
-    compile_library(stub_source(sorted(torch_cpu.DATA)), library)
-    (name,) = torch_cpu.DATA
+    compile_library(stub_source(sorted(torch_cpu.DATA_SYMBOLS)), library)
+    (name,) = torch_cpu.DATA_SYMBOLS
     data = (ctypes.c_char * 4096).in_dll(ctypes.CDLL(str(library)), name)
     assert bytes(data) == b"\0" * 4096
 
@@ -53,7 +53,7 @@ def test_stripped_package_loads_without_the_missing_libraries(tmp_path: Path) ->
     (packages / "torch" / "_tests" / "tests").mkdir(parents=True)
     (packages / "bin").mkdir()
     using = "void cublasGemm(void); int use(int n) { if (n) cublasGemm(); return 7; }"
-    for name in torch_cpu.STRIPPED:
+    for name in torch_cpu.STRIPPED_LIBRARIES:
         links = ("-Wl,--no-as-needed", f"-L{apart}", "-lcublas")
         compile_library(using, libraries / name, *links)
     torch_cpu.cut(packages)
@@ -61,7 +61,7 @@ def test_stripped_package_loads_without_the_missing_libraries(tmp_path: Path) ->
     assert not (packages / "torch" / "_tests" / "tests").exists()
     assert not (packages / "bin").exists()
     assert sorted(path.name for path in libraries.iterdir()) == sorted(
-        [*torch_cpu.STRIPPED, "libcublas.so.13"]
+        [*torch_cpu.STRIPPED_LIBRARIES, "libcublas.so.13"]
     )
     load = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).use(0))"
     done = subprocess.run(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from devcluster import DevclusterError
-from devcluster.nodes.gpus import POWER_IDLE, VISIBLE, Gpus, Hardware, server
+from devcluster.nodes.gpus import POWER_IDLE, VISIBLE_DEVICES, Gpus, Hardware, server
 
 SAMPLE_INTERVAL = 0.05
 
@@ -46,7 +46,7 @@ def start() -> Iterator[Start]:
     def begin(program: str, visible: str) -> "subprocess.Popen[str]":
         command = [sys.executable, "-c", program]
         process = subprocess.Popen(
-            command, env={VISIBLE: visible}, stdout=subprocess.PIPE, text=True
+            command, env={VISIBLE_DEVICES: visible}, stdout=subprocess.PIPE, text=True
         )
         started.append(process)
         return process

@@ -66,7 +66,7 @@ esac"""
 def stores(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
     """A machine without a cluster, whose nodes have images from earlier ones."""
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [])
-    monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1)
+    monkeypatch.setattr(image_stores, "MIN_FREE_BYTES", 1)
     store = layout.node_store("gpu-node-0") / "containerd"
     store.mkdir(parents=True)
     (store / "layer").write_text("a layer")
@@ -82,7 +82,7 @@ def test_image_stores_are_kept_while_there_is_disk_space(stores: Layout) -> None
 def test_image_stores_are_deleted_if_the_disk_is_full(
     stores: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1 << 60)
+    monkeypatch.setattr(image_stores, "MIN_FREE_BYTES", 1 << 60)
     assert "because only " in free_space(stores)
     assert not stores.node_stores.exists()
 
@@ -97,7 +97,7 @@ def test_image_stores_with_another_base_image_are_deleted(stores: Layout, names:
 def test_image_stores_of_a_running_cluster_are_kept(
     stores: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1 << 60)
+    monkeypatch.setattr(image_stores, "MIN_FREE_BYTES", 1 << 60)
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [Path("/elsewhere")])
     assert free_space(stores) == ""
     assert stores.node_stores.exists()

@@ -10,14 +10,14 @@ import pytest
 import trustme
 
 from inference.config import InferenceConfig
-from inference.http.listener import OTHER_FILES, Certificate, allow_connections
+from inference.http.listener import RESERVED_FILES, Certificate, allow_connections
 
 
 @pytest.fixture
 def soft() -> Iterator[int]:
     """The soft limit on open files, which is restored after the test."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lower = (OTHER_FILES + 100, before[1])
+    lower = (RESERVED_FILES + 100, before[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, lower)
     yield lower[0]
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -27,14 +27,14 @@ def test_soft_limit_on_open_files_is_raised_for_connections(soft: int) -> None:
     assert allow_connections(10) == 10
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == soft
     assert allow_connections(500) == 500
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 500 + OTHER_FILES
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 500 + RESERVED_FILES
 
 
 def test_number_of_connections_is_limited_by_the_open_files_limit(soft: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
         pytest.skip("the number of open files is not limited here")
-    assert allow_connections(hard) == hard - OTHER_FILES
+    assert allow_connections(hard) == hard - RESERVED_FILES
 
 
 def test_half_of_a_low_open_files_limit_is_left_to_connections(
@@ -98,4 +98,4 @@ def test_renewed_certificate_may_have_a_different_key_type(
     for _ in range(3):
         certificate.refresh()
     assert presented_certificate(certificate.context) == issued
-    assert capsys.readouterr().out.count("certificate kept") == 1
+    assert capsys.readouterr().out.count("certificate_kept") == 1

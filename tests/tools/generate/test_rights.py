@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tools.generate.rights import may, pipeline_rows, team_rows
+from tools.generate.rights import is_allowed, pipeline_rows, team_rows
 
 RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
@@ -37,8 +37,8 @@ ROLES: list[dict[str, Any]] = [
     ],
 )
 def test_request_is_evaluated_by_the_rules_of_the_group(request_: str, expected: bool) -> None:
-    assert may(ROLES, "vision", request_) is expected
-    assert not may(ROLES, "others", request_)
+    assert is_allowed(ROLES, "vision", request_) is expected
+    assert not is_allowed(ROLES, "others", request_)
 
 
 def test_every_column_contains_allowed_and_denied_requests() -> None:

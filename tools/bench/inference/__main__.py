@@ -3,11 +3,11 @@
 Our server, mosec, LitServe, BentoML, MLServer and plain FastAPI serve the same weights. Each is
 configured as its documentation recommends and pinned to one core; the load generator runs on
 another core. Before the measurement, every response is compared with PyTorch's result. In every
-round, each server is measured while all others are paused: first in a closed loop of 1, 4, 16 and
-64 clients, then in an open loop (a Poisson process) at 50, 80 and 120 percent of the server's
-capacity. Latency in the open loop is measured from the scheduled time of a request. The benchmark
-also measures a PyTorch loop without a server, JSON instead of bytes, the backends of our server,
-and HTTP servers without a model. It writes .bench/inference.json, .bench/inference.md and
+round, each server is measured while the other servers are paused: first in a closed loop of 1, 4,
+16 and 64 clients, then in an open loop (a Poisson process) at 50, 80 and 120 percent of the
+server's capacity. Latency in the open loop is measured from the scheduled time of a request. The
+benchmark also measures a PyTorch loop without a server, JSON instead of bytes, the backends of our
+server, and HTTP servers without a model. It writes .bench/inference.json, .bench/inference.md and
 .bench/inference-load.svg.
 """
 
@@ -46,7 +46,7 @@ def main() -> None:
     goals: list[Goal] = []
     with (
         tempfile.TemporaryDirectory(prefix="bench-inference-") as directory,
-        _core(options.load_core),
+        _pinned_to_core(options.load_core),
     ):
         scratch = Path(directory)
         bench = Bench(
@@ -132,7 +132,7 @@ def _names(known: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _core(core: int) -> Any:
+def _pinned_to_core(core: int) -> Any:
     """Pin this process to a core that the servers do not use."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})

@@ -51,7 +51,7 @@ def _uv(*arguments: str) -> None:
     subprocess.run(["uv", "--quiet", *arguments], check=True)
 
 
-_ASK: Final = "import importlib.metadata as m, json; print(json.dumps(m.version('{}')))"
+_VERSION_CODE: Final = "import importlib.metadata as m, json; print(json.dumps(m.version('{}')))"
 
 
 def versions(contestants: Sequence[Contestant]) -> dict[str, str]:
@@ -59,6 +59,7 @@ def versions(contestants: Sequence[Contestant]) -> dict[str, str]:
     found = {"PyTorch": version("torch")}
     for one in contestants:
         if one.environment:
-            command = [str(python_of(one.environment)), "-c", _ASK.format(one.environment)]
+            code = _VERSION_CODE.format(one.environment)
+            command = [str(python_of(one.environment)), "-c", code]
             found[one.name] = json.loads(subprocess.check_output(command))
     return found

@@ -167,13 +167,13 @@ def in_turns(
     for turn in range(bench.turns):
         each_turn()
         for name, (server, _) in _rotated(servers, turn):
-            print_line(f"{workload.title}, turn {turn + 1} of {bench.turns}: {name} …")
-            with server.awake():
+            print_line(f"{workload.title}, round {turn + 1} of {bench.turns}: {name} …")
+            with server.resumed():
                 measure(bench, server, workload, series[name], clients, shares)
                 series[name].memory.append(server.memory())
         if OURS in servers and SAME_LOAD in shares:
             ours, _ = servers[OURS]
-            with ours.awake():
+            with ours.resumed():
                 at_loads_of_peers(bench, ours, workload, series)
     for one in series.values():
         one.finish(workload.deadline)

@@ -55,7 +55,7 @@ class Running:
         return f"http://127.0.0.1:{self.task.port}{self.contestant.path}"
 
     @contextlib.contextmanager
-    def awake(self) -> Iterator[None]:
+    def resumed(self) -> Iterator[None]:
         """Resume the server during a block, then pause it: an idle server may use CPU time."""
         self.signal(signal.SIGCONT)
         try:

@@ -39,13 +39,13 @@ def report(result: Mapping[str, Any]) -> str:
     if effects := _networks(result["servers"]):
         parts.append(effects)
     if result.get("json"):
-        parts.append(_forms(result))
+        parts.append(_json(result))
     if result.get("backends"):
         parts.append(_backends(result))
     if result.get("http"):
         parts.append(_http(result["http"]))
     parts.append(_goals(result["goals"]))
-    parts.append(_setups(result))
+    parts.append(_configurations(result))
     return "\n\n".join(parts) + "\n"
 
 
@@ -149,7 +149,7 @@ def _goodput(one: Mapping[str, Any]) -> str:
     return f"{spread(shares)['median']:.2f}"
 
 
-def _forms(result: Mapping[str, Any]) -> str:
+def _json(result: Mapping[str, Any]) -> str:
     title = WORKLOADS[result["json"]["workload"]].title
     rows = [
         [server, _range(one), _tails(result["json"]["pooled"][server])]
@@ -190,7 +190,7 @@ def _goals(goals: Iterable[Mapping[str, Any]]) -> str:
     return "### Goals\n\n" + _table(["goal", "value", "target", "met"], rows)
 
 
-def _setups(result: Mapping[str, Any]) -> str:
+def _configurations(result: Mapping[str, Any]) -> str:
     measured = {name for servers in result["servers"].values() for name in servers}
     lines = [f"- {name}: {one.note}." for name, one in CONTESTANTS.items() if name in measured]
     common = (
@@ -231,7 +231,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#7f7f7f")
+COLORS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#7f7f7f")
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
@@ -275,6 +275,6 @@ def _points(
 
 
 def _style(server: str) -> dict[str, Any]:
-    colour = COLOURS[list(CONTESTANTS).index(server)]
+    color = COLORS[list(CONTESTANTS).index(server)]
     width = 2.5 if server == OURS else 1.2
-    return {"label": server, "color": colour, "lw": width, "marker": "o", "ms": 3 + width}
+    return {"label": server, "color": color, "lw": width, "marker": "o", "ms": 3 + width}

@@ -50,14 +50,14 @@ def servers(
         ):
             bare: list[float] = []
 
-            def ceiling(
+            def measure_bare_loop(
                 loop: Loop = loop,
                 bare: list[float] = bare,
                 seconds: float = bench.seconds * workload.duration_factor,
             ) -> None:
                 bare.append(loop.rate(seconds))
 
-            series = in_turns(bench, found, workload, each_turn=ceiling)
+            series = in_turns(bench, found, workload, each_turn=measure_bare_loop)
         result["bare"][workload.name] = bare
         result["servers"][workload.name] = {name: one.to_json() for name, one in series.items()}
         goals += goals_of(workload, series, bare)

@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -73,14 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status
 
 
-def _exit_on_signal(number: int, _: object) -> NoReturn:
-    """Raise SystemExit, so that temporary directories are deleted and Pulumi's engine stops."""
-    sys.exit(128 + number)
-
-
 if __name__ == "__main__":
-    for handled in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(handled, _exit_on_signal)
+    # Temporary directories are deleted, and Pulumi's engine and simulated clusters stop.
+    output.exit_on_termination()
     # Most commands run only for seconds, and garbage collection would account for a fifth of the
     # import time.
     gc.disable()

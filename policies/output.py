@@ -1,4 +1,4 @@
-"""Handling of output errors in commands: closed pipes (`| head`), closed streams, full disks."""
+"""Ends of commands: closed pipes (`| head`), closed streams, full disks, and signals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 """Status that a shell reports for a program that writes to a closed pipe."""
@@ -35,6 +36,16 @@ def run(command: Callable[[], int], failed: int = 1) -> int:
         sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
         return failed
     return status
+
+
+def exit_on_termination() -> None:
+    """Raise SystemExit on SIGTERM and SIGHUP, so that `with` and `finally` clean up."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    for handled in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(handled, leave)
 
 
 def _discard() -> None:

@@ -1,10 +1,15 @@
 """The command line for teams, which reports mistakes before it sends anything to a cluster."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from devcluster.paths import CHECKOUT
 from gitops.forecast import simulate
 from gitops.forecast.answer import Answer
 from gitops.forecast.state import Queue, State, dump
@@ -204,3 +209,20 @@ def test_free_devices_in_the_queue_are_reported(
     monkeypatch.setattr(Member, "queue", lambda *_: found)
     assert main(["run", str(files / "job.yaml"), "--namespace", "vision", "--dry-run"]) == 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_command_cleans_up_before_it_exits(tmp_path: Path, ending: int) -> None:
+    kubectl, started = tmp_path / "kubectl", tmp_path / "started"
+    os.mkfifo(started)
+    kubectl.write_text(f"#!/bin/sh\necho > {started}\nexec sleep 60\n")
+    kubectl.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_platform", "list", "--namespace", "vision"],
+        cwd=CHECKOUT,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    started.read_text()
+    process.send_signal(ending)
+    # Without a handler, the status would be negative, and nothing would be cleaned up.
+    assert process.wait(60) == 128 + ending

@@ -65,17 +65,19 @@ def _parser() -> argparse.ArgumentParser:
         "--lines", type=_positive, default=500, help="maximum number of log lines per container"
     )
     watching.add_argument(
-        "--kib", type=_positive, default=64, help="maximum KiB of log per container"
+        "--kib", type=_positive, default=64, help="maximum log size (KiB) per container"
     )
     watching.add_argument(
-        "--failures", type=_positive, default=10, help="number of latest failures to keep per run"
+        "--failures", type=_positive, default=10, help="number of failures to keep per run"
     )
     watching.add_argument(
         "--pods", type=_positive, default=16, help="maximum number of containers per failure"
     )
     showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")
-    rolling_back = commands.add_parser("rollback", help="evaluate a canary until terminated")
+    rolling_back = commands.add_parser(
+        "rollback", help="roll back a canary that exceeds its limits"
+    )
     starting = commands.add_parser("attempt", help="start a run and wait until it finishes")
     for each in (rolling_back, starting):
         each.add_argument("plan", metavar="PLAN", help="JSON document written by the stack")

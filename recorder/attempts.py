@@ -36,7 +36,7 @@ _POLL_SECONDS: Final = 10.0
 """Time (s) between two polls of the run."""
 
 _OMITTED_ANNOTATIONS: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
-"""Prefixes of annotations that are not copied, because they record who manages the template."""
+"""Prefixes of annotations that are not copied, because they identify the template's manager."""
 
 _log = logging.getLogger("attempt")
 
@@ -50,7 +50,7 @@ _TEMPLATES: Final = _resource(TEMPLATE)
 
 
 class AttemptError(Exception):
-    """A run that cannot be started or has failed; the message states the reason."""
+    """Error for a run that cannot be started or has failed; the message states the reason."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Attempt:
     def run(self) -> None:
         """Start the run unless it exists, and wait until it has finished.
 
-        Requests that fail because of an API server outage are repeated.
+        Requests that fail because of an API server outage are retried.
 
         Raises:
             AttemptError: If the run cannot be started or fails.

@@ -1,4 +1,7 @@
-"""Log streams of running containers, because logs of deleted pods are no longer available."""
+"""Streams of container logs.
+
+Logs are streamed while the containers run, because logs of deleted pods are not available.
+"""
 
 import asyncio
 import contextlib
@@ -13,7 +16,7 @@ from lightkube import AsyncClient
 from recorder.pods import Attempt
 
 END_SECONDS: Final = 5.0
-"""Time (s) to wait for the rest of a log after its container has terminated."""
+"""Time (s) to wait for the remaining log lines after a container has terminated."""
 
 MAX_STREAMS: Final = 90
 """Maximum number of log streams per HTTP/2 connection. API servers allow at least 100. A stream
@@ -59,7 +62,7 @@ class LogStreams:
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
     def follow(self, attempt: Attempt) -> None:
-        """Start streaming the log of a running container, unless it is being streamed.
+        """Start streaming the log of a running container, unless it is already being streamed.
 
         A stream may end while the container is running, for example if the kubelet restarts.
         """
@@ -67,16 +70,16 @@ class LogStreams:
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 
     async def last_lines(self, attempt: Attempt, restarted: bool = False) -> list[str]:
-        """Return a terminated container's last lines. Request them if none were streamed.
+        """Return a terminated container's last log lines. Request them if none were streamed.
 
-        If the container has restarted since, its previous log is requested.
+        If the container has been restarted since, the log before the restart is requested.
         """
         task = self._tasks.get(attempt)
         if task is not None:
             await asyncio.wait({task}, timeout=END_SECONDS)
         tail = self._tails.get(attempt)
         if tail is None or not tail.lines:
-            with contextlib.suppress(HTTPError):  # the pod is gone
+            with contextlib.suppress(HTTPError):  # the pod no longer exists
                 return await self._request(attempt, restarted)
         return [] if tail is None else tail.lines
 
@@ -113,9 +116,9 @@ class LogStreams:
         # A restarted stream receives the last lines again, so it starts with an empty tail. If it
         # receives nothing, for example because the node is lost, the earlier lines are kept.
         tail = Tail(self._lines, self._size)
-        client, free = self._connection()
+        client, slots = self._connection()
         try:
-            async with free:
+            async with slots:
                 lines = client.log(
                     attempt.pod,
                     container=attempt.container,

@@ -35,8 +35,11 @@ class Policy:
 
     max_nodes: int = 1
     fault_seconds: float = 360
+    """Time that a fault must last before the node is cordoned."""
     settle_seconds: float = 600
+    """Time that a node must be healthy before it is uncordoned."""
     slow_reports: int | None = None
+    """Number of run starts that must report a node as slow before it is cordoned."""
     xids: frozenset[int] = frozenset()
     """Xid errors that make a node unhealthy."""
 
@@ -65,7 +68,9 @@ class NodeState:
     xids: frozenset[int] | None = frozenset()
     """All Xid errors that Prometheus reports for the node; None if Prometheus has no data."""
     reports: int = 0
+    """Number of recent run starts during which pods reported the node as slow."""
     checked: float = 0
+    """Time from `UNCORDONED_ANNOTATION`."""
     version: str = ""
 
 
@@ -97,7 +102,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     xids = node.xids or frozenset()
     if node.mark is None or node.mark.reason != "XidError":
         # On a node marked for an Xid error, every error counts: a later error that is not in
-        # policy.xids may hide one that is.
+        # policy.xids may hide an error that is.
         xids &= policy.xids
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"

@@ -84,7 +84,7 @@ class SlowReports:
         return len(self._reports) > before
 
     def runs(self, node: str) -> set[str]:
-        """Return the runs that reported a node."""
+        """Return the runs that reported a node as slow."""
         return {run for reported, run, *_ in self._reports if reported == node}
 
     def forget(self, node: str, until: float) -> None:
@@ -137,7 +137,7 @@ class Controller:
     async def check(self, now: float) -> None:
         """Read the state of all nodes once, and apply the decisions."""
         nodes = [node async for node in self.client.list(Node)]
-        errors = await self._errors()
+        errors = await self._xid_errors()
         states = [node_state(node, self.resource, errors) for node in nodes]
         for state in states:
             self.reports.forget(state.name, state.checked)
@@ -152,7 +152,7 @@ class Controller:
                 _log.warning("%s: action %s failed: %s", action.node.name, action.kind, error)
 
     async def watch_pods(self) -> None:
-        """Collect reports from pods until the connection is closed, at most for `WATCH_SECONDS`."""
+        """Collect reports from pods until the connection closes, for at most `WATCH_SECONDS`."""
         listed = self.client.list(Pod, namespace=self.namespace, labels={RUN_LABEL: exists()})
         async for pod in listed:
             self._add(pod)
@@ -173,7 +173,7 @@ class Controller:
         if self.reports.add(pod, time.time()):
             self.check_soon.set()
 
-    async def _errors(self) -> Mapping[str, frozenset[int]] | None:
+    async def _xid_errors(self) -> Mapping[str, frozenset[int]] | None:
         """Return each node's Xid errors: {} if the query fails, None without a Prometheus URL."""
         if self.prometheus is None:
             return None
@@ -190,14 +190,14 @@ class Controller:
         """Execute an action: log it, evict pods, set the condition, or patch the node."""
         node, fault = action.node, action.fault
         if action.kind == "wait":
-            message = "%s is unhealthy (%s), but max_nodes nodes are already cordoned"
+            message = "%s is unhealthy (%s), but the maximum number of nodes is cordoned"
             _log.warning(message, node.name, fault.message if fault else "")
         elif action.kind == "evict":
             await self._evict(node.name)
         elif action.kind == "evict_reporting_runs":
             await self._evict(node.name, self.reports.runs(node.name))
         elif action.kind == "set_condition":
-            await self._condition(node, fault)
+            await self._set_condition(node, fault)
         else:
             annotations = {MARK: to_annotation(fault)}
             if fault is None:
@@ -211,10 +211,10 @@ class Controller:
             await self.client.patch(Node, node.name, patch)
             if action.kind == "cordon":
                 self.check_soon.set()
-            await self._condition(node, fault)
-            await self._event(node, fault)
+            await self._set_condition(node, fault)
+            await self._create_event(node, fault)
 
-    async def _condition(self, node: NodeState, fault: Fault | None) -> None:
+    async def _set_condition(self, node: NodeState, fault: Fault | None) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {
             "type": CONDITION,
@@ -226,7 +226,7 @@ class Controller:
         }
         await self.client.patch(Node.Status, node.name, {"status": {"conditions": [condition]}})
 
-    async def _event(self, node: NodeState, fault: Fault | None) -> None:
+    async def _create_event(self, node: NodeState, fault: Fault | None) -> None:
         message = "the node is schedulable again" if fault is None else fault.message
         _log.info("%s: %s", node.name, message if fault is None else f"cordoned: {message}")
         now = datetime.now(UTC)
@@ -244,7 +244,7 @@ class Controller:
         await self.client.create(event)
 
     async def _evict(self, node: str, runs: set[str] | None = None) -> None:
-        """Evict a node's pods of `runs` (None: all runs), so that gangs restart on other nodes."""
+        """Evict the pods of `runs` (None: all) from a node. Their gangs restart on other nodes."""
         pods = self.client.list(
             Pod,
             namespace=self.namespace,
@@ -272,9 +272,9 @@ def xid_query(policy: Policy) -> str:
     """Return a PromQL query for one Xid error per GPU, preferring those in `policy.xids`.
 
     The exporter reports only the last error of a GPU, and repeats it until the exporter restarts. A
-    later error that is not in `policy.xids` would hide one that is. Therefore, the query also
-    returns the errors in `policy.xids` of the last `2 * fault_seconds`, which is long enough to
-    confirm the fault.
+    later error that is not in `policy.xids` would hide an earlier error that is. Therefore, the
+    query also returns the errors in `policy.xids` of the last `2 * fault_seconds`. This time is
+    long enough to confirm the fault.
     """
     span = f"{max(1, round(2 * policy.fault_seconds))}s"
     series, by_gpu = "DCGM_FI_DEV_XID_ERRORS", "max by (Hostname, gpu)"
@@ -309,12 +309,12 @@ async def run(controller: Controller, interval: float) -> None:
             await asyncio.wait_for(controller.check_soon.wait(), interval - pause)
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_forever(check))
+        tasks.create_task(_repeat(check))
         if controller.policy.slow_reports is not None:
-            tasks.create_task(_forever(controller.watch_pods))
+            tasks.create_task(_repeat(controller.watch_pods))
 
 
-async def _forever(work: Callable[[], Awaitable[None]]) -> None:
+async def _repeat(work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await work()
@@ -350,7 +350,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--prometheus", help="URL of the Prometheus server with the Xid errors")
     options.add_argument("--xid", type=int, action="append", default=[], help="Xid error to act on")
-    options.add_argument("--interval", type=float, default=15, help="seconds between checks")
+    options.add_argument("--interval", type=float, default=15, help="time (s) between checks")
     return options
 
 

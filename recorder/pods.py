@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Event, Pod
 from kube.names import CHECKPOINTS_VOLUME, GROUP_ANNOTATION, RUN_LABEL
 
 MAX_EVENTS: Final = 50
-"""Number of latest events to keep for each failed container."""
+"""Maximum number of events to keep for each failed container."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def succeeded_containers(pod: Pod) -> Iterator[Attempt]:
 
 
 def unobserved_terminations(pod: Pod, now: datetime) -> Iterator[Termination]:
-    """Yield the containers of a deleted pod whose termination was not observed."""
+    """Yield a termination for each container of a deleted pod that was last observed running."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
             yield Termination(
@@ -92,7 +92,7 @@ def unobserved_terminations(pod: Pod, now: datetime) -> Iterator[Termination]:
                 finished=now,
                 exit_code=None,
                 reason="Deleted",
-                message="the pod was deleted before the end of its container was observed",
+                message="the pod was deleted before the termination of its container was observed",
             )
 
 

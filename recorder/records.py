@@ -26,7 +26,7 @@ this time."""
 RESERVED_BYTES: Final = 64 * 2**20
 """Number of bytes of a claim that are kept free for checkpoints."""
 
-_STAMP: Final = "%Y%m%dT%H%M%SZ"
+_TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True)
@@ -103,23 +103,23 @@ def failure_text(directory: Path) -> Iterator[str]:
 
 
 def _directory(failures: Path, termination: Termination) -> Path:
-    """Return the directory of the failure to which a termination belongs, or a new directory."""
+    """Return the directory of the failure that a termination belongs to, or a new directory."""
     end = (termination.finished or datetime.now(UTC)).astimezone(UTC)
     start = (termination.started or end).astimezone(UTC)
     for directory in reversed(_failures(failures.parent)):
-        first = datetime.strptime(directory.name, _STAMP).replace(tzinfo=UTC)
+        first = datetime.strptime(directory.name, _TIME_FORMAT).replace(tzinfo=UTC)
         # Compare with a tolerance: directory names have a resolution of one second, and the
         # container that was observed first may not be the first one that terminated.
         if start <= first + timedelta(seconds=1) and abs(end - first) <= SAME_FAILURE_WINDOW:
             return directory
-    return failures / end.strftime(_STAMP)
+    return failures / end.strftime(_TIME_FORMAT)
 
 
 def _failures(run_dir: Path) -> list[Path]:
     directories = []
     for directory in (run_dir / DIRECTORY).glob("*T*Z"):
         try:
-            datetime.strptime(directory.name, _STAMP)
+            datetime.strptime(directory.name, _TIME_FORMAT)
         except ValueError:
             continue  # not written by the recorder
         directories.append(directory)

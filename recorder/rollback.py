@@ -3,8 +3,9 @@
     python3 -m recorder rollback '{...}'     in a pod of the service's namespace
 
 The values that are compared with the limits come from Prometheus. A rollback removes the canary
-from the backends of the route, sets ROLLED_BACK_ANNOTATION, and creates an Event. It remains in
-effect until the route describes a different canary, even if someone restores the backends.
+from the backends of the route, sets ROLLED_BACK_ANNOTATION, and creates an Event. The rollback
+remains in effect until the route describes a different canary, even if someone restores the
+backends.
 """
 
 import json
@@ -33,14 +34,14 @@ from kube.names import (
     ROLLED_BACK_ANNOTATION,
 )
 
-MANAGER: Final = "canary-rollback"
+FIELD_MANAGER: Final = "canary-rollback"
 UNREADY_EVALUATIONS: Final = 2
 """Number of consecutive evaluations without a ready pod after which the canary is rolled back.
 
-A single such evaluation may occur while a pod is replaced.
+A single evaluation without a ready pod may occur while a pod is replaced.
 """
 
-_IDENTITY: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
+_IDENTITY_ANNOTATIONS: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
 _GROUP: Final = "gateway.networking.k8s.io"
 _WORKLOADS: Final = {
     kind: create_namespaced_resource(group, "v1", kind, f"{kind.lower()}s")
@@ -117,7 +118,7 @@ class Rollback:
         """Time when the current canaries were first observed to receive requests."""
 
     def run(self) -> NoReturn:
-        """Evaluate until terminated. Outages of the API server or of Prometheus are only logged."""
+        """Evaluate the canary until terminated. Outages of the API server are only logged."""
         while True:
             try:
                 self.evaluate(time.monotonic())
@@ -133,7 +134,7 @@ class Rollback:
         found = [_get_or_none(partial(self._route, kind)) for kind in self._plan.stable]
         routes = [route for route in found if route is not None]
         for route in routes:
-            self._finish(route)
+            self._finish_rollback(route)
         served = [route for route in routes if self._serves_canary(route)]
         if not served:
             self._unready_evaluations = 0
@@ -199,7 +200,7 @@ class Rollback:
             # The stack may have written a different canary in the meantime.
             *(
                 {"op": "test", "path": _path(name), "value": annotations.get(name)}
-                for name in _IDENTITY
+                for name in _IDENTITY_ANNOTATIONS
             ),
             {
                 "op": "replace",
@@ -213,16 +214,16 @@ class Rollback:
             self._plan.service,
             changes,
             patch_type=PatchType.JSON,
-            field_manager=MANAGER,
+            field_manager=FIELD_MANAGER,
         )
         _log.warning("%s %s: rolled back: %s", kind, self._plan.service, reason)
-        self._finish(changed)
+        self._finish_rollback(changed)
 
-    def _finish(self, route: GenericNamespacedResource) -> None:
+    def _finish_rollback(self, route: GenericNamespacedResource) -> None:
         """Report a rollback, and remove this program from the field managers of the route.
 
-        Otherwise the next server-side apply of the stack would fail with a conflict. If this method
-        is interrupted, the next evaluation repeats it.
+        Otherwise, the next server-side apply of the stack would fail with a conflict. The next
+        evaluation repeats this method if it was interrupted.
         """
         if not _is_managed(route):
             return
@@ -234,7 +235,9 @@ class Rollback:
             _log.warning("the API server rejected an event: %s", error)
         for _ in range(_RELEASE_ATTEMPTS):
             metadata = route["metadata"]
-            others = [each for each in metadata["managedFields"] if each.get("manager") != MANAGER]
+            others = [
+                each for each in metadata["managedFields"] if each.get("manager") != FIELD_MANAGER
+            ]
             version = metadata["resourceVersion"]
             try:
                 self._api.patch(
@@ -242,7 +245,7 @@ class Rollback:
                     self._plan.service,
                     {"metadata": {"managedFields": others, "resourceVersion": version}},
                     patch_type=PatchType.MERGE,
-                    field_manager=MANAGER,
+                    field_manager=FIELD_MANAGER,
                 )
             except HTTPStatusError as error:
                 _log.warning("cannot release the fields of a route: %s", error)
@@ -270,7 +273,7 @@ class Rollback:
                 type="Warning",
                 reason="CanaryRolledBack",
                 message=f"{self._plan.canary} receives no requests: {reason}",
-                source=EventSource(component=MANAGER),
+                source=EventSource(component=FIELD_MANAGER),
                 firstTimestamp=now,
                 lastTimestamp=now,
                 count=1,
@@ -291,13 +294,13 @@ def _get_or_none(get: Callable[[], Object]) -> Object | None:
 def _is_managed(route: GenericNamespacedResource) -> bool:
     """Return whether this program is a field manager of a route."""
     managed = route["metadata"].get("managedFields") or []
-    return any(each.get("manager") == MANAGER for each in managed)
+    return any(each.get("manager") == FIELD_MANAGER for each in managed)
 
 
 def _identity(route: GenericNamespacedResource) -> str:
     """Return the identity of a route's canary: its image, and the digest of its pods and limits."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
-    return "@".join(annotations.get(name, "") for name in _IDENTITY)
+    return "@".join(annotations.get(name, "") for name in _IDENTITY_ANNOTATIONS)
 
 
 def _path(annotation: str) -> str:

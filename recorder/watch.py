@@ -1,4 +1,4 @@
-"""Watch the pods of runs and record their failures, without changing anything in the cluster."""
+"""Recorder of run failures. It only watches pods, and changes nothing in the cluster."""
 
 import asyncio
 import logging
@@ -108,7 +108,7 @@ class Recorder:
         for attempt in running_containers(pod):
             self.streams.follow(attempt)
         for attempt in succeeded_containers(pod):
-            # The pods of finished runs may exist for months, and their lines need memory.
+            # The pods of finished runs may exist for months, and their log lines need memory.
             self.streams.drop(attempt)
         for termination in failed_containers(pod):
             self._start_record(pod, termination)

@@ -69,9 +69,8 @@ def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]
         if container.kind == "main":
             needed = sum(_stop_seconds(container.node, config.drain_variables), Decimal(0))
             if needed and needed >= seconds:
-                yield Violation(
-                    grace, f"more than {needed}, the seconds that {container.name} needs"
-                )
+                expected = f"more than {needed} seconds, because {container.name} needs this time"
+                yield Violation(grace, expected)
 
 
 def _stop_seconds(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:

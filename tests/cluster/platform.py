@@ -248,7 +248,7 @@ def await_(condition: Callable[[], bool], what: str) -> None:
         if condition():
             return
         # On a busy machine, a poll can take seconds. Polls take at most half of the time.
-        time.sleep(max(0.5, time.monotonic() - started))
+        time.sleep(max(1.0, time.monotonic() - started))
     pytest.fail(f"timed out after {HANG_SECONDS} s waiting for: {what}")
 
 

@@ -33,13 +33,13 @@ Without --base, or with an unknown revision (first push of a branch), all stacks
 """
 
 _JOBS: Final = "gitops/gitlab/jobs.gitlab-ci.yml"
-_PROGRAM: Final = (
+_PROGRAM_PATHS: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
     *("infra/", "kube/", "policies/", "training/", "inference/", "workload/"),
 )
-_PRICES: Final = "gitops/"
-"""Directory of the price table and of the modules that price sweeps with a money budget."""
-_STACK_RULES: Final = "policies/config/"
+_PRICING_DIRECTORY: Final = "gitops/"
+"""Directory with the price table and the code that computes the prices of sweeps."""
+_PACK_CONFIGURATIONS: Final = "policies/config/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,16 +120,16 @@ def known_stacks(project: Path) -> list[str]:
 
 def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
     """Return whether one of the changed files affects a stack."""
-    own = {f"Pulumi.{stack}.yaml", f"{_STACK_RULES}{stack}.json"}
+    own_files = {f"Pulumi.{stack}.yaml", f"{_PACK_CONFIGURATIONS}{stack}.json"}
     text = (project / f"Pulumi.{stack}.yaml").read_text("utf-8", "replace")
-    named = _possible_paths(text)
+    referenced = _possible_paths(text)
     if "dockerfile" in text:
-        own.add(".dockerignore")
-    program = (*_PROGRAM, _PRICES) if "money" in text else _PROGRAM
+        own_files.add(".dockerignore")
+    program = (*_PROGRAM_PATHS, _PRICING_DIRECTORY) if "money" in text else _PROGRAM_PATHS
     return any(
-        file in own
-        or (file.startswith(program) and not file.startswith(_STACK_RULES))
-        or not named.isdisjoint([file, *map(str, PurePosixPath(file).parents)])
+        file in own_files
+        or (file.startswith(program) and not file.startswith(_PACK_CONFIGURATIONS))
+        or not referenced.isdisjoint([file, *map(str, PurePosixPath(file).parents)])
         for file in files
     )
 

@@ -37,10 +37,10 @@ examples:
   python -m gitops comment preview/comment.md --issue
 
 environment:
-  GitHub   GITHUB_TOKEN, GITHUB_REPOSITORY; GITHUB_API_URL and GITHUB_EVENT_PATH as Actions sets
-           them
+  GitHub   GITHUB_TOKEN, GITHUB_REPOSITORY; GITHUB_API_URL and GITHUB_EVENT_PATH (set by
+           GitHub Actions)
   GitLab   GITLAB_TOKEN (a project token with `api`), CI_PROJECT_ID; CI_API_V4_URL and
-           CI_MERGE_REQUEST_IID as pipelines set them
+           CI_MERGE_REQUEST_IID (set by GitLab pipelines)
   If a GitHub workflow uses a custom token, set GITOPS_AUTHOR to the token's user.
 
 exit status: 0 on success, 1 on an error, such as a rejection by the host.
@@ -143,7 +143,7 @@ def put_comment(host: "Host", body: str) -> Outcome:
 def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> int:
     """Replace this account's comments about stacks that are no longer affected.
 
-    Such comments describe updates that will not happen. Return the number of replaced comments.
+    These comments describe updates that will not happen. Return the number of replaced comments.
     """
     outdated: list[tuple[int, str]] = []
     for note in host.comments():
@@ -225,7 +225,7 @@ def _own_note(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | Non
 def _are_equal(one: str, other: str) -> bool:
     """Return whether two texts are equal except for trailing spaces and line endings.
 
-    GitHub and GitLab may change both.
+    GitHub and GitLab may change these characters.
     """
     return [*map(str.rstrip, one.strip().splitlines())] == [
         *map(str.rstrip, other.strip().splitlines())

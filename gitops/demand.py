@@ -1,8 +1,8 @@
 """Resource requests of a stack's pods, for every workload kind that the policy pack supports.
 
-The sums follow Kubernetes: a pod's request is the sum over its long-running containers or, if it is
-larger, the maximum request of an init container plus the sidecars before it. A limit without a
-request counts as a request.
+The sums follow Kubernetes. A pod's request is the larger of two values: the sum over its
+long-running containers, and the maximum request of an init container plus the sidecars before it.
+A limit without a request counts as a request.
 """
 
 from collections import defaultdict
@@ -63,17 +63,17 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of a sweep if the pods belong to its trial template; otherwise None."""
     expected_share: Decimal | None = None
-    """Expected fraction of the trials' epochs or steps that is run; 1 without early stopping."""
+    """Expected fraction of all trials' epochs or steps to be run; 1 without early stopping."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:
-        """Number of GPUs of one pod for each resource name."""
+        """Number of GPUs per pod, by resource name."""
         included = _ROLES.accelerators.includes
         requested = {name: amount for name, amount in self.requests.items() if included(name)}
         return {name: count for name, count in device_counts(requested).items() if count}
 
     def total(self, amounts: Mapping[str, Decimal], name: str) -> Decimal:
-        """Return the sum of a resource over all pods, or 0 if their number is unknown."""
+        """Return the sum of a resource over all pods, or 0 if the number of pods is unknown."""
         return amounts.get(name, Decimal(0)) * (self.pods or 0)
 
 
@@ -118,7 +118,7 @@ def _run(workload: str, run: str | None) -> str:
 
 
 def seconds(node: Node | None) -> Decimal | None:
-    """Return a node's number of seconds; None if it is missing or unknown."""
+    """Return the value of a node in seconds; None if the node is missing or its value unknown."""
     return None if node is None else quantity_or_none(node.value)
 
 

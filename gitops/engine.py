@@ -174,7 +174,7 @@ def read_resources(stack: Stack) -> frozenset[str]:
     return frozenset(each["urn"] for each in resources if each.get("external"))
 
 
-def common(stack: Stack) -> list[str]:
+def stack_options(stack: Stack) -> list[str]:
     """Return the options that select the stack and its configuration."""
     chosen = ["--stack", stack.name]
     if stack.configuration is not None:
@@ -183,7 +183,7 @@ def common(stack: Stack) -> list[str]:
 
 
 def _preview_options(stack: Stack) -> list[str]:
-    return [*common(stack), "--non-interactive", "--color", "never"]
+    return [*stack_options(stack), "--non-interactive", "--color", "never"]
 
 
 def _start(

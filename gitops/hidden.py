@@ -1,6 +1,6 @@
 """Detection of literals that look like secrets, so that reports never show them.
 
-Such literals are masked even if the configuration of the policy pack accepts them.
+These literals are masked even if the configuration of the policy pack accepts them.
 """
 
 import re
@@ -23,7 +23,7 @@ _SEPARATOR: Final = re.compile(r"[=:\s]+")
 
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
-    """Return the plan. Mask the secrets of `hide` and all literals that look like secrets."""
+    """Return the plan with the secrets of `hide` and all literals that look like secrets masked."""
     plan_read = plan(events, hide)
     resources = changes(plan_read.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}
@@ -35,20 +35,20 @@ def literals(views: Iterable[View]) -> Iterator[str]:
     for view in views:
         for rule in (no_literal_secrets, no_secrets_in_manifests):
             for violation in rule.violations(view, _DEFAULTS):
-                yield from _of_value(violation.node.value)
+                yield from _secrets_in_value(violation.node.value)
 
 
-def of_setting(name: str, value: Any) -> Iterator[str]:
+def secrets_in_setting(name: str, value: Any) -> Iterator[str]:
     """Yield the parts of a setting or environment variable that must not appear in a report."""
     if isinstance(value, list | tuple):
         yield from _sensitive_parts(" ".join(map(str, value)))
     elif isinstance(value, str | int | float) and is_secret(name, str(value)):
-        yield from _of_value(str(value))
+        yield from _secrets_in_value(str(value))
     elif isinstance(value, str):
         yield from _sensitive_parts(value)
 
 
-def _of_value(value: Any) -> Iterator[str]:
+def _secrets_in_value(value: Any) -> Iterator[str]:
     """Yield the secrets in a list or a multi-line text; yield any other value as a whole.
 
     If a list or a text contains no recognizable secret, yield all its items or the whole text.

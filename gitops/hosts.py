@@ -64,12 +64,14 @@ class GitHub:
 
     def comments(self) -> Iterator[Note]:
         """Yield the comments on the pull request."""
-        pages = self._api.pages(f"{self._repository}/issues/{self._pull()}/comments?per_page=100")
+        pages = self._api.pages(
+            f"{self._repository}/issues/{self._pull_number()}/comments?per_page=100"
+        )
         return (self._note(item, "id") for item in pages)
 
     def add_comment(self, body: str) -> None:
         """Create a comment."""
-        path = f"{self._repository}/issues/{self._pull()}/comments"
+        path = f"{self._repository}/issues/{self._pull_number()}/comments"
         self._api.write("POST", path, {"body": body})
 
     def change_comment(self, number: int, body: str) -> None:
@@ -97,7 +99,7 @@ class GitHub:
         path = f"{self._repository}/issues/{number}"
         self._api.write("PATCH", path, {"state": "closed", "state_reason": "completed"})
 
-    def _pull(self) -> int:
+    def _pull_number(self) -> int:
         if self._number is not None:
             return self._number
         number = self._event().get("number")
@@ -190,7 +192,7 @@ Host = GitHub | GitLab
 
 
 class _Api:
-    """Client of a JSON REST API. Errors contain the request and the response, but no tokens."""
+    """Client for a JSON REST API. Errors contain the request and the response, but no tokens."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._client = httpx.Client(

@@ -88,7 +88,7 @@ class Prices(_Settings):
 
     def of_product(self, product: str, purchase: Purchase) -> Decimal | None:
         """Return the hourly price of a GPU, or None if it is unknown."""
-        return _of(self.products.get(product), purchase)
+        return _price(self.products.get(product), purchase)
 
     def of_resource(self, product: str, resource: str, purchase: Purchase) -> Decimal | None:
         """Return the hourly price of a device, core or GiB, or None if it is unknown.
@@ -97,7 +97,7 @@ class Prices(_Settings):
         """
         if resource in HOST_RESOURCES:
             host = self.hosts.get(product)
-            return None if host is None else _of(getattr(host, resource), purchase)
+            return None if host is None else _price(getattr(host, resource), purchase)
         share, price = self.share(resource), self.of_product(product, purchase)
         return None if price is None or share is None else price * share
 
@@ -106,7 +106,7 @@ class Prices(_Settings):
         return self.environments.get(stack, Environment())
 
 
-def _of(product: Product | None, purchase: Purchase) -> Decimal | None:
+def _price(product: Product | None, purchase: Purchase) -> Decimal | None:
     if product is None:
         return None
     return product.spot if purchase == "spot" else product.on_demand

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gitops.engine import Stack, common, run_or_fail
+from gitops.engine import Stack, run_or_fail, stack_options
 from gitops.errors import GitopsError
 from gitops.secrets import secure_paths
 from gitops.stack_file import document
@@ -32,8 +32,8 @@ _BROKEN_BASE = (
     "listed as new."
 )
 _STACK_KEYS = ("config",)
-"""Keys that are copied from a stack's file. The others, such as the encryption salt, apply only to
-the real stack."""
+"""Keys that are copied from a stack's file. All other keys, such as the encryption salt, apply only
+to the real stack."""
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
                 before = replace(rendered, project=project)
                 try:
                     _configure(before, project / f"Pulumi.{stack.name}.yaml", directory)
-                    run_or_fail(before, "up", "--yes", "--skip-preview", *common(before))
+                    run_or_fail(before, "up", "--yes", "--skip-preview", *stack_options(before))
                 except GitopsError:
                     # The change may fix the base, so preview the change anyway.
                     rendered = replace(rendered, notices=(_BROKEN_BASE.format(base=base),))
@@ -72,7 +72,7 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
 
 
 def _reset_state(stack: Stack, directory: Path) -> None:
-    """Replace the state of a failed update with an empty one."""
+    """Replace the state of a failed update with an empty state."""
     shutil.rmtree(directory / "state")
     (directory / "state").mkdir()
     stack.file.unlink(missing_ok=True)
@@ -137,8 +137,8 @@ def _configure(stack: Stack, source: Path, directory: Path) -> None:
     """Write the configuration of a rendered stack, derived from the real stack's configuration."""
     config = document(source).get("config", {})
     secrets = list(secure_paths(config))
-    config[f"{PROJECT}:cluster"] = _render_settings(config.get(f"{PROJECT}:cluster"), directory)
-    _name_images(config.get(f"{PROJECT}:images"), stack.project)
+    config[f"{PROJECT}:cluster"] = _cluster_settings(config.get(f"{PROJECT}:cluster"), directory)
+    _replace_builds(config.get(f"{PROJECT}:images"), stack.project)
     target = stack.file
     # The encryption salt of the placeholders is in the file that `stack init` wrote.
     kept = {k: v for k, v in document(target).items() if k not in _STACK_KEYS}
@@ -156,16 +156,16 @@ def _configure(stack: Stack, source: Path, directory: Path) -> None:
             "--path",
             _property_path(path),
             PLACEHOLDER,
-            *common(stack),
+            *stack_options(stack),
         )
 
 
-def _render_settings(cluster: Any, directory: Path) -> dict[str, Any]:
+def _cluster_settings(cluster: Any, directory: Path) -> dict[str, Any]:
     kept = {k: v for k, v in cluster.items() if k == "domain"} if isinstance(cluster, dict) else {}
     return {**kept, "render_to": str(directory / "manifests")}
 
 
-def _name_images(images: Any, project: Path) -> None:
+def _replace_builds(images: Any, project: Path) -> None:
     """Replace image builds, in place, with references that contain the hash of their sources."""
     if not isinstance(images, dict) or not isinstance(images.get("workloads"), dict):
         return

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gitops.engine import Stack, common, run
+from gitops.engine import Stack, run, stack_options
 from gitops.errors import GitopsError
 from gitops.stack_file import document
 
@@ -36,7 +36,7 @@ def values(stack: Stack) -> list[str]:
     paths = list(secure_paths(document(stack.file).get("config", {})))
     if not paths:
         return []
-    result = run(stack, "config", "--show-secrets", "--json", *common(stack))
+    result = run(stack, "config", "--show-secrets", "--json", *stack_options(stack))
     if result.status != 0:
         raise GitopsError(
             f"the secrets of stack {stack.name} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE "
@@ -45,10 +45,10 @@ def values(stack: Stack) -> list[str]:
             f"{result.output.removeprefix(result.stdout)}"
         )
     shown = json.loads(result.stdout)
-    return [text for path in paths for text in _texts(_at(shown, path))]
+    return [text for path in paths for text in _texts(_value_at(shown, path))]
 
 
-def _at(shown: dict[str, Any], path: Steps) -> Any:
+def _value_at(shown: dict[str, Any], path: Steps) -> Any:
     key, *steps = path
     entry = shown.get(str(key), {})
     value = entry.get("value")

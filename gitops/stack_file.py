@@ -15,12 +15,12 @@ from gitops.errors import GitopsError
 from infra.settings.problems import PROJECT
 from policies import kubernetes_yaml
 
-_TAG: Final = "tag:yaml.org,2002:"
-_PLAIN: Final = "!plain"
-_MERGE: Final = f"{_TAG}merge"
+_TAG_PREFIX: Final = "tag:yaml.org,2002:"
+_PLAIN_TAG: Final = "!plain"
+_MERGE_TAG: Final = f"{_TAG_PREFIX}merge"
 _BOOLEANS: Final = ("true", "True", "TRUE", "false", "False", "FALSE")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?")
-_NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_INFINITE_OR_NAN: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 class _Loader(kubernetes_yaml.BoundedLoader):
@@ -34,15 +34,15 @@ class _Loader(kubernetes_yaml.BoundedLoader):
         if kind is not yaml.ScalarNode:
             return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         if not implicit[0]:
-            return f"{_TAG}str"
-        return _MERGE if value == "<<" else _PLAIN
+            return f"{_TAG_PREFIX}str"
+        return _MERGE_TAG if value == "<<" else _PLAIN_TAG
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         """Return a mapping whose keys are strings."""
         seen: set[str] = set()
         for key, _ in node.value:
             name = _key(key)
-            if key.tag != _MERGE and name in seen:
+            if key.tag != _MERGE_TAG and name in seen:
                 raise _error(key, f"the key {name!r} is defined twice")
             seen.add(name)
         self.flatten_mapping(node)
@@ -52,7 +52,7 @@ class _Loader(kubernetes_yaml.BoundedLoader):
 def _key(node: Any) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise _error(node, "a key must be a string, not an object or a list")
-    value = _scalar(node) if node.tag == _PLAIN else node.value
+    value = _scalar(node) if node.tag == _PLAIN_TAG else node.value
     if value is None:
         raise _error(node, "a key must be a string, not null")
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -63,7 +63,7 @@ def _scalar(node: Any) -> Any:
     text = node.value
     if _DATE.fullmatch(text):
         raise _error(node, f"Pulumi reads {text} as a date and changes it; quote it")
-    if _NOT_FINITE.fullmatch(text):
+    if _INFINITE_OR_NAN.fullmatch(text):
         raise _error(node, f"{text} is not a finite number")
     value = kubernetes_yaml.scalar(text)
     # Kubernetes reads `yes`, `on` and `n` as booleans, but Pulumi does not.
@@ -77,8 +77,8 @@ def _error(node: Any, problem: str) -> yaml.constructor.ConstructorError:
 # Other tags (`!!set`, `!!binary`) are not useful in a configuration and are rejected.
 _Loader.yaml_constructors = {
     tag: yaml.CSafeLoader.yaml_constructors[tag]
-    for tag in (None, *(f"{_TAG}{name}" for name in ("map", "seq", "str")))
-} | {_PLAIN: lambda _, node: _scalar(node)}
+    for tag in (None, *(f"{_TAG_PREFIX}{name}" for name in ("map", "seq", "str")))
+} | {_PLAIN_TAG: lambda _, node: _scalar(node)}
 
 
 def parse(text: str) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def stack_prices(settings: StackSettings) -> dict[str, Price]:
-    """Return the GPU-hour prices of a stack's sweeps, for use in its program.
+    """Return the GPU-hour prices of a stack's sweeps, for use in the stack's program.
 
     Raises:
         RunError: If `sweep_prices` fails. Pulumi prints this error without a traceback.
@@ -72,7 +72,7 @@ def sweep_prices(
                 if prices.of_resource(row.product, row.resource, row.purchase) is None
             }
             problems.append(
-                f"{_money(key, sweep)}, but the price table {table.name} lacks "
+                f"{_budget_text(key, sweep)}, but the price table {table.name} lacks "
                 f"{' and '.join(sorted(missing))}: complete it, or set budget.gpu_hours instead."
             )
             continue
@@ -89,20 +89,20 @@ def _problems(
 ) -> Iterator[str]:
     if not price and sweep.budget.gpu_hours is None:
         yield (
-            f"{_money(key, sweep)}, but the sweep's GPUs are free in the price table, so the sweep "
-            "has no limit: set budget.gpu_hours."
+            f"{_budget_text(key, sweep)}, but the sweep's GPUs are free in the price table, so the "
+            "sweep has no limit: set budget.gpu_hours."
         )
     interval = settings.training.sweep_controller.interval_seconds
     reserve = sweep.reserve(interval) / 3600 * float(price)
     if sweep.budget.money is not None and price and sweep.budget.money <= reserve:
         yield (
-            f"{_money(key, sweep)}, but the sweep's parallel trials can cost {reserve:.2g} "
+            f"{_budget_text(key, sweep)}, but the sweep's parallel trials can cost {reserve:.2g} "
             f"{prices.currency} before the controller has paused them, so no trial would start: "
             "set a larger budget."
         )
 
 
-def _money(key: str, sweep: SweepSettings) -> str:
+def _budget_text(key: str, sweep: SweepSettings) -> str:
     return f"{full_key('training', 'sweeps', key, 'budget', 'money')} is {sweep.budget.money:g}"
 
 

@@ -150,7 +150,7 @@ class Platform:
                 unsupported key.
         """
         problems = self.problems_of_job(job, image, image_identity)
-        _raise(key, chain(_problems_of_job_key(key, job), problems))
+        _raise_if_any(key, chain(_problems_of_job_key(key, job), problems))
         return TrainingJobArgs(
             key=key,
             job=job,
@@ -176,7 +176,7 @@ class Platform:
         """Return the arguments of a service on this platform.
 
         Images must be pinned by digest, unless they are outputs. If the settings name a job, `run`
-        is the run to serve. A canary runs the image `canary_image`, by default that of the service.
+        is the run to serve. A canary runs `canary_image`, by default the image of the service.
 
         Raises:
             PlatformError: If the platform does not support the service. The message lists every
@@ -189,9 +189,9 @@ class Platform:
             )
         problems = self.problems_of_service(service, image, canary_image, run=run)
         longest = key if service.canary is None else f"{key}-canary"
-        _raise(key, chain(_problems_of_key(key, longest), problems))
+        _raise_if_any(key, chain(_problems_of_key(key, longest), problems))
         if service.canary is not None and canary_image is not None:
-            # In the settings, a canary has a separate image if `image` is set to any name.
+            # A canary has a separate image if its setting `image` contains any name.
             canary = service.canary.model_copy(update={"image": "canary"})
             service = service.model_copy(update={"canary": canary})
         return InferenceServiceArgs(
@@ -212,7 +212,7 @@ class Platform:
     ) -> Iterator[Problem]:
         """Yield a problem for each setting of a job that this platform does not support."""
         if self.queues is not None and job.queue not in self.queues:
-            yield Problem("queue", f"is {job.queue!r}, but {_choice('queue', self.queues)}")
+            yield Problem("queue", f"is {job.queue!r}, but {_available('queue', self.queues)}")
         resource = job.gpu_resource or self.gpu_nodes.resource
         if resource.endswith(SHARED_SUFFIX) and job.gpus_per_node > 1:
             yield Problem(
@@ -277,7 +277,7 @@ class Platform:
 
     def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
         if claim not in self.claims:
-            yield Problem(key, f"is {claim!r}, but {_choice('claim', self.claims)}")
+            yield Problem(key, f"is {claim!r}, but {_available('claim', self.claims)}")
 
 
 async def _cluster_of(
@@ -290,7 +290,7 @@ async def _cluster_of(
     return metadata.uid if metadata is not None else None
 
 
-def _choice(noun: str, names: Collection[str]) -> str:
+def _available(noun: str, names: Collection[str]) -> str:
     if not names:
         return f"the platform has no {noun}s"
     return f"the platform has only the {noun}s {', '.join(sorted(names))}: use one of them"
@@ -330,7 +330,7 @@ def pinning_problems(image: object) -> Iterator[Problem]:
             yield Problem("image", f"is {image!r}: it {rule(detail)}")
 
 
-def _raise(key: str, problems: Iterable[Problem]) -> None:
+def _raise_if_any(key: str, problems: Iterable[Problem]) -> None:
     if lines := [f"  - {problem.key} {problem.reason}." for problem in problems]:
         raise PlatformError("\n".join([f"the platform does not support {key!r}:", *lines]))
 

@@ -17,11 +17,11 @@ class ArgumentError(pulumi.RunError):
 
 @cache
 def readable(value: Any) -> Any:
-    """Return a model with a constructor that raises ArgumentError; return other values unchanged.
+    """Return a subclass of a model whose constructor raises ArgumentError.
 
-    The result is a subclass, so code that uses the original model still gets pydantic's
-    ValidationError. Nested models are constructed by pydantic, so the outermost model reports all
-    problems.
+    Values that are not models are returned unchanged. Code that uses the original model still gets
+    pydantic's ValidationError. Nested models are constructed by pydantic, so the outermost model
+    reports all problems.
     """
     if not (isinstance(value, type) and issubclass(value, BaseModel)):
         return value

@@ -48,7 +48,7 @@ _Template = create_namespaced_resource(
 )
 _Group = create_namespaced_resource(SCHEDULING_GROUP, "v1beta1", "PodGroup", "podgroups")
 _HOUR: Final = 3600.0
-_MAX_PROBLEM: Final = 2000
+_MAX_PROBLEM_LENGTH: Final = 2000
 _WITHOUT_GPUS: Final = ("asked", "waiting", "paused")
 _PHASES: Final[Mapping[str, Phase]] = {
     "Running": "placed",
@@ -115,7 +115,7 @@ class Controller:
             self._observe(run, trial, jobs.get(run), scheduled=run in scheduled)
             for run, trial in recorded.items()
         ]
-        seconds = self._account(trials, jobs)
+        seconds = self._update_ledger(trials, jobs)
         started = self._study.started
         spent = self._budget.is_spent(seconds, 0 if started is None else self._clock() - started)
         exhausted = self._study.exhausted
@@ -133,7 +133,7 @@ class Controller:
         over = is_over(trials, complete=complete, spent=spent)
         winner = self._winner() if over and self._sweep.settings.winner == "serve" else None
         summary = summarize(self._sweep, self._study, trials, seconds, state)
-        self._publish({**summary, "winner": winner, "problem": problem[:_MAX_PROBLEM]})
+        self._publish({**summary, "winner": winner, "problem": problem[:_MAX_PROBLEM_LENGTH]})
         return any(action.kind == "ask" for action in actions)
 
     def _pause_earlier(self, jobs: Mapping[str, Object]) -> bool:
@@ -230,11 +230,11 @@ class Controller:
             return metrics.get("loss" if metric == "held_out_loss" else metric)
         return None
 
-    def _account(self, trials: list[Trial], jobs: Mapping[str, Object]) -> float:
+    def _update_ledger(self, trials: list[Trial], jobs: Mapping[str, Object]) -> float:
         """Add the GPU time since the last step to the ledger, and return the total in seconds.
 
-        If a trial had GPUs at either of two consecutive observations, the whole time between them
-        counts, so that the total is never too low.
+        If a trial had GPUs at either of two consecutive observations, the whole time between the
+        observations counts, so that the total is never too low.
         """
         now, ledger = self._clock(), self._study.ledger()
         for trial in trials:

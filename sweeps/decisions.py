@@ -48,7 +48,7 @@ class Trial:
         return self.phase in ("waiting", "placed", "pausing")
 
     def occupies_slot(self, rungs: Sequence[int]) -> bool:
-        """Return whether the trial occupies a parallel slot, or has one reserved to resume."""
+        """Return whether the trial occupies a parallel slot, or will resume in a reserved slot."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.is_active or self.phase == "asked"
 
@@ -101,7 +101,7 @@ def decide(
 
     `spent` is True if the budget is used up, and `exhausted` is True if the sampler has no more
     trials to suggest. If the controller stops before it has executed all actions, the next call
-    returns the remaining ones.
+    returns the remaining actions.
     """
     active = [trial for trial in trials if trial.phase in ("waiting", "placed")]
     if spent:
@@ -135,13 +135,13 @@ def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) 
 def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
     """Yield the actions that start or resume trials.
 
-    Trials that already have a slot come first, then promoted ones, then new ones.
+    Trials that already have a slot come first, then promoted trials, then new trials.
     """
     slots = bounds.parallel - sum(trial.is_active for trial in trials)
     for trial in trials:
         if trial.is_active or not trial.occupies_slot(bounds.rungs):
             continue
-        # More trials than `parallel` have a slot if the user has reduced `parallel`.
+        # If the user has reduced `parallel`, more than `parallel` trials may have a slot.
         if slots > 0:
             yield Action("create" if trial.phase == "asked" else "resume", trial.run)
         slots -= 1
@@ -177,10 +177,10 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 
 
 def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the best trial paused at the highest rung, or nothing if any trial has succeeded.
+    """Return a list with the best of the paused trials that have reached the highest rung.
 
-    No trial is promoted at a rung that fewer than `factor` trials have reached, so the sweep would
-    otherwise end without a result.
+    The list is empty if a trial has succeeded. Otherwise, the sweep could end without a result,
+    because no trial is promoted at a rung that fewer than `factor` trials have reached.
     """
     if any(trial.phase == "succeeded" for trial in trials):
         return []

@@ -56,7 +56,7 @@ class _Journal(JournalFileBackend):
     """A journal in which a failed write, for example to a full claim, leaves no incomplete line."""
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        _drop_torn_line(Path(self._file_path))
+        _remove_incomplete_line(Path(self._file_path))
         super().append_logs(logs)
 
 
@@ -81,7 +81,7 @@ class Study:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory, self._sweep = directory, sweep
         journal = directory / JOURNAL
-        _drop_torn_line(journal)
+        _remove_incomplete_line(journal)
         backend = _Journal(str(journal), lock_obj=_NoLock(str(journal)))
         self._study = optuna.create_study(
             storage=JournalStorage(backend),
@@ -133,15 +133,15 @@ class Study:
     @property
     def exhausted(self) -> bool:
         """True if too many of the sampler's proposals repeated recorded trials."""
-        everything = self._study.get_trials(deepcopy=False)
-        duplicates = len(everything) - len(self.trials())
+        recorded = self._study.get_trials(deepcopy=False)
+        duplicates = len(recorded) - len(self.trials())
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
         """Sample hyperparameters, record them with `add`, and return its result."""
         before = self._study.get_trials(deepcopy=False)
-        # Unfinished trials with values count as pruned, with their last value. Those without values
-        # make the sampler avoid their hyperparameters (constant liar).
+        # Unfinished trials with values count as pruned, with their last value. Trials without
+        # values make the sampler avoid their hyperparameters (constant liar).
         memory = optuna.create_study(
             direction=self._sweep.settings.objective.goal, sampler=self._sampler(len(before))
         )
@@ -212,7 +212,7 @@ class Study:
         self._study.tell(self.trials()[run].number, state=TrialState.FAIL)
 
     def parameters(self, texts: Mapping[str, str]) -> dict[str, Any] | None:
-        """Parse the hyperparameters of the search space; return None if any is outside of it."""
+        """Parse the hyperparameters of the search space; return None if any is outside it."""
         values = {}
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())
@@ -303,7 +303,7 @@ def _study_name(sweep: Sweep) -> str:
     return f"{digits} {json.dumps(settings, sort_keys=True)}"
 
 
-def _drop_torn_line(journal: Path) -> None:
+def _remove_incomplete_line(journal: Path) -> None:
     """Remove an incomplete last line, which a power failure or a full claim may leave behind."""
     if not journal.exists() or not journal.stat().st_size:
         return

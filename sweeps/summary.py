@@ -35,7 +35,7 @@ def summarize(
             }
         )
     sign = -1.0 if settings.objective.goal == "maximize" else 1.0
-    # A trial that was trained longer ranks above one with a better value after less training.
+    # A trial with more training ranks above a trial with a better value but less training.
     rows.sort(key=lambda row: (-row["trained"], row["value"] is None, sign * (row["value"] or 0.0)))
     return {
         "state": state,

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 HELP = "print the Roles that pipelines need to preview or update a stack"
 DESCRIPTION = """\
 Prints Roles, bindings and an admission policy for the pipelines' groups. The Roles grant only the
-permissions that the stack's objects require. An administrator applies the output once, and again
-when objects of new kinds or in new namespaces, cluster-scoped objects, Secrets or RBAC objects are
-added to the stack.
+permissions that the stack's objects require. An administrator applies the output, and applies it
+again when the stack gets a new namespace, objects of a new kind, cluster-scoped objects, Secrets or
+RBAC objects.
 
 Previews are limited to dry runs: the admission policy rejects all other writes by previewers.
 Taking snapshots for simulations requires permission to list nodes, pods and runs, and to read pod
@@ -29,8 +29,8 @@ examples:
   python -m gitops access --stack prod --previewers ci-preview | kubectl apply --filename -
   python -m gitops access --stack prod --snapshotters ci-snapshot | kubectl apply --filename -
 """
-_RELEASE = re.compile(r"The release of chart (\S+)")
-_GROUP = re.compile(r"[^'\\\x00-\x1f]+")
+_RELEASE_WARNING = re.compile(r"The release of chart (\S+)")
+_GROUP_NAME = re.compile(r"[^'\\\x00-\x1f]+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             "no group given: add --previewers GROUP, --updaters GROUP or --snapshotters GROUP"
         )
     for group in groups:
-        if group.startswith("system:") or not _GROUP.fullmatch(group):
+        if group.startswith("system:") or not _GROUP_NAME.fullmatch(group):
             raise GitopsError(
                 f"{group!r} is not a valid group for pipelines: use a custom group without quotes "
                 "or backslashes in its name"
@@ -103,7 +103,7 @@ def _stack_access(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapp
         if step.new is not None and step.type.startswith("kubernetes:")
     }
     for warning in plan.warnings:
-        if release := _RELEASE.search(warning):
+        if release := _RELEASE_WARNING.search(warning):
             sys.stderr.write(
                 f"warning: the chart {release[1]} also requires permissions for all objects that "
                 "it installs, usually administrator permissions\n"

@@ -1,10 +1,10 @@
 """Roles for previews and updates of a stack.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
-from writing. An admission policy rejects every write by a preview group except dry runs.
-The API server applies no admission policies to admission policies and webhook configurations
-(https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
-may only read these objects.
+from writing. An admission policy therefore rejects all writes of preview groups except dry runs.
+The API server does not apply admission policies to admission policies and webhook configurations
+(https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/). Previews may
+only read objects of these kinds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VERBS: Final[dict[Purpose, tuple[str, ...]]] = {
     "preview": ("get", "create", "patch"),
     "update": ("get", "list", "watch", "create", "patch", "update", "delete"),
 }
-_VERBS_WITHOUT_NAMES: Final = frozenset({"create", "list", "watch"})
+_VERBS_NOT_LIMITED_BY_NAME: Final = frozenset({"create", "list", "watch"})
 _WATCHED: Final = {
     "": ("pods", "events", "endpoints"),
     "apps": ("replicasets", "controllerrevisions"),
@@ -90,7 +90,10 @@ def access(
 
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
-    """Yield the Roles and bindings for snapshots of a cluster with Volcano in `namespace`."""
+    """Yield the Roles and bindings for snapshots of a cluster.
+
+    `namespace` is the namespace of Volcano.
+    """
     kinds = defaultdict(list, {"apps": ["deployments"]})
     for each in (*ALWAYS, *IF_INSTALLED):
         resource, _, group = each.partition(".")
@@ -133,16 +136,18 @@ def _resource_rules(
     verbs = _VERBS[purpose]
     if purpose == "preview" and group == _ADMISSION:
         verbs = ("get",)
-    may_affect_others = not namespaced and purpose == "update"
+    is_cluster_update = not namespaced and purpose == "update"
     secret = (group, resource) == ("", "secrets")
-    if not (may_affect_others or secret or group == _RBAC):
+    if not (is_cluster_update or secret or group == _RBAC):
         yield _rule(group, [resource], verbs)
         return
     # The rules list the objects by name. Otherwise, the group could read other Secrets, extend
     # other Roles and delete objects of other teams. RBAC cannot limit `create` by name, and limits
     # `list` and `watch` only for requests that select a single name.
-    unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _VERBS_WITHOUT_NAMES)]
-    yield _rule(group, [resource], [v for v in verbs if v not in _VERBS_WITHOUT_NAMES], names)
+    unnamed = [
+        verb for verb in verbs if verb in ({"create"} if secret else _VERBS_NOT_LIMITED_BY_NAME)
+    ]
+    yield _rule(group, [resource], [v for v in verbs if v not in _VERBS_NOT_LIMITED_BY_NAME], names)
     if unnamed:
         yield _rule(group, [resource], unnamed)
     if group == _RBAC and resource in {"roles", "clusterroles"}:

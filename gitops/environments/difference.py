@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gitops.hidden import of_setting
+from gitops.hidden import secrets_in_setting
 from gitops.preview.mask import HIDDEN, Mask
 from gitops.rendered import content_at
 from gitops.stack_file import document, document_of
@@ -145,7 +145,7 @@ def _visible(path: Steps, value: Any) -> Any:
         return value.model_copy(update=kept)
     if isinstance(value, dict):
         return {key: _visible((*path, str(key)), item) for key, item in value.items()}
-    return Mask(of_setting(path[-1], value)).tree(value)
+    return Mask(secrets_in_setting(path[-1], value)).tree(value)
 
 
 def _brief(value: Any) -> str:

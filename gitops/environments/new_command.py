@@ -29,7 +29,7 @@ exit status: 0 if the files were written, 1 if not. An existing environment is n
 STORAGE_KINDS: Final = ("nfs", "cephfs", "existing")
 _MAX_COUNT: Final = 10_000
 """Maximum count that is accepted: twice the number of nodes that Kubernetes supports."""
-_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
+_UNQUOTED: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _scalar(value: object) -> str:
         return json.dumps(value)
     text = str(value)
     # Some YAML parsers read `yes` as a boolean, although Pulumi does not.
-    is_plain = _PLAIN.fullmatch(text) and scalar(text) == text
+    is_plain = _UNQUOTED.fullmatch(text) and scalar(text) == text
     return text if is_plain else json.dumps(text)
 
 

@@ -30,7 +30,7 @@ class Range(_Model):
 class GangAnswer(_Model):
     """Verdict on a gang. Times are seconds since the snapshot.
 
-    With several simulations, single values are those of the most typical simulation.
+    With several simulations, values without a range come from the most typical simulation.
     """
 
     namespace: str
@@ -44,11 +44,11 @@ class GangAnswer(_Model):
     """Number of simulations with each verdict, the most frequent first."""
     start_seconds: float | None = None
     start_range: Range | None = None
-    """Range of start times over the simulations in which the gang starts; null if it never does."""
+    """Range of known start times over all simulations; null if the gang starts in none."""
     end_seconds: float | None = None
     """Null if the gang does not start, or if neither a deadline nor an estimate is known."""
     end_range: Range | None = None
-    """Range of end times over the simulations in which the end is known; null if it never is."""
+    """Range of known end times over all simulations; null if the end is known in none."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
     """Times without the change; null if the change adds the gang, or if they are unknown."""

@@ -44,16 +44,16 @@ def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
     requests = [amounts(shape.requests) for shape in shapes]
     if not requests:
         return 0
-    return free_devices({n: each for n, each in left.items() if not _count(each, requests)})
+    return free_devices({n: each for n, each in left.items() if not _max_pods(each, requests)})
 
 
 def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
     """Return whether `pods` pods of these shapes may fit. False means that they cannot fit."""
     requests = [amounts(shape.requests) for shape in shapes]
-    return sum(_count(each, requests) for each in left.values()) >= pods
+    return sum(_max_pods(each, requests) for each in left.values()) >= pods
 
 
-def _count(free: Mapping[str, Decimal], shapes: Iterable[Mapping[str, Decimal]]) -> int:
+def _max_pods(free: Mapping[str, Decimal], shapes: Iterable[Mapping[str, Decimal]]) -> int:
     """Return the maximum number of pods, all of one shape, that fit on a node."""
     counts = (
         min(

@@ -26,14 +26,14 @@ from gitops.runs.snapshot import (
     owner,
     queue_of,
 )
-from gitops.runs.states import state_of, wants_pods
-from gitops.runs.status import RunStatus, moment, read_runs
+from gitops.runs.states import needs_pods, state_of
+from gitops.runs.status import RunStatus, parse_time, read_runs
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import State as JobState
 from kube.names import PREEMPTABLE_ANNOTATION, RUN_LABEL
 
 _CONFIGURATION: Final = "volcano-scheduler.conf"
-_CONDITION_TAINTS: Final = "node.kubernetes.io/"
+_CONDITION_TAINT_PREFIX: Final = "node.kubernetes.io/"
 """Prefix of taints that controllers derive from a node's conditions and field `unschedulable`."""
 _DEADLINE: Final = "activeDeadlineSeconds"
 
@@ -58,8 +58,8 @@ def capture(cluster: Cluster, now: datetime) -> State:
     if closed := sum(state != "Open" for state in states):
         notes.append(f"queues that are not open, but that simulations treat as open: {closed}")
     groups = [group for group in snapshot.all("PodGroup") if _has_queue(snapshot, group)]
-    lost = [group for group in snapshot.all("PodGroup") if not _has_queue(snapshot, group)]
-    if ignored := sum(wants_pods(snapshot, group) for group in lost):
+    orphans = [group for group in snapshot.all("PodGroup") if not _has_queue(snapshot, group)]
+    if ignored := sum(needs_pods(snapshot, group) for group in orphans):
         notes.append(f"gangs in queues that do not exist, which Volcano ignores: {ignored}")
     version, configuration = _scheduler(cluster)
     if configuration is None:
@@ -68,7 +68,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
         (run.namespace, run.name): run
         for run in read_runs(cluster, Prices(currency="-"), now, snapshot=snapshot)
     }
-    gangs = [*_groups(snapshot, groups, runs, now), *_suspended_gangs(snapshot, now)]
+    gangs = [*_gangs(snapshot, groups, runs, now), *_suspended_gangs(snapshot, now)]
     return State(
         taken=now,
         volcano=version,
@@ -93,7 +93,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
 
 
 def _has_queue(snapshot: Snapshot, group: Object) -> bool:
-    """Return whether the queue of a PodGroup exists, or queues cannot be listed."""
+    """Return whether the queue of a PodGroup exists; True if queues cannot be listed."""
     return not snapshot.all("Queue") or bool(snapshot.find("Queue", None, queue_of(group)))
 
 
@@ -113,7 +113,7 @@ def _nodes(snapshot: Snapshot, groups: Iterable[Object]) -> Iterator[Node]:
             taints=[
                 {k: taint[k] for k in ("key", "value", "effect") if k in taint}
                 for taint in spec.get("taints", ())
-                if not taint["key"].startswith(_CONDITION_TAINTS)
+                if not taint["key"].startswith(_CONDITION_TAINT_PREFIX)
             ],
             unschedulable=spec.get("unschedulable", False) or not _is_ready(node),
             allocatable=status.get("allocatable", {}),
@@ -126,7 +126,7 @@ def _is_ready(node: Object) -> bool:
     return all(c["status"] == "True" for c in conditions if c["type"] == "Ready")
 
 
-def _groups(
+def _gangs(
     snapshot: Snapshot,
     groups: Iterable[Object],
     runs: Mapping[tuple[str, str], RunStatus],
@@ -136,12 +136,12 @@ def _groups(
     known = {node["metadata"]["name"] for node in snapshot.all("Node")}
     for pod in snapshot.active():
         if is_scheduled(pod) and pod["spec"]["nodeName"] not in known:
-            # Kubernetes deletes the pods of deleted nodes after a delay. Then they are re-created.
+            # Kubernetes deletes the pods of a deleted node with a delay. Then they are re-created.
             pod = {**pod, "spec": {**pod["spec"], "nodeName": None}}
         pods[group_of(pod)].append(pod)
     succeeded = snapshot.succeeded()
     for group in groups:
-        if not wants_pods(snapshot, group):
+        if not needs_pods(snapshot, group):
             continue
         group_pods, spec = pods[key(group)], group.get("spec", {})
         minimum = int(spec.get("minMember") or 1) - succeeded[key(group)]
@@ -153,11 +153,11 @@ def _groups(
             continue
         placed = [pod for pod in group_pods if is_scheduled(pod)]
         minimum = max(minimum, 1)
-        if (lost := minimum - sum(shape.count for shape in shapes)) > 0:
+        if (failed := minimum - sum(shape.count for shape in shapes)) > 0:
             # Controllers replace failed pods after a delay.
             replaced, *others = shapes
-            shapes = [replaced.model_copy(update={"count": replaced.count + lost}), *others]
-        started = [moment(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
+            shapes = [replaced.model_copy(update={"count": replaced.count + failed}), *others]
+        started = [parse_time(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
         first = group_pods[0] if group_pods else {"metadata": {}, "spec": {}}
         run = runs.get((group["metadata"]["namespace"], _run(first, group)))
         progress = run.progress if run else None
@@ -170,7 +170,7 @@ def _groups(
             priority=int(first["spec"].get("priority") or 0),
             minimum=minimum,
             preemptable=_preemptable(group, first),
-            created=moment(group["metadata"].get("creationTimestamp")) or now,
+            created=parse_time(group["metadata"].get("creationTimestamp")) or now,
             started=max((at for at in started if at), default=None),
             deadline_seconds=_deadline(group_pods, job),
             left_seconds=progress.remaining_seconds if progress else None,
@@ -194,7 +194,7 @@ def _suspended_gangs(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
                 queue=spec.get("queue", "default"),
                 priority_class=spec.get("priorityClassName", ""),
                 minimum=spec.get("minAvailable") or sum(shape.count for shape in shapes),
-                created=moment(job["metadata"].get("creationTimestamp")) or now,
+                created=parse_time(job["metadata"].get("creationTimestamp")) or now,
                 deadline_seconds=_deadline([], job),
                 pods=shapes,
             )

@@ -32,7 +32,7 @@ def combine(answers: Sequence[Answer]) -> Answer:
 
 
 def _gang(outcomes: Sequence[GangAnswer]) -> GangAnswer:
-    """Combine the results for one gang. The first one is from the most typical answer."""
+    """Combine the results for one gang. The first result is from the most typical answer."""
     counts: Counter[Verdict] = Counter(gang.verdict for gang in outcomes)
     verdicts = dict(counts.most_common())
     return outcomes[0].model_copy(
@@ -52,7 +52,7 @@ def _range(times: Iterable[float | None]) -> Range | None:
 
 
 def _victims(answers: Sequence[Answer]) -> list[Victim]:
-    """Combine each gang's first evictions from all answers, then its second ones, and so on.
+    """Combine each gang's first evictions from all answers, then its second evictions, and so on.
 
     Evictions that occur in more simulations come first in the result.
     """

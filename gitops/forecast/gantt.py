@@ -1,4 +1,4 @@
-"""Gantt chart of a simulation: when each gang runs, with and without the planned change.
+"""Gantt chart of the gangs in a simulation, with and without the planned change.
 
 If several simulations differ, the chart shows the most typical simulation.
 """
@@ -11,12 +11,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gitops.forecast.answer import Answer, GangAnswer, duration
 
-_LABELS: Final = 260
-_WIDTH: Final = 720
-_ROW: Final = 22
-_HEAD: Final = 46
+_LABEL_WIDTH: Final = 260
+_CHART_WIDTH: Final = 720
+_ROW_HEIGHT: Final = 22
+_HEADER_HEIGHT: Final = 46
 _TICKS: Final = 6
-_LONGEST_NAME: Final = 34
+_MAX_NAME_LENGTH: Final = 34
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ def svg(answer: Answer) -> str:
     until = _chart_end(answer, gangs)
     rows: list[_Row] = []
     heads: list[dict[str, Any]] = []
-    y = float(_HEAD)
+    y = float(_HEADER_HEIGHT)
     for gang in gangs:
         if not heads or heads[-1]["queue"] != gang.queue:
             heads.append({"queue": gang.queue, "y": y})
-            y += _ROW
+            y += _ROW_HEIGHT
         rows.append(_Row(_truncated(gang.title), gang.title, y, _bars(answer, gang, until)))
-        y += _ROW
+        y += _ROW_HEIGHT
     ticks = [
-        {"x": _LABELS + _WIDTH * n / _TICKS, "text": duration(until * n / _TICKS)}
+        {"x": _LABEL_WIDTH + _CHART_WIDTH * n / _TICKS, "text": duration(until * n / _TICKS)}
         for n in range(_TICKS + 1)
     ]
     image: str = _TEMPLATE.render(
@@ -66,15 +66,15 @@ def svg(answer: Answer) -> str:
         heads=heads,
         ticks=ticks,
         height=y + 14,
-        width=_LABELS + _WIDTH + 30,
-        row=_ROW,
-        head=_HEAD,
+        width=_LABEL_WIDTH + _CHART_WIDTH + 30,
+        row=_ROW_HEIGHT,
+        head=_HEADER_HEIGHT,
     )
     return image
 
 
 def _chart_end(answer: Answer, gangs: list[GangAnswer]) -> float:
-    """Return the end (s) of the chart: the horizon, or the last known end of a gang if it is later.
+    """Return the end (s) of the chart: the later of the horizon and the last known end of a gang.
 
     The ends of gangs that were already running in the snapshot are ignored.
     """
@@ -90,7 +90,7 @@ def _or_infinity(time: float | None) -> float:
 
 
 def _truncated(text: str) -> str:
-    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
+    return text if len(text) <= _MAX_NAME_LENGTH else f"{text[: _MAX_NAME_LENGTH - 1]}…"
 
 
 def _bars(answer: Answer, gang: GangAnswer, until: float) -> list[_Bar]:
@@ -108,10 +108,10 @@ def _bar(start: float | None, end: float | None, until: float, css: str, title: 
     if start is None or start > until:
         return None
     last = until if end is None else min(end, until)
-    scale = _WIDTH / until
+    scale = _CHART_WIDTH / until
     text = f"{title}: {duration(start)} to {'unknown' if end is None else duration(end)}"
     width = max((last - start) * scale, 1.5)
-    return _Bar(_LABELS + start * scale, width, css, text)
+    return _Bar(_LABEL_WIDTH + start * scale, width, css, text)
 
 
 def _template() -> Any:

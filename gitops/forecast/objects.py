@@ -11,8 +11,8 @@ from kube.names import GROUP_ANNOTATION, PREEMPTABLE_ANNOTATION, SCHEDULING_GROU
 from kube.quantities import quantity_or_none
 
 NAMESPACE: Final = "simulation"
-_SYSTEM: Final = "system-"
-_VERSION: Final = f"{SCHEDULING_GROUP}/v1beta1"
+_SYSTEM_PREFIX: Final = "system-"
+_API_VERSION: Final = f"{SCHEDULING_GROUP}/v1beta1"
 GANG_LABEL: Final = "simulation/gang"
 Manifest = dict[str, Any]
 
@@ -38,11 +38,11 @@ def cluster_objects(state: State) -> list[Manifest]:
                 "preemptionPolicy": policy,
             }
             for name, (value, policy) in classes.items()
-            if not name.startswith(_SYSTEM)
+            if not name.startswith(_SYSTEM_PREFIX)
         ),
         *(
             {
-                "apiVersion": _VERSION,
+                "apiVersion": _API_VERSION,
                 "kind": "Queue",
                 "metadata": {"name": queue.name},
                 "spec": queue.spec,
@@ -55,7 +55,7 @@ def cluster_objects(state: State) -> list[Manifest]:
 
 
 def node(spec: Node) -> Manifest:
-    """Return a simulated node. Resources that pods outside gangs use are subtracted."""
+    """Return a simulated node. Its capacity excludes the resources of pods outside gangs."""
     left = add(amounts(spec.allocatable), amounts(spec.reserved), sign=-1)
     free = quantities({name: max(amount, Decimal(0)) for name, amount in left.items()})
     return {
@@ -84,7 +84,7 @@ def group(name: str, gang: Gang) -> Manifest:
     if gang.priority_class:
         spec["priorityClassName"] = gang.priority_class
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
-    manifest = {"apiVersion": _VERSION, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    manifest = {"apiVersion": _API_VERSION, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     # A running gang keeps its phase, since the scheduler admits a pending PodGroup only if capacity
     # is free.
     return manifest | ({"status": {"phase": "Running"}} if gang.state == "running" else {})

@@ -6,11 +6,11 @@ from typing import Any, Final
 from gitops.forecast.state import State
 
 _KEPT_QUEUES: Final = ("default", "root")
-_KEPT_CLASSES: Final = "system-"
+_KEPT_CLASS_PREFIX: Final = "system-"
 _KNOWN_LABELS: Final = ("nvidia.com/", "kubernetes.io/", "node.kubernetes.io/")
 _TOPOLOGY: Final = "topology"
-_NEVER_NAMES: Final = ("state", "operator", "effect", "requests", "allocatable", "reserved")
-"""Keys whose values are not names, even if a name has the same text."""
+_KEYS_WITHOUT_NAMES: Final = ("state", "operator", "effect", "requests", "allocatable", "reserved")
+"""Keys whose values are never names. These values are kept even if they equal a replaced name."""
 
 
 def redact(state: State) -> State:
@@ -28,7 +28,9 @@ def redact(state: State) -> State:
     queues += [gang.queue for gang in state.gangs]
     hidden = {
         **_pseudonyms("namespace", (gang.namespace for gang in state.gangs)),
-        **_pseudonyms("priority", (c for c in classes if c and not c.startswith(_KEPT_CLASSES))),
+        **_pseudonyms(
+            "priority", (c for c in classes if c and not c.startswith(_KEPT_CLASS_PREFIX))
+        ),
         **_pseudonyms("queue", (queue for queue in queues if queue not in _KEPT_QUEUES)),
         **_pseudonyms("run", (gang.name for gang in state.gangs)),
         **_pseudonyms("node", (node.name for node in state.nodes)),
@@ -71,7 +73,7 @@ def _keys(value: Any) -> Iterator[str]:
 def _replace_names(value: Any, names: dict[str, str]) -> Any:
     if isinstance(value, dict):
         return {
-            key: child if key in _NEVER_NAMES else _replace_names(child, names)
+            key: child if key in _KEYS_WITHOUT_NAMES else _replace_names(child, names)
             for key, child in value.items()
         }
     if isinstance(value, list):

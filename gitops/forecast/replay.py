@@ -26,8 +26,8 @@ _MAX_SESSIONS_BEHIND: Final = 50
 """Maximum number of sessions to wait for the scheduler to bind pods, since binding can fail."""
 _BOUND: Final = "Running"
 """Phase of a PodGroup after the scheduler has assigned nodes to its minimum number of pods."""
-_POLL: Final = 0.02
-_TIMEOUT: Final = 120.0
+_POLL_SECONDS: Final = 0.02
+_TIMEOUT_SECONDS: Final = 120.0
 Placement = dict[str, str | None]
 """Maps pod names to node names, or to None for unscheduled pods."""
 _MAX_EVICTION_ROUNDS: Final = 10
@@ -92,7 +92,7 @@ class Replay:
         self.rejects_configuration = False
         self.state = state
         self.victims: list[Victim] = []
-        self._all: list[dict[str, Any]] = []
+        self._all_pods: list[dict[str, Any]] = []
         self.unsettled = False
         self._listing = 0.0
         self.evicts = state.evicts
@@ -123,7 +123,7 @@ class Replay:
         self._decide()
         for run in self.runs:
             if run.start is None:
-                run.reason = _reason(run, self._all)
+                run.reason = _reason(run, self._all_pods)
 
     def advance(self) -> bool:
         """Jump to the next known end of a gang; return False if no end is known.
@@ -139,10 +139,10 @@ class Replay:
         self.ends += 1
         self._sandbox.end(run.name)
         gone = (objects.NAMESPACE, run.name)
-        self._all = [pod for pod in self._all if group_of(pod) != gone]
+        self._all_pods = [pod for pod in self._all_pods if group_of(pod) != gone]
         run.pods = []
         if any(not other.is_running and other.end is None for other in self.runs):
-            self._decide(_placement(self._all))
+            self._decide(_placement(self._all_pods))
         return True
 
     def used_by_queue(self) -> Counter[str]:
@@ -174,12 +174,12 @@ class Replay:
         started = time.monotonic()
         since, changed = self._sandbox.sessions(), started
         queues: set[str] | None = None
-        while time.monotonic() < started + _TIMEOUT:
+        while time.monotonic() < started + _TIMEOUT_SECONDS:
             sessions, listed = self._wait_for_session(), time.monotonic()
-            self._all = self._sandbox.pods()
+            self._all_pods = self._sandbox.pods()
             self._listing = time.monotonic() - listed
-            placement = _placement(self._all)
-            if placement != last or any(map(_is_transient, self._all)):
+            placement = _placement(self._all_pods)
+            if placement != last or any(map(_is_transient, self._all_pods)):
                 last, queues = placement, None
                 since, changed = self._sandbox.sessions(), time.monotonic()
                 continue
@@ -201,15 +201,15 @@ class Replay:
 
     def _wait_for_session(self) -> int:
         """Wait for the next session or a timeout, and return the number of completed sessions."""
-        deadline = time.monotonic() + _TIMEOUT
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         before = self._sandbox.sessions()
         while (now := self._sandbox.sessions()) == before and time.monotonic() < deadline:
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
         return now
 
     def _assign(self) -> None:
         placed = defaultdict(list)
-        for pod in self._all:
+        for pod in self._all_pods:
             if pod["spec"].get("nodeName"):
                 placed[group_of(pod)].append(pod)
         for run in self.runs:
@@ -229,9 +229,9 @@ class Replay:
         )
 
     def _preempting_queues(self) -> set[str]:
-        """Return the queues in which a gang may preempt others.
+        """Return the queues in which a gang may preempt other gangs.
 
-        These queues have a waiting gang that would fit if all gangs that it may preempt were
+        These queues contain a waiting gang that would fit if all gangs that it may preempt were
         evicted.
         """
         if not self._preempts:
@@ -261,7 +261,7 @@ class Replay:
 
         A gang below its minimum restarts as a whole.
         """
-        present = Counter(group_of(pod) for pod in self._all)
+        present = Counter(group_of(pod) for pod in self._all_pods)
         restarted = False
         for run in self.runs:
             missing = run.gang.size - present[objects.NAMESPACE, run.name]
@@ -288,8 +288,8 @@ class Replay:
         """
         if run.started_before_snapshot:
             return run.gang.unsaved_seconds(self.state.taken, self.now)
-        every = run.gang.saves_every_seconds
-        return self.now - start if every is None else min(self.now - start, every)
+        interval = run.gang.saves_every_seconds
+        return self.now - start if interval is None else min(self.now - start, interval)
 
     def _record_victim(self, run: SimulatedGang, missing: int) -> None:
         gang = run.gang

@@ -61,10 +61,11 @@ _CONFIGURED: Final = re.compile(
     rb" actions[=:] ?\[([^]]*)\]"
 )
 """Log line with the actions of a configuration that the scheduler has just loaded."""
-_CONFIGURATION: Final = "scheduler.conf"
-_PAUSED: Final = "shuffle"
-"""Action that places no pods. It also evicts none, because no plugin selects victims."""
-_DEFAULT: Final = """\
+_CONFIGURATION_FILE: Final = "scheduler.conf"
+_PAUSE_ACTION: Final = "shuffle"
+"""Scheduler action while scheduling is paused. It places no pods, and evicts no pods because no
+plugin selects victims."""
+_DEFAULT_CONFIGURATION: Final = """\
 actions: enqueue, allocate, backfill
 tiers:
 - plugins: [{name: priority}, {name: gang}, {name: conformance}]
@@ -78,7 +79,7 @@ _STDERR: Final = 2
 
 
 class SchedulerLog:
-    """State of the scheduler according to its log, as of the last call of `read`."""
+    """State of the scheduler according to its log, as of the last call to `read`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -86,7 +87,7 @@ class SchedulerLog:
         self.sessions = 0
         """Number of completed sessions."""
         self.queues: list[str] = []
-        """Queues that the last session considered for preemption, in this order."""
+        """Queues that the last session considered for preemption, in order of consideration."""
         self.last_session_as_first: dict[str, int] = {}
         """Maps each queue to the last session that considered this queue first for preemption."""
         self._unfinished: list[str] = []
@@ -150,13 +151,13 @@ class Sandbox:
         return self._log.read().sessions
 
     def not_preempted(self, queues: Collection[str], since: int) -> set[str]:
-        """Return those of `queues` in which Volcano has not tried all preemptions since a session.
+        """Return the members of `queues` in which Volcano has not tried all preemptions yet.
 
-        `since` is the number of this session. Volcano 1.14 tries all preemptions only in the queue
-        that a session considers first, and chooses this queue at random
-        (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs are never
-        considered, and are not returned. The session after `since` does not count, because it may
-        have started before the last change.
+        Only sessions after session number `since` count, except the first of them, which may have
+        started before the last change. Volcano 1.14 tries all preemptions only in the queue that a
+        session considers first, and chooses this queue at random
+        (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs are not
+        returned, because Volcano never considers them.
         """
         log = self._log.read()
         return {
@@ -166,24 +167,26 @@ class Sandbox:
         }
 
     def load(self, state: State) -> None:
-        """Create the nodes, queues and PriorityClasses, or update those that have changed.
+        """Create the nodes, queues and PriorityClasses, or update the changed objects.
 
         Raises:
             GitopsError: If the API server rejects an object, or nodes do not become Ready.
         """
         # Queues are rejected until Volcano's webhooks are ready and have seen their parents.
-        for each in self._new(cluster_objects(state)):
+        for each in self._changed_objects(cluster_objects(state)):
             if each["kind"] == "PriorityClass":
                 # The API server rejects changes to values and preemption policies.
                 self._api.delete(f"{_PATHS[each['kind']]}/{_name(each)}")
-            self._until(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
+            self._wait_while(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
         # A server-side apply takes ten times as long as a create request, and only existing nodes
         # need it.
-        self._all(lambda each: self._create(each) and self._apply(each), self._new(nodes))
-        self._until(lambda: self._not_ready(len(nodes)), "has nodes that are not Ready")
+        self._for_each(
+            lambda each: self._create(each) and self._apply(each), self._changed_objects(nodes)
+        )
+        self._wait_while(lambda: self._not_ready(len(nodes)), "has nodes that are not Ready")
         account = f"{_CORE}/{_NAMESPACE}/serviceaccounts/default"
-        self._until(
+        self._wait_while(
             lambda: self._problem(self._api.get(account)), "did not create a ServiceAccount"
         )
 
@@ -198,35 +201,38 @@ class Sandbox:
             GitopsError: If pods do not start, or the scheduler does not log that it knows them.
         """
         configuration = self._settings.read_text()
-        self._configure(f"actions: {_PAUSED}\n")
+        self._configure(f"actions: {_PAUSE_ACTION}\n")
         self._await_sessions(2)  # the first session may have started before the change
         yield
-        self._until(self._pods_not_running, "did not start all pods")
-        # The scheduler handles the events of pods in order: if it knows this pod, it also knows
-        # that the others are running. This pod's node does not exist, so it affects no placement.
+        self._wait_while(self._pods_not_running, "did not start all pods")
+        # The scheduler handles pod events in order. If it knows the marker pod, it also knows that
+        # all other pods are running. The marker pod affects no placement, because its node does not
+        # exist.
         marker = f"marker-{self.generation}"
         spec = {"nodeName": "none", "containers": [{"name": "none", "image": "none"}]}
         pod = {"metadata": {"name": marker}, "spec": spec}
         self._raise_if(self._problem(self._api.post(_PODS, json=pod)))
         known = f"{NAMESPACE}/{marker}"
-        self._until(
+        self._wait_while(
             lambda: "" if self._log.read().pod == known else f"it does not know pod {known}",
             "has a scheduler that does not know all pods",
         )
-        self._until(self._not_known, "has a scheduler that does not know all nodes and gangs")
+        self._wait_while(
+            self._unknown_objects, "has a scheduler that does not know all nodes and gangs"
+        )
         self._configure(configuration)
-        if self._log.actions == _PAUSED:
+        if self._log.actions == _PAUSE_ACTION:
             self.rejects_configuration = True
-            self._configure(_DEFAULT)
+            self._configure(_DEFAULT_CONFIGURATION)
 
     def _configure(self, text: str) -> None:
         """Configure the scheduler. A session that has started keeps its configuration."""
         before = self._log.read().configuration_reads
         # The scheduler reads its configuration once for each file that changes in its directory.
-        new = self._settings.parent.with_name(_CONFIGURATION)
+        new = self._settings.parent.with_name(_CONFIGURATION_FILE)
         new.write_text(text)
         new.replace(self._settings)
-        self._until(
+        self._wait_while(
             lambda: (
                 "" if self._log.read().configuration_reads > before else "its log names no actions"
             ),
@@ -236,11 +242,11 @@ class Sandbox:
     def _await_sessions(self, count: int) -> None:
         end = self.sessions() + count
         missing = f"its log does not contain {count} new lines with 'Close Session'"
-        self._until(
+        self._wait_while(
             lambda: "" if self.sessions() >= end else missing, "has a scheduler without sessions"
         )
 
-    def _not_known(self) -> str:
+    def _unknown_objects(self) -> str:
         log, groups = self._log.read(), len(self._items(_GROUPS))
         nodes = sum(kind == "Node" for kind, _ in self._loaded)
         if (log.gangs, log.nodes) == (groups, nodes):
@@ -259,7 +265,7 @@ class Sandbox:
 
     def create_pods(self, pods: Sequence[Manifest]) -> None:
         """Create pods. Raise GitopsError if one is rejected."""
-        self._all(self._create, pods)
+        self._for_each(self._create, pods)
 
     def end(self, gang: str, *, pods_only: bool = False) -> None:
         """Delete the pods of a gang and, unless `pods_only` is set, its PodGroup."""
@@ -271,7 +277,7 @@ class Sandbox:
     def clear(self, *, nodes: bool = False) -> None:
         """Delete all gangs and, if `nodes` is set, all nodes.
 
-        New pods need new names, because kwok may not start a pod with the name of a deleted one.
+        New pods need new names, because kwok may not start a pod with the name of a deleted pod.
         """
         self.generation += 1
         self._delete_all(_PODS)
@@ -282,7 +288,7 @@ class Sandbox:
 
     def _delete_all(self, path: str) -> None:
         self._api.delete(path, params=_NO_GRACE_PERIOD)
-        self._until(
+        self._wait_while(
             lambda: f"{left} remain" if (left := len(self._items(path))) else "",
             f"did not delete all objects under {path}",
         )
@@ -300,14 +306,14 @@ class Sandbox:
         groups = self._items(_GROUPS)
         return {_name(g): phase for g in groups if (phase := g.get("status", {}).get("phase"))}
 
-    def _new(self, objects: Sequence[Manifest]) -> list[Manifest]:
+    def _changed_objects(self, objects: Sequence[Manifest]) -> list[Manifest]:
         """Return and record the objects that are new or have changed since the last call."""
         by_name = {(each["kind"], _name(each)): each for each in objects}
         changed = {key: each for key, each in by_name.items() if self._loaded.get(key) != each}
         self._loaded |= changed
         return [*changed.values()]
 
-    def _all(self, request: Callable[[Manifest], str], objects: Sequence[Manifest]) -> None:
+    def _for_each(self, request: Callable[[Manifest], str], objects: Sequence[Manifest]) -> None:
         with ThreadPoolExecutor(_THREADS) as threads:
             for problem in threads.map(request, objects):
                 self._raise_if(problem)
@@ -342,7 +348,7 @@ class Sandbox:
             ready += conditions.get("Ready") == "True" and _NOT_READY not in taints
         return "" if ready >= count else f"{ready} of {count} are Ready"
 
-    def _until(self, problem: Callable[[], str], failure: str) -> None:
+    def _wait_while(self, problem: Callable[[], str], failure: str) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while text := problem():
             if time.monotonic() > deadline:
@@ -360,9 +366,9 @@ def sandbox(
 ) -> Iterator[Sandbox]:
     """Run a simulated cluster with this scheduler configuration (None: Volcano's default).
 
-    The scheduler is the release with the minor version of `volcano`, or the default if this project
-    does not build one. Missing programs are built first; progress goes to standard error. `period`
-    is the time (s) between two scheduler sessions.
+    The scheduler is the Volcano release with the same minor version as `volcano`, or the default
+    release if this project builds no such release. Missing programs are built first, and the
+    progress is written to stderr. `period` is the time (s) between two scheduler sessions.
 
     Raises:
         GitopsError: If the cluster does not start.
@@ -374,7 +380,9 @@ def sandbox(
         settings.mkdir(parents=True)
         preempts = "preempt" in (configuration or "")
         (settings / FLAGS).write_text(_FLAGS.format(period, _PREEMPTION if preempts else ""))
-        (settings / _CONFIGURATION).write_text(_DEFAULT if configuration is None else configuration)
+        (settings / _CONFIGURATION_FILE).write_text(
+            _DEFAULT_CONFIGURATION if configuration is None else configuration
+        )
         try:
             requested = volcano or ""
             _devcluster(environment, "up", "--simulated-nodes=0", f"--volcano={requested}")
@@ -385,7 +393,7 @@ def sandbox(
             version = _version(scheduler_program(binaries, requested))
             with connect(Path(variables["KUBECONFIG"])) as api:
                 log = state / "logs" / "vc-scheduler.log"
-                yield Sandbox(api, log, version, settings / _CONFIGURATION)
+                yield Sandbox(api, log, version, settings / _CONFIGURATION_FILE)
         finally:
             _devcluster(environment, "down", "--purge")
 

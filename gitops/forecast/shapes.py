@@ -19,8 +19,8 @@ _ONE: Final = Decimal(1)
 def requests(spec: Mapping[str, Any]) -> Amounts:
     """Return a pod's requests as Kubernetes computes them.
 
-    The request for a resource is the sum over the containers and sidecars or, if it is larger, the
-    maximum over the other init containers, each together with the sidecars that precede it.
+    The request for a resource is the larger of two values: the sum over the containers and
+    sidecars, and the maximum over the other init containers, each with the sidecars before it.
     """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}
@@ -105,7 +105,7 @@ def job_shapes(job: Object | None) -> list[PodShape]:
 
 
 def _unit(resource: str) -> Decimal:
-    """Return the smallest amount of which requests of a resource are multiples."""
+    """Return the granularity of requests for a resource, such as 1 for GPUs."""
     page = quantity_or_none(resource.partition("hugepages-")[2] or None)
     return page or (_ONE if "/" in resource else _MILLI)
 
@@ -113,7 +113,7 @@ def _unit(resource: str) -> Decimal:
 def estimated_shapes(spec: Mapping[str, Any]) -> list[PodShape]:
     """Return a shape for pods that do not exist yet, each with an equal share of `minResources`.
 
-    Shares of devices are rounded up to integers, and those of huge pages to whole pages.
+    Shares of devices are rounded up to integers, and shares of huge pages to whole pages.
     """
     minimum = max(int(spec.get("minMember") or 1), 1)
     amounts = {name: quantity_or_none(a) for name, a in spec.get("minResources", {}).items()}

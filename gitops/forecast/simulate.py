@@ -63,9 +63,10 @@ def simulate(
 
 
 def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
-    """Yield the order of gangs of the same age for each repetition.
+    """Yield the order of gangs of the same age for each simulation.
 
-    None means alphabetical order. A random generator shuffles the gangs reproducibly.
+    The first order is None (alphabetical). All other orders are seeded random generators,
+    which shuffle the gangs.
     """
     default = REPETITIONS if state.evicts else 1
     yield None
@@ -154,9 +155,13 @@ def _verdict(run: SimulatedGang) -> str:
 
 
 def _victims(replay: Replay, without: Replay | None) -> list[Victim]:
-    anyway = {(v.namespace, v.name) for v in without.victims} if without is not None else set()
+    evicted_without_change = (
+        {(v.namespace, v.name) for v in without.victims} if without is not None else set()
+    )
     return [
-        victim.model_copy(update={"without_change": (victim.namespace, victim.name) in anyway})
+        victim.model_copy(
+            update={"without_change": (victim.namespace, victim.name) in evicted_without_change}
+        )
         for victim in replay.victims
     ]
 
@@ -180,7 +185,7 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     state = replay.state
     notes = list(state.notes)
     if (age := state.age(now).total_seconds()) > _STALE_SECONDS:
-        notes.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have finished since")
+        notes.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have finished since then")
     if not state.nodes:
         notes.append("the snapshot has no nodes, so nothing can start")
     if state.scheduler_configuration is None:
@@ -188,10 +193,12 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     if replay.rejects_configuration:
         notes.append("Volcano rejects the scheduler's configuration: its default is used")
     if state.volcano == replay.volcano:
-        notes.append(f"the target and the simulation both run Volcano {replay.volcano}")
+        notes.append(f"the target cluster and the simulation both run Volcano {replay.volcano}")
     else:
         version = "an unknown version of Volcano" if state.volcano is None else state.volcano
-        notes.append(f"the target runs {version}, the simulation runs Volcano {replay.volcano}")
+        notes.append(
+            f"the target cluster runs {version}, the simulation runs Volcano {replay.volcano}"
+        )
     notes.append(f"the scheduler considers all gangs every {PERIOD} s instead of every second")
     endless = sum(run.remaining is None for run in replay.runs)
     if endless:
@@ -210,8 +217,8 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     )
     if replay.evicts:
         notes.append(
-            "the scheduler chooses among equal gangs at random, so it may evict other gangs in the "
-            "target"
+            "the scheduler chooses among equal gangs at random, so it may evict different "
+            "gangs in the target cluster"
         )
     if replay.unsettled:
         notes.append("the scheduler reached no stable placement: results may differ in the cluster")

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeat(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the number of simulations, which `preview` also has."""
+    """Add the option `--repeat`, which `simulate` and `preview` share."""
     parser.add_argument(
         "--repeat",
         type=_count,

@@ -52,7 +52,7 @@ class PriorityClass(_Model):
     value: int
     preemption_policy: str = "PreemptLowerPriority"
     is_default: bool = False
-    """True if pods without a class get this one."""
+    """True if this is the class of all pods that do not specify a class."""
 
 
 class PodShape(_Model):
@@ -113,11 +113,11 @@ class Gang(_Model):
         The gang is assumed to save checkpoints as often as before. Return None if neither the start
         nor a checkpoint is known.
         """
-        since, every = self.saved or self.started, self.saves_every_seconds
+        since, interval = self.saved or self.started, self.saves_every_seconds
         if since is None:
             return None
         unsaved = max((taken - since).total_seconds(), 0.0)
-        return unsaved + later if every is None else min(unsaved + later, max(unsaved, every))
+        return unsaved + later if interval is None else min(unsaved + later, max(unsaved, interval))
 
     def remaining(self, now: datetime) -> float | None:
         """Return the seconds until the estimated end or the deadline; None if both are unknown.

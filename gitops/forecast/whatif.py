@@ -143,7 +143,7 @@ def _copies(state: State, change: str) -> list[Node]:
 
 
 def _common_reservations(nodes: Iterable[Node]) -> Amounts:
-    """Return the resources that are reserved on every node, such as for DaemonSet pods."""
+    """Return the resources that are reserved on every node, for example for DaemonSet pods."""
     reserved = [amounts(node.reserved) for node in nodes]
     shared = set.intersection(*map(set, reserved))
     return quantities({name: min(each[name] for each in reserved) for name in sorted(shared)})

@@ -1,4 +1,4 @@
-"""Construction of the report on a plan."""
+"""Construction of the report about a plan."""
 
 from collections.abc import Iterable, Sequence
 
@@ -39,10 +39,10 @@ def build(
     settings: Sequence[str] = (),
     simulation: Answer | None = None,
 ) -> Report:
-    """Return the report on a plan."""
+    """Return the report about a plan."""
     changed = changes(plan.steps)
     is_drift = mode == "drift"
-    # A drift report describes past changes, so there is no update whose results could be counted.
+    # A drift report describes changes that have already happened, so no resources are counted.
     counted = changed if plan.complete and not is_drift else []
     planned = list(after(counted))
     now, later = demands(before(counted)), demands(planned)
@@ -52,7 +52,7 @@ def build(
     options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(planned, later, gpus, prices, stack)
     new, earlier = started(counted), earlier_runs(counted)
-    # Runs that continue in the previous cluster do not compete with those in the new one.
+    # Runs that continue in the previous cluster do not compete with new runs.
     competing = [] if any(map(changes_cluster, counted)) else earlier
     return Report(
         stack=stack,
@@ -119,7 +119,7 @@ def _resource(change: Change) -> ResourceChange:
 
 
 def _violations(findings: Iterable[PolicyFinding]) -> list[Violation]:
-    """Return the violations, mandatory ones first."""
+    """Return the violations, mandatory violations first."""
     return [_violation(finding) for finding in findings if finding.rule != exemptions.USED.name]
 
 

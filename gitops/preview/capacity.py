@@ -140,19 +140,19 @@ def _cost(row: PoolRow, prices: Prices, environment: Environment) -> CostRow:
     hourly = prices.of_resource(row.product, row.resource, row.purchase)
     utilisation = _utilisation(row, environment)
     hours = prices.hours_per_month * utilisation
-    now, after = _times(row.now, hourly), _times(row.after, hourly)
+    now, after = _cost_of(row.now, hourly), _cost_of(row.after, hourly)
     return CostRow(
         **row.model_dump(include={"queue", "product", "resource", "purchase", "role"}),
         price=hourly,
         utilisation=utilisation,
         now_hour=now,
         after_hour=after,
-        now_month=_times(hours, now),
-        after_month=_times(hours, after),
+        now_month=_cost_of(hours, now),
+        after_month=_cost_of(hours, after),
     )
 
 
-def _times(amount: Decimal, price: Decimal | None) -> Decimal | None:
+def _cost_of(amount: Decimal, price: Decimal | None) -> Decimal | None:
     """Return the cost of an amount, or None if the amount is not 0 and its price is unknown."""
     return amount * price if price is not None else None if amount else Decimal(0)
 
@@ -176,11 +176,11 @@ def limits(
     """Return the usage of a stack's quotas and queues, and of the installed GPUs.
 
     The price table lists the installed GPUs, and the fraction of a GPU that a partial device, such
-    as a MIG device, represents. A GPU model is omitted if it has a device in use whose fraction is
-    not listed.
+    as a MIG device, represents. A GPU model is omitted if the table lacks the fraction of a device
+    in use.
     """
-    stack, above = Stack(views), ancestors(views)
-    queues = _queues(stack, above, demands)
+    stack, ancestry = Stack(views), ancestors(views)
+    queues = _queues(stack, ancestry, demands)
     return [*_quotas(stack, demands), *queues, *_gpus(rows, prices, name)]
 
 
@@ -229,10 +229,10 @@ def ancestors(views: Iterable[View]) -> dict[str, set[str]]:
 
 
 def _queues(
-    stack: Stack, above: Mapping[str, set[str]], demands: Sequence[Demand]
+    stack: Stack, ancestry: Mapping[str, set[str]], demands: Sequence[Demand]
 ) -> Iterator[LimitRow]:
     for queue in sorted(stack.of_kind(SCHEDULING_GROUP, "Queue"), key=lambda q: q.name):
-        inside = [demand for demand in demands if queue.name in above.get(demand.queue, ())]
+        inside = [demand for demand in demands if queue.name in ancestry.get(demand.queue, ())]
         for name, node in sorted(queue.root["spec"]["capability"].fields()):
             allowed = quantity_or_none(node.value)
             if allowed is not None:
@@ -247,6 +247,6 @@ def _gpus(rows: Sequence[PoolRow], prices: Prices, stack: str) -> Iterator[Limit
             row.after * share for row in used if (share := prices.share(row.resource)) is not None
         ]
         if len(known) == len(used):
-            # Seven devices with a seventh of a GPU each are one GPU.
+            # For example, seven devices with a seventh of a GPU each count as one GPU.
             total = round(sum(known, Decimal(0)), 2)
             yield _limit("installed GPUs", product, total, Decimal(number))

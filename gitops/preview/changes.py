@@ -17,8 +17,8 @@ from policies.values import UNKNOWN
 from policies.views import View
 
 _UNKNOWN_PLACEHOLDER = "(known after the update)"
-_INTERNAL = ("pulumi:", "gpu-platform:")
-_PROVIDER = "pulumi:providers:"
+_INTERNAL_TYPES = ("pulumi:", "gpu-platform:")
+_PROVIDER_TYPE = "pulumi:providers:"
 _RUN_HASH = re.compile(r"-[0-9a-f]{8}(?=-|$)")
 
 
@@ -88,16 +88,16 @@ class Change:
 def changes(steps: tuple[Step, ...]) -> list[Change]:
     """Return the steps of all resources except components and the stack itself.
 
-    Providers are included only if they change. Such a change can affect the deletion of resources,
-    because Pulumi deletes a resource with the last configuration of its provider.
+    Providers are included only if they change. Their changes can affect the deletion of resources,
+    because Pulumi uses the last configuration of a provider to delete its resources.
     """
     return [Change(step) for step in steps if _is_reported(step)]
 
 
 def _is_reported(step: Step) -> bool:
-    if step.type.startswith(_PROVIDER):
+    if step.type.startswith(_PROVIDER_TYPE):
         return step.operation in ("update", "replace")
-    return not step.type.startswith(_INTERNAL)
+    return not step.type.startswith(_INTERNAL_TYPES)
 
 
 def before(changes: list[Change]) -> Iterator[View]:

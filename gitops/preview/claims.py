@@ -78,8 +78,8 @@ def storage(claim: Resource) -> Node:
     return claim.root["spec"]["resources"]["requests"]["storage"]
 
 
-def under_new_keys(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield a warning for each new claim if other claims are deleted: it may be a renamed claim."""
+def possible_renames(changes: Iterable[Change]) -> Iterator[str]:
+    """Yield a warning for each new claim if claims are deleted: it may be a renamed claim."""
     claims = [change for change in changes if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)

@@ -52,7 +52,7 @@ exit status:
   {FAILED}   the preview failed; the report contains the reason
   64  invalid arguments
 """
-_SCHEDULE = "simulation.svg"
+_CHART = "simulation.svg"
 _STATUS = {"unchanged": UNCHANGED, "changes": CHANGES, "blocked": BLOCKED, "failed": FAILED}
 
 
@@ -135,7 +135,7 @@ def _report_failure(options: argparse.Namespace, reason: str) -> None:
     from gitops.preview.events import Plan
 
     failed = Plan(steps=(), errors=(reason,), succeeded=False, complete=False)
-    # The report contains no costs, and an invalid price table may be the cause of the failure.
+    # The price table is not read: the report contains no costs, and the table may be invalid.
     table = prices.Prices(currency="-")
     built = build(failed, stack=options.stack, prices=table, mode=_mode(options), base=options.base)
     _write(options.out, built, markdown.render(built))
@@ -213,7 +213,8 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
 def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> "Status":
     """Wait for the preview, write the report, and return the report's status.
 
-    `pack` is the policy pack that the engine used. Errors show `policies` instead of its path.
+    `pack` is the policy pack that the engine used. Errors contain `policies` instead of the pack's
+    path.
     """
     # Imported while the engine is running, so that the imports take no additional time.
     from gitops import prices, secrets
@@ -227,9 +228,9 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     hide = Mask([] if options.rendered else secrets.values(stack))
     plan = _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide)
     if options.refresh and plan.succeeded:
-        # Resources that the program only reads are managed elsewhere: their changes are not drift.
-        others = read_resources(stack)
-        plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in others))
+        # Changes to resources that the program only reads are not drift.
+        external = read_resources(stack)
+        plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in external))
     errors = tuple(e.replace(str(pack.directory), "policies") for e in plan.errors)
     settings, problems = _changed_settings(options)
     plan = replace(
@@ -279,7 +280,7 @@ def _write(out: Path | None, built: "Report", comment: str) -> None:
     if built.simulation is not None:
         from gitops.forecast.gantt import svg
 
-        write_atomically(out / _SCHEDULE, svg(built.simulation).encode())
+        write_atomically(out / _CHART, svg(built.simulation).encode())
     write_atomically(out / "comment.md", comment.encode())
     write_atomically(out / "report.json", document.encode())
 

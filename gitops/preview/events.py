@@ -29,9 +29,11 @@ UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 # This advice is omitted, because following it during a short outage would drop existing objects
 # from the state.
-_ADVICE: Final = re.compile(r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*")
+_DELETION_ADVICE: Final = re.compile(
+    r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*"
+)
 # This line is omitted: it describes the machine that runs the preview, not the change.
-_ORIGIN: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$PATH.*\n?")
+_PROVIDER_PATH: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$PATH.*\n?")
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
 
@@ -283,13 +285,13 @@ def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
 
 def _diagnostic_text(diagnostic: _Diagnostic) -> str:
     name = diagnostic.urn.rpartition("::")[2]
-    text = useful(_ADVICE.sub("", diagnostic.message))
+    text = useful(_DELETION_ADVICE.sub("", diagnostic.message))
     return f"{name}: {text}" if name and text else text
 
 
 def useful(output: str) -> str:
     """Return the CLI's output without repeated errors and without lines about provider paths."""
-    lines = _ORIGIN.sub("", output).strip().splitlines()
+    lines = _PROVIDER_PATH.sub("", output).strip().splitlines()
     kept = (
         line
         for n, line in enumerate(lines)

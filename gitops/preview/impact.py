@@ -21,7 +21,7 @@ from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 _GATEWAY_API = "gateway.networking.k8s.io"
-_IDLE = "Before that, its route sends all requests to the stable version."
+_IDLE_CANARY = "Before that, its route sends all requests to the stable version."
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 
@@ -44,7 +44,7 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
         if _schedule(change.resource) not in schedules
         and (impact := _impact(change, idle)) is not None
     }
-    renamed = {Impact(_DATA, text) for text in claims.under_new_keys(all_changes)}
+    renamed = {Impact(_DATA, text) for text in claims.possible_renames(all_changes)}
     return sorted(single | renamed | {*_servers_without_models(all_changes)})
 
 
@@ -74,7 +74,7 @@ def changes_cluster(change: Change) -> bool:
 
 
 def gpus_by_queue(demands: Iterable[Demand]) -> dict[str, Decimal]:
-    """Map each queue to the number of GPUs of its pods."""
+    """Map each queue to the number of GPUs that its pods request."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
     for demand in demands:
         by_queue[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
@@ -114,18 +114,18 @@ def _schedule(template: Resource) -> tuple[str | None, str] | None:
 
 def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact | None:
     if _is_suspension(change):
-        effect = _PAUSED if is_schedule(change.resource) else _SUSPENDED
+        effect = _SCHEDULE_SUSPENDED if is_schedule(change.resource) else _RUN_SUSPENDED
         return Impact(_RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {effect}")
     if (text := claims.shrunk(change)) is not None:
         return Impact(_DATA, text)
     if _is_termination(change):
-        return Impact(_RUNS, f"Training run `{change.resource.name}` {_STOPPED}")
+        return Impact(_RUNS, f"Training run `{change.resource.name}` {_RUN_STOPPED}")
     if change.step.operation not in ("delete", "replace") or change.old is None:
         return None
     resource = change.old.resource
     rank, sentences = _sentences(change, resource)
     if rank == _SERVICES and (resource.namespace, resource.name) in idle:
-        sentences = [_IDLE]
+        sentences = [_IDLE_CANARY]
     if rank == _OTHER and change.is_retained:
         return None  # part of a run that stays in the cluster
     return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))
@@ -142,7 +142,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
-    """Yield a warning for each changed server of a run or sweep that is in the same plan."""
+    """Yield a warning for each changed server whose run or sweep starts or changes in the plan."""
     created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}
@@ -225,36 +225,39 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if resource.is_kind("", "PersistentVolume"):
         return _DATA, [claims.volume_removal(change, resource)]
     if resource.is_kind("", "Namespace"):
-        kept = "Its content is kept." if change.is_retained else _NAMESPACE
+        kept = "Its content is kept." if change.is_retained else _NAMESPACE_DELETED
         return _DATA, [kept]
     if _is_run(resource):
         return _RUNS, list(_run(change))
     stays = change.is_retained and change.step.operation == "delete"
     if resource.is_kind(SCHEDULING_GROUP, "Queue"):
-        return _QUEUES, [] if stays else [_QUEUE]
+        return _QUEUES, [] if stays else [_QUEUE_DELETED]
     if resource.hidden_effects:
-        return _QUEUES, [] if stays else [_RELEASE]
+        return _QUEUES, [] if stays else [_RELEASE_DELETED]
     if any(pod.role(_ROLES) == "serving" for pod in find_pods(resource)):
-        return _SERVICES, [] if stays else [_UNAVAILABLE]
+        return _SERVICES, [] if stays else [_SERVICE_UNAVAILABLE]
     return _OTHER, []
 
 
-_SUSPENDED = (
+_RUN_SUSPENDED = (
     "is suspended: its pods are terminated, and the work since the last checkpoint is lost. It "
     "keeps its name and continues when it is resumed."
 )
-_PAUSED = "is suspended: it starts no new runs. An active run continues."
-_STOPPED = (
+_SCHEDULE_SUSPENDED = "is suspended: it starts no new runs. An active run continues."
+_RUN_STOPPED = (
     "is stopped permanently: its pods are terminated, the work since the last checkpoint is lost, "
     "and it cannot be resumed."
 )
-_NAMESPACE = "Everything in it is deleted, including claims and their data."
-_QUEUE = (
+_NAMESPACE_DELETED = "Everything in it is deleted, including claims and their data."
+_QUEUE_DELETED = (
     "Jobs waiting in it lose their position. Volcano deletes it even while its pods are running."
 )
-_UNAVAILABLE = "Requests fail until its replacement is ready, or permanently if there is none."
-_RELEASE = (
-    "Its custom resource definitions may be deleted as well, and with them all their objects."
+_SERVICE_UNAVAILABLE = (
+    "Requests fail until its replacement is ready, or permanently if there is none."
+)
+_RELEASE_DELETED = (
+    "Its custom resource definitions may be deleted as well, together with all objects of these "
+    "kinds."
 )
 
 
@@ -295,5 +298,5 @@ def _has_finished(change: Change) -> bool:
 
 def _gpus(change: Change) -> Decimal:
     old = demands([change.old] if change.old is not None else [])
-    each = ((sum(item.gpus.values(), Decimal(0)), item.pods or Decimal(0)) for item in old)
-    return sum((gpus * pods for gpus, pods in each), Decimal(0))
+    counts = ((sum(item.gpus.values(), Decimal(0)), item.pods or Decimal(0)) for item in old)
+    return sum((gpus * pods for gpus, pods in counts), Decimal(0))

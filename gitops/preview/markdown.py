@@ -32,7 +32,7 @@ _REFERENCES = re.compile(r"([@#])")
 even if this character is escaped."""
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
-_DAYS = 2
+_MIN_DAYS = 2
 
 
 def marker(kind: str, stack: str) -> str:
@@ -43,7 +43,7 @@ def marker(kind: str, stack: str) -> str:
 def render(report: Report, limit: int = MAX_LENGTH, details: str = "report.json") -> str:
     """Return the comment with at most `limit` characters.
 
-    Collapsed parts that do not fit are omitted. If the rest alone is too long, it is truncated.
+    Collapsed parts that do not fit are omitted. If the summary alone is too long, it is truncated.
     """
     kind = "drift" if report.mode == "drift" else "preview"
     headline = _markdown(marker(kind, report.stack))
@@ -109,7 +109,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _errors(report: Report) -> list[str]:
-    # For each violation, the engine also reports an error. The violations are listed instead.
+    # The engine reports an error for each violation. The report lists the violations instead.
     blocked = report.status == "blocked" and report.complete
     if report.status in ("unchanged", "changes") or blocked:
         return []
@@ -192,7 +192,7 @@ def gib(value: Decimal | None) -> str:
 def hours(value: Decimal) -> str:
     """Format a duration in hours, or in days if it is at least two days."""
     days = value / 24
-    return f"{number(round(days, 1))} days" if days >= _DAYS else f"{number(round(value, 1))} h"
+    return f"{number(round(days, 1))} days" if days >= _MIN_DAYS else f"{number(round(value, 1))} h"
 
 
 def amount(value: Decimal, resource: str) -> str:

@@ -14,19 +14,19 @@ _MIN_LENGTH_BASE64: Final = 6
 class Mask:
     """Mask for known secrets in text, including their base64, URL-encoded and JSON forms.
 
-    The engine hides values that it knows to be secret, but not parts of them. Values of one or two
-    characters are not masked, because they occur in almost every text.
+    The engine hides values that it knows to be secret, but not parts of these values. Secrets with
+    one or two characters are not masked, because they occur in almost every text.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets = frozenset(secrets)
-        spelled = {form for secret in self._secrets for form in _forms(secret)}
+        encodings = {form for secret in self._secrets for form in _encodings(secret)}
         # Longest first, since one secret may be a part of another.
-        self._forms = sorted(spelled, key=lambda form: (-len(form), form))
+        self._encodings = sorted(encodings, key=lambda form: (-len(form), form))
 
     def __call__(self, text: str) -> str:
         """Return the text with the secrets masked."""
-        for form in self._forms:
+        for form in self._encodings:
             text = text.replace(form, HIDDEN)
         return text
 
@@ -36,7 +36,7 @@ class Mask:
 
     def tree(self, value: Any) -> Any:
         """Return plain data with the secrets masked, including secret numbers."""
-        if not self._forms:
+        if not self._encodings:
             return value
         if isinstance(value, dict):
             return {self(key): self.tree(item) for key, item in value.items()}
@@ -44,11 +44,11 @@ class Mask:
             return [self.tree(item) for item in value]
         if isinstance(value, int | float) and not isinstance(value, bool):
             is_integer = isinstance(value, float) and value.is_integer()
-            return HIDDEN if str(int(value) if is_integer else value) in self._forms else value
+            return HIDDEN if str(int(value) if is_integer else value) in self._encodings else value
         return self(value) if isinstance(value, str) else value
 
 
-def _forms(secret: str) -> Iterable[str]:
+def _encodings(secret: str) -> Iterable[str]:
     if len(secret) < _MIN_LENGTH:
         return
     yield secret

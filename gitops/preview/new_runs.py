@@ -11,13 +11,13 @@ from gitops.preview.report import LimitRow, RunRow
 from gitops.prices import Prices
 
 _HOUR = 3600
-_RUNS = ("training", "interactive")
+_ROLES = ("training", "interactive")
 
 
 def started(changes: Iterable[Change]) -> list[Demand]:
     """Return the demand of the runs and notebooks with GPUs that an update starts or resumes."""
     new = [c.new for c in changes if c.new and (_is_created(c) or c.resumes)]
-    runs = (demand for demand in demands(new) if demand.role in _RUNS and demand.pods)
+    runs = (demand for demand in demands(new) if demand.role in _ROLES and demand.pods)
     return list(with_gpus(runs))
 
 
@@ -78,7 +78,7 @@ def waiting(
 ) -> Iterator[str]:
     """Yield a sentence for each queue that lacks capacity for the new and the earlier runs.
 
-    `ancestors` maps each queue to itself and the queues above it.
+    `ancestors` maps each queue to itself and its ancestors.
     """
     for row in limits:
         kind, _, queue = row.what.partition(" ")

@@ -99,9 +99,12 @@ class RunRow(_Model):
     cost: Number | None
     """Maximum cost over `hours`; null if the price or the hours are unknown."""
     gpu_hours: Number | None = None
-    """GPU-hour budget of a sweep; null for a run. `gpus` of a sweep counts all parallel trials."""
+    """GPU-hour budget of a sweep; null for a run.
+
+    For a sweep, `gpus` counts all parallel trials.
+    """
     expected_share: Number | None = None
-    """Expected fraction of the trials' epochs or steps that is run; 1 without early stopping."""
+    """Expected fraction of all trials' epochs or steps to be run; 1 without early stopping."""
 
 
 class LimitRow(_Model):

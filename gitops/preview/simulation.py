@@ -57,7 +57,7 @@ def with_simulation(
         skipped = f"Mandatory rules that require a simulation were not evaluated: {names}."
         return (replace(plan, warnings=(*plan.warnings, skipped)) if names else plan), None
     try:
-        state = load(Path(snapshot)) if snapshot else _current(stack)
+        state = load(Path(snapshot)) if snapshot else _new_snapshot(stack)
         answer = _simulate(changes(plan.steps), state, repeat)
     except GitopsError as error:
         text = f"The plan was not simulated: {error}"
@@ -69,8 +69,8 @@ def with_simulation(
         for rule, mandatory, config in rules
         for message in _messages(answer, rule, config)
     ]
-    every = sorted([*found, *plan.findings], key=lambda finding: not finding.mandatory)
-    return replace(plan, findings=tuple(every)), answer
+    all_findings = sorted([*found, *plan.findings], key=lambda finding: not finding.mandatory)
+    return replace(plan, findings=tuple(all_findings)), answer
 
 
 def _rules(configuration: Path | None) -> list[tuple[Rule[Any], bool, RuleConfig]]:
@@ -85,7 +85,7 @@ def _finding(rule: Rule[Any], mandatory: bool, message: str) -> PolicyFinding:
     return PolicyFinding(rule.name, mandatory, message, severity=rule.severity.value)
 
 
-def _current(stack: Stack) -> State:
+def _new_snapshot(stack: Stack) -> State:
     from gitops.forecast.capture import capture
     from gitops.runs.snapshot import Cluster
 

@@ -53,7 +53,7 @@ def _row(
         raise ValueError("a row requires a claim")
     prices_now, prices_after = (_price(each, prices, stack) for each in (now, later))
     sizes = _gib(now), _gib(later)
-    named = _class(claim, prices, stack)
+    named = _storage_class(claim, prices, stack)
     return StorageRow(
         claim=claim.name,
         namespace=_key(claim)[0],
@@ -62,8 +62,8 @@ def _row(
         after=sizes[1],
         stays=stays,
         price=prices.storage.get(named) if named else None,
-        now_month=_month(sizes[0], prices_now),
-        after_month=_month(sizes[1], prices_after),
+        now_month=_monthly_cost(sizes[0], prices_now),
+        after_month=_monthly_cost(sizes[1], prices_after),
     )
 
 
@@ -74,7 +74,7 @@ def _gib(claim: Resource | None) -> Decimal | None:
     return None if size is None else size / _GIB
 
 
-def _class(claim: Resource, prices: Prices, stack: str) -> str | None:
+def _storage_class(claim: Resource, prices: Prices, stack: str) -> str | None:
     """Return a claim's storage class (default: that of the environment); None if it is unknown."""
     value = claim.root["spec"]["storageClassName"]
     if value.value is UNKNOWN:
@@ -83,11 +83,11 @@ def _class(claim: Resource, prices: Prices, stack: str) -> str | None:
 
 
 def _price(claim: Resource | None, prices: Prices, stack: str) -> Decimal | None:
-    named = None if claim is None else _class(claim, prices, stack)
+    named = None if claim is None else _storage_class(claim, prices, stack)
     return prices.storage.get(named) if named else None
 
 
-def _month(size: Decimal | None, price: Decimal | None) -> Decimal | None:
+def _monthly_cost(size: Decimal | None, price: Decimal | None) -> Decimal | None:
     if size == 0:
         return Decimal(0)
     return None if size is None or price is None else size * price

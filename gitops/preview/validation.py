@@ -1,4 +1,4 @@
-"""Detection of previews that the API server cannot validate, which are therefore incomplete.
+"""Detection of previews that are incomplete because the API server cannot validate them.
 
 The provider requests the result of each change from the API server (server-side dry run). If the
 user may not create and patch objects, or the API server does not respond, the provider silently
@@ -41,16 +41,16 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     if rendered or _provider(configuration, "renderYamlToDirectory") is not None:
         return ()
     if reason := _kubectl_problem(configuration):
-        return (_unknown(reason),)
+        return (_unknown_validation(reason),)
     accesses = list(_required_permissions(configuration)) if dry_run else []
     try:
         answers = _answers(stack, accesses, kubectl_options(configuration))
     except GitopsError as error:
         if cluster:
             raise
-        return (_unknown(str(error)),)
+        return (_unknown_validation(str(error)),)
     if answers is None:
-        return (_unknown("`kubectl` is not on the PATH."),)
+        return (_unknown_validation("`kubectl` is not on the PATH."),)
     denied = ", ".join(
         f"`{each['verb']} {each['resource']}`"
         for each, allowed in zip(accesses, answers, strict=True)
@@ -64,7 +64,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     )
 
 
-def _unknown(reason: str) -> str:
+def _unknown_validation(reason: str) -> str:
     return f"It is unknown whether the API server validated this preview: {reason}"
 
 
@@ -94,7 +94,7 @@ def _required_permissions(configuration: dict[str, Any]) -> Iterator[Attributes]
 
 
 def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield the group, resource and name of objects, and whether they are namespaced."""
+    """Yield the group, resource and name of one object per kind, and whether it is namespaced."""
     if names := _keys(configuration, "volcano", "queues"):
         yield SCHEDULING_GROUP, "queues", names[0], False
     if names := _keys(configuration, "storage", "claims"):
@@ -145,7 +145,7 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
 def _answers(
     stack: Stack, accesses: Sequence[Attributes], options: Sequence[str]
 ) -> list[bool] | None:
-    """Return the API server's answers; None if kubectl is not installed."""
+    """Return whether the API server allows each access; None if kubectl is not installed."""
     reviews = [
         {
             "apiVersion": "authorization.k8s.io/v1",

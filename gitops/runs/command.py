@@ -119,12 +119,12 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
     from gitops.runs.status import read_runs
     from gitops.runs.table import render
 
-    gc.enable()  # unlike other commands, this one keeps running
+    gc.enable()  # unlike other commands, --watch keeps running
     with Live(screen=False, auto_refresh=False) as live:
         while True:
             now = datetime.now(UTC)
             try:
-                # Created on each refresh, because CRDs may be installed in the meantime.
+                # Created on each refresh, because CRDs may be installed between refreshes.
                 cluster = Cluster(kubectl(options), options.namespace)
                 statuses = read_runs(cluster, table, now, product=product)
                 live.update(render(statuses, table.currency, now), refresh=True)

@@ -42,8 +42,8 @@ class Progress:
     """Time at which the last checkpoint's state was captured or, without a checkpoint, at which the
     attempt started."""
     saves_every_seconds: float | None = None
-    """Mean time between the checkpoints in the log, where the start of the attempt counts as one;
-    None if there are fewer than two."""
+    """Mean time between the checkpoints in the log, where the start of the attempt counts as a
+    checkpoint; None if there are fewer than two checkpoints."""
 
     @property
     def epoch(self) -> float | None:
@@ -147,16 +147,16 @@ def _remaining(marks: list[tuple[datetime, float]], epochs: float, now: datetime
     (first, before), (last, after) = marks[0], marks[-1]
     if after <= before:
         return None
-    each = (last - first).total_seconds() / (after - before)
-    left = max((epochs - after) * each - (now - last).total_seconds(), 0.0)
+    seconds_per_epoch = (last - first).total_seconds() / (after - before)
+    left = max((epochs - after) * seconds_per_epoch - (now - last).total_seconds(), 0.0)
     return left if left <= _MAX else None
 
 
 def _event(line: str) -> AnyEvent | None:
     """Return the event of a line. Implausible numbers, such as NaN, are replaced with None.
 
-    Events that report nothing without these numbers are omitted. Programs may print anything, and
-    the line of one run must not prevent the report on all others.
+    Events that contain nothing else are omitted. Programs may print anything, and an invalid line
+    in the log of one run must not prevent the report about other runs.
     """
     event = parse(line)
     if event is None:

@@ -45,7 +45,7 @@ class Snapshot:
 
     objects: dict[str, list[Object]] = field(default_factory=dict)
     namespace: str | None = None
-    """The only namespace whose objects are included; None if all are."""
+    """The only namespace whose objects are included; None for all namespaces."""
 
     @classmethod
     def of(cls, items: Sequence[Object], namespace: str | None = None) -> "Snapshot":
@@ -63,10 +63,10 @@ class Snapshot:
 
     def find(self, kind: str, namespace: str | None, name: str) -> Object | None:
         """Return one object by name. If `namespace` is None, search all namespaces."""
-        for thing in self.all(kind):
-            metadata = thing["metadata"]
+        for manifest in self.all(kind):
+            metadata = manifest["metadata"]
             if metadata["name"] == name and namespace in (None, metadata.get("namespace")):
-                return thing
+                return manifest
         return None
 
     @property
@@ -83,7 +83,7 @@ class Snapshot:
     def succeeded(self) -> Counter[tuple[str, str] | None]:
         """Return the number of succeeded pods of each PodGroup.
 
-        For Volcano, these pods count towards the minimum of their gang.
+        Volcano counts these pods towards the minimum of their gang.
         """
         pods = self.all("Pod")
         return Counter(group_of(p) for p in pods if p.get("status", {}).get("phase") == "Succeeded")
@@ -96,7 +96,10 @@ class Snapshot:
         return amounts
 
     def used(self, queues: Collection[str] | None = None) -> Counter[str]:
-        """Return the devices that scheduled pods request, in some queues or the whole cluster."""
+        """Return the devices that scheduled pods request.
+
+        If `queues` is given, only pods in these queues count.
+        """
         groups: dict[tuple[str, str] | None, str] = {
             key(group): queue_of(group) for group in self.all("PodGroup")
         }
@@ -114,7 +117,7 @@ class Cluster:
     kubectl: Sequence[str] = ("kubectl",)
     """The kubectl command with its options."""
     namespace: str | None = None
-    """The only namespace to read; None reads all."""
+    """The only namespace to read; None for all namespaces."""
 
     def snapshot(self) -> Snapshot:
         """Read the existing objects.
@@ -230,7 +233,7 @@ def devices(amounts: Mapping[str, Any]) -> Counter[str]:
 
 
 def accelerators(amounts: Mapping[str, Any]) -> Counter[str]:
-    """Return GPUs and other accelerators, without network devices, for example."""
+    """Return GPUs and other accelerators. Network devices, for example, are omitted."""
     found = devices(amounts)
     included = {name: Decimal(n) for name, n in found.items() if _ACCELERATORS.includes(name)}
     return Counter({name: int(count) for name, count in device_counts(included).items()})
@@ -241,21 +244,21 @@ def is_scheduled(pod: Object) -> bool:
     return bool(pod["spec"].get("nodeName"))
 
 
-def key(thing: Object) -> tuple[str, str]:
+def key(manifest: Object) -> tuple[str, str]:
     """Return the namespace and name of an object."""
-    return thing["metadata"]["namespace"], thing["metadata"]["name"]
+    return manifest["metadata"]["namespace"], manifest["metadata"]["name"]
 
 
 def group_of(pod: Object) -> tuple[str, str] | None:
-    """Return the namespace and name of a pod's PodGroup, or None if it has none."""
+    """Return the namespace and name of a pod's PodGroup, or None if the pod has none."""
     name = pod["metadata"].get("annotations", {}).get(GROUP_ANNOTATION)
     return None if name is None else (pod["metadata"]["namespace"], name)
 
 
-def owner(thing: Object) -> str:
-    """Return the name of an object's first owner, or its own name if it has none."""
-    owners = thing["metadata"].get("ownerReferences", [])
-    return str(owners[0]["name"] if owners else thing["metadata"]["name"])
+def owner(manifest: Object) -> str:
+    """Return the name of an object's first owner, or the object's name if it has no owner."""
+    owners = manifest["metadata"].get("ownerReferences", [])
+    return str(owners[0]["name"] if owners else manifest["metadata"]["name"])
 
 
 def queue_of(group: Object) -> str:

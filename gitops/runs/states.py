@@ -82,7 +82,7 @@ def stage(flow: Object) -> str:
     return ", ".join(step.removeprefix(prefix) for step in failed or active)
 
 
-def wants_pods(snapshot: Snapshot, group: Object) -> bool:
+def needs_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether the job of a PodGroup is neither finished nor suspended.
 
     If no job is found, return whether the PodGroup has active pods.
@@ -97,7 +97,7 @@ def wants_pods(snapshot: Snapshot, group: Object) -> bool:
 
 
 def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
-    """Return the state of the job of any kind with this name; None if there is none."""
+    """Return the state of the job with this name, whatever its kind; None if there is no job."""
     for resource in RESOURCES:
         job = snapshot.find(resource.name, namespace, name)
         if job is not None and not is_part_of_a_job(resource, job):
@@ -113,7 +113,7 @@ def is_part_of_a_job(resource: Resource, job: Object) -> bool:
     return resource is not volcano.JOB and is_controlled(job)
 
 
-def is_controlled(thing: Object) -> bool:
+def is_controlled(manifest: Object) -> bool:
     """Return whether an object has a controller."""
-    owners: Sequence[Object] = thing["metadata"].get("ownerReferences", ())
+    owners: Sequence[Object] = manifest["metadata"].get("ownerReferences", ())
     return any(each.get("controller") for each in owners)

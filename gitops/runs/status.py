@@ -46,14 +46,14 @@ class RunStatus:
     pods: int
     """Number of scheduled pods. Finished pods count only after the run itself has finished."""
     wanted: int
-    """Number of pods that the run needs: the gang's `minMember`, or the number of its existing
-    pods (counted as in `pods`) if that is larger."""
+    """Number of pods that the run needs: the larger of the gang's `minMember` and the number of
+    existing pods (counted as in `pods`)."""
     gpus: Counter[str]
     """Number of accelerators that the running pods use, by resource name."""
     restarts: int
     created: datetime | None
     stage: str = ""
-    """Failed steps of a JobFlow or, if there are none, the unfinished ones."""
+    """Failed steps of a JobFlow or, if there are none, the unfinished steps."""
     progress: Progress | None = None
     position: int | None = None
     """Position in the queue, starting at 1; None if the run is not waiting."""
@@ -114,11 +114,11 @@ def read_runs(
     """Return every run in the cluster, with finished runs last.
 
     Args:
-        cluster: Source of logs, and of a new snapshot if none is given.
+        cluster: Cluster from which logs are read.
         prices: Prices of GPUs.
         now: Current time in UTC.
         product: GPU model of nodes without a label.
-        snapshot: An existing snapshot.
+        snapshot: Snapshot to use. By default, a new one is taken.
         name: Namespace and name of the only run to read.
 
     Raises:
@@ -199,7 +199,7 @@ class _Reader:
             wanted=max(len(counted), minimum),
             gpus=sum((accelerators(request(pod)) for pod in running), Counter[str]()),
             restarts=_restarts(job),
-            created=moment(job.manifest["metadata"].get("creationTimestamp")),
+            created=parse_time(job.manifest["metadata"].get("creationTimestamp")),
             progress=None if waits else self._progress(job, state),
             position=self.positions.get(key(group)) if group and waits else None,
             waiting_reason="" if waiting is None else f"{waiting.name}: {waiting.state}",
@@ -320,7 +320,7 @@ class Usage:
 def usage(
     pods: Iterable[Object], snapshot: Snapshot, prices: Prices, now: datetime, product: str = ""
 ) -> Usage:
-    """Return the GPU-hours and the cost of pods, from the time at which each was scheduled.
+    """Return the GPU-hours and the cost of pods, from the time at which each pod was scheduled.
 
     `product` is the GPU model of nodes without a label.
     """
@@ -356,8 +356,8 @@ def scheduled_at(pod: Object) -> datetime | None:
     """Return the time at which a pod was scheduled, or None if it is not scheduled."""
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "True":
-            return moment(condition.get("lastTransitionTime"))
-    return moment(pod.get("status", {}).get("startTime"))
+            return parse_time(condition.get("lastTransitionTime"))
+    return parse_time(pod.get("status", {}).get("startTime"))
 
 
 def ended_at(pod: Object) -> datetime | None:
@@ -365,14 +365,14 @@ def ended_at(pod: Object) -> datetime | None:
     if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
         return None
     ends = [
-        moment(status.get("state", {}).get("terminated", {}).get("finishedAt"))
+        parse_time(status.get("state", {}).get("terminated", {}).get("finishedAt"))
         for status in pod["status"].get("containerStatuses", [])
     ]
     known = [end for end in ends if end is not None]
     return max(known, default=scheduled_at(pod))
 
 
-def moment(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """Parse a timestamp from the Kubernetes API."""
     return None if not text else datetime.fromisoformat(text).astimezone(UTC)
 

@@ -20,9 +20,9 @@ from gitops.runs.status import RunStatus, read_runs
 from gitops.runs.waiting import waiting
 from kube.kinds.record import State
 
-_SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
-    "font-family: Fira Code, monospace", "font-family: monospace"
-)
+_SVG_FORMAT: Final = re.sub(
+    r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL
+).replace("font-family: Fira Code, monospace", "font-family: monospace")
 
 _UNLIMITED_WIDTH: Final = 1000
 """Width of a console that does not truncate."""
@@ -78,7 +78,7 @@ def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> Renderabl
 
 def as_svg(console: Console, command: str) -> str:
     """Return the recorded output as an SVG image of a terminal, in the viewer's monospace font."""
-    return console.export_svg(title=f"$ {command}", code_format=_SVG)
+    return console.export_svg(title=f"$ {command}", code_format=_SVG_FORMAT)
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ def _age(run: RunStatus, now: datetime) -> str:
 
 def _span(seconds: float) -> str:
     span = timedelta(seconds=int(max(seconds, 0)))
-    days, rest = span.days, span.seconds
-    hours, minutes = divmod(rest // 60, 60)
+    days, remainder = span.days, span.seconds
+    hours, minutes = divmod(remainder // 60, 60)
     if days:
         return f"{days}d{hours}h"
     if hours:
         return f"{hours}h{minutes}m"
-    return f"{minutes}m{rest % 60}s" if minutes else f"{rest}s"
+    return f"{minutes}m{remainder % 60}s" if minutes else f"{remainder}s"

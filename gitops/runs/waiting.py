@@ -17,7 +17,7 @@ from gitops.runs.snapshot import (
     queue_of,
     request,
 )
-from gitops.runs.states import is_part_of_a_job, state_of, wants_pods
+from gitops.runs.states import is_part_of_a_job, needs_pods, state_of
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from kube.kinds.volcano import FLOW, JOB, with_ancestors
@@ -58,24 +58,24 @@ def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     sort jobs that have not started. A PodGroup that is not admitted has no pods, so its
     PriorityClass takes precedence over the priorities of the pods.
     """
-    of_pods: dict[tuple[str, str], int] = {}
+    pod_priorities: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():
         if (name := group_of(pod)) is not None:
             value = int(pod["spec"].get("priority") or 0)
-            of_pods[name] = max(of_pods.get(name, value), value)
+            pod_priorities[name] = max(pod_priorities.get(name, value), value)
     classes = snapshot.all("PriorityClass")
-    of_classes = {each["metadata"]["name"]: int(each["value"]) for each in classes}
+    class_priorities = {each["metadata"]["name"]: int(each["value"]) for each in classes}
     default = next((int(each["value"]) for each in classes if each.get("globalDefault")), 0)
 
     def order(group: Object) -> tuple[int, str]:
         chosen = group.get("spec", {}).get("priorityClassName")
-        priority = of_classes.get(chosen, of_pods.get(key(group), default))
+        priority = class_priorities.get(chosen, pod_priorities.get(key(group), default))
         return -priority, str(group["metadata"].get("creationTimestamp", ""))
 
     last: Counter[str] = Counter()
     numbers: dict[tuple[str, str], int] = {}
     for group in sorted(filter(_is_pending, snapshot.all("PodGroup")), key=order):
-        if wants_pods(snapshot, group):
+        if needs_pods(snapshot, group):
             last[queue_of(group)] += 1
             numbers[key(group)] = last[queue_of(group)]
     return numbers
@@ -94,7 +94,7 @@ def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
         phase = group.get("status", {}).get("phase", "Pending")
         if phase == "Completed" or (scheduled >= minimum and scheduled == len(pods)):
             continue
-        if not wants_pods(snapshot, group):
+        if not needs_pods(snapshot, group):
             continue
         yield Waiting(
             group["metadata"]["namespace"],
@@ -136,25 +136,25 @@ def repair(snapshot: Snapshot, group: Object) -> list[str]:
         patch = json.dumps({"status": {"phase": "Pending"}})
         resource = ["podgroups.scheduling.volcano.sh", metadata["name"]]
         return ["patch", *resource, namespace, "--type=merge", f"--patch={patch}"]
-    failed = _failures_that_volcano_missed(snapshot, group)
+    failed = _missed_failures(snapshot, group)
     return ["delete", "pods", *failed, namespace] if failed else []
 
 
 def _lacks_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether Volcano has admitted a PodGroup whose pods do not exist.
 
-    Volcano's controllers normally create the pods within a second. In Volcano 1.14.1, they miss the
-    admission if the API server ends their watch at that moment. This can happen in the seconds
-    after Volcano's CRDs are created.
+    Volcano's controllers normally create the pods within a second. In Volcano 1.14.1, the
+    controllers miss the admission if the API server ends their watch at that moment. This can
+    happen in the seconds after Volcano's CRDs are created.
     """
     return group.get("status", {}).get("phase") == "Inqueue" and not _pods(snapshot, group)
 
 
-def _failures_that_volcano_missed(snapshot: Snapshot, group: Object) -> list[str]:
+def _missed_failures(snapshot: Snapshot, group: Object) -> list[str]:
     """Return the failed pods of a Volcano Job that prevent the rest of its gang from starting.
 
-    Volcano's controllers restart a job only if they see a pod fail, not if it failed while they
-    were not running (Volcano 1.14.1). The scheduler does not start a gang with a failed pod.
+    In Volcano 1.14.1, the controllers restart a job only if they are running when its pod fails.
+    The scheduler does not start a gang with a failed pod.
     """
     owners = group["metadata"].get("ownerReferences", [])
     kinds = [(each.get("apiVersion"), each.get("kind")) for each in owners]
@@ -209,7 +209,7 @@ def _stalled(snapshot: Snapshot, group: Object) -> str:
             f"{JOB.name} {name} --namespace {namespace}` shows failures; if there are none, "
             f"{command} admits it again"
         )
-    if failed := _failures_that_volcano_missed(snapshot, group):
+    if failed := _missed_failures(snapshot, group):
         return (
             f"Volcano has not restarted the job after the failure of {', '.join(failed)}: if this "
             f"does not change within a minute, {command} restarts it"
@@ -242,13 +242,13 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
         yield f"queue {name} is {state}: `vcctl queue operate --action open --name {name}` opens it"
     specs = {each["metadata"]["name"]: each.get("spec", {}) for each in snapshot.all("Queue")}
     parents = {each: spec.get("parent") for each, spec in specs.items()}
-    above = {each: with_ancestors(each, parents) for each in specs}
+    ancestry = {each: with_ancestors(each, parents) for each in specs}
     uses = "uses" if snapshot.namespace is None else "uses at least"
-    for limiting in above[name]:
+    for limiting in ancestry[name]:
         limits = devices(specs.get(limiting, {}).get("capability", {}))
         if not limits:
             continue
-        used = snapshot.used([each for each in specs if limiting in above[each]])
+        used = snapshot.used([each for each in specs if limiting in ancestry[each]])
         for resource, limit in sorted(limits.items()):
             if missing[resource] > limit:
                 yield (

@@ -1,7 +1,7 @@
 """OCI artifacts of models, as specified by ModelPack: one layer for each file.
 
-The manifest is a pure function of the files. If someone tampers with it, it either refers to other
-files or differs from the manifest that `manifest` computes for the same files.
+The manifest is a pure function of the files. A tampered manifest either refers to different files
+or differs from the manifest that `manifest` computes for the same files.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Layer(BaseModel):
         return self.annotations[FILE_PATH]
 
     @model_validator(mode="after")
-    def _path_is_inside(self) -> Self:
+    def _check_path(self) -> Self:
         path = self.annotations.get(FILE_PATH, "")
         if not path or path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise ValueError(f"the path {path!r} is outside the model's directory")

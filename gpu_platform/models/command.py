@@ -150,7 +150,7 @@ def _promote(options: argparse.Namespace) -> Iterator[str]:
 
 def _diff(options: argparse.Namespace) -> Iterator[str]:
     first, second = (_version(options, text)[1].lineage for text in (options.first, options.second))
-    before, after = (_flat(each.model_dump(mode="json")) for each in (first, second))
+    before, after = (_flatten(each.model_dump(mode="json")) for each in (first, second))
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
         if old == new:
@@ -161,11 +161,11 @@ def _diff(options: argparse.Namespace) -> Iterator[str]:
         yield f"{name}: {_format_value(old)} -> {_format_value(new)}{change}"
 
 
-def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= _flatten(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = value
     return flat

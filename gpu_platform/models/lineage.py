@@ -34,7 +34,7 @@ class Verdict(BaseModel):
 
 
 class Lineage(BaseModel):
-    """Origin of a published model, stored in a file of the artifact, which the signature covers."""
+    """Origin of a published model. It is stored in a signed file of the artifact."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -135,7 +135,7 @@ def _specification(run: str) -> str:
 
 
 def _image(views: Sequence[View]) -> str:
-    """Return the image of the training program; empty if there is none or more than one."""
+    """Return the image of the training program; empty if there is not exactly one."""
     images = {
         container.node["image"].text
         for view in views

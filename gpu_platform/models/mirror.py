@@ -19,7 +19,7 @@ from gitops.errors import GitopsError, UsageError
 from gpu_platform.models.lineage import Lineage
 from workload.tracking import RUNS_FILE
 
-SECONDS: Final = 30
+TIMEOUT_SECONDS: Final = 30
 _PREFIX: Final = "api/2.0/mlflow"
 
 
@@ -96,7 +96,7 @@ class Mirror:
             request.add_header("Authorization", f"Bearer {token}")
         try:
             opener = urllib.request.build_opener(_NoRedirect)
-            with opener.open(request, timeout=SECONDS) as response:
+            with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
                 answer: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")

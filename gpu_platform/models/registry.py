@@ -30,7 +30,7 @@ _REFERENCE: Final = re.compile(
     r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 TIMEOUT_SECONDS = (30.0, 600.0)
-"""Time limits (s) to connect and to receive a response, which may take long for a large file."""
+"""Timeouts (s) for connecting and for receiving a response, which may contain a large file."""
 _MAX_MANIFEST_BYTES: Final = 4 * 2**20
 _CHUNK_BYTES: Final = 2**20
 SIGNATURE_SUFFIX: Final = ".sig"
@@ -59,7 +59,7 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """The registry and the repository."""
+        """Name of the registry and the repository."""
         return f"{self.host}/{self.repository}"
 
     def at(self, version: str) -> str:

@@ -45,7 +45,7 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
 
     Raises:
         GitopsError: If the key cannot be read, the signature is not valid, or the files differ from
-            the signed ones.
+            the signed files.
     """
     signature = directory.with_suffix(".sig")
     signature.write_bytes(bundle)

@@ -14,7 +14,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
-    """Validate `values` as the part of a model at the path `within`, and return the model.
+    """Validate a model that has `values` at the path `within`, and return the model.
 
     Raises:
         InputPropertiesError: If a value is invalid. Pulumi prints the resource, and the key and
@@ -26,7 +26,7 @@ def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Mod
     try:
         return model.model_validate(nested)
     except ValidationError as error:
-        names = set(_names(values))
+        names = set(_keys(values))
         raise invalid_properties(
             (
                 dotted(
@@ -41,7 +41,7 @@ def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Mod
 
 
 def invalid_properties(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
-    """Return an error for pairs of a key and the reason why its value is rejected."""
+    """Return an error with the key of each rejected value and the reason."""
     details: list[InputPropertyErrorDetails] = [
         # An empty path means the resource's name, which becomes part of object names.
         {"property_path": path or "name", "reason": reason}
@@ -61,11 +61,11 @@ def with_integers(value: Any) -> Any:
     return value
 
 
-def _names(values: Any) -> Iterable[str]:
+def _keys(values: Any) -> Iterable[str]:
     if isinstance(values, Mapping):
         for key, item in values.items():
             yield key
-            yield from _names(item)
+            yield from _keys(item)
 
 
 def _in_camel_case(text: str, names: set[str]) -> str:

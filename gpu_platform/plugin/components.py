@@ -126,7 +126,7 @@ class InferenceService(Deferred):
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
             if canary_image is not None and "canary" in values:
-                # In the settings, a canary has a separate image if `image` is set to any name.
+                # A canary has a separate image if its setting `image` contains any name.
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = validate(InferenceSettings, values, "services", name).services.values()
@@ -239,7 +239,7 @@ class FailureRecorder(Deferred):
         super().__init__("FailureRecorder", name, opts)
 
         async def build(values: Values) -> None:
-            values, arguments = _pod(values)
+            values, arguments = _split_pod_arguments(values)
             settings = validate(RecorderSettings, values)
             built = failure_recorder.FailureRecorderArgs(
                 recorder=settings, claims={name: name for name in settings.claims}, **arguments
@@ -259,7 +259,7 @@ class NodeHealth(Deferred):
 
         async def build(values: Values) -> None:
             runs, own = values.pop("runs_namespace"), _pop(values, ("namespace",))
-            values, arguments = _pod({**values, "namespace": runs})
+            values, arguments = _split_pod_arguments({**values, "namespace": runs})
             built = node_health.NodeHealthArgs(
                 health=validate(NodeHealthSettings, {**values, **own}), **arguments
             )
@@ -339,17 +339,17 @@ def _gpu_nodes(values: Values) -> GpuNodes:
     return validate(PlacementSettings, given).gpu_nodes.nodes
 
 
-def _pod(values: Values) -> tuple[Values, Values]:
+def _split_pod_arguments(values: Values) -> tuple[Values, Values]:
     """Split values into the settings of a program and the arguments of the program's pod."""
-    rest = dict(values)
+    settings = dict(values)
     arguments = {
-        "namespace": rest.pop("namespace"),
-        "image": rest.pop("image"),
-        "isolated": rest.pop("isolated", True),
-        "gpu_nodes": _gpu_nodes(rest),
+        "namespace": settings.pop("namespace"),
+        "image": settings.pop("image"),
+        "isolated": settings.pop("isolated", True),
+        "gpu_nodes": _gpu_nodes(settings),
     }
     _raise_if_any(pinning_problems(arguments["image"]))
-    return rest, arguments
+    return settings, arguments
 
 
 def _raise_if_any(problems: Any) -> None:

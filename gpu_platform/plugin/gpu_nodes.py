@@ -11,7 +11,7 @@ from kube.accelerators import NVIDIA_GPU
 
 
 class GpuTolerationSettings(TolerationSettings):
-    """A toleration of a taint of the GPU nodes."""
+    """Toleration of a taint on the GPU nodes."""
 
     # The output omits the effect if every effect is tolerated, so the default differs from that of
     # the settings.

@@ -17,7 +17,7 @@ from gpu_platform.plugin.components import COMPONENTS
 
 NAME: Final = "gpu-platform"
 VERSION: Final = "0.1.0"
-_ABOUT: Final = {
+_METADATA: Final = {
     "description": "PyTorch on Kubernetes with NVIDIA GPUs, as one Pulumi project: scheduler, "
     "storage, images, training jobs, inference and the policies that check them.",
     "license": "Apache-2.0",
@@ -48,13 +48,13 @@ class Provider(ComponentProvider):
         for name, outputs in schema.outputs(self._type_defs).items():
             self._component_defs[name].outputs.update(outputs)
         package = generate_schema(NAME, VERSION, None, self._component_defs, self._type_defs, [])
-        self.schema = json.dumps({**package.to_json(), **_ABOUT})
+        self.schema = json.dumps({**package.to_json(), **_METADATA})
 
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
         """Return an output that contains the arguments under their Python names.
 
         The output raises RunError if an argument contains a secret, because the manifests would
-        contain it in plain text.
+        contain the secret in plain text.
         """
         mapped = super().map_inputs
         output = pulumi.Output.from_input(inputs)

@@ -35,8 +35,8 @@ from infra.settings.training.job import TrainingJobSettings
 from infra.settings.volcano import VolcanoSettings
 
 Properties = dict[str, PropertyDefinition]
-_RUN: Final = "RunOutput"
-_SERVICE: Final = "InferenceOutput"
+_RUN_OUTPUT: Final = "RunOutput"
+_SERVICE_OUTPUT: Final = "InferenceOutput"
 
 _OMITTED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "TrainingJob": frozenset({"image"}),
@@ -179,7 +179,7 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
 def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
     """Return each component's outputs that are objects, and add their types to `types`."""
     root = PLATFORM_OUTPUTS.json_schema()
-    for name in (_RUN, _SERVICE):
+    for name in (_RUN_OUTPUT, _SERVICE_OUTPUT):
         section = root["$defs"][name]
         types[name] = _definition(
             name, _properties(name, section, types, root), section["description"]
@@ -187,10 +187,12 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
     built = {
         "GpuStack": {"gpuNodes": _type("GpuNodes", _GPU_NODES_TEXT)},
         "TrainingJob": {
-            "summary": _type(_RUN, "Summary of the run, to be exported as a stack output.")
+            "summary": _type(_RUN_OUTPUT, "Summary of the run, to be exported as a stack output.")
         },
         "InferenceService": {
-            "summary": _type(_SERVICE, "Summary of the service, to be exported as a stack output.")
+            "summary": _type(
+                _SERVICE_OUTPUT, "Summary of the service, to be exported as a stack output."
+            )
         },
     }
     return {

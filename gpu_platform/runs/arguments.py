@@ -87,20 +87,20 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="price table; default: gitops/config/prices.yaml",
     )
-    instead = run.add_mutually_exclusive_group()
-    instead.add_argument(
+    modes = run.add_mutually_exclusive_group()
+    modes.add_argument(
         "--dry-run", action="store_true", help="print the manifests and create nothing"
     )
-    instead.add_argument(
+    modes.add_argument(
         "--export", action="store_true", help="print the equivalent configuration of a stack"
     )
-    instead.add_argument(
+    modes.add_argument(
         "--simulate",
         type=Path,
         metavar="SNAPSHOT",
         help="simulate how the scheduler would handle the jobs, and create nothing",
     )
-    instead.add_argument("--follow", "-f", action="store_true", help="follow the logs")
+    modes.add_argument("--follow", "-f", action="store_true", help="follow the logs")
 
     add("list", "list the runs of the namespace")
     sweeps = add("sweeps", "show the hyperparameter sweeps of the namespace and their best trials")

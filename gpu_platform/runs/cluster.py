@@ -43,7 +43,8 @@ SUPPLEMENTS: Final = (
     "networkpolicies.networking.k8s.io",
     "httproutes.gateway.networking.k8s.io",
 )
-"""Resources of objects that are created with a run's job under the same name. No job owns them."""
+"""API resources of objects that are created under the name of a run in addition to its job. The job
+does not own these objects."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Member:
                     "Volcano cannot suspend"
                 )
             if resource is JOB and not suspended and _is_notebook(item):
-                self._create_again(item)
+                self._recreate(item)
                 continue
             if resource is JOB:
                 self._run_or_raise(
@@ -146,7 +147,7 @@ class Member:
                 change = f"-p={json.dumps(patch)}"
                 self._run_or_raise("patch", resource.name, name, "--type=merge", change)
 
-    def _create_again(self, job: Mapping[str, Any]) -> None:
+    def _recreate(self, job: Mapping[str, Any]) -> None:
         """Delete a Job and its pods, and re-create the Job. Raise GitopsError if it is active."""
         name, state = job["metadata"]["name"], JOB.state(job.get("status", {}))
         if state is None or not (state.finished or state is State.SUSPENDED):
@@ -189,7 +190,7 @@ class Member:
         return subprocess.run(self._logs_command(run, "--tail=-1"), check=False).returncode == 0
 
     def follow(self, run: str) -> State:
-        """Print the logs of a run's pods, including restarted ones, and return the final state.
+        """Print the logs of a run's pods, including restarted pods, and return the final state.
 
         Raises:
             GitopsError: If the run does not exist, or is deleted while its logs are followed.
@@ -232,8 +233,8 @@ class Member:
         limit = f"--since-time={since.isoformat()}" if since else "--tail=-1"
         command = self._logs_command(run, limit, "--follow", "--timestamps")
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            # Only \n ends a line: the \r of a progress bar starts no new one, so kubectl does
-            # not repeat the prefix after it.
+            # Only \n ends a line. kubectl does not repeat the prefix after the \r of a progress
+            # bar.
             for raw in process.stdout or ():
                 line = raw.decode(errors="replace")
                 container, _, rest = line.rstrip("\n").partition(" ")
@@ -317,7 +318,7 @@ class Member:
 
 
 def _parsed(text: str, content: Callable[[Any], _Content]) -> _Content:
-    """Return the content of an answer. Raise GitopsError if kubectl printed something else."""
+    """Return the content of kubectl's output. Raise GitopsError if the output is unexpected."""
     try:
         return content(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError):

@@ -194,7 +194,7 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
     if left < wanted:
         return (
             f"{left:f} of {limit} {resource} are left in queue {queue}, so the run waits until "
-            "others finish or are preempted"
+            "other runs finish or are preempted"
         )
     return (
         f"{left:f} of {limit} {resource} are left in queue {queue}; the number of free devices on "

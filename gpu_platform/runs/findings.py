@@ -40,19 +40,19 @@ def findings(
     settings: Mapping[str, Any],
 ) -> list[Finding]:
     """Return the findings for a run's objects, assuming that their namespace and queues exist."""
-    exists: dict[str, dict[str, Any]] = {
+    existing: dict[str, dict[str, Any]] = {
         "namespace-default-deny": {"existingNamespaces": [namespace]},
         "namespace-gpu-quota": {"existingNamespaces": [namespace]},
         "training-queue-declared": {"existingQueues": [*queues]},
     }
     values = dict(settings)
-    for rule, known in exists.items():
-        stated = values.get(rule, {})
-        values[rule] = {**known, **stated} if isinstance(stated, dict) else known
+    for rule, known in existing.items():
+        configured = values.get(rule, {})
+        values[rule] = {**known, **configured} if isinstance(configured, dict) else known
     try:
         configuration = configure(values, RULES)
     except ConfigurationError as error:
         raise GitopsError(f"the policy pack configuration is not valid: {error}") from None
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*manifests]})
-    # The rest of the stack is not available, so rules about the whole stack are not evaluated.
+    # Other objects of the stack are not available, so rules about the whole stack are skipped.
     return evaluate(list(read(run, text.encode())), configuration, whole_stack=False)

@@ -134,7 +134,7 @@ def violations(
 
 
 def costs(submission: Submission, prices: Prices, stack: str) -> list[RunRow]:
-    """Return the GPUs and the cost of a run; for a run with steps, those of each step with GPUs."""
+    """Return the GPUs and the cost of a run, or of each step with GPUs if the run has steps."""
     views = [View(resource_of(dict(each))) for each in submission.manifests]
     demanded: list[Demand] = list(with_gpus(demands(views)))
     return run_rows(demanded, prices, stack)

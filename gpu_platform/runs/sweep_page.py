@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from gitops.errors import GitopsError
 
 _MIN_TRIALS: Final = 2
-_SIZE: Final = (9, 4)
+_FIGURE_SIZE: Final = (9, 4)
 
 
 def page(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
@@ -79,7 +79,11 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if len({trial["value"] for trial in trials}) > 1:
         drawings["Importance"] = lambda: plots.plot_param_importances(study, target_name=metric)
     # Do not parse text as formulas, and make the output reproducible.
-    style: Any = {"text.parse_math": False, "svg.hashsalt": "sweeps", "figure.figsize": _SIZE}
+    style: Any = {
+        "text.parse_math": False,
+        "svg.hashsalt": "sweeps",
+        "figure.figsize": _FIGURE_SIZE,
+    }
     for title, draw in drawings.items():
         with warnings.catch_warnings(), mpl.rc_context(style):
             warnings.simplefilter("ignore")

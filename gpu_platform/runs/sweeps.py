@@ -1,9 +1,9 @@
-"""Text output of sweeps: state, limits, and trials with the best first."""
+"""Text output of sweeps: state, limits, and trials from best to worst."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-_SHOWN: Final = 10
+_MAX_TRIALS: Final = 10
 
 
 def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -50,11 +50,11 @@ def _table(summary: Mapping[str, Any]) -> Iterator[str]:
             "" if trial["value"] is None else f"{trial['value']:.6g}",
             ", ".join(f"{name}: {value}" for name, value in trial["hyperparameters"].items()),
         ]
-        for trial in summary["trials"][:_SHOWN]
+        for trial in summary["trials"][:_MAX_TRIALS]
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"  {'  '.join(cells)}".rstrip()
-    if (more := summary["chosen"] - _SHOWN) > 0:
+    if (more := summary["chosen"] - _MAX_TRIALS) > 0:
         yield f"  and {more} more"

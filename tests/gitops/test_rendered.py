@@ -66,7 +66,7 @@ def test_digest_of_an_unbuilt_image_depends_on_its_sources(tmp_path: Path) -> No
     def reference() -> str:
         workloads = {"training": {"build": build}, "other": {"reference": "x@sha256:0"}}
         images = {"registry": "registry.example.com", "workloads": workloads}
-        rendered._name_images(images, tmp_path)
+        rendered._replace_builds(images, tmp_path)
         assert workloads["other"] == {"reference": "x@sha256:0"}
         return str(workloads["training"]["reference"])
 
@@ -79,10 +79,10 @@ def test_digest_of_an_unbuilt_image_depends_on_its_sources(tmp_path: Path) -> No
 
 def test_invalid_build_settings_are_left_unchanged(tmp_path: Path) -> None:
     images = {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
-    rendered._name_images(images, tmp_path)
+    rendered._replace_builds(images, tmp_path)
     assert images == {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
-    rendered._name_images(None, tmp_path)
-    rendered._name_images({"workloads": []}, tmp_path)
+    rendered._replace_builds(None, tmp_path)
+    rendered._replace_builds({"workloads": []}, tmp_path)
 
 
 def test_base_that_cannot_be_rendered_is_reported_and_ignored(

@@ -27,7 +27,7 @@ from typing import Any
 from devcluster.environment import PASSPHRASE
 from devcluster.paths import CHECKOUT, cache_root
 from devcluster.toolchain import Toolchain, ensure
-from gitops.engine import Pack, Stack, common
+from gitops.engine import Pack, Stack, stack_options
 from gitops.rendered import workspace
 from tools.bench.outcome import Goal, conclude, print_line
 
@@ -84,8 +84,14 @@ def _previews(name: str, tools: Toolchain, repetitions: int) -> Samples:
     pack = Pack(CHECKOUT / "policies", CHECKOUT / "policies" / "config" / f"{name}.json")
     samples: Samples = {kind: {"clock": [], "cpu": []} for kind in (BARE, PACK, REPORT)}
     with workspace(Stack(name), "HEAD") as stack, tempfile.TemporaryDirectory() as out:
-        bare = ["pulumi", "preview", *common(stack), "--non-interactive", "--suppress-outputs"]
-        report = [sys.executable, "-m", "gitops", "preview", "--out", out, *common(stack)]
+        bare = [
+            "pulumi",
+            "preview",
+            *stack_options(stack),
+            "--non-interactive",
+            "--suppress-outputs",
+        ]
+        report = [sys.executable, "-m", "gitops", "preview", "--out", out, *stack_options(stack)]
         commands = {BARE: bare, PACK: [*bare, *pack.options], REPORT: report}
         for command in commands.values():
             _run(command, stack)  # reads files and compiles bytecode; not measured

@@ -103,7 +103,7 @@ def started_replay(cluster: Scheduler, found: State) -> Replay:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gitops.forecast.replay._POLL", 0)
+    monkeypatch.setattr("gitops.forecast.replay._POLL_SECONDS", 0)
     monkeypatch.setattr("gitops.forecast.replay._STABLE_LISTS", 0)
 
 

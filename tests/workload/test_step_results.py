@@ -302,6 +302,7 @@ def test_damaged_artifact_is_rejected_and_re_created(claim: Claim) -> None:
         ("number", "NaN", "'NaN', but has type number"),
         ("boolean", "1", "'1', but has type boolean: write true or false"),
         ("text/csv", "", "is empty: an artifact must have content"),
+        ("text", "a\0b", "contains a null character"),
         ("text", "x" * 40_000, "more than 32768 bytes: declare it as an artifact"),
     ],
 )

@@ -256,7 +256,7 @@ def _parameter(name: str, type_: str, path: Path) -> Parameter:
             raise ValueError(f"output {name!r} contains a null character: remove it")
         return text
     wanted = bool if type_ == "boolean" else (int, float)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         value: object = json.loads(text)
         if isinstance(value, wanted) and isinstance(value, bool) == (type_ == "boolean"):
             if isinstance(value, bool | int):

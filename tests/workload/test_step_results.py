@@ -300,6 +300,7 @@ def test_damaged_artifact_is_rejected_and_re_created(claim: Claim) -> None:
         ("number", "many", "'many', but has type number: write a number such as 0.25"),
         ("number", "true", "'true', but has type number"),
         ("number", "NaN", "'NaN', but has type number"),
+        pytest.param("number", "[" * 20_000, "but has type number", id="nested too deeply"),
         ("boolean", "1", "'1', but has type boolean: write true or false"),
         ("text/csv", "", "is empty: an artifact must have content"),
         ("text", "a\0b", "contains a null character"),

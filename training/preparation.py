@@ -14,6 +14,7 @@ from training.checkpoints.mirror import Mirror
 from training.checkpoints.saver import Saver
 from training.config import TrainingConfig
 from training.data import Dataset, load
+from training.data.loader import largest_batch
 from training.data.manifest import Verification, download
 from training.data.progress import report_event
 from training.export.compression import check_quantization
@@ -133,7 +134,8 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
     )
     if not world.local_rank and config.loader_workers:
         inputs, targets = data.train.batch(np.zeros(1, np.int64))
-        batch = config.batch_size * (inputs.nbytes + targets.nbytes)
+        count = largest_batch(data.train, config.batch_size, world.size)
+        batch = count * (inputs.nbytes + targets.nbytes)
         check_shared_memory(batch, config.loader_workers, world.local_size)
     return data
 

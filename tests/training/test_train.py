@@ -143,6 +143,14 @@ def test_batch_norm_can_be_trained_if_one_sample_remains_for_the_last_batch(trai
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_batch_may_be_larger_than_the_data_set(train: Train) -> None:
+    settings = {"batch_size": 10**9, "loader_workers": 1}
+    assert train(epochs=1, **settings) == exit_codes.DONE
+    # Resume the run.
+    assert train(epochs=2, **settings) == exit_codes.DONE
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_loader_workers_do_not_change_the_weights(train: Train, tmp_path: Path) -> None:
     settings = {"model": DROPPING, "epochs": 2, "batch_size": 128}
     train("alone", **settings)

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
 from training.checkpoints.storage import Position, Seal
-from training.data.loader import scale
+from training.data.loader import largest_batch, scale
 from training.gang.distributed import await_rank0, gather
 from training.run import DivergedError, Run, diverged_error, mean_loss
 from workload import files
@@ -169,7 +169,8 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     samples = run.data.train
     # Use the run's batch size: with a different one, torch.compile would recompile the model's
     # blocks with dynamic shapes.
-    inputs, _ = samples.batch(np.resize(np.arange(len(samples)), run.config.batch_size))
+    count = largest_batch(samples, run.config.batch_size, run.world.size)
+    inputs, _ = samples.batch(np.resize(np.arange(len(samples)), count))
     run.model.rebuild_buckets(scale(torch.from_numpy(inputs).to(run.device), samples.divisor))
     _restore_rank_tensors(run, stored, same)
 

@@ -63,6 +63,12 @@ class GangSampler:
             )
 
 
+def largest_batch(samples: Samples, batch_size: int, size: int) -> int:
+    """Return the maximum number of samples in a batch of one of `size` processes."""
+    # A batch of a single sample is padded unless `batch_size` is 1.
+    return min(batch_size, max(-(-len(samples) // size), 2))
+
+
 def process_batches(
     samples: Indices,
     batch_size: int,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.data import Images
-from training.data.loader import Batch, GangSampler
+from training.data.loader import Batch, GangSampler, largest_batch
 
 SIZES = {
     "count": st.integers(1, 60),
@@ -63,6 +63,13 @@ def test_all_processes_compute_the_same_number_of_samples(
         assert len({len(mine.indices) for mine in gang}) == 1
         assert 1 <= len(gang[0].indices) <= batch
         assert len({(mine.total, mine.seen, mine.last) for mine in gang}) == 1
+
+
+@given(**SIZES)
+def test_the_largest_batch_is_known(count: int, batch: int, accumulate: int, size: int) -> None:
+    turns = batches_by_turn(count, batch, accumulate, size)
+    largest = max(len(each.indices) for turn in turns for each in turn)
+    assert largest == largest_batch(samples(count), batch, size)
 
 
 @given(**SIZES)

@@ -13,7 +13,7 @@ from pydantic import ValidationError, ValidationInfo, field_validator, model_val
 
 from training.settings import IMAGES, PREPARED, TEXTS, DatasetName, TrainingSettings
 from workload.catalog import MODELS, checked_options
-from workload.configuration import problem_sentences
+from workload.configuration import is_utf8, problem_sentences
 from workload.progress import Epoch, Finished
 from workload.store import STORES, URL
 
@@ -68,6 +68,9 @@ class TrainingConfig(TrainingSettings):
             )
         if not isinstance(value, str):
             return value
+        # Checkpoints and the export contain the settings.
+        if not is_utf8(value):
+            raise ValueError("must be UTF-8")
         if get_origin(annotation) is dict:
             try:
                 return json.loads(value)

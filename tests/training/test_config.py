@@ -57,6 +57,7 @@ def test_a_flag_overrides_its_variable() -> None:
         ({"hang_timeout": 5, "step_delay": 6}, "hang_timeout 5 must exceed step_delay 6"),
         ({"run_dir": "here"}, "run_dir is 'here': use an absolute path"),
         ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': use an absolute path"),
+        ({"run_dir": "/a\udcff"}, r"run_dir is '/a\udcff': must be UTF-8"),
         ({"model": "mnist-net", "dataset": "cifar10"}, "set dataset to digits or"),
     ],
 )

@@ -20,6 +20,7 @@ from training.data.prepare.output import ShardWriter, finish_interrupted, new_da
 from training.data.progress import Progress, Report
 from training.data.samples import DataError, Samples
 from training.settings import DatasetName
+from workload.configuration import is_utf8
 
 ImageShape = tuple[Literal[1, 3], int, int]
 
@@ -68,6 +69,10 @@ def from_folder(
         classes = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror}") from None
+    for name in classes:
+        # The manifest contains the class names.
+        if not is_utf8(name):
+            raise DataError(f"{folder} has a directory {name!r}, which is not UTF-8: rename it")
     files = [
         (path, label)
         for label, name in enumerate(classes)

@@ -52,6 +52,15 @@ def test_directories_of_classes_are_prepared_as_shards(
     assert manifest.settings == {"size": 32, "min_size": 32, "held_out": 0.3}
 
 
+def test_a_class_whose_name_is_not_utf8_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    (tmp_path / "pictures/dog").rename(tmp_path / "pictures/d\udcffg")
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.BAD_INPUT
+    assert "which is not UTF-8: rename it" in capsys.readouterr().err
+
+
 def test_shards_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     assert prepare(tmp_path / "pictures", tmp_path / "one", "--workers=1") == 0

@@ -102,10 +102,13 @@ class Mirror:
         if self._store.read(last) == manifest:
             return
         self._store.remove([last])
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            name = path.relative_to(folder).as_posix()
-            if name != MANIFEST_FILE:
-                self._store.write(f"{EXPORT}/{name}", path)
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        names = {f"{EXPORT}/{path.relative_to(folder).as_posix()}": path for path in paths}
+        # Files of an earlier export of this run, which contain previous weights.
+        self._store.remove(self._store.list_sizes(EXPORT).keys() - names.keys())
+        for name, path in names.items():
+            if name != last:
+                self._store.write(name, path)
         self._store.write(last, manifest)
 
     def _copy(self, checkpoint: Path) -> None:

@@ -293,6 +293,17 @@ def test_manifest_of_an_export_is_copied_last(
     assert [method for method, _ in again] == ["GET"]
 
 
+def test_files_of_a_previous_export_are_removed(bucket: object, tmp_path: Path) -> None:
+    folder = tmp_path / "run/export"
+    folder.mkdir(parents=True)
+    for artifact in ("model.pt2", "model-int8.pt2"):
+        (folder / "manifest.json").write_text(artifact)
+        (folder / artifact).write_text(artifact)
+        copy_checkpoints(tmp_path / "run").copy_export(lambda: None)
+        (folder / artifact).unlink()
+    assert sorted(object_names(bucket)) == ["export/manifest.json", "export/model-int8.pt2"]
+
+
 def test_files_of_a_data_set_are_fetched_again_only_if_they_differ(
     server: str, bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

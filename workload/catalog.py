@@ -1,11 +1,13 @@
 """Models of this project and their options. This module does not import torch."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -14,7 +16,16 @@ from pydantic import (
 
 from workload import custom
 
-Option = int | float | str | bool
+
+def _is_option(value: object) -> object:
+    # Otherwise, Pydantic reports an error for each type of the union.
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if not isinstance(value, int | float | str) or not is_finite:
+        raise ValueError("must be a finite number, a string or a boolean")
+    return value
+
+
+Option = Annotated[int | float | str | bool, BeforeValidator(_is_option)]
 """Value of a model option."""
 
 

@@ -55,6 +55,14 @@ def test_a_flag_overrides_its_variable() -> None:
         ({"model": "resnet"}, "model is 'resnet': use digits-net, mnist-net"),
         ({"learningRate": 1}, "learningRate is not a known setting"),
         ({"hang_timeout": 5, "step_delay": 6}, "hang_timeout 5 must exceed step_delay 6"),
+        (
+            {"model": "resnet18", "model_options": {"image_size": [64]}},
+            "model_options.image_size is [64]: must be a finite number, a string or a boolean",
+        ),
+        (
+            {"model": "a:b", "model_options": '{"x": NaN}'},
+            "model_options.x is nan: must be a finite number, a string or a boolean",
+        ),
         ({"run_dir": "here"}, "run_dir is 'here': use an absolute path"),
         ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': use an absolute path"),
         ({"run_dir": "/a\udcff"}, r"run_dir is '/a\udcff': must be UTF-8"),

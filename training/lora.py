@@ -197,10 +197,14 @@ def _rank_and_alpha(settings: dict[str, Any]) -> tuple[int, float]:
                 f"{_ADAPTER_CONFIG} has {option} {json.dumps(settings[option])}, not "
                 f"{json.dumps(values[0])}: only plain LoRA is supported"
             )
-    rank, alpha = settings.get("r"), settings.get("lora_alpha")
-    if not isinstance(rank, int) or not isinstance(alpha, int | float) or rank < 1 or alpha <= 0:
+    rank: Any = settings.get("r")
+    alpha: Any = settings.get("lora_alpha")
+    # A JSON file may contain NaN and Infinity, and booleans are integers in Python.
+    are_numbers = type(rank) is int and type(alpha) in (int, float)
+    if not are_numbers or rank < 1 or not 0 < alpha < math.inf:
         raise ExportError(
-            f"{_ADAPTER_CONFIG} has r {rank!r} and lora_alpha {alpha!r}: both must be positive"
+            f"{_ADAPTER_CONFIG} has r {rank!r} and lora_alpha {alpha!r}: both must be positive "
+            "and finite"
         )
     return rank, alpha
 

@@ -1,6 +1,7 @@
 """LoRA adapters: training compared with a plain loop, merging, and exchange with PEFT."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -333,6 +334,9 @@ def test_adapter_config_names_the_hugging_face_directory_of_its_base_model(
         ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
         ({"r": "many"}, "has r 'many' and lora_alpha 5.0: both must be positive"),
         ({"r": 0}, "has r 0 and lora_alpha 5.0: both must be positive"),
+        ({"r": True}, "has r True and lora_alpha 5.0: both must be positive"),
+        ({"lora_alpha": math.nan}, "has r 3 and lora_alpha nan: both must be positive"),
+        ({"lora_alpha": math.inf}, "has r 3 and lora_alpha inf: both must be positive"),
         ({"lora_alpha": 0}, "has r 3 and lora_alpha 0: both must be positive"),
         ({"r": 4}, r"lora_A.weight has shape \[3, 16\], not \[4, 16\]"),
         ({"lora_alpha": 7}, "has rank 3, alpha 7 and targets q_proj,v_proj: set lora_rank"),

@@ -7,6 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.training.custom_data import Squares
+from tests.training.custom_models import Frozen
 from tests.training.programs import (
     SAVING,
     SLOWLY,
@@ -109,6 +111,17 @@ def test_run_resumes_with_a_different_number_of_processes(tmp_path: Path) -> Non
     [alone] = start_gang(arguments(run_dir), 1, tmp_path / "one")
     assert alone.exit_code() == exit_codes.DONE
     assert read_manifest(run_dir / "export").metrics["accuracy"] > 0.9
+
+
+def test_fsdp_run_with_fewer_rows_than_processes_is_saved_and_resumed(tmp_path: Path) -> None:
+    """Train a classifier of two classes with three processes, one of which has none of its rows."""
+    model, data = f"{Frozen.__module__}:Frozen", f"{Squares.__module__}:Squares"
+    flags = [f"--model={model}", f"--dataset={data}", "--parallel=fsdp", "--preflight=off"]
+    flags.append(f"--run-dir={tmp_path / 'run'}")
+    for epochs in (1, 2):
+        gang = start_gang([*flags, f"--epochs={epochs}"], 3, tmp_path / str(epochs))
+        assert finish(gang) == [exit_codes.DONE] * 3, gang[0].text
+    gang[0].await_output('"event": "resume"')
 
 
 def test_launcher_exits_with_the_exit_code_of_its_processes(tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ def sync_folder(directory: Path) -> None:
 def sync_files(directory: Path) -> None:
     """Flush a directory and everything below it to disk. Raise OSError on failure."""
     for path in (directory, *directory.rglob("*")):
-        sync_folder(path)
+        # A link may be dangling. The directory that contains it stores the link itself.
+        if not path.is_symlink():
+            sync_folder(path)
 
 
 def sha256_of(path: Path) -> str:

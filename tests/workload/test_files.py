@@ -3,7 +3,7 @@ from typing import BinaryIO
 
 import pytest
 
-from workload.files import write_atomically
+from workload.files import sync_files, write_atomically
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
@@ -18,3 +18,8 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
         write_atomically(path, fail)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_with_a_dangling_link_is_flushed(tmp_path: Path) -> None:
+    (tmp_path / "last").symlink_to("step-9")
+    sync_files(tmp_path)

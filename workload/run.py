@@ -156,6 +156,8 @@ class Run:
     def __enter__(self) -> Self:
         self._watchdog.__enter__()
         try:
+            if self._steps < 1:
+                raise FatalError(f"the run has {self._steps} steps, but needs at least one")
             if dist.is_initialized():
                 self._rank, self._size = dist.get_rank(), dist.get_world_size()
                 self._group = long_timeout_group()

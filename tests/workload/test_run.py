@@ -159,6 +159,14 @@ def test_error_is_reported_in_one_line_and_sets_the_exit_code(
     assert (event.message, event.exit_code) == (message, code)
 
 
+def test_a_run_without_steps_is_fatal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info, Run(0, tmp_path) as run:
+        run.resume()
+    assert exit_info.value.code == exit_codes.BAD_INPUT
+    message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    assert message == "FatalError: the run has 0 steps, but needs at least one"
+
+
 def test_a_nan_loss_is_fatal_and_not_saved(tmp_path: Path) -> None:
     def train() -> None:
         with Run(9, tmp_path) as run:

@@ -290,7 +290,7 @@ class Run:
                 "or look for wrong values in the data; nothing was saved since the last checkpoint"
             )
 
-    def _emit(self, event: str, **fields: object) -> None:
+    def _emit(self, event: str, /, **fields: object) -> None:
         self._watchdog.beat()
         if self._rank == 0:
             (conclude if event in ("finished", "interrupted") else emit)(event, **fields)

@@ -324,6 +324,15 @@ def test_a_reserved_metric_name_is_fatal(
     assert not (tmp_path / "export").exists()
 
 
+def test_a_metric_may_have_the_name_of_a_parameter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Run(1, tmp_path) as run:
+        run.finish(write_checkpoint, {"self": 0.5, "text": 1})
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["self"], last["text"]) == (0.5, 1)
+
+
 def test_results_may_be_tensors(tmp_path: Path) -> None:
     with Run(1, tmp_path) as run:
         run.finish(write_checkpoint, {"accuracy": torch.tensor(0.5)})

@@ -104,6 +104,14 @@ class Ragged(Squares):
         return image[:, : 8 - index % 2], target
 
 
+class HeldOutBytes(Squares):
+    """A data set whose held-out inputs have a different type."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, target = super().__getitem__(index)
+        return (image if self.train else (image * 255).to(torch.uint8)), target
+
+
 class FromOne(Squares):
     """A data set whose classes are numbered from 1."""
 

@@ -88,7 +88,10 @@ def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Datas
     if not resizable and shape not in (None, first.shape):
         actual, wanted = ("x".join(map(str, each)) for each in (first.shape, shape or ()))
         raise DataError(f"inputs of {source} are {actual}, but the model takes {wanted}")
-    train_part, held_out = (Items(source, part, first, len(classes)) for part in parts)
+    train_part = Items(source, parts[0], first, len(classes))
+    held_out = Items(f"{source}, train=False", parts[1], first, len(classes))
+    # Report a held-out part of another shape or type now, and not in the first evaluation.
+    held_out.batch(np.zeros(1, np.int64))
     return Dataset(
         train_part, held_out, first.shape, len(classes), classes, _identity(source, parts, classes)
     )

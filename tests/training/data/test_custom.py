@@ -59,6 +59,11 @@ def test_identity_depends_on_the_targets_or_the_custom_digest() -> None:
         ("Absent", ConfigurationError, f"{MODULE} has no function or class named Absent"),
         ("Empty", DataError, "has no samples with data_dir=/data and train=True"),
         ("Doubles", DataError, "inputs of .* are float64: return uint8 or float32"),
+        (
+            "HeldOutBytes",
+            DataError,
+            "sample 0 of .*, train=False is uint8 .*, but the first is float32",
+        ),
         ("Unreadable", DataError, "sample 0 of .* cannot be read: OSError: disk failed"),
     ],
 )

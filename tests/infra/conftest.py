@@ -1,4 +1,4 @@
-"""The complete program with a mocked Pulumi engine, and the resources that it registers."""
+"""Fixtures that run the complete program with a mocked Pulumi engine."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ _PLANS: dict[tuple[str, tuple[str, ...]], Plan] = {}
 
 @pytest.fixture
 def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
-    """Run the program with a configuration and return what it registered.
+    """Run the program with a configuration and return the registered resources.
 
     A repeated configuration returns the cached plan, unless `again` is true.
     """
@@ -109,7 +109,7 @@ def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
     # The SDK records the whole call stack for each resource; skipping it saves 20% of the time.
     monkeypatch.setattr("pulumi.runtime.resource._get_stack_trace", StackTrace, raising=False)
 
-    def run(values: dict[str, Any], secrets: tuple[str, ...] = (), *, again: bool = False) -> Plan:
+    def run(values: dict[str, Any], secrets: tuple[str, ...] = (), *, rerun: bool = False) -> Plan:
         texts = {
             f"gpu-platform:{key}": value if isinstance(value, str) else json.dumps(value)
             for key, value in values.items()
@@ -118,7 +118,7 @@ def provision(monkeypatch: pytest.MonkeyPatch) -> Provision:
         monkeypatch.setenv("PULUMI_CONFIG", encoded)
         pulumi.runtime.set_all_config(texts, [f"gpu-platform:{key}" for key in secrets])
         cached = _PLANS.get((encoded, secrets))
-        if cached is not None and not again:
+        if cached is not None and not rerun:
             return cached
         monitor = Monitor()
         set_mocks(Engine(), project="gpu-platform", stack="test", monitor=monitor)

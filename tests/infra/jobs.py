@@ -57,7 +57,7 @@ PACK: Final[dict[str, Any]] = {
 
 def job(kind: str, **changes: Any) -> dict[str, Any]:
     """Return the configuration of a job of a kind."""
-    described = {
+    job_config = {
         "kind": kind,
         "queue": "research",
         "priority_class": "training",
@@ -70,7 +70,7 @@ def job(kind: str, **changes: Any) -> dict[str, Any]:
         **changes,
     }
     # Tests may modify the copy.
-    return copy.deepcopy({key: value for key, value in described.items() if value is not None})
+    return copy.deepcopy({key: value for key, value in job_config.items() if value is not None})
 
 
 def _program(kind: str) -> dict[str, Any]:
@@ -81,49 +81,49 @@ def _program(kind: str) -> dict[str, Any]:
     )
 
 
-def configuration(described: dict[str, Any]) -> dict[str, Any]:
+def configuration(job_config: dict[str, Any]) -> dict[str, Any]:
     """Return a stack with only this job, whose key is `job`."""
     values = good()
     values["tenancy"] |= {"pod_security": "privileged"}
     values["volcano"]["queues"] = {"research": {}}
-    if described.get("kind") == "notebook":
+    if job_config.get("kind") == "notebook":
         values["volcano"]["priority_classes"]["notebooks"] = {"value": 50}
     # Another stack's device plugin may use any resource name for GPUs.
     values["gpu"] = {"provider": "existing"}
-    other = described.get("gpu_resource", "nvidia.com/gpu")
-    devices = {} if other == "nvidia.com/gpu" else {other: 10**6}
+    gpu_resource = job_config.get("gpu_resource", "nvidia.com/gpu")
+    devices = {} if gpu_resource == "nvidia.com/gpu" else {gpu_resource: 10**6}
     values["tenancy"]["quota"] = {"gpus": 10**6, "devices": devices}
     values["inference"] = {}
     image_names = ["titan", "recorder", *(name for name, kind in KINDS.items() if kind.image_needs)]
     values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in image_names}
-    values["training"]["jobs"] = {"job": described}
+    values["training"]["jobs"] = {"job": job_config}
     return values
 
 
-def problems_of(described: dict[str, Any]) -> list[str]:
+def problems_of(job_config: dict[str, Any]) -> list[str]:
     """Return all problems of a job."""
-    return problems(configuration(described))
+    return problems(configuration(job_config))
 
 
-def objects(described: dict[str, Any], run: str = "job-0123abcd") -> list[Manifest]:
+def objects(job_config: dict[str, Any], run: str = "job-0123abcd") -> list[Manifest]:
     """Return the job's objects."""
-    return _objects(validate(configuration(described)), run)
+    return _objects(validate(configuration(job_config)), run)
 
 
-def kind_of(described: dict[str, Any], kind: str) -> Manifest:
+def kind_of(job_config: dict[str, Any], kind: str) -> Manifest:
     """Return the job's only object of a kind."""
-    (found,) = (manifest for manifest in objects(described) if manifest["kind"] == kind)
+    (found,) = (manifest for manifest in objects(job_config) if manifest["kind"] == kind)
     return found
 
 
 def mandatory_violations(
-    described: dict[str, Any], edit: Callable[[Manifest], object] = lambda _: None
+    job_config: dict[str, Any], edit: Callable[[Manifest], object] = lambda _: None
 ) -> list[str]:
     """Return the mandatory violations in a complete stack, with `edit` applied to the objects."""
-    built = _objects(validate(configuration(described)), "job-0123abcd")
+    built = _objects(validate(configuration(job_config)), "job-0123abcd")
     for manifest in built:
         edit(manifest)
-    stack = [*surroundings(configuration(described)), *built]
+    stack = [*surrounding_objects(configuration(job_config)), *built]
     texts = [json.dumps(manifest, ensure_ascii=False) for manifest in stack]
     documents = [document for text in texts for document in read("", text)]
     return [
@@ -148,7 +148,7 @@ def _objects(settings: StackSettings, run: str) -> list[Manifest]:
     return manifests(args, run, TRAINING_IMAGE)
 
 
-def surroundings(values: dict[str, Any]) -> list[Manifest]:
+def surrounding_objects(values: dict[str, Any]) -> list[Manifest]:
     """Return the namespace, queues, priority classes and claims of a configuration."""
     settings = validate(values)
     namespace = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource="nvidia.com/gpu")

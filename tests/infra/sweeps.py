@@ -42,14 +42,14 @@ def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, An
     return found
 
 
-def described(**changes: Any) -> StackSettings:
+def stack_settings(**changes: Any) -> StackSettings:
     """Return the validated settings of the stack."""
     return validate(values(**changes))
 
 
 def sweep(settings: StackSettings | None = None, price: float | None = None) -> Sweep:
     """Return the sweep of a stack with the price of a GPU-hour."""
-    searched = (settings or described()).training.sweeps["digits"]
+    searched = (settings or stack_settings()).training.sweeps["digits"]
     args = TrainingJobArgs(
         key="digits",
         job=searched.job,

@@ -1,4 +1,4 @@
-"""Valid jobs pass the policy pack, and invalid jobs are rejected with their key."""
+"""Valid jobs pass the policy pack, and errors for invalid jobs name the key."""
 
 from functools import cache
 from typing import Any
@@ -130,43 +130,43 @@ HYPOTHESIS_SETTINGS = settings(max_examples=50, suppress_health_check=[HealthChe
 
 
 @HYPOTHESIS_SETTINGS
-@given(described=jobs())
-def test_objects_of_any_valid_job_pass_the_policy_pack(described: dict[str, Any]) -> None:
-    assert mandatory_violations(described) == []
+@given(job_config=jobs())
+def test_objects_of_any_valid_job_pass_the_policy_pack(job_config: dict[str, Any]) -> None:
+    assert mandatory_violations(job_config) == []
 
 
 @HYPOTHESIS_SETTINGS
-@given(described=jobs())
+@given(job_config=jobs())
 def test_policy_pack_counts_the_requested_gpus(
-    described: dict[str, Any],
+    job_config: dict[str, Any],
 ) -> None:
     """The gang requests `nodes` times `gpus_per_node` GPUs; steps request additional ones."""
-    resource = described.get("gpu_resource", "nvidia.com/gpu")
+    resource = job_config.get("gpu_resource", "nvidia.com/gpu")
     found = 0
-    for manifest in objects(described):
+    for manifest in objects(job_config):
         token = f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}"
         for pod in find_pods(Resource(token, manifest)):
             assert pod.replicas is not None
             gpus = [c.resources["limits"][resource].value or 0 for c in pod.containers]
             found += int(pod.replicas) * sum(int(amount) for amount in gpus)
-    steps = sum(step.get("gpus", 0) for step in described.get("steps", {}).values())
-    assert found == described["nodes"] * described["gpus_per_node"] + steps
+    steps = sum(step.get("gpus", 0) for step in job_config.get("steps", {}).values())
+    assert found == job_config["nodes"] * job_config["gpus_per_node"] + steps
 
 
 @HYPOTHESIS_SETTINGS
-@given(described=jobs())
+@given(job_config=jobs())
 def test_objects_are_reproducible_and_named_after_the_run(
-    described: dict[str, Any],
+    job_config: dict[str, Any],
 ) -> None:
-    built = objects(described)
-    assert built == objects(described)
-    last = "job-schedule" if "schedule" in described else "job-0123abcd"
+    built = objects(job_config)
+    assert built == objects(job_config)
+    last = "job-schedule" if "schedule" in job_config else "job-0123abcd"
     assert built[-1]["metadata"]["name"] == last
     names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in built]
     assert len(set(names)) == len(names)
 
 
-BAD: st.SearchStrategy[tuple[str, Any]] = st.one_of(
+INVALID_SETTINGS: st.SearchStrategy[tuple[str, Any]] = st.one_of(
     st.tuples(st.sampled_from(["nodes", "gpus_per_node", "retries"]), st.integers(max_value=0)),
     st.tuples(
         st.just("kind"), st.text(ALPHABET, max_size=8).filter(lambda text: text not in KINDS)
@@ -187,23 +187,23 @@ BAD: st.SearchStrategy[tuple[str, Any]] = st.one_of(
 
 
 @HYPOTHESIS_SETTINGS
-@given(described=jobs(), bad=BAD)
+@given(job_config=jobs(), invalid_setting=INVALID_SETTINGS)
 def test_any_invalid_job_is_rejected_with_its_key(
-    described: dict[str, Any], bad: tuple[str, Any]
+    job_config: dict[str, Any], invalid_setting: tuple[str, Any]
 ) -> None:
-    key, value = bad
+    key, value = invalid_setting
     assert any(
         sentence.startswith("gpu-platform:training.jobs.job") and key in sentence
-        for sentence in problems_of({**described, key: value})
+        for sentence in problems_of({**job_config, key: value})
     )
 
 
 @HYPOTHESIS_SETTINGS
-@given(described=jobs(), kind=st.sampled_from(list(KINDS)))
+@given(job_config=jobs(), kind=st.sampled_from(list(KINDS)))
 def test_changing_only_the_kind_works_or_reports_unsupported_settings(
-    described: dict[str, Any], kind: Any
+    job_config: dict[str, Any], kind: Any
 ) -> None:
-    changed = {**described, "kind": kind}
+    changed = {**job_config, "kind": kind}
     if found := problems_of(changed):
         assert all("kind" in sentence or "TensorFlow" in sentence for sentence in found)
     else:

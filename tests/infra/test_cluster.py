@@ -43,16 +43,16 @@ def test_allowed_move_changes_the_identity() -> None:
 
 
 def test_recorded_runs_apply_only_to_the_same_cluster_and_namespace() -> None:
-    same: ClusterOutput = {"uid": "u1", "identifier": "i1"}
+    cluster: ClusterOutput = {"uid": "u1", "identifier": "i1"}
     # A failed update writes the output `runs`, but not `startedRuns`.
-    unfinished = {**RECORDED, "runs": {"digits": {"name": "digits-0a1b2c3d"}}}
-    assert recorded_runs(unfinished, same, "ml") == []
-    recorded = {**unfinished, "startedRuns": ["digits-0a1b2c3d"]}
-    assert recorded_runs(recorded, same, "ml") == ["digits-0a1b2c3d"]
+    after_failed_update = {**RECORDED, "runs": {"digits": {"name": "digits-0a1b2c3d"}}}
+    assert recorded_runs(after_failed_update, cluster, "ml") == []
+    recorded = {**after_failed_update, "startedRuns": ["digits-0a1b2c3d"]}
+    assert recorded_runs(recorded, cluster, "ml") == ["digits-0a1b2c3d"]
     assert recorded_runs(recorded, {"uid": "u2", "identifier": "u2"}, "ml") == []
-    assert recorded_runs(recorded, same, "ml2") == []
-    assert recorded_runs(RECORDED, same, "ml") == []
-    assert recorded_runs({}, same, "ml") == []
+    assert recorded_runs(recorded, cluster, "ml2") == []
+    assert recorded_runs(RECORDED, cluster, "ml") == []
+    assert recorded_runs({}, cluster, "ml") == []
 
 
 @pytest.mark.parametrize(("namespace", "runs"), [("ml", ["digits-0a1b2c3d"]), ("ml2", [])])
@@ -107,6 +107,6 @@ def test_in_cluster_kubeconfig_requires_a_pod(tmp_path: Path) -> None:
         in_cluster_kubeconfig(tmp_path)
 
 
-def test_context_in_cluster_requires_a_service_account(provision: Provision) -> None:
+def test_in_cluster_context_requires_a_service_account(provision: Provision) -> None:
     with pytest.raises(pulumi.RunError, match="not in a pod with a service account"):
         provision(changed("cluster.context", "in-cluster"))

@@ -1,4 +1,4 @@
-"""The failure recorder: its pod's rights, network access and volumes."""
+"""The failure recorder: permissions, network access and volumes of its pod."""
 
 from typing import Any
 

@@ -33,12 +33,12 @@ def test_existing_provider_creates_no_objects() -> None:
     assert objects(gpu(provider="existing")) == {}
 
 
-def test_the_runtime_class_can_be_created_or_only_used() -> None:
-    creating = gpu(provider="existing", runtime_class={})
-    using = gpu(provider="existing", runtime_class={"create": False})
-    assert objects(creating)["RuntimeClass"]["handler"] == "nvidia"
-    assert objects(using) == {}
-    assert gpu_nodes(using).runtime_class == "nvidia"
+def test_runtime_class_is_created_unless_create_is_false() -> None:
+    created_class = gpu(provider="existing", runtime_class={})
+    existing_class = gpu(provider="existing", runtime_class={"create": False})
+    assert objects(created_class)["RuntimeClass"]["handler"] == "nvidia"
+    assert objects(existing_class) == {}
+    assert gpu_nodes(existing_class).runtime_class == "nvidia"
 
 
 def test_whole_gpus_are_the_default() -> None:
@@ -61,7 +61,7 @@ def test_time_slicing_and_mig_are_in_the_plugin_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "offered"),
+    ("settings", "resource_name"),
     [
         ({}, "nvidia.com/gpu"),
         ({"time_slicing": {"replicas": 4}}, "nvidia.com/gpu.shared"),
@@ -70,9 +70,9 @@ def test_time_slicing_and_mig_are_in_the_plugin_configuration() -> None:
     ids=str,
 )
 def test_workloads_request_the_resource_name_that_nodes_offer(
-    settings: dict[str, Any], offered: str
+    settings: dict[str, Any], resource_name: str
 ) -> None:
-    assert gpu_nodes(gpu(**settings)).resource == offered
+    assert gpu_nodes(gpu(**settings)).resource == resource_name
 
 
 def test_plugin_reads_its_mounted_configuration() -> None:

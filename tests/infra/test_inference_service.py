@@ -71,10 +71,10 @@ def test_output_omits_a_digest_that_is_not_known_yet() -> None:
 
 def test_output_contains_pinned_digest_url_and_canary() -> None:
     url = "s3://models/digits/export"
-    described = summary(serving(job=None, url=url, digest=DIGEST, route=GATEWAY, canary=CANARY))
-    assert (described["export"], described["digest"]) == (url, DIGEST)
-    assert "run" not in described
-    assert described["canary"] == {"service": "digits-canary", "weight": 20, "run": CANARY["run"]}
+    output = summary(serving(job=None, url=url, digest=DIGEST, route=GATEWAY, canary=CANARY))
+    assert (output["export"], output["digest"]) == (url, DIGEST)
+    assert "run" not in output
+    assert output["canary"] == {"service": "digits-canary", "weight": 20, "run": CANARY["run"]}
 
 
 def component_names(plan: Any) -> set[str]:

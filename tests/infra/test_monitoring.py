@@ -94,11 +94,11 @@ def test_gpu_series_are_never_labeled_with_the_exporter_pod() -> None:
     assert endpoint["relabelings"] == [dropped]
     files = built(prometheus="plain")["ConfigMap/gpu-platform-prometheus"]["data"]
     jobs = {job["job_name"]: job for job in yaml.safe_load(files["scrape.yaml"])["scrape_configs"]}
-    assert _named(jobs["gpu-platform-gpus"]) == set()
-    assert _named(jobs["gpu-platform-training"]) >= {"namespace", "pod", "run"}
+    assert _scrape_labels(jobs["gpu-platform-gpus"]) == set()
+    assert _scrape_labels(jobs["gpu-platform-training"]) >= {"namespace", "pod", "run"}
 
 
-def _named(job: dict[str, Any]) -> set[str]:
+def _scrape_labels(job: dict[str, Any]) -> set[str]:
     """Return the labels that a scrape job sets on its targets."""
     return {each["target_label"] for each in job["relabel_configs"] if "target_label" in each}
 
@@ -116,7 +116,9 @@ def test_exporter_runs_on_gpu_nodes() -> None:
 def test_the_exporter_finds_driver_and_pods_on_gke() -> None:
     """Compare with examples/nvidia-dcgm/exporter.yaml in Google's prometheus-engine."""
 
-    def found(**exporter: bool) -> tuple[Manifest, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def exporter_settings(
+        **exporter: bool,
+    ) -> tuple[Manifest, dict[str, Any], dict[str, Any], dict[str, Any]]:
         daemon_set = built(prometheus="operator", dcgm_exporter=exporter)["DaemonSet/dcgm-exporter"]
         pod = daemon_set["spec"]["template"]["spec"]
         (container,) = pod["containers"]
@@ -125,7 +127,7 @@ def test_the_exporter_finds_driver_and_pods_on_gke() -> None:
         mounts = {each["name"]: each for each in container["volumeMounts"]}
         return container["securityContext"], env, volumes, mounts
 
-    security, env, volumes, mounts = found(gke=True)
+    security, env, volumes, mounts = exporter_settings(gke=True)
     # GKE has no container runtime that exposes GPUs to containers without GPU requests.
     assert security == {"runAsNonRoot": False, "runAsUser": 0, "privileged": True}
     assert volumes["driver"] == "/home/kubernetes/bin/nvidia"
@@ -133,11 +135,11 @@ def test_the_exporter_finds_driver_and_pods_on_gke() -> None:
     assert env["DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"] == "device-name"
     assert all(mount["readOnly"] for mount in mounts.values())
     assert volumes.keys() == mounts.keys()
-    elsewhere, plain, *directories = found()
-    assert elsewhere["capabilities"] == {"drop": ["ALL"]}
-    assert "privileged" not in elsewhere
-    assert not {"LD_LIBRARY_PATH", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"} & plain.keys()
-    assert all(each.keys() == {"pod-resources"} for each in directories)
+    default_security, default_env, *default_volumes = exporter_settings()
+    assert default_security["capabilities"] == {"drop": ["ALL"]}
+    assert "privileged" not in default_security
+    assert not {"LD_LIBRARY_PATH", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"} & default_env.keys()
+    assert all(each.keys() == {"pod-resources"} for each in default_volumes)
 
 
 def test_exporter_is_not_created_with_install_false() -> None:
@@ -174,8 +176,8 @@ def test_promtool_accepts_the_files_of_a_plain_prometheus(files: Path) -> None:
     # promtool before 2.43 cannot read `scrape_config_files`, so everything is in one file.
     (files / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], **scraped}))
     command = [str(promtool()), "check", "config", "prometheus.yml"]
-    done = subprocess.run(command, cwd=files, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run(command, cwd=files, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_operator_and_scrape_file_have_the_same_targets(files: Path) -> None:

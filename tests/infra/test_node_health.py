@@ -1,4 +1,4 @@
-"""The node health controller: its rights, pod and settings."""
+"""The node health controller: its permissions, pod and settings."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def built(*, isolated: bool = True, **settings: Any) -> dict[str, Manifest]:
     )
 
 
-def rights(role: Manifest) -> set[tuple[str, str]]:
+def permissions(role: Manifest) -> set[tuple[str, str]]:
     return {(kind, verb) for r in role["rules"] for kind in r["resources"] for verb in r["verbs"]}
 
 
@@ -41,11 +41,11 @@ def test_controller_can_change_nodes_evict_pods_and_write_events() -> None:
     objects = built()
     nodes, pods, events = (objects[f"{name}-role"] for name in ("nodes", "pods", "events"))
     assert nodes["kind"] == "ClusterRole"
-    assert rights(nodes) == {("nodes", "list"), ("nodes", "patch"), ("nodes/status", "patch")}
+    assert permissions(nodes) == {("nodes", "list"), ("nodes", "patch"), ("nodes/status", "patch")}
     assert pods["metadata"]["namespace"] == "ml"
-    assert rights(pods) == {("pods", "list"), ("pods", "watch"), ("pods/eviction", "create")}
+    assert permissions(pods) == {("pods", "list"), ("pods", "watch"), ("pods/eviction", "create")}
     assert events["metadata"]["namespace"] == "default"
-    assert rights(events) == {("events", "create")}
+    assert permissions(events) == {("events", "create")}
     for name in ("nodes", "pods", "events"):
         [subject] = objects[f"{name}-binding"]["subjects"]
         assert subject["namespace"] == "gpu-node-health"

@@ -18,18 +18,18 @@ from policies.configuration import configure
 from policies.documents import read
 from policies.evaluation import evaluate
 from tests.infra.examples import TRAINING_IMAGE, good
-from tests.infra.jobs import NODES, PACK, surroundings
+from tests.infra.jobs import NODES, PACK, surrounding_objects
 
 PAGE = (CHECKOUT / "docs/notebooks.md").read_text()
 
 
-def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    both = {
-        key: merged(below[key], above[key])
-        for key in below.keys() & above.keys()
-        if isinstance(below[key], dict)
+def merged(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
+    merged_mappings = {
+        key: merged(base[key], override[key])
+        for key in base.keys() & override.keys()
+        if isinstance(base[key], dict)
     }
-    return {**below, **above, **both}
+    return {**base, **override, **merged_mappings}
 
 
 def without_prefix(config: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def example() -> dict[str, Any]:
 def test_example_is_valid_and_passes_the_policy_pack() -> None:
     values = example()
     settings = validate(values)
-    objects = surroundings(values)
+    objects = surrounding_objects(values)
     for key, job in settings.training.jobs.items():
         args = TrainingJobArgs(
             key=key,

@@ -21,10 +21,10 @@ from tests.infra.test_any_job import CAPABLE, HYPOTHESIS_SETTINGS, OPTIONS, jobs
 from tests.infra.test_every_key import SECRET
 
 
-def args(described: dict[str, Any]) -> TrainingJobArgs:
+def args(job_config: dict[str, Any]) -> TrainingJobArgs:
     return TrainingJobArgs(
         key="job",
-        job=validate(configuration(described)).training.jobs["job"],
+        job=validate(configuration(job_config)).training.jobs["job"],
         namespace="ml",
         image="image@sha256:1",
         image_identity="sources:1",
@@ -51,11 +51,11 @@ SHARED: dict[str, st.SearchStrategy[Any]] = {
 
 
 @HYPOTHESIS_SETTINGS
-@given(described=jobs(), shared=st.fixed_dictionaries({}, optional=SHARED))
+@given(job_config=jobs(), shared=st.fixed_dictionaries({}, optional=SHARED))
 def test_shared_settings_do_not_change_run_names(
-    described: dict[str, Any], shared: dict[str, Any]
+    job_config: dict[str, Any], shared: dict[str, Any]
 ) -> None:
-    before = args(described)
+    before = args(job_config)
     assert run_name(replace(before, **shared)) == run_name(before)
 
 
@@ -64,8 +64,8 @@ def test_object_templates_do_not_change_run_names(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names are computed without the functions that build objects."""
-    described = args(job("volcano"))
-    name = run_name(described)
+    job_args = args(job("volcano"))
+    name = run_name(job_args)
 
     def fail(*_: object, **__: object) -> NoReturn:
         raise AssertionError
@@ -73,13 +73,13 @@ def test_object_templates_do_not_change_run_names(
     for key, function in vars(module).items():
         if isinstance(function, FunctionType) and function is not run_name:
             monkeypatch.setattr(module, key, fail)
-    assert run_name(described) == name
+    assert run_name(job_args) == name
 
 
 @HYPOTHESIS_SETTINGS
-@given(described=jobs(), key=st.sampled_from(sorted(TrainingJobSettings.model_fields)))
-def test_new_default_does_not_change_run_names(described: dict[str, Any], key: str) -> None:
-    before = args(described)
+@given(job_config=jobs(), key=st.sampled_from(sorted(TrainingJobSettings.model_fields)))
+def test_new_default_does_not_change_run_names(job_config: dict[str, Any], key: str) -> None:
+    before = args(job_config)
     changed = before.job.model_copy()
     if key not in before.job.model_fields_set and key != "run":
         object.__setattr__(changed, key, "another default")
@@ -98,14 +98,14 @@ UNNAMED_SETTINGS = {"state", "on_change", "schedule"}
 
 
 @settings(HYPOTHESIS_SETTINGS, max_examples=15)
-@given(described=jobs(), edits=st.fixed_dictionaries(EDITS))
+@given(job_config=jobs(), edits=st.fixed_dictionaries(EDITS))
 def test_every_edit_by_a_user_changes_the_run_name(
-    described: dict[str, Any], edits: dict[str, Any]
+    job_config: dict[str, Any], edits: dict[str, Any]
 ) -> None:
-    before = args(described)
+    before = args(job_config)
     for key, value in edits.items():
-        edited = {**described, key: value}
-        if described.get(key) != value and not problems_of(edited):
+        edited = {**job_config, key: value}
+        if job_config.get(key) != value and not problems_of(edited):
             assert (run_name(args(edited)) == run_name(before)) is (key in UNNAMED_SETTINGS), key
 
 
@@ -114,12 +114,12 @@ def test_edits_are_generated_for_all_settings() -> None:
     dependent_settings = {"notebook", "rdma", "nccl", "success", "strict_spread", "checkpoints"}
     naming_settings = {"image", "run", "recreate"}
     programs = set(PROGRAMS)
-    known = EDITS.keys() | job_settings | programs | dependent_settings | naming_settings
-    assert TrainingJobSettings.model_fields.keys() <= known
+    covered_settings = EDITS.keys() | job_settings | programs | dependent_settings | naming_settings
+    assert TrainingJobSettings.model_fields.keys() <= covered_settings
 
 
 def runs(plan: Plan) -> set[str]:
-    """Return the names of all runs' objects, which begin with the names of the runs."""
+    """Return the names of the objects of all runs; each name begins with the name of its run."""
     return {
         name for name, request in plan.resources.items() if request.parent.endswith("::training")
     }

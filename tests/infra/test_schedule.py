@@ -24,8 +24,8 @@ def nightly(**changes: Any) -> dict[str, Any]:
     return job("volcano", schedule={**NIGHTLY, **changes})
 
 
-def by_kind(described: dict[str, Any]) -> dict[str, Manifest]:
-    return {manifest["kind"]: manifest for manifest in objects(described)}
+def by_kind(job_config: dict[str, Any]) -> dict[str, Manifest]:
+    return {manifest["kind"]: manifest for manifest in objects(job_config)}
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_schedule_creates_templates_but_no_run() -> None:
     kinds = [manifest["kind"] for manifest in objects(nightly())]
     assert TEMPLATE.kind in kinds
     assert not {FLOW.kind, "Job"} & set(kinds)
-    (alone,) = objects(job("volcano"))
-    assert by_kind(nightly())[TEMPLATE.kind]["spec"] == alone["spec"]
+    (single_run,) = objects(job("volcano"))
+    assert by_kind(nightly())[TEMPLATE.kind]["spec"] == single_run["spec"]
 
 
 def test_isolated_schedule_program_can_reach_only_the_api_server() -> None:
@@ -173,7 +173,7 @@ def test_policies_apply_to_pods_in_the_template(
     assert any(each.startswith(f"{rule}: JobTemplate") for each in found), found
 
 
-def test_price_of_a_schedule_counts_one_run() -> None:
+def test_price_of_a_schedule_covers_one_run() -> None:
     documents = objects({**nightly(), "nodes": 3, "gpus_per_node": 2})
     views = [View(Resource(plans.kind(manifest), manifest)) for manifest in documents]
     gpus = [
@@ -187,8 +187,8 @@ def scheduled(provision: Provision, **schedule: Any) -> set[str]:
     values = good()
     values["images"]["workloads"]["recorder"] = values["images"]["workloads"]["training"]
     values["inference"] = {}
-    for described in values["training"]["jobs"].values():
-        described["schedule"] = {**NIGHTLY, **schedule}
+    for job_config in values["training"]["jobs"].values():
+        job_config["schedule"] = {**NIGHTLY, **schedule}
     return {name for name in provision(values).resources if "schedule" in name}
 
 

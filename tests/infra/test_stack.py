@@ -233,17 +233,20 @@ def test_every_pod_uses_the_login_for_images_in_the_registry(provision: Provisio
         (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each
         for each in objects
     }
-    pulling = 0
-    for (kind, space, name), each in found.items():
+    pod_count = 0
+    for (kind, namespace, name), each in found.items():
         for pod in pods(each):
             if not any(image.startswith(f"{host}/") for image in images_of(pod)):
                 continue
-            pulling += 1
-            account = found.get(("ServiceAccount", space, pod.get("serviceAccountName")), {})
-            used = [*pod.get("imagePullSecrets", ()), *account.get("imagePullSecrets", ())]
-            assert used, (kind, name)
-            assert all(("Secret", space, secret["name"]) in found for secret in used), (kind, name)
-    assert pulling > 10
+            pod_count += 1
+            account = found.get(("ServiceAccount", namespace, pod.get("serviceAccountName")), {})
+            pull_secrets = [*pod.get("imagePullSecrets", ()), *account.get("imagePullSecrets", ())]
+            assert pull_secrets, (kind, name)
+            assert all(("Secret", namespace, secret["name"]) in found for secret in pull_secrets), (
+                kind,
+                name,
+            )
+    assert pod_count > 10
 
 
 def pods(value: Any) -> list[dict[str, Any]]:

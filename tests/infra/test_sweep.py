@@ -1,4 +1,4 @@
-"""Objects of sweeps: trials are runs of jobs, and the controller has minimum rights."""
+"""Objects of sweeps: trials are runs of jobs, and the controller has minimal permissions."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ from infra.sweep import (
 from infra.training_run import manifests, run_name
 from tests.infra.conftest import Provision
 from tests.infra.examples import TRAINING_IMAGE
-from tests.infra.sweeps import described, sweep, values
+from tests.infra.sweeps import stack_settings, sweep, values
 
 HYPERPARAMETERS = {"learning_rate": 0.0123456789, "batch_size": 32, "optimizer": "sgd"}
 
@@ -51,8 +51,8 @@ def test_serialized_plan_describes_the_same_trials(price: float | None) -> None:
 
 
 def test_changed_bounds_of_a_sweep_do_not_rename_its_trials() -> None:
-    other = sweep(described(parallel=1, trials=100, budget={"gpu_hours": 20}))
-    assert other.run(HYPERPARAMETERS) == sweep().run(HYPERPARAMETERS)
+    changed_sweep = sweep(stack_settings(parallel=1, trials=100, budget={"gpu_hours": 20}))
+    assert changed_sweep.run(HYPERPARAMETERS) == sweep().run(HYPERPARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_changed_bounds_of_a_sweep_do_not_rename_its_trials() -> None:
 def test_money_budget_limits_the_gpu_hours(
     budget: dict[str, float], price: float | None, hours: float
 ) -> None:
-    searched = sweep(described(budget=budget), price)
+    searched = sweep(stack_settings(budget=budget), price)
     assert searched.gpu_hours == hours
     annotations = template(searched)["metadata"]["annotations"]
     assert annotations["gpu-platform.dev/sweep-gpu-hours"] == str(hours)
@@ -119,12 +119,12 @@ def test_server_reads_the_model_through_the_winners_link(provision: Provision) -
     ids=str,
 )
 def test_changed_sweep_gets_a_new_link_to_its_winner(changes: dict[str, Any]) -> None:
-    assert winner_path(sweep(described(**changes))) != winner_path(sweep())
-    assert winner_path(sweep(described(parallel=1))) == winner_path(sweep())
+    assert winner_path(sweep(stack_settings(**changes))) != winner_path(sweep())
+    assert winner_path(sweep(stack_settings(parallel=1))) == winner_path(sweep())
 
 
 def test_controller_can_only_run_jobs_in_its_namespace() -> None:
-    settings = described()
+    settings = stack_settings()
     objects = controller_manifests(
         SweepControllerArgs(
             controller=settings.training.sweep_controller,

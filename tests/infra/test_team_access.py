@@ -50,7 +50,7 @@ def test_viewers_cannot_submit_runs() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_members_can_submit_all_kinds_but_not_create_network_objects(kind: str) -> None:
     manifests = objects(job(kind, **({} if kind == "notebook" else {"nodes": 1})))
-    needed = {
+    required_resources = {
         (manifest["apiVersion"].rpartition("/")[0], plural(manifest["kind"]))
         for manifest in manifests
     }
@@ -62,7 +62,7 @@ def test_members_can_submit_all_kinds_but_not_create_network_objects(kind: str) 
         },
         "ray": {("networking.k8s.io", "networkpolicies")},
     }
-    assert needed - created(MEMBERS) == network_kinds.get(kind, set())
+    assert required_resources - created(MEMBERS) == network_kinds.get(kind, set())
 
 
 def test_policy_pack_accepts_the_roles() -> None:

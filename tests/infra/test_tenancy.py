@@ -46,7 +46,7 @@ def test_namespace_enforces_the_restricted_standard_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "valid"),
+    ("address_range", "valid"),
     [
         ("10.1.0.5/32", True),
         ("2001:db8::/32", True),
@@ -57,8 +57,8 @@ def test_namespace_enforces_the_restricted_standard_by_default() -> None:
         ("fe80::%eth0/64", False),
     ],
 )
-def test_address_ranges_must_be_valid_kubernetes_cidrs(given: str, valid: bool) -> None:
-    values: dict[str, Any] = {"namespace": "ml", "network": {"egress_cidrs": [given]}}
+def test_address_ranges_must_be_valid_kubernetes_cidrs(address_range: str, valid: bool) -> None:
+    values: dict[str, Any] = {"namespace": "ml", "network": {"egress_cidrs": [address_range]}}
     with nullcontext() if valid else pytest.raises(ValidationError, match="an address range"):
         TenancySettings.model_validate(values)
 
@@ -145,8 +145,8 @@ def test_services_of_other_stacks_are_admitted_on_configured_ports() -> None:
     found = policies(tenancy(network={"inference_ports": [8000, 9000]}), ports=(8080, 8000))
     (rule,) = found["allow-inference"]["ingress"]
     assert [port["port"] for port in rule["ports"]] == [8000, 8080, 9000]
-    alone = policies(tenancy(network={"inference_ports": [8000]}), ports=())
-    assert alone.keys() == found.keys() >= {"allow-inference", "allow-inference-groups"}
+    without_services = policies(tenancy(network={"inference_ports": [8000]}), ports=())
+    assert without_services.keys() == found.keys() >= {"allow-inference", "allow-inference-groups"}
 
 
 def test_separate_namespace_component_admits_requests_to_services() -> None:
@@ -165,12 +165,12 @@ def test_namespace_component_is_retained_by_default() -> None:
 
     @pulumi.runtime.test
     def program() -> None:
-        Tenancy("kept", TenancyArgs(tenancy=tenancy(), gpu_resource=GPU))
-        Tenancy("lost", TenancyArgs(tenancy=tenancy(), gpu_resource=GPU, retain=False))
+        Tenancy("retained", TenancyArgs(tenancy=tenancy(), gpu_resource=GPU))
+        Tenancy("deleted", TenancyArgs(tenancy=tenancy(), gpu_resource=GPU, retain=False))
 
     program()
-    kept = {request.name: request.retainOnDelete for request in monitor.requests}
-    assert (kept["kept-namespace"], kept["lost-namespace"]) == (True, False)
+    retained = {request.name: request.retainOnDelete for request in monitor.requests}
+    assert (retained["retained-namespace"], retained["deleted-namespace"]) == (True, False)
 
 
 def test_configured_egress_addresses_are_reachable() -> None:

@@ -115,8 +115,8 @@ def test_only_the_training_program_gets_the_node_name() -> None:
 
     source = names(args())["NODE_NAME"]["valueFrom"]
     assert source == {"fieldRef": {"fieldPath": "spec.nodeName"}}
-    other = args().job.model_copy(update={"command": ["./run"], "hyperparameters": None})
-    assert "NODE_NAME" not in names(replace(args(), job=other))
+    custom_job = args().job.model_copy(update={"command": ["./run"], "hyperparameters": None})
+    assert "NODE_NAME" not in names(replace(args(), job=custom_job))
 
 
 def test_torchrun_in_a_custom_command_waits_for_the_grace_period() -> None:

@@ -131,9 +131,9 @@ def test_queue_specification_contains_shares_and_limits() -> None:
 
 
 def test_queue_deserves_at_least_its_guarantee() -> None:
-    guaranteed = QueueSettings.model_validate({"guarantee": {"nvidia.com/gpu": 8}})
+    settings = QueueSettings.model_validate({"guarantee": {"nvidia.com/gpu": 8}})
     # Volcano 1.14's webhook rejects a queue that deserves less than its guarantee.
-    assert queue("team", guaranteed)["spec"]["deserved"] == {"nvidia.com/gpu": "8"}
+    assert queue("team", settings)["spec"]["deserved"] == {"nvidia.com/gpu": "8"}
 
 
 def test_network_topology_plugin_is_omitted_for_older_releases() -> None:
@@ -241,7 +241,7 @@ def test_webhooks_are_enabled_in_production() -> None:
 
 
 def test_production_queues_with_gangs_above_their_share_are_not_reclaimable() -> None:
-    """Such a gang would be evicted and then wait until the other team's job is over."""
+    """A gang above its share would be evicted and then wait for the end of the other team's job."""
     config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
     volcano = VolcanoSettings.model_validate(config["gpu-platform:volcano"])
     assert volcano.scheduler.reclaim == "gangs"
@@ -251,13 +251,13 @@ def test_production_queues_with_gangs_above_their_share_are_not_reclaimable() ->
         key: max(limits.values()) * each.weight / all_weights
         for key, each in volcano.queues.items()
     }
-    large = {
+    queues_of_large_gangs = {
         job["queue"]
         for job in config["gpu-platform:training"]["jobs"].values()
         if job["nodes"] * job["gpus_per_node"] > shares[job["queue"]]
     }
-    assert large == {"vision"}
-    assert [volcano.queues[key].reclaimable for key in large] == [False]
+    assert queues_of_large_gangs == {"vision"}
+    assert [volcano.queues[key].reclaimable for key in queues_of_large_gangs] == [False]
 
 
 def configuration(**settings: Any) -> dict[str, Any]:

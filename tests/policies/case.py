@@ -38,8 +38,8 @@ class Case:
         """Return the complete stack with the invalid manifest in place of the compliant one."""
         good = self.build()
         other_manifests = [item for item in manifests.whole_stack() if item != good]
-        broken = [] if self.removed else [changed(good, *self.edits)]
-        return [*other_manifests, *broken, *(build() for build in self.others)]
+        invalid = [] if self.removed else [changed(good, *self.edits)]
+        return [*other_manifests, *invalid, *(build() for build in self.others)]
 
 
 def job(rule: str, *edits: tuple[str, Any], reports: tuple[str, ...], **kwargs: Any) -> Case:

@@ -57,10 +57,10 @@ def _whole(rule: str, document: Any) -> Manifest:
 
 
 def objects(namespace: str) -> dict[str, tuple[str, Manifest]]:
-    """Return all distinct objects in one namespace, with the fixture's name, by their JSON.
+    """Return the fixture name and the object for each distinct object, keyed by its JSON.
 
-    Pods are extracted from manifests of all kinds. Fields that the API requires
-    but an example omits are added.
+    All objects are in the given namespace. Pods are extracted from manifests of all kinds.
+    Fields that the API requires but an example omits are added.
     """
     found: dict[str, tuple[str, Manifest]] = {}
     for name, manifest in manifests():

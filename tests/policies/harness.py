@@ -1,4 +1,4 @@
-"""Evaluation of rules as in the Pulumi engine, by policies that read the SDK's proxies."""
+"""Evaluation of rules as in the Pulumi engine: policies receive the SDK's proxies."""
 
 import copy
 from typing import Any

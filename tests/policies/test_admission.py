@@ -84,8 +84,8 @@ def test_every_policy_has_a_binding() -> None:
 
 
 def test_rules_share_variables_only_if_their_settings_are_equal() -> None:
-    for other, count in (([], 1), (["example.com/card"], 2)):
-        config = {"gpu-toleration": {"otherDevices": other}}
+    for other_devices, count in (([], 1), (["example.com/card"], 2)):
+        config = {"gpu-toleration": {"otherDevices": other_devices}}
         names = [name for name in variables(config) if name.startswith("gpuContainers")]
         assert len(names) == count
 

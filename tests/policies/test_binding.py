@@ -128,16 +128,16 @@ def test_only_the_configured_system_workload_is_trusted() -> None:
     trusted = {"systemWorkloads": ["gpu-system/DaemonSet/nvidia-device-plugin"]}
     assert evaluate_rule("no-host-path", plugin)
     assert evaluate_rule("no-host-path", plugin, config=trusted) == []
-    elsewhere = changed(plugin, ("metadata/namespace", "default"))
-    assert evaluate_rule("no-host-path", elsewhere, config=trusted)
-    unknown = changed(plugin, ("metadata/namespace", UNKNOWN_VALUE))
-    assert evaluate_rule("no-host-path", unknown, config=trusted)
+    in_other_namespace = changed(plugin, ("metadata/namespace", "default"))
+    assert evaluate_rule("no-host-path", in_other_namespace, config=trusted)
+    in_unknown_namespace = changed(plugin, ("metadata/namespace", UNKNOWN_VALUE))
+    assert evaluate_rule("no-host-path", in_unknown_namespace, config=trusted)
 
 
 def test_stack_rules_evaluate_declared_objects_instead_of_returned_ones() -> None:
     deployment = changed(manifests.deployment(), ("spec/replicas", REMOVED))
     binding = Binding()
-    first, stack_policy = (
+    resource_policy, stack_policy = (
         binding.policies([rule_named(name)])[0]
         for name in ("manifest-readable", "autoscaled-without-replicas")
     )
@@ -146,14 +146,14 @@ def test_stack_rules_evaluate_declared_objects_instead_of_returned_ones() -> Non
     def report(message: str, urn: str | None = None) -> None:
         messages.append(message)
 
-    untyped_first: Any = first
-    untyped_stack: Any = stack_policy
-    untyped_first.validate(arguments(deployment), report)
-    returned = [
+    untyped_resource_policy: Any = resource_policy
+    untyped_stack_policy: Any = stack_policy
+    untyped_resource_policy.validate(arguments(deployment), report)
+    returned_resources = [
         stack_resource(manifests.deployment(), "urn:resource"),
         stack_resource(manifests.autoscaler(), "urn:other"),
     ]
-    untyped_stack.validate(StackValidationArgs(returned), report)
+    untyped_stack_policy.validate(StackValidationArgs(returned_resources), report)
     assert messages == []
 
 
@@ -179,19 +179,19 @@ def test_protected_checkpoints_do_not_need_a_retaining_storage_class(
 
 
 def test_remediation_adds_missing_fields() -> None:
-    bare = changed(
+    incomplete = changed(
         manifests.volcano_job(),
         (f"{POD}/tolerations", REMOVED),
         (f"{POD}/volumes", REMOVED),
         (f"{MAIN}/volumeMounts", REMOVED),
     )
-    tolerant = remediate("gpu-toleration", bare)
-    assert tolerant is not None
-    assert evaluate_rule("gpu-toleration", tolerant) == []
-    mounted = remediate("shm-mounted", bare, {"size": "2Gi"})
-    assert mounted is not None
+    with_toleration = remediate("gpu-toleration", incomplete)
+    assert with_toleration is not None
+    assert evaluate_rule("gpu-toleration", with_toleration) == []
+    with_shared_memory = remediate("shm-mounted", incomplete, {"size": "2Gi"})
+    assert with_shared_memory is not None
     for rule in ("shm-mounted", "shm-bounded-memory", "shm-fits-memory"):
-        assert evaluate_rule(rule, mounted) == []
+        assert evaluate_rule(rule, with_shared_memory) == []
 
 
 def test_remediation_does_not_change_secrets_or_unknown_values() -> None:

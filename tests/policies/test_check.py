@@ -29,36 +29,40 @@ def write_manifests(path: Path, *objects: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def good(tmp_path: Path) -> str:
+def compliant_file(tmp_path: Path) -> str:
     return write_manifests(tmp_path / "good.yaml", *manifests.whole_stack())
 
 
 @pytest.fixture
-def bad(tmp_path: Path) -> str:
-    others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
-    return write_manifests(tmp_path / "bad.yaml", *others, PRIVILEGED)
+def violating_file(tmp_path: Path) -> str:
+    other_manifests = [
+        item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"
+    ]
+    return write_manifests(tmp_path / "bad.yaml", *other_manifests, PRIVILEGED)
 
 
-def test_compliant_stack_has_no_violations(good: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([good]) == 0
+def test_compliant_stack_has_no_violations(
+    compliant_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([compliant_file]) == 0
     rules = len([rule for rule in RULES if not rule.about_pulumi])
     summary = f"17 objects, {rules} rules: 0 mandatory and 0 advisory violations\n"
     assert capsys.readouterr().out == summary
 
 
 def test_mandatory_violation_is_reported_with_its_line_and_remediation(
-    bad: str, capsys: pytest.CaptureFixture[str]
+    violating_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([bad]) == 1
+    assert main([violating_file]) == 1
     out = capsys.readouterr().out
     line = next(
         number
-        for number, text in enumerate(Path(bad).read_text().splitlines(), 1)
+        for number, text in enumerate(Path(violating_file).read_text().splitlines(), 1)
         if "privileged:" in text
     )
     assert (
-        f'{bad}:{line}: mandatory (critical): not-privileged: Job "digits" in namespace "training"'
-        in out
+        f"{violating_file}:{line}: mandatory (critical): not-privileged: "
+        'Job "digits" in namespace "training"' in out
     )
     assert "privileged: found true; write false" in out
     assert "1 mandatory and 0 advisory" in out
@@ -68,8 +72,10 @@ def test_advisory_violations_alone_do_not_fail_the_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = changed(manifests.volcano_job(), ("spec/tasks/0/template/spec/containers/0/image", "a:1"))
-    others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
-    path = write_manifests(tmp_path / "f.yaml", *others, job)
+    other_manifests = [
+        item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"
+    ]
+    path = write_manifests(tmp_path / "f.yaml", *other_manifests, job)
     assert main([path]) == 0
     assert "advisory (medium): image-digest-pinned" in capsys.readouterr().out
     config = tmp_path / "config.json"
@@ -88,7 +94,7 @@ def test_secret_encrypted_with_sops_is_accepted(
 
 
 def test_standard_input_is_checked() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "policies.check", "-", "--format", "json"],
         input=yaml.safe_dump_all([*manifests.whole_stack(), PRIVILEGED]),
         cwd=CHECKOUT,
@@ -96,13 +102,13 @@ def test_standard_input_is_checked() -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 1, done.stderr
-    (finding,) = json.loads(done.stdout)["findings"]
+    assert completed.returncode == 1, completed.stderr
+    (finding,) = json.loads(completed.stdout)["findings"]
     assert finding["rule"] == "not-privileged"
 
 
 def test_check_does_not_import_pulumi() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -113,8 +119,8 @@ def test_check_does_not_import_pulumi() -> None:
         text=True,
         check=True,
     )
-    assert "pulumi" not in done.stdout
-    assert "grpc" not in done.stdout
+    assert "pulumi" not in completed.stdout
+    assert "grpc" not in completed.stdout
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,7 @@ def test_skipped_stack_rules_are_stated_in_the_report(
 
 
 def test_report_states_disabled_rules_and_skipped_documents(
-    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    compliant_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"training-ends": "disabled"}')
@@ -171,11 +177,11 @@ def test_report_states_disabled_rules_and_skipped_documents(
 
 
 def test_configuration_that_disables_every_rule_is_rejected(
-    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    compliant_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"all": "disabled"}')
-    assert main([good, "--config", str(config)]) == 2
+    assert main([compliant_file, "--config", str(config)]) == 2
     assert "it disables every rule" in capsys.readouterr().err
 
 
@@ -183,8 +189,8 @@ def test_directory_is_checked_as_one_stack(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "jobs").mkdir()
-    *others, last = manifests.whole_stack()
-    write_manifests(tmp_path / "others.yml", *others)
+    *other_manifests, last = manifests.whole_stack()
+    write_manifests(tmp_path / "others.yml", *other_manifests)
     write_manifests(tmp_path / "jobs" / "service.yaml", last)
     (tmp_path / "README.md").write_text("# no manifest")
     assert main([str(tmp_path)]) == 0
@@ -204,38 +210,41 @@ def config_with_exemption(tmp_path: Path, days: int) -> str:
 
 
 def test_exempted_violations_are_reported_but_do_not_fail_the_check(
-    bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    violating_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([bad, "--config", config_with_exemption(tmp_path, 1)]) == 0
+    assert main([violating_file, "--config", config_with_exemption(tmp_path, 1)]) == 0
     out = capsys.readouterr().out
     assert "advisory (critical): exemption-used" in out
     assert "because: driver" in out
 
 
 def test_unused_exemptions_are_reported(
-    good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    compliant_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config_with_exemption(tmp_path, 1)
-    assert main([good, "--config", config]) == 0
+    assert main([compliant_file, "--config", config]) == 0
     out = capsys.readouterr().out
     assert "advisory (low): exemption-unused: exemptions.workloads[0]: training/Job" in out
-    assert main([good, "--config", config, "--no-stack-rules"]) == 0
+    assert main([compliant_file, "--config", config, "--no-stack-rules"]) == 0
     assert "exemption-unused" not in capsys.readouterr().out
 
 
 def test_expired_exemption_is_rejected(
-    bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    violating_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([bad, "--config", config_with_exemption(tmp_path, -1)]) == 1
+    assert main([violating_file, "--config", config_with_exemption(tmp_path, -1)]) == 1
     out = capsys.readouterr().out
     assert "mandatory (high): exemptions: exemptions.workloads[0]" in out
     assert "mandatory (critical): not-privileged" in out
 
 
 def test_sarif_report_has_the_structure_expected_by_code_hosts(
-    bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    violating_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([bad, "--format", "sarif", "--config", config_with_exemption(tmp_path, -1)]) == 1
+    assert (
+        main([violating_file, "--format", "sarif", "--config", config_with_exemption(tmp_path, -1)])
+        == 1
+    )
     log = json.loads(capsys.readouterr().out)
     assert log["version"] == "2.1.0"
     assert log["$schema"].endswith("sarif-2.1.0.json")
@@ -255,7 +264,7 @@ def test_sarif_report_has_the_structure_expected_by_code_hosts(
         assert result["message"]["text"]
         (location,) = result["locations"]
         physical = location["physicalLocation"]
-        assert physical["artifactLocation"]["uri"] == Path(bad).as_uri()
+        assert physical["artifactLocation"]["uri"] == Path(violating_file).as_uri()
         assert physical["region"]["startLine"] >= 1
 
 
@@ -285,9 +294,17 @@ def test_sarif_report_refers_to_relative_paths_and_stdin(
         ("apiVersion: v1\nkind: A", '{"x": "advisory"}', "unknown rule 'x'"),
         ("apiVersion: v1\nkind: A", None, ""),
     ],
-    ids=["yaml", "empty", "missing", "config", "nesting", "rule", "usable"],
+    ids=[
+        "invalid YAML",
+        "no objects",
+        "missing file",
+        "invalid JSON settings",
+        "settings nested too deeply",
+        "unknown rule",
+        "valid input",
+    ],
 )
-def test_invalid_input_is_one_error_with_exit_status_2(
+def test_invalid_input_causes_a_one_line_error_and_exit_status_2(
     content: str | None,
     config: str | None,
     message: str,

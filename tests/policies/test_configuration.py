@@ -66,9 +66,9 @@ def test_configured_settings_are_passed_to_the_rule() -> None:
     ],
 )
 def test_error_names_the_invalid_part_of_the_file(text: str, message: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError) as exc_info:
         parse(text, RULES)
-    assert message in str(caught.value)
+    assert message in str(exc_info.value)
 
 
 @pytest.mark.parametrize("pattern", ["*", "*/*", "*/*/*", "*/DaemonSet/*", "*/Pod.*/**"])
@@ -79,8 +79,8 @@ def test_system_workload_patterns_matching_every_namespace_are_rejected(
     name = "workloads" if key == "systemWorkloads" else "systemWorkloads"
     with pytest.raises(ConfigurationError, match="exempts every namespace"):
         configure({key: {name: [pattern]}}, RULES)
-    for narrow in ("gpu-operator/*/*", "*/DaemonSet/dcgm-exporter", "*/Pod/driver-*"):
-        configure({key: {name: [narrow]}}, RULES)
+    for valid_pattern in ("gpu-operator/*/*", "*/DaemonSet/dcgm-exporter", "*/Pod/driver-*"):
+        configure({key: {name: [valid_pattern]}}, RULES)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_claim_devices_patterns_that_set_every_claim_to_zero_are_rejected() -> N
 
 
 def test_all_configuration_problems_are_reported_at_once() -> None:
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError) as exc_info:
         configure({"a": "mandatory", "shm-fits-memory": {"share": 7}}, RULES)
-    assert "unknown rule 'a'" in str(caught.value)
-    assert "shm-fits-memory.share" in str(caught.value)
+    assert "unknown rule 'a'" in str(exc_info.value)
+    assert "shm-fits-memory.share" in str(exc_info.value)

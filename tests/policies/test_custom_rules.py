@@ -25,10 +25,10 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name
 
 
 def test_rules_from_a_file_are_added_to_the_pack() -> None:
-    *ours, own = with_custom_rules([RULES_FILE, RULES_FILE])
-    assert ours == RULES
-    assert own.name == "owner-named"
-    assert own.page == "https://wiki.example.com/rules#owner-named"
+    *built_in_rules, custom_rule = with_custom_rules([RULES_FILE, RULES_FILE])
+    assert built_in_rules == RULES
+    assert custom_rule.name == "owner-named"
+    assert custom_rule.page == "https://wiki.example.com/rules#owner-named"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,9 @@ def test_check_evaluates_and_configures_custom_rules(
     assert "nowhere.py: not a Python file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("file", [RULES_FILE, Path("nowhere.py")], ids=["rules", "nothing"])
+@pytest.mark.parametrize(
+    "file", [RULES_FILE, Path("nowhere.py")], ids=["existing file", "missing file"]
+)
 def test_served_pack_contains_the_rules_from_the_environment_variable(file: Path) -> None:
     command = [sys.executable, CHECKOUT / "policies", "127.0.0.1:1"]
     environment = os.environ | {VARIABLE: str(file)}
@@ -89,8 +91,8 @@ def test_served_pack_contains_the_rules_from_the_environment_variable(file: Path
                 found = AnalyzerStub(channel).GetAnalyzerInfo(Empty(), timeout=60)
         finally:
             process.terminate()
-    (own,) = (policy for policy in found.policies if policy.name == "owner-named")
-    assert own.configSchema.properties["label"]["default"] == "example.com/owner"
+    (custom_policy,) = (policy for policy in found.policies if policy.name == "owner-named")
+    assert custom_policy.configSchema.properties["label"]["default"] == "example.com/owner"
 
 
 def test_example_has_the_expected_violations(capsys: pytest.CaptureFixture[str]) -> None:

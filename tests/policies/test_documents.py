@@ -178,10 +178,10 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
     ids=range(25),
 )
 def test_text_that_cannot_be_checked_causes_one_error(text: str, expected_error: str) -> None:
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError) as exc_info:
         list(read("f.yaml", text))
-    assert expected_error in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert expected_error in str(exc_info.value)
+    assert "\n" not in str(exc_info.value)
 
 
 def test_text_that_is_not_utf8_causes_the_same_type_of_error() -> None:

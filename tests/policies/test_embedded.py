@@ -43,9 +43,14 @@ def messages(manifest: dict[str, Any], rule: str = "") -> list[str]:
         ),
         f"{POD}a: \ud800\n",
     ],
-    ids=["deep", "recursive", "multiplying", "surrogate"],
+    ids=[
+        "nested too deeply",
+        "refers to itself",
+        "aliases multiply its size",
+        "unpaired surrogate",
+    ],
 )
-def test_embedded_text_that_exceeds_a_limit_is_not_read(text: str) -> None:
+def test_embedded_text_that_cannot_be_read_safely_is_ignored(text: str) -> None:
     assert messages(config_map(text)) == []
 
 
@@ -121,7 +126,13 @@ def objects(manifest: dict[str, Any], kind: str) -> list[Resource]:
         "a text",
         f"{POD}spec: " + "[" * 100_000,
     ],
-    ids=["template", "second document", "parameter", "text", "deep"],
+    ids=[
+        "templated name",
+        "invalid second document",
+        "only a parameter",
+        "no manifest",
+        "nested too deeply",
+    ],
 )
 def test_unreadable_manifest_in_a_workflow_is_rejected(text: str) -> None:
     (message,) = messages(workflow(text), "kind-known")

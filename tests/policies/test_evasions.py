@@ -317,8 +317,10 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
 ]
 
 
-@pytest.mark.parametrize(("way", "rule", "manifest"), EVASIONS, ids=[case[0] for case in EVASIONS])
-def test_evasion_is_reported_by_its_rule(way: str, rule: str, manifest: Manifest) -> None:
+@pytest.mark.parametrize(
+    ("evasion", "rule", "manifest"), EVASIONS, ids=[case[0] for case in EVASIONS]
+)
+def test_evasion_is_reported_by_its_rule(evasion: str, rule: str, manifest: Manifest) -> None:
     messages = evaluate_rule(rule, manifest)
     assert messages
     assert all("itself failed" not in message for message in messages)

@@ -34,12 +34,14 @@ def exemptions(*entries: Any) -> Exemptions:
     return Exemptions({"workloads": list(entries)}, RULES_BY_NAME, TODAY)
 
 
-def report(exemptions_: Exemptions, manifest: Manifest, *others: Manifest) -> dict[str, list[str]]:
+def report(
+    exemptions_: Exemptions, manifest: Manifest, *other_manifests: Manifest
+) -> dict[str, list[str]]:
     """Return the messages of each policy about the root stack, the manifest and the stack."""
     binding = Binding(exemptions_)
     policies: list[Any] = [*binding.policies(RULES), *binding.configuration_policies()]
     root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
-    stack = StackValidationArgs([stack_resource(item) for item in (manifest, *others)])
+    stack = StackValidationArgs([stack_resource(item) for item in (manifest, *other_manifests)])
     messages: dict[str, list[str]] = {}
     for scope, args in (
         ("ResourceValidationPolicy", root),
@@ -66,17 +68,19 @@ def test_exempted_violation_is_reported_as_an_exemption() -> None:
 
 
 def test_exemption_applies_to_one_workload_and_one_rule() -> None:
-    other = changed(PRIVILEGED, ("metadata/name", "other"))
-    assert "not-privileged" in report(exemptions(ENTRY), other)
-    host = changed(PRIVILEGED, (f"{POD}/hostPID", True))
-    assert "no-host-namespaces" in report(exemptions(ENTRY), host)
+    other_job = changed(PRIVILEGED, ("metadata/name", "other"))
+    assert "not-privileged" in report(exemptions(ENTRY), other_job)
+    with_host_pid = changed(PRIVILEGED, (f"{POD}/hostPID", True))
+    assert "no-host-namespaces" in report(exemptions(ENTRY), with_host_pid)
 
 
 def test_violation_of_a_stack_rule_can_be_exempted() -> None:
     entry = {**ENTRY, "rule": "training-queue-declared"}
     job = changed(manifests.volcano_job(), ("spec/queue", "typo"))
-    others = [item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"]
-    found = report(exemptions(entry), job, *others)
+    other_manifests = [
+        item for item in manifests.whole_stack() if item["metadata"]["name"] != "digits"
+    ]
+    found = report(exemptions(entry), job, *other_manifests)
     assert "training-queue-declared" not in found
     assert "exempted from training-queue-declared" in found["exemption-used"][0]
 
@@ -140,11 +144,13 @@ def test_exemption_can_list_several_rules_and_use_wildcards() -> None:
     entry = {key: value for key, value in ENTRY.items() if key != "rule"}
     entry |= {"rules": ["not-privileged", "no-host-namespaces"], "wildcard": True}
     entry["workload"] = "training/Job.batch.volcano.sh/dig*"
-    bad = changed(PRIVILEGED, (f"{POD}/hostPID", True))
-    found = report(exemptions(entry), bad)
+    violates_both_rules = changed(PRIVILEGED, (f"{POD}/hostPID", True))
+    found = report(exemptions(entry), violates_both_rules)
     assert not {"not-privileged", "no-host-namespaces", "exemptions"} & found.keys()
     assert len(found["exemption-used"]) == 2
-    assert "not-privileged" in report(exemptions(entry), changed(bad, ("metadata/name", "other")))
+    assert "not-privileged" in report(
+        exemptions(entry), changed(violates_both_rules, ("metadata/name", "other"))
+    )
 
 
 def test_exemption_for_another_api_group_does_not_apply() -> None:
@@ -157,9 +163,9 @@ def test_exemption_for_another_api_group_does_not_apply() -> None:
 def test_exemption_from_a_disabled_rule_is_not_reported_as_unused() -> None:
     binding = Binding()
     binding.configure({"exemptions": {"workloads": [ENTRY]}}, disabled=["not-privileged"])
-    *_, unused = binding.configuration_policies()
+    *_, unused_policy = binding.configuration_policies()
     messages: list[str] = []
-    any_policy: Any = unused
+    any_policy: Any = unused_policy
     any_policy.validate(StackValidationArgs([]), lambda text, urn: messages.append(text))
     assert messages == []
 

@@ -143,7 +143,7 @@ def test_flow_style_yaml_is_fixed(fix: Fix) -> None:
     assert yaml.safe_load(file_content())["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
-def test_utf16_is_fixed(fix: Fix) -> None:
+def test_utf16_file_is_fixed(fix: Fix) -> None:
     fix(POD)
     Path("pod.yaml").write_bytes(POD.encode("utf-16"))
     assert main(["pod.yaml", "--config", "config.json", "--no-stack-rules", "--fix"]) == 0
@@ -155,8 +155,10 @@ def test_embedded_manifests_are_not_fixed(fix: Fix, capsys: pytest.CaptureFixtur
     text = yaml.safe_dump(config_map | {"data": {"pod.yaml": POD}})
     assert fix(f"{text}---\n{POD}", "--fix") == 1
     assert file_content() == "\n".join([*f"{text}---\n{POD}".splitlines(), *ADDED]) + "\n"
-    left = "pod.yaml: not fixed (gpu-toleration, host-network-dns): fix the embedded text by hand"
-    assert left in capsys.readouterr().err
+    message = (
+        "pod.yaml: not fixed (gpu-toleration, host-network-dns): fix the embedded text by hand"
+    )
+    assert message in capsys.readouterr().err
 
 
 def test_pods_of_recorded_kinds_are_fixed(fix: Fix) -> None:

@@ -51,20 +51,20 @@ def test_unknown_frameworks_and_controls_are_rejected(text: str, message: str) -
 
 
 def test_security_rules_refer_to_every_framework() -> None:
-    used = {control.framework.name for rule in RULES for control in rule.controls}
-    assert used == {framework.name for framework in FRAMEWORKS.values()}
+    referenced = {control.framework.name for rule in RULES for control in rule.controls}
+    assert referenced == {framework.name for framework in FRAMEWORKS.values()}
     assert all(rule.controls for rule in RULES if rule.topic in SECURITY)
 
 
 def test_every_pod_security_standards_control_is_covered_by_a_rule() -> None:
     standards = FRAMEWORKS["PSS"]
-    used = {
+    referenced = {
         control.control
         for rule in RULES
         for control in rule.controls
         if control.framework is standards
     }
-    assert used == standards.controls
+    assert referenced == standards.controls
 
 
 def test_pulumi_policies_have_a_title_a_framework_and_a_link(

@@ -74,7 +74,7 @@ def test_pack_reads_kind_records_from_its_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "words"),
+    ("record", "expected_parts"),
     [
         ({"podz": []}, ("kinds.Trainer.example.com.podz", "write one of", "pods")),
         ({"pods": [{"where": "spec"}]}, ("pods.0.at", "pods.0.where")),
@@ -87,10 +87,10 @@ def test_pack_reads_kind_records_from_its_configuration() -> None:
         ([], ("found []", "write an object")),
     ],
 )
-def test_invalid_kind_record_is_rejected(record: Any, words: tuple[str, ...]) -> None:
+def test_invalid_kind_record_is_rejected(record: Any, expected_parts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError) as error:
         configure({"kinds": {NAME: record}}, RULES)
-    assert all(word in str(error.value) for word in words)
+    assert all(part in str(error.value) for part in expected_parts)
 
 
 @pytest.mark.parametrize(

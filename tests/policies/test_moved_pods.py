@@ -13,21 +13,21 @@ from kube.workloads import WORKLOAD_KINDS
 from kube.workloads.record import Pods, WorkloadKind, steps
 from tests.policies.harness import Manifest
 from tests.policies.test_cases import SETTINGS
-from tests.policies.ways.protections import PROTECTIONS, STATED, Spec
+from tests.policies.ways.protections import PROTECTIONS, REMOVED_BY_SETTING, Spec
 from tests.policies.ways.way import GOOD, documents, rejecting_rules
 
 Place = tuple[str | int, ...]
 REPLACED = {
     *("containers", "initContainers", "volumes", "tolerations", "securityContext", "resources")
 }
-"""Fields of a pod. A kind may have others at the same path, such as KServe's `minReplicas`."""
+"""Pod fields. A kind may have more fields at the same path, such as KServe's `minReplicas`."""
 PARTS = {"containerSet"}
 """Fields whose containers are part of the surrounding pod."""
 PATTERNS = {"g17_kyverno_policy"}
 """Manifests with patterns that only look like pods."""
 
 
-def _places(node: Any, path: Place = ()) -> Iterator[Place]:
+def _pod_paths(node: Any, path: Place = ()) -> Iterator[Place]:
     """Yield the paths of pod specifications: objects with a list of hardened containers."""
     if isinstance(node, dict):
         containers = node.get("containers")
@@ -35,13 +35,13 @@ def _places(node: Any, path: Place = ()) -> Iterator[Place]:
         if hardened and not PARTS & {*path}:
             yield path
         for key, value in node.items():
-            yield from _places(value, (*path, key))
+            yield from _pod_paths(value, (*path, key))
     elif isinstance(node, list):
         for index, value in enumerate(node):
-            yield from _places(value, (*path, index))
+            yield from _pod_paths(value, (*path, index))
 
 
-def _at(node: Any, path: Place) -> Any:
+def _value_at(node: Any, path: Place) -> Any:
     for step in path:
         node = node[step]
     return node
@@ -56,7 +56,7 @@ def pod_locations() -> list[tuple[str, Place]]:
         (name, place)
         for name in names
         if name not in system | PATTERNS
-        for place in _places(documents(name))
+        for place in _pod_paths(documents(name))
     ]
 
 
@@ -72,13 +72,15 @@ FEW_EXAMPLES = settings(max_examples=250, suppress_health_check=[HealthCheck.fil
 POD_LOCATIONS = st.deferred(lambda: st.sampled_from(pod_locations()))
 
 
-def _weakened(data: st.DataObject, among: set[str] | None = None) -> tuple[Spec, Spec, str]:
+def _draw_weakened_pod(
+    data: st.DataObject, candidates: set[str] | None = None
+) -> tuple[Spec, Spec, str]:
     """Draw a pod, the same pod without one protection, and the rule that must report it."""
     name, place = data.draw(POD_LOCATIONS, label="pod")
-    good = copy.deepcopy(_at(documents(name), place))
+    good = copy.deepcopy(_value_at(documents(name), place))
     bad = copy.deepcopy(good)
     container = data.draw(st.sampled_from(bad["containers"] + bad.get("initContainers", [])))
-    protections = st.sampled_from(sorted(PROTECTIONS if among is None else among))
+    protections = st.sampled_from(sorted(PROTECTIONS if candidates is None else candidates))
     remove, rule = PROTECTIONS[data.draw(protections, label="protection")]
     assume(remove(bad, container))
     return good, bad, rule
@@ -87,13 +89,15 @@ def _weakened(data: st.DataObject, among: set[str] | None = None) -> tuple[Spec,
 @FEW_EXAMPLES
 @given(st.data())
 def test_pod_without_one_protection_is_rejected_in_every_kind(data: st.DataObject) -> None:
-    good, bad, rule = _weakened(data)
+    good, bad, rule = _draw_weakened_pod(data)
     name, place = data.draw(POD_LOCATIONS, label="kind")
 
     def with_pod(spec: Spec) -> list[Manifest]:
         documents_: list[Manifest] = copy.deepcopy(documents(name))
-        kept = {key: value for key, value in _at(documents_, place).items() if key not in REPLACED}
-        _at(documents_, place[:-1])[place[-1]] = kept | spec
+        other_fields = {
+            key: value for key, value in _value_at(documents_, place).items() if key not in REPLACED
+        }
+        _value_at(documents_, place[:-1])[place[-1]] = other_fields | spec
         return documents_
 
     config = SETTINGS["good"].get(name, {})
@@ -108,18 +112,18 @@ PLACES = [
 ]
 
 
-def _put(path: str, value: Any) -> Any:
+def _nested(path: str, value: Any) -> Any:
     """Return an object with a value at a path; each `*` in the path becomes a list."""
     for step in reversed(steps(path)):
         value = [value] if step == "*" else {step: value}
     return value
 
 
-def _stated(place: Pods, container_at: str | None, spec: Spec) -> Any:
+def _object_with_pod(place: Pods, container_at: str | None, spec: Spec) -> Any:
     """Return an object with a pod at a path of its kind, optionally with a separate container."""
     if container_at is not None:
-        spec = _outer(spec) | _put(container_at, spec["containers"][0])
-    return _put(place.at, spec)
+        spec = _without_containers(spec) | _nested(container_at, spec["containers"][0])
+    return _nested(place.at, spec)
 
 
 @FEW_EXAMPLES
@@ -128,19 +132,21 @@ def test_pod_without_one_protection_is_rejected_in_every_registered_kind(
     data: st.DataObject,
 ) -> None:
     record, place = data.draw(st.sampled_from(PLACES), label="place")
-    separate = [path for path in place.containers if "idecar" not in path]
-    at = data.draw(st.sampled_from(separate), label="container") if separate else None
-    good, bad, rule = _weakened(data, STATED if separate and place.partial else None)
+    separate_paths = [path for path in place.containers if "idecar" not in path]
+    at = data.draw(st.sampled_from(separate_paths), label="container") if separate_paths else None
+    good, bad, rule = _draw_weakened_pod(
+        data, REMOVED_BY_SETTING if separate_paths and place.partial else None
+    )
     # Tekton tasks have no tolerations; these are set in the object that runs the tasks.
     assume((record.group, rule) != ("tekton.dev", "gpu-toleration"))
     # The kind may have no field for the removed protection.
-    assume(_stated(place, at, bad) != _stated(place, at, good))
+    assume(_object_with_pod(place, at, bad) != _object_with_pod(place, at, good))
 
     def with_pod(spec: Spec) -> list[Manifest]:
         version, kind = f"{record.group}/v1".lstrip("/"), record.kind.replace("*", "Any")
         metadata = {"name": "moved", "namespace": "team"}
         return [
-            {**_stated(place, at, spec), "apiVersion": version, "kind": kind}
+            {**_object_with_pod(place, at, spec), "apiVersion": version, "kind": kind}
             | {"metadata": metadata}
         ]
 
@@ -159,9 +165,9 @@ def test_privileged_container_is_rejected_at_every_registered_path(
     metadata = {"name": "moved", "namespace": "team"}
     version, kind = f"{record.group}/v1".lstrip("/"), record.kind.replace("*", "Any")
     for at in (None, *place.containers):
-        stated = _stated(place, at, spec) if at != "" or place.at else {}
-        manifest = {**stated, "apiVersion": version, "kind": kind, "metadata": metadata}
-        assert not stated or "not-privileged" in rejecting_rules([manifest], {}), at
+        fields = _object_with_pod(place, at, spec) if at != "" or place.at else {}
+        manifest = {**fields, "apiVersion": version, "kind": kind, "metadata": metadata}
+        assert not fields or "not-privileged" in rejecting_rules([manifest], {}), at
 
 
 @pytest.mark.parametrize("protection", PROTECTIONS)
@@ -169,7 +175,7 @@ def test_each_protection_can_be_removed_from_at_least_one_good_pod(protection: s
     remove, rule = PROTECTIONS[protection]
     for name, place in pod_locations():
         bad = copy.deepcopy(documents(name))
-        spec = _at(bad, place)
+        spec = _value_at(bad, place)
         config = SETTINGS["good"].get(name, {})
         if remove(spec, spec["containers"][0]):
             _assert_rejected(rule, documents(name), bad, config)
@@ -177,11 +183,11 @@ def test_each_protection_can_be_removed_from_at_least_one_good_pod(protection: s
     raise AssertionError("no good manifest has this protection")
 
 
-def _outer(spec: Spec) -> Spec:
+def _without_containers(spec: Spec) -> Spec:
     return {key: value for key, value in spec.items() if "ontainers" not in key}
 
 
-WORDS = st.sampled_from(["spec", "template", "parts", "unit", "jobSpec", "podTemplate", "main"])
+KEYS = st.sampled_from(["spec", "template", "parts", "unit", "jobSpec", "podTemplate", "main"])
 GROUPS = st.sampled_from(["example.com/v1", "apps.example.com/v1", "batch.kruise.io/v1beta1"])
 KINDS = st.sampled_from(["Thing", "Deployment", "Job", "DaemonSet", "PyTorchJob", "Service"])
 SHAPES: dict[str, Callable[[Spec], Any]] = {
@@ -196,11 +202,11 @@ SHAPES: dict[str, Callable[[Spec], Any]] = {
 @FEW_EXAMPLES
 @given(st.data())
 def test_pod_is_rejected_in_every_unknown_kind(data: st.DataObject) -> None:
-    good, bad, _ = _weakened(data)
+    good, bad, _ = _draw_weakened_pod(data)
     shape = SHAPES[data.draw(st.sampled_from(sorted(SHAPES)), label="shape")]
     value = shape(data.draw(st.sampled_from([good, bad])))
-    for word in reversed(data.draw(st.lists(WORDS, min_size=1, max_size=5), label="place")):
-        value = {word: value} if data.draw(st.booleans()) else {word: [value]}
+    for key in reversed(data.draw(st.lists(KEYS, min_size=1, max_size=5), label="place")):
+        value = {key: value} if data.draw(st.booleans()) else {key: [value]}
     version, kind = data.draw(GROUPS), data.draw(KINDS)
     metadata = {"name": "invented", "namespace": "team"}
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, **value}

@@ -44,24 +44,26 @@ def execute(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_closed_pipe_is_no_error(folder: Path, command: tuple[str, ...]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = execute(folder, command, writing)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (141, "")
+def test_closed_pipe_causes_no_error_message(folder: Path, command: tuple[str, ...]) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    completed = execute(folder, command, write_end)
+    os.close(write_end)
+    assert (completed.returncode, completed.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_full_disk_is_one_error(folder: Path, command: tuple[str, ...]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = execute(folder, command, full.fileno())
-    assert done.returncode == (2 if command[0] == "policies.check" else 1)
-    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+def test_full_disk_is_reported_in_one_line(folder: Path, command: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full_device:
+        completed = execute(folder, command, full_device.fileno())
+    assert completed.returncode == (2 if command[0] == "policies.check" else 1)
+    assert completed.stderr == "error: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize(("command", "status"), [(DIFF, 2), (EXPORT, 0), (CHECK, 0)])
-def test_a_closed_output_is_discarded(folder: Path, command: tuple[str, ...], status: int) -> None:
-    closing = ("sh", "-c", 'exec "$@" >&-', "sh")
-    done = execute(folder, command, subprocess.DEVNULL, closing)
-    assert (done.returncode, done.stderr) == (status, "")
+def test_output_to_a_closed_stream_is_discarded(
+    folder: Path, command: tuple[str, ...], status: int
+) -> None:
+    close_stdout = ("sh", "-c", 'exec "$@" >&-', "sh")
+    completed = execute(folder, command, subprocess.DEVNULL, close_stdout)
+    assert (completed.returncode, completed.stderr) == (status, "")

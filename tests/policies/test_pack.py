@@ -58,11 +58,9 @@ def test_no_module_of_the_pack_shadows_a_standard_library_module() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 2), (["--help"], 0)])
-def test_started_without_an_engine_the_pack_explains_its_use(
-    arguments: list[str], status: int
-) -> None:
-    done = subprocess.run(
+def test_pack_started_without_an_engine_prints_its_usage(arguments: list[str], status: int) -> None:
+    completed = subprocess.run(
         [sys.executable, PACK, *arguments], capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == status
-    assert "python -m policies.check --help" in done.stderr
+    assert completed.returncode == status
+    assert "python -m policies.check --help" in completed.stderr

@@ -85,7 +85,7 @@ POD_PATCHES: list[tuple[str, Manifest]] = [
 ]
 
 
-@pytest.mark.parametrize("config", [{}, EXISTING], ids=["may be absent", "exists"])
+@pytest.mark.parametrize("config", [{}, EXISTING], ids=["object may be absent", "object exists"])
 @pytest.mark.parametrize(("kind", "patch"), POD_PATCHES, ids=[kind for kind, _ in POD_PATCHES])
 def test_pod_patch_without_containers_is_found_by_its_path(
     kind: str, patch: Manifest, config: Manifest

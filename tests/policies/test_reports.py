@@ -116,11 +116,11 @@ def test_junit_report_replaces_characters_that_xml_forbids(check: Any) -> None:
 def test_github_annotations_contain_file_line_and_rule(check: Any) -> None:
     status, out = check("--format", "github")
     assert status == 1
-    warning, error, *rest = out.splitlines()
-    head = "::error title=not-privileged (critical),file=pod.yaml,line=5::Pod "
-    assert error.startswith(head)
+    warning, error, *other_lines = out.splitlines()
+    prefix = "::error title=not-privileged (critical),file=pod.yaml,line=5::Pod "
+    assert error.startswith(prefix)
     assert warning.startswith("::warning title=image-digest-pinned (medium),file=pod.yaml,line=5::")
-    assert rest[0].startswith("1 objects, 3 rules")
+    assert other_lines[0].startswith("1 objects, 3 rules")
 
 
 def test_github_annotations_escape_text_from_manifests(check: Any) -> None:

@@ -57,7 +57,7 @@ def cases(
     ]
 
 
-SUPPLIED = (
+PROBES_ADDED_BY_CONTROLLER = (
     *("dynamo_components", "kserve_model_format", "ray_service"),
     *("llmisvc_data_parallel", "llmisvc_prefill_decode", "llmisvc_single_gpu"),
 )
@@ -73,7 +73,7 @@ CASES = [
         (name, shared_memory, {"shm-mounted"})
         for name in ("vllm_tensor_parallel", "vllm_multi_node", "sglang_rdma", "lws_sglang")
     ),
-    *cases("serving", field("readinessProbe"), "inference-probes", *SUPPLIED),
+    *cases("serving", field("readinessProbe"), "inference-probes", *PROBES_ADDED_BY_CONTROLLER),
 ]
 
 

@@ -36,8 +36,8 @@ def test_good_stack_passes_every_rule(name: str) -> None:
 def test_violation_is_reported_with_path_value_and_remediation(case: Case) -> None:
     messages = evaluate_rule(case.rule, *case.stack(), config=case.config)
     assert messages
-    for words in case.reports:
-        assert words in messages[0]
+    for text in case.reports:
+        assert text in messages[0]
 
 
 def test_every_rule_has_fixtures() -> None:
@@ -94,8 +94,8 @@ def partly_unknown_stacks() -> list[PartlyUnknownStack]:
         manifest = view.resource.properties
         for steps in paths(manifest):
             unknown = View(Resource(type_of(manifest), unknown_at(manifest, steps)))
-            others = Stack([*stack[:index], unknown, *stack[index + 1 :]])
-            found.append(PartlyUnknownStack(manifest["kind"], steps, unknown, others))
+            partly_unknown = Stack([*stack[:index], unknown, *stack[index + 1 :]])
+            found.append(PartlyUnknownStack(manifest["kind"], steps, unknown, partly_unknown))
     return found
 
 

@@ -20,9 +20,9 @@ def test_the_installed_version_is_supported() -> None:
 
 def test_supported_version_range_matches_pyproject() -> None:
     project: Manifest = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    (wanted,) = project["project"]["optional-dependencies"]["policies"]
-    oldest, below = (".".join(map(str, numbers)) for numbers in (sdk.OLDEST, sdk.BELOW))
-    assert wanted == f"{sdk.PACKAGE}>={oldest},<{below}"
+    (requirement,) = project["project"]["optional-dependencies"]["policies"]
+    oldest, upper_bound = (".".join(map(str, numbers)) for numbers in (sdk.OLDEST, sdk.BELOW))
+    assert requirement == f"{sdk.PACKAGE}>={oldest},<{upper_bound}"
 
 
 @pytest.mark.parametrize("found", ["1.20.9", "1.22.0", "2.0.0"])
@@ -54,13 +54,13 @@ def test_pack_reports_an_unsupported_sdk_at_startup(tmp_path: Path) -> None:
     (tmp_path / "pulumi_policy-9.9.9.dist-info").mkdir()
     metadata = tmp_path / "pulumi_policy-9.9.9.dist-info" / "METADATA"
     metadata.write_text("Metadata-Version: 2.1\nName: pulumi-policy\nVersion: 9.9.9\n")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, CHECKOUT / "policies", "127.0.0.1:1"],
         env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stderr.startswith("gpu-platform: found pulumi-policy 9.9.9, whose internals")
-    assert "Traceback" not in done.stderr
+    assert completed.returncode == 1
+    assert completed.stderr.startswith("gpu-platform: found pulumi-policy 9.9.9, whose internals")
+    assert "Traceback" not in completed.stderr

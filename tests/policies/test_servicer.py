@@ -19,7 +19,7 @@ from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, ty
 
 
 @pytest.fixture
-def converted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def converted_messages(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the list of messages that have been converted to plain data."""
     messages: list[Any] = []
 
@@ -61,12 +61,12 @@ def bad_job() -> Manifest:
     return changed(manifests.volcano_job(), *edits)
 
 
-def test_resource_is_converted_once_for_all_rules(converted: list[Any]) -> None:
+def test_resource_is_converted_once_for_all_rules(converted_messages: list[Any]) -> None:
     pack_servicer().Analyze(request(bad_job()), None)
-    assert len(converted) == 1
+    assert len(converted_messages) == 1
 
 
-def test_stack_is_converted_once_for_all_rules(converted: list[Any]) -> None:
+def test_stack_is_converted_once_for_all_rules(converted_messages: list[Any]) -> None:
     resources = [
         proto.AnalyzerResource(
             type=type_of(item), properties=properties(item), urn=f"urn:{index}", name="a"
@@ -74,17 +74,17 @@ def test_stack_is_converted_once_for_all_rules(converted: list[Any]) -> None:
         for index, item in enumerate(manifests.whole_stack())
     ]
     pack_servicer().AnalyzeStack(proto.AnalyzeStackRequest(resources=resources), None)
-    assert len(converted) == len(resources)
+    assert len(converted_messages) == len(resources)
 
 
-def test_resource_is_not_converted_again_for_the_stack_rules(converted: list[Any]) -> None:
+def test_resource_is_not_converted_again_for_the_stack_rules(converted_messages: list[Any]) -> None:
     servicer, manifest = pack_servicer(), manifests.volcano_job()
     servicer.Analyze(request(manifest), None)
     resource = proto.AnalyzerResource(
         type=type_of(manifest), properties=properties(manifest), urn="urn:a", name="a"
     )
     servicer.AnalyzeStack(proto.AnalyzeStackRequest(resources=[resource]), None)
-    assert len(converted) == 1
+    assert len(converted_messages) == 1
 
 
 SPECIAL = "4dabf18193072939515e22adb298388d"
@@ -113,7 +113,7 @@ def test_assets_are_not_expanded_as_data() -> None:
     assert isinstance(plain(Properties(properties({"a": ASSET})))["a"], str)
 
 
-def test_remediation_works_with_lazily_converted_properties(converted: list[Any]) -> None:
+def test_remediation_works_with_lazily_converted_properties(converted_messages: list[Any]) -> None:
     level = proto.PolicyConfig(enforcementLevel=proto.REMEDIATE)
     servicer = pack_servicer()
     config = proto.ConfigureAnalyzerRequest(policyConfig={"gpu-toleration": level})
@@ -153,7 +153,10 @@ def test_configured_enforcement_levels_are_applied() -> None:
     for servicer in (pack_servicer(), sdk_servicer()):
         servicer.Configure(request_, None)
         responses.append(servicer.Analyze(request(bad_job()), None))
-    found = {one.policyName: one.enforcementLevel for one in responses[0].diagnostics}
+    found = {
+        diagnostic.policyName: diagnostic.enforcementLevel
+        for diagnostic in responses[0].diagnostics
+    }
     assert found["gpu-counts-whole"] == proto.ADVISORY
     assert "gpu-toleration" not in found
     assert responses[0] == responses[1]
@@ -172,10 +175,10 @@ def test_servicer_rejects_a_configuration_that_disables_every_rule() -> None:
     assert "disable" in messages[0]
 
 
-def test_consecutive_resources_are_evaluated_separately(converted: list[Any]) -> None:
+def test_consecutive_resources_are_evaluated_separately(converted_messages: list[Any]) -> None:
     servicer = pack_servicer()
     bad = servicer.Analyze(request(bad_job()), None).diagnostics
     good = servicer.Analyze(request(manifests.volcano_job()), None).diagnostics
-    again = servicer.Analyze(request(bad_job()), None).diagnostics
+    bad_again = servicer.Analyze(request(bad_job()), None).diagnostics
     assert good == []
-    assert len(bad) == len(again) > 0
+    assert len(bad) == len(bad_again) > 0

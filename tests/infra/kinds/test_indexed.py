@@ -82,10 +82,10 @@ def test_pods_can_resolve_rank_0_before_it_is_ready() -> None:
 
 
 def test_a_single_node_needs_no_service() -> None:
-    alone = replace(GANG, size=1)
-    assert set(build(alone)) == {"PodGroup", "Job"}
-    assert "--standalone" in container(alone)["command"]
-    assert "subdomain" not in build(alone)["Job"]["spec"]["template"]["spec"]
+    single_pod = replace(GANG, size=1)
+    assert set(build(single_pod)) == {"PodGroup", "Job"}
+    assert "--standalone" in container(single_pod)["command"]
+    assert "subdomain" not in build(single_pod)["Job"]["spec"]["template"]["spec"]
 
 
 def test_pulumi_does_not_wait_for_the_objects() -> None:

@@ -12,7 +12,7 @@ def job_set(**changes: Any) -> Manifest:
     return found
 
 
-def inner(**changes: Any) -> Manifest:
+def inner_job_spec(**changes: Any) -> Manifest:
     (replicated,) = job_set(**changes)["replicatedJobs"]
     assert replicated["replicas"] == 1
     found: Manifest = replicated["template"]["spec"]
@@ -23,15 +23,15 @@ def test_gang_is_one_indexed_job_with_a_podgroup_in_the_queue() -> None:
     group, found = objects(job("jobset", nodes=4))
     assert (group["kind"], found["apiVersion"]) == ("PodGroup", "jobset.x-k8s.io/v1alpha2")
     assert (group["spec"]["minMember"], group["spec"]["queue"]) == (4, "research")
-    described = inner(nodes=4)
-    assert (described["completions"], described["parallelism"]) == (4, 4)
-    annotations = described["template"]["metadata"]["annotations"]
+    job_spec = inner_job_spec(nodes=4)
+    assert (job_spec["completions"], job_spec["parallelism"]) == (4, 4)
+    annotations = job_spec["template"]["metadata"]["annotations"]
     assert annotations["scheduling.k8s.io/group-name"] == group["metadata"]["name"]
     assert found["metadata"]["labels"]["volcano.sh/queue-name"] == "research"
 
 
 def test_pods_rendezvous_at_the_hostname_of_pod_0_before_they_are_ready() -> None:
-    (container,) = inner()["template"]["spec"]["containers"]
+    (container,) = inner_job_spec()["template"]["spec"]["containers"]
     env = {variable["name"]: variable for variable in container["env"]}
     assert env["MASTER_ADDR"]["value"] == "job-0123abcd-worker-0-0.job-0123abcd"
     path = env["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
@@ -43,10 +43,10 @@ def test_a_failed_pod_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> 
     policy = job_set(retries=5)["failurePolicy"]
     assert policy["maxRestarts"] == 5
     assert policy["rules"][0]["action"] == "FailJobSet"
-    described = inner(fatal_exit_codes=[3, 64])
-    assert described["backoffLimit"] == 0
-    fatal = described["podFailurePolicy"]["rules"][0]
-    (container,) = described["template"]["spec"]["containers"]
+    job_spec = inner_job_spec(fatal_exit_codes=[3, 64])
+    assert job_spec["backoffLimit"] == 0
+    fatal = job_spec["podFailurePolicy"]["rules"][0]
+    (container,) = job_spec["template"]["spec"]["containers"]
     assert fatal["onExitCodes"] == {
         "containerName": container["name"],
         "operator": "In",
@@ -65,7 +65,7 @@ def test_suspended_run_sets_suspend_in_the_job_set() -> None:
 def test_success_policy_requires_the_first_pod_or_all_pods(
     success: str, policy: dict[str, Any] | None
 ) -> None:
-    assert inner(success=success).get("successPolicy") == policy
+    assert inner_job_spec(success=success).get("successPolicy") == policy
 
 
 def test_run_deadline_is_rejected_because_job_sets_have_none() -> None:
@@ -74,8 +74,8 @@ def test_run_deadline_is_rejected_because_job_sets_have_none() -> None:
     assert "set attempt_deadline_seconds" in sentence
 
 
-@pytest.mark.parametrize(("length", "nodes", "fine"), [(36, 10, True), (38, 10, False)])
-def test_job_set_limits_the_length_of_pod_names(length: int, nodes: int, fine: bool) -> None:
+@pytest.mark.parametrize(("length", "nodes", "is_valid"), [(36, 10, True), (38, 10, False)])
+def test_job_set_limits_the_length_of_pod_names(length: int, nodes: int, is_valid: bool) -> None:
     values = configuration(job("jobset"))
     values["training"]["jobs"] = {"j" * length: job("jobset", nodes=nodes)}
-    assert (problems(values) == []) is fine
+    assert (problems(values) == []) is is_valid

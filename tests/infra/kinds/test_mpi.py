@@ -21,12 +21,12 @@ def containers(**changes: object) -> dict[str, Manifest]:
 
 
 def test_the_launcher_belongs_to_the_gang() -> None:
-    described = spec(nodes=4)
-    assert {task["name"]: task["replicas"] for task in described["tasks"]} == {
+    job_spec = spec(nodes=4)
+    assert {task["name"]: task["replicas"] for task in job_spec["tasks"]} == {
         "launcher": 1,
         "worker": 4,
     }
-    assert described["minAvailable"] == 5
+    assert job_spec["minAvailable"] == 5
 
 
 def test_plugins_generate_ssh_keys_and_the_launchers_host_list() -> None:
@@ -58,8 +58,8 @@ def test_only_workers_have_gpus_and_the_launcher_has_the_configured_size() -> No
 
 def test_only_workers_are_scraped() -> None:
     hyperparameters = {"model": "digits-net", "dataset": "digits", "metrics_port": 9400}
-    described = spec(hyperparameters=hyperparameters, annotations={"a": "b"})
-    found = {task["name"]: task["template"]["metadata"] for task in described["tasks"]}
+    job_spec = spec(hyperparameters=hyperparameters, annotations={"a": "b"})
+    found = {task["name"]: task["template"]["metadata"] for task in job_spec["tasks"]}
     worker, launcher = found["worker"]["annotations"], found["launcher"]["annotations"]
     assert worker.keys() - launcher.keys() == {
         f"{PROMETHEUS_ANNOTATION}{name}" for name in ("scrape", "port", "path")
@@ -72,14 +72,14 @@ def run_launcher(command: list[str], hosts: str) -> list[str]:
     script = (
         command[2].replace("exec mpirun", "exec printf '%s\\n'").replace("until ssh", "until true")
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command[:2], script, *command[3:]],
         env={"MPI_HOST": hosts, "SLOTS": "4", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.splitlines()
+    return completed.stdout.splitlines()
 
 
 def test_the_launcher_starts_a_process_for_each_gpu_of_each_host() -> None:
@@ -93,9 +93,9 @@ def test_launcher_passes_variables_that_ssh_sessions_lack() -> None:
         env={"LOUD": "1"}, env_from={"TOKEN": {"secret": "hub", "key": "token"}}, omp_threads=3
     )
     started = run_launcher(found["launcher"]["command"], "a.run")
-    sent = {started[i + 1] for i, part in enumerate(started) if part == "-x"}
-    assert {"PATH", "HOME", "MASTER_ADDR", "MASTER_PORT", "RUN_NAME"} <= sent
-    assert {"LOUD", "TOKEN", "OMP_NUM_THREADS", "SLOTS"} <= sent
+    passed_variables = {started[i + 1] for i, part in enumerate(started) if part == "-x"}
+    assert {"PATH", "HOME", "MASTER_ADDR", "MASTER_PORT", "RUN_NAME"} <= passed_variables
+    assert {"LOUD", "TOKEN", "OMP_NUM_THREADS", "SLOTS"} <= passed_variables
 
 
 def test_each_process_gets_the_name_of_its_node() -> None:
@@ -124,10 +124,10 @@ def test_every_variable_that_the_launcher_passes_has_a_value(
 ) -> None:
     launcher = containers(**network)["launcher"]
     started = run_launcher(launcher["command"], "a.run")
-    sent = {started[i + 1] for i, part in enumerate(started) if part == "-x"}
+    passed_variables = {started[i + 1] for i, part in enumerate(started) if part == "-x"}
     env = {variable["name"]: variable.get("value") for variable in launcher["env"]}
     # PATH comes from the image, MASTER_ADDR from the launcher's script.
-    assert sent - env.keys() == {"PATH", "MASTER_ADDR"}
+    assert passed_variables - env.keys() == {"PATH", "MASTER_ADDR"}
     if rdma := network.get("rdma"):
         assert env["NCCL_SOCKET_IFNAME"] == rdma["interface"]
         assert env.get("NCCL_IB_HCA") == rdma.get("hca")
@@ -135,9 +135,9 @@ def test_every_variable_that_the_launcher_passes_has_a_value(
 
 def test_processes_get_torchruns_rank_variables() -> None:
     started = run_launcher(containers()["launcher"]["command"], "a.run,b.run")
-    inside = started[started.index("sh") :]
-    program = [*inside[: inside.index("python3")], "env"]
-    done = subprocess.run(
+    process_command = started[started.index("sh") :]
+    program = [*process_command[: process_command.index("python3")], "env"]
+    completed = subprocess.run(
         program,
         env={
             "OMPI_COMM_WORLD_RANK": "5",
@@ -151,7 +151,7 @@ def test_processes_get_torchruns_rank_variables() -> None:
         text=True,
         check=True,
     )
-    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    found = dict(line.split("=", 1) for line in completed.stdout.splitlines())
     assert (found["RANK"], found["WORLD_SIZE"]) == ("5", "8")
     assert (found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]) == ("1", "4")
     assert found["GROUP_RANK"] == "1"
@@ -166,9 +166,9 @@ def test_custom_command_replaces_the_training_program() -> None:
 def test_launcher_is_not_counted_when_workers_are_spread() -> None:
     templates = {task["name"]: task["template"] for task in spec()["tasks"]}
     (spread,) = templates["worker"]["spec"]["topologySpreadConstraints"]
-    counted = spread["labelSelector"]["matchLabels"].items()
-    assert counted <= templates["worker"]["metadata"]["labels"].items()
-    assert not counted <= templates["launcher"]["metadata"]["labels"].items()
+    selected_labels = spread["labelSelector"]["matchLabels"].items()
+    assert selected_labels <= templates["worker"]["metadata"]["labels"].items()
+    assert not selected_labels <= templates["launcher"]["metadata"]["labels"].items()
     assert "topologySpreadConstraints" not in templates["launcher"]["spec"]
 
 

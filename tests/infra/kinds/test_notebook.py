@@ -30,8 +30,8 @@ def with_notebook(**changes: Any) -> dict[str, Any]:
 
 
 def test_notebook_is_a_queued_gang_of_one_pod_with_gpus_and_shared_memory() -> None:
-    described = spec(gpus_per_node=1, shm="2Gi")
-    assert (described["queue"], described["minAvailable"]) == ("research", 1)
+    job_spec = spec(gpus_per_node=1, shm="2Gi")
+    assert (job_spec["queue"], job_spec["minAvailable"]) == ("research", 1)
     built = pod(gpus_per_node=1, shm="2Gi")
     (container,) = built["containers"]
     assert container["command"][:3] == ["python3", "-m", "notebooks"]
@@ -155,14 +155,14 @@ def test_changed_notebook_replaces_the_previous_one() -> None:
     first = TrainingJobSettings.model_validate(job("notebook"))
     second = TrainingJobSettings.model_validate(job("notebook", memory="32Gi"))
     assert not first.outlives_change
-    assert _name(first) != _name(second)
+    assert _run_name(first) != _run_name(second)
 
 
-def _name(described: TrainingJobSettings) -> str:
+def _run_name(settings: TrainingJobSettings) -> str:
     return run_name(
         TrainingJobArgs(
             key="anna",
-            job=described,
+            job=settings,
             namespace="ml",
             image=TRAINING_IMAGE,
             image_identity=TRAINING_IMAGE,

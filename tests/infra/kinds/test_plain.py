@@ -26,7 +26,7 @@ def test_command_gets_variables_for_gang_size_and_run_directory() -> None:
 
 
 def test_an_elastic_job_starts_and_succeeds_with_its_minimum() -> None:
-    described = spec(nodes=4, min_nodes=2)
-    assert described["minAvailable"] == described["minSuccess"] == 2
-    assert described["tasks"][0]["minAvailable"] == 2
-    assert described["policies"][-1] == {"events": ["PodFailed"], "action": "RestartJob"}
+    job_spec = spec(nodes=4, min_nodes=2)
+    assert job_spec["minAvailable"] == job_spec["minSuccess"] == 2
+    assert job_spec["tasks"][0]["minAvailable"] == 2
+    assert job_spec["policies"][-1] == {"events": ["PodFailed"], "action": "RestartJob"}

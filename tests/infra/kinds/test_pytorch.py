@@ -24,9 +24,9 @@ def test_master_and_workers_add_up_to_the_gang() -> None:
 
 
 def test_run_policy_contains_the_job_wide_settings() -> None:
-    described = spec(nodes=4, retries=5, deadline_seconds=60)
-    assert described["nprocPerNode"] == "4"
-    assert described["runPolicy"] == {
+    job_spec = spec(nodes=4, retries=5, deadline_seconds=60)
+    assert job_spec["nprocPerNode"] == "4"
+    assert job_spec["runPolicy"] == {
         "cleanPodPolicy": "Running",
         # five failures with four pods each; one more exceeds the limit
         "backoffLimit": 21,
@@ -73,11 +73,11 @@ def test_suspended_run_sets_suspend_in_the_run_policy() -> None:
 
 
 def test_elastic_job_has_only_workers_that_rendezvous_at_worker_0() -> None:
-    described = spec(nodes=4, min_nodes=2, retries=7)
-    (worker,) = described["pytorchReplicaSpecs"].values()
+    job_spec = spec(nodes=4, min_nodes=2, retries=7)
+    (worker,) = job_spec["pytorchReplicaSpecs"].values()
     (container_spec,) = worker["template"]["spec"]["containers"]
     env = {variable["name"]: variable.get("value") for variable in container_spec["env"]}
-    assert described["elasticPolicy"] == {
+    assert job_spec["elasticPolicy"] == {
         "minReplicas": 2,
         "maxReplicas": 4,
         "maxRestarts": 7,
@@ -85,7 +85,7 @@ def test_elastic_job_has_only_workers_that_rendezvous_at_worker_0() -> None:
         "rdzvId": "job-0123abcd",
         "rdzvPort": RENDEZVOUS_PORT,
     }
-    assert described["runPolicy"]["schedulingPolicy"]["minAvailable"] == 2
+    assert job_spec["runPolicy"]["schedulingPolicy"]["minAvailable"] == 2
     assert worker["replicas"] == 4
     assert env["MASTER_ADDR"] == "job-0123abcd-worker-0"
     assert "--nnodes=2:4" in container_spec["command"]

@@ -21,14 +21,14 @@ def test_entrypoint_is_the_command_quoted_for_a_shell() -> None:
 
 def test_variable_references_are_translated_for_the_shell() -> None:
     command = ["sh", "-c", 'printf "%s|" "$@"', "-", "--out=$(RUN_DIR)/a b", "$(RUN_DIR)", "$(x y)"]
-    done = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", spec(command=command)["entrypoint"]],
         env={"RUN_DIR": "/checkpoints/my run"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == "--out=/checkpoints/my run/a b|/checkpoints/my run|$(x y)|"
+    assert completed.stdout == "--out=/checkpoints/my run/a b|/checkpoints/my run|$(x y)|"
 
 
 def test_head_and_workers_are_one_gang() -> None:
@@ -72,12 +72,12 @@ def test_pod_commands_are_left_to_the_ray_operator() -> None:
 
 
 def test_finished_job_releases_its_gpus_and_failed_job_is_retried() -> None:
-    described = spec(retries=2, deadline_seconds=60, state="suspended")
-    assert described["shutdownAfterJobFinishes"] is True
-    assert described["submissionMode"] == "HTTPMode"
-    assert described["backoffLimit"] == 2
-    assert described["activeDeadlineSeconds"] == 60
-    assert described["suspend"] is True
+    job_spec = spec(retries=2, deadline_seconds=60, state="suspended")
+    assert job_spec["shutdownAfterJobFinishes"] is True
+    assert job_spec["submissionMode"] == "HTTPMode"
+    assert job_spec["backoffLimit"] == 2
+    assert job_spec["activeDeadlineSeconds"] == 60
+    assert job_spec["suspend"] is True
 
 
 def test_only_the_operator_and_the_workers_may_connect_to_the_head() -> None:
@@ -85,23 +85,23 @@ def test_only_the_operator_and_the_workers_may_connect_to_the_head() -> None:
     labels = pods()["head"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert policy["podSelector"]["matchLabels"] != pods()["workers"]["metadata"]["labels"]
-    rule, within = policy["ingress"]
-    assert rule["ports"] == [{"port": 8265, "protocol": "TCP"}]
-    (expression,) = rule["from"][0]["podSelector"]["matchExpressions"]
+    operator_rule, worker_rule = policy["ingress"]
+    assert operator_rule["ports"] == [{"port": 8265, "protocol": "TCP"}]
+    (expression,) = operator_rule["from"][0]["podSelector"]["matchExpressions"]
     # Label values used by the operator's chart and by its plain manifests.
     assert expression["values"] == ["kuberay-operator", "kuberay"]
     # No other policy admits the workers if the namespace is not isolated.
-    (peer,) = within["from"]
+    (peer,) = worker_rule["from"]
     for each in pods().values():
         assert peer["podSelector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
-    assert "ports" not in within
+    assert "ports" not in worker_rule
 
 
 def test_head_is_not_counted_when_workers_are_placed() -> None:
     templates = pods(pack={"label": "topology.kubernetes.io/zone", "required": True})
     affinity = templates["workers"]["spec"]["affinity"]["podAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
-    counted = term["labelSelector"]["matchLabels"].items()
-    assert counted <= templates["workers"]["metadata"]["labels"].items()
-    assert not counted <= templates["head"]["metadata"]["labels"].items()
+    selected_labels = term["labelSelector"]["matchLabels"].items()
+    assert selected_labels <= templates["workers"]["metadata"]["labels"].items()
+    assert not selected_labels <= templates["head"]["metadata"]["labels"].items()
     assert "affinity" not in templates["head"]["spec"]

@@ -22,8 +22,8 @@ STEPS: dict[str, Any] = {
 
 
 def built(kind: str = "volcano") -> dict[str, Manifest]:
-    described = job(kind, steps=STEPS, after=["prepare"])
-    return {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+    job_config = job(kind, steps=STEPS, after=["prepare"])
+    return {manifest["metadata"]["name"]: manifest for manifest in objects(job_config)}
 
 
 def container(name: str) -> Manifest:
@@ -51,18 +51,18 @@ def test_templates_are_created_before_the_flow_that_uses_them() -> None:
 
 def test_training_job_is_the_same_with_and_without_steps() -> None:
     single_node = {"nodes": 1}
-    (alone,) = objects(job("volcano", **single_node))
+    (without_steps,) = objects(job("volcano", **single_node))
     train, *_ = objects(job("volcano", **single_node, steps=STEPS, after=["prepare"]))
     role = train["spec"]["tasks"][0]["template"]["metadata"]["labels"].pop(ROLE_LABEL)
     assert role == "worker"
-    assert train["spec"] == alone["spec"]
+    assert train["spec"] == without_steps["spec"]
 
 
 @pytest.mark.parametrize("kind", ["volcano", "mpi"])
 def test_only_pods_of_the_gang_count_for_its_placement(kind: str) -> None:
     """Launchers and steps must not determine the gang's zone."""
     pack = {"label": "topology.kubernetes.io/zone", "required": True}
-    gang, *others = (
+    gang, *other_templates = (
         task["template"]
         for template in objects(job(kind, steps=STEPS, pack=pack))
         for task in reversed(template["spec"].get("tasks", ()))
@@ -71,11 +71,13 @@ def test_only_pods_of_the_gang_count_for_its_placement(kind: str) -> None:
     affinity = gang["spec"]["affinity"]["podAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
     (spread,) = gang["spec"]["topologySpreadConstraints"]
-    assert len(others) == len(STEPS) + (kind == "mpi")
+    assert len(other_templates) == len(STEPS) + (kind == "mpi")
     for selector in (term["labelSelector"], spread["labelSelector"]):
-        counted = selector["matchLabels"].items()
-        assert counted <= gang["metadata"]["labels"].items()
-        assert not any(counted <= other["metadata"]["labels"].items() for other in others)
+        selected_labels = selector["matchLabels"].items()
+        assert selected_labels <= gang["metadata"]["labels"].items()
+        assert not any(
+            selected_labels <= other["metadata"]["labels"].items() for other in other_templates
+        )
 
 
 def test_step_runs_its_command_in_one_pod() -> None:
@@ -89,8 +91,8 @@ def test_step_runs_its_command_in_one_pod() -> None:
 
 def test_network_topology_applies_only_to_the_training() -> None:
     topology = {"mode": "hard", "highest_tier": 2}
-    described = job("volcano", steps=STEPS, after=["prepare"], network_topology=topology)
-    specs = {each["metadata"]["name"]: each["spec"] for each in objects(described)}
+    job_config = job("volcano", steps=STEPS, after=["prepare"], network_topology=topology)
+    specs = {each["metadata"]["name"]: each["spec"] for each in objects(job_config)}
     assert "networkTopology" in specs["0123abcd-train"]
     assert "networkTopology" not in specs["0123abcd-evaluate"]
 
@@ -130,8 +132,8 @@ CONDITIONAL: dict[str, Any] = {
 
 
 def conditional(name: str) -> Manifest:
-    described = job("volcano", steps=CONDITIONAL, after=["prepare"], retries=2)
-    built_objects = {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+    job_config = job("volcano", steps=CONDITIONAL, after=["prepare"], retries=2)
+    built_objects = {manifest["metadata"]["name"]: manifest for manifest in objects(job_config)}
     found: Manifest = built_objects[f"0123abcd-{name}"]["spec"]
     return found
 
@@ -153,7 +155,7 @@ def test_a_step_with_a_condition_evaluates_it_before_its_command() -> None:
 
 
 @pytest.mark.parametrize("name", ["export", "report"])
-def test_steps_after_a_conditional_step_are_skipped_with_it(name: str) -> None:
+def test_steps_after_a_skipped_conditional_step_are_skipped_too(name: str) -> None:
     assert command(name)[2:] == [
         *("workload.step", "--run=/checkpoints/job-0123abcd", f"--name={name}"),
         *("--after=evaluate", "--", f"./{name}"),
@@ -184,7 +186,7 @@ def test_invalid_condition_of_a_step_is_rejected(step: dict[str, Any], text: str
     assert text in problem
 
 
-FANNED: dict[str, Any] = {
+FOR_EACH_STEPS: dict[str, Any] = {
     "prepare": {"command": ["./prepare", "--part=$(ITEM)"], "for_each": ["train", "test"]},
     "evaluate": {
         "command": ["./evaluate", "$(ITEM)"],
@@ -197,14 +199,14 @@ FANNED: dict[str, Any] = {
 }
 
 
-def fanned() -> dict[str, Manifest]:
-    described = job("volcano", steps=FANNED, after=["prepare"])
-    assert mandatory_violations(described) == []
-    return {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+def for_each_objects() -> dict[str, Manifest]:
+    job_config = job("volcano", steps=FOR_EACH_STEPS, after=["prepare"])
+    assert mandatory_violations(job_config) == []
+    return {manifest["metadata"]["name"]: manifest for manifest in objects(job_config)}
 
 
 def test_for_each_steps_run_in_parallel_and_successors_wait_for_all() -> None:
-    flows = {flow["name"]: flow for flow in fanned()["job-0123abcd"]["spec"]["flows"]}
+    flows = {flow["name"]: flow for flow in for_each_objects()["job-0123abcd"]["spec"]["flows"]}
     targets = {
         name.removeprefix("0123abcd-"): [
             target.removeprefix("0123abcd-")
@@ -223,7 +225,7 @@ def test_for_each_steps_run_in_parallel_and_successors_wait_for_all() -> None:
 
 
 def test_each_for_each_step_gets_its_value_as_a_variable() -> None:
-    built_objects = fanned()
+    built_objects = for_each_objects()
     values = []
     for index in range(3):
         spec = built_objects[f"0123abcd-evaluate-{index}"]["spec"]["tasks"][0]["template"]["spec"]
@@ -246,7 +248,7 @@ def test_each_for_each_step_gets_its_value_as_a_variable() -> None:
             "env.ITEM, which for_each also sets",
         ),
     ],
-    ids=["name", "variable"],
+    ids=["step name", "environment variable"],
 )
 def test_conflicting_for_each_names_are_rejected(steps: dict[str, Any], text: str) -> None:
     (problem,) = problems_of(job("volcano", steps=steps))
@@ -278,9 +280,9 @@ PIPELINE: dict[str, Any] = {
 
 
 def pipeline(**changes: Any) -> dict[str, Manifest]:
-    described = job("volcano", steps=PIPELINE, **changes)
-    assert mandatory_violations(described) == []
-    return {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+    job_config = job("volcano", steps=PIPELINE, **changes)
+    assert mandatory_violations(job_config) == []
+    return {manifest["metadata"]["name"]: manifest for manifest in objects(job_config)}
 
 
 def command_of(built_objects: dict[str, Manifest], name: str) -> list[str]:
@@ -408,8 +410,8 @@ def test_inconsistent_inputs_and_outputs_are_rejected(changes: dict[str, Any], t
 
 def test_step_that_writes_datasets_mounts_other_claims_read_only() -> None:
     volumes = {"scores": {"claim": "checkpoints", "path": "/scores", "read_only": True}}
-    described = job("volcano", steps=STEPS, volumes=volumes)
-    built_objects = {each["metadata"]["name"]: each for each in objects(described)}
+    job_config = job("volcano", steps=STEPS, volumes=volumes)
+    built_objects = {each["metadata"]["name"]: each for each in objects(job_config)}
     (found,) = built_objects["0123abcd-prepare"]["spec"]["tasks"][0]["template"]["spec"][
         "containers"
     ]

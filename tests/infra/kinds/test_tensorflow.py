@@ -8,10 +8,10 @@ def spec(**changes: object) -> Manifest:
 
 
 def test_all_pods_are_workers_and_the_plugin_lists_them() -> None:
-    described = spec(nodes=3)
-    (task,) = described["tasks"]
-    assert (task["name"], task["replicas"], described["minAvailable"]) == ("worker", 3, 3)
-    assert described["plugins"]["tensorflow"] == ["--worker=worker", "--port=2222"]
+    job_spec = spec(nodes=3)
+    (task,) = job_spec["tasks"]
+    assert (task["name"], task["replicas"], job_spec["minAvailable"]) == ("worker", 3, 3)
+    assert job_spec["plugins"]["tensorflow"] == ["--worker=worker", "--port=2222"]
 
 
 def test_one_process_per_pod_uses_all_its_gpus() -> None:

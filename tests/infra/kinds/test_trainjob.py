@@ -8,7 +8,7 @@ def job_set(**changes: object) -> Manifest:
     return found
 
 
-def inner(**changes: object) -> Manifest:
+def inner_job_spec(**changes: object) -> Manifest:
     (replicated,) = job_set(**changes)["replicatedJobs"]
     found: Manifest = replicated["template"]["spec"]
     return found
@@ -33,8 +33,8 @@ def test_train_job_refers_to_its_runtime_without_overrides() -> None:
 def test_the_runtime_has_the_size_of_the_gang() -> None:
     runtime = kind_of(job("trainjob", nodes=4), "TrainingRuntime")
     assert runtime["spec"]["mlPolicy"] == {"numNodes": 4}
-    described = inner(nodes=4)
-    assert (described["completions"], described["parallelism"]) == (4, 4)
+    job_spec = inner_job_spec(nodes=4)
+    assert (job_spec["completions"], job_spec["parallelism"]) == (4, 4)
     assert kind_of(job("trainjob", nodes=4), "PodGroup")["spec"]["minMember"] == 4
 
 
@@ -47,7 +47,7 @@ def test_job_and_container_have_the_names_that_trainer_expects() -> None:
 
 
 def test_a_failed_pod_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> None:
-    described = inner(fatal_exit_codes=[3, 64])
+    job_spec = inner_job_spec(fatal_exit_codes=[3, 64])
     assert job_set(retries=5)["failurePolicy"] == {
         "maxRestarts": 5,
         "rules": [
@@ -58,13 +58,13 @@ def test_a_failed_pod_restarts_all_pods_but_a_fatal_exit_code_ends_the_run() -> 
             }
         ],
     }
-    assert described["backoffLimit"] == 0
-    fatal = described["podFailurePolicy"]["rules"][0]
+    assert job_spec["backoffLimit"] == 0
+    fatal = job_spec["podFailurePolicy"]["rules"][0]
     assert fatal["onExitCodes"] == {"containerName": "node", "operator": "In", "values": [3, 64]}
 
 
 def test_pods_rendezvous_at_the_hostname_of_pod_0() -> None:
-    (container,) = inner()["template"]["spec"]["containers"]
+    (container,) = inner_job_spec()["template"]["spec"]["containers"]
     env = {variable["name"]: variable for variable in container["env"]}
     assert env["MASTER_ADDR"]["value"] == "job-0123abcd-node-0-0.job-0123abcd"
     path = env["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]

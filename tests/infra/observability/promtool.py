@@ -71,9 +71,9 @@ def check_all(program: Path, folder: Path, files: Files) -> str:
     """Return the errors of one promtool run with several test files."""
     names = []
     for number, (tests, alerts) in enumerate(files):
-        chosen = _used(tests, alerts) if alerts else _RECORDED
+        rule_names = _required_rules(tests, alerts) if alerts else _RECORDED
         groups = [
-            group | {"rules": [r for r in group["rules"] if _name(r) in chosen]}
+            group | {"rules": [r for r in group["rules"] if _name(r) in rule_names]}
             for group in rule_groups(SETTINGS)
         ]
         rules, name = f"rules-{number}.yaml", f"tests-{number}.yaml"
@@ -82,14 +82,14 @@ def check_all(program: Path, folder: Path, files: Files) -> str:
         document = {"rule_files": [rules], "evaluation_interval": "30s", "tests": list(tests)}
         (folder / name).write_text(json.dumps(document))
         names.append(name)
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(program), "test", "rules", *names],
         cwd=folder,
         env={"GOMAXPROCS": "1", "GOGC": "400"},
         capture_output=True,
         text=True,
     )
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    return "" if completed.returncode == 0 else completed.stdout + completed.stderr
 
 
 def _name(rule: dict[str, Any]) -> str:
@@ -100,7 +100,7 @@ _RULES = [rule for group in rule_groups(SETTINGS) for rule in group["rules"]]
 _RECORDED = {_name(rule) for rule in _RULES if "record" in rule}
 
 
-def _used(tests: Sequence[dict[str, Any]], alerts: Collection[str]) -> set[str]:
+def _required_rules(tests: Sequence[dict[str, Any]], alerts: Collection[str]) -> set[str]:
     """Return the alerts, and the recording rules that the alerts or tests query."""
     found, texts = {*alerts}, [json.dumps(tests)]
     texts += [rule["expr"] for rule in _RULES if _name(rule) in alerts]

@@ -137,8 +137,8 @@ def test_config_maps_contain_a_file_for_every_dashboard() -> None:
 
 def test_variables_in_queries_are_defined_in_the_dashboard() -> None:
     for name, dashboard in dashboard_files().items():
-        used = set(re.findall(r"\$(?:\{(\w+)\}|(\w+))", json.dumps(dashboard["panels"])))
-        names = {first or second for first, second in used} - {"__range"}
+        variables = set(re.findall(r"\$(?:\{(\w+)\}|(\w+))", json.dumps(dashboard["panels"])))
+        names = {first or second for first, second in variables} - {"__range"}
         assert names <= {each["name"] for each in dashboard["templating"]["list"]}, name
 
 

@@ -24,15 +24,15 @@ FAULTS = (CHECKOUT / "tests" / "operators" / "test_5_monitoring.py").read_text()
 
 
 def test_runbooks_exist_for_exactly_the_alerts() -> None:
-    known = [each.name for found in alerts(Thresholds()).values() for each in found]
-    assert re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE) == known
+    alert_names = [each.name for found in alerts(Thresholds()).values() for each in found]
+    assert re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE) == alert_names
 
 
 def test_page_lists_the_alerts_that_no_test_has_fired() -> None:
-    known = {each.name for found in alerts(Thresholds()).values() for each in found}
-    fired = set(re.findall(r'\b(\w+)(?:=|": )\{"', FAULTS)) & known
+    alert_names = {each.name for found in alerts(Thresholds()).values() for each in found}
+    fired = set(re.findall(r'\b(\w+)(?:=|": )\{"', FAULTS)) & alert_names
     (listed,) = re.findall(r"The alerts(.*?)have\s+not fired", NOT_TESTED, re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", listed)) == known - fired
+    assert set(re.findall(r"`(\w+)`", listed)) == alert_names - fired
     assert len(fired) == 15
     assert "Fifteen alerts fire on real faults" in MONITORING
 
@@ -58,8 +58,8 @@ def test_policy_pack_accepts_monitoring_with_the_documented_exemptions() -> None
 
 def violations(policies: dict[str, Any]) -> list[str]:
     """Return the mandatory violations of all objects."""
-    everything = args(prometheus="operator", grafana={"dashboards": True})
-    texts = [json.dumps(manifest) for manifest in manifests(everything)]
+    monitoring_args = args(prometheus="operator", grafana={"dashboards": True})
+    texts = [json.dumps(manifest) for manifest in manifests(monitoring_args)]
     documents = [document for text in texts for document in read("", text)]
     found = evaluate(documents, configure(policies, RULES), whole_stack=False)
     return [f"{each.rule}: {each.message}" for each in found if each.mandatory]

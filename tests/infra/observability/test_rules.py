@@ -150,12 +150,12 @@ DEVICES = {
 
 
 def test_only_accelerators_are_counted_for_every_vendor(program: Path, tmp_path: Path) -> None:
-    def test(resource: str, counted: bool) -> dict[str, Any]:
+    def test(resource: str, is_accelerator: bool) -> dict[str, Any]:
         series = {
             name.replace("nvidia_com_gpu", resource): value
             for name, value in pod("a-0", "a", "vision", 8).items()
         }
-        expected = [sample('gpu_platform:team_gpus{namespace="ml"}', 8)] if counted else []
+        expected = [sample('gpu_platform:team_gpus{namespace="ml"}', 8)] if is_accelerator else []
         return expression_test(series, 10, "gpu_platform:team_gpus", *expected)
 
     assert check(program, tmp_path, *(test(*device) for device in DEVICES.items())) == ""

@@ -35,14 +35,14 @@ def serving(**changes: Any) -> InferenceServiceArgs:
     )
 
 
-def objects(described: InferenceServiceArgs) -> dict[str, Manifest]:
+def objects(args: InferenceServiceArgs) -> dict[str, Manifest]:
     """Return the stable version's objects and the route by kind."""
-    return {manifest["kind"]: manifest for manifest in [*build(described), *routes(described)]}
+    return {manifest["kind"]: manifest for manifest in [*build(args), *routes(args)]}
 
 
-def canary_objects(described: InferenceServiceArgs) -> dict[str, Manifest]:
+def canary_objects(args: InferenceServiceArgs) -> dict[str, Manifest]:
     """Return the canary's objects by kind."""
-    return {manifest["kind"]: manifest for manifest in build_canary(described)}
+    return {manifest["kind"]: manifest for manifest in build_canary(args)}
 
 
 def pod(deployment: Manifest) -> Manifest:
@@ -51,9 +51,9 @@ def pod(deployment: Manifest) -> Manifest:
     return found
 
 
-def container(described: InferenceServiceArgs) -> Manifest:
+def container(args: InferenceServiceArgs) -> Manifest:
     """Return the server container of the stable version."""
-    found: Manifest = pod(objects(described)["Deployment"])["containers"][0]
+    found: Manifest = pod(objects(args)["Deployment"])["containers"][0]
     return found
 
 

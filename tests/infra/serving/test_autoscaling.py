@@ -80,20 +80,20 @@ def in_flight(pod: str) -> str:
 
 # One value every 15 seconds for two minutes.
 LOADS: dict[str, tuple[dict[str, str], float]] = {
-    "the average of the last minute": ({in_flight("digits-1a-xxxxx"): "12x6 0x1"}, 8),
-    "no group leaders of other services": (
+    "the last minute is averaged": ({in_flight("digits-1a-xxxxx"): "12x6 0x1"}, 8),
+    "group leaders of other services are ignored": (
         {in_flight("digits-1a-xxxxx"): "3x8", in_flight("digits-large-0"): "4x8"},
         3,
     ),
-    "the sum of all pods": (
+    "all pods are summed": (
         {in_flight("digits-1a-xxxxx"): "3x8", in_flight("digits-1a-yyyyy"): "4x8"},
         7,
     ),
-    "a pod until it was replaced": (
+    "a replaced pod counts until its end": (
         {in_flight("digits-1a-xxxxx"): "12x5 stale", in_flight("digits-2b-yyyyy"): "_x6 6x2"},
         9,
     ),
-    "no pod of the canary": (
+    "canary pods are ignored": (
         {in_flight("digits-1a-xxxxx"): "3x8", in_flight("digits-canary-1a-yyyyy"): "4x8"},
         3,
     ),

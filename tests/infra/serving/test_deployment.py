@@ -73,9 +73,9 @@ def test_startup_probe_allows_the_configured_time() -> None:
 def test_default_progress_deadline_exceeds_the_startup_time(
     changes: dict[str, Any], deadline: int
 ) -> None:
-    described = serving(route=GATEWAY, canary=CANARY, **changes)
-    assert objects(described)["Deployment"]["spec"]["progressDeadlineSeconds"] == deadline
-    for manifest in build_canary(described):
+    args = serving(route=GATEWAY, canary=CANARY, **changes)
+    assert objects(args)["Deployment"]["spec"]["progressDeadlineSeconds"] == deadline
+    for manifest in build_canary(args):
         annotations = manifest["metadata"]["annotations"]
         assert annotations["pulumi.com/timeoutSeconds"] == str(deadline)
 
@@ -120,10 +120,10 @@ def test_service_tolerations_are_added_to_those_for_gpu_nodes() -> None:
     tolerated = {"tolerations": [{"key": "spot"}], "canary": CANARY, "route": GATEWAY}
 
     def tolerations(**changed: Any) -> list[Any]:
-        described = replace(serving(**changed), gpu_nodes=nodes)
-        found = [objects(described)["Deployment"]]
+        args = replace(serving(**changed), gpu_nodes=nodes)
+        found = [objects(args)["Deployment"]]
         if "canary" in changed:
-            found.append(canary_objects(described)["Deployment"])
+            found.append(canary_objects(args)["Deployment"])
         return [pod(each).get("tolerations") for each in found]
 
     assert tolerations(gpus=1, **tolerated) == [[taint, spot], [taint, spot]]
@@ -138,8 +138,8 @@ def test_gpus_are_requested_only_if_configured() -> None:
 
 def test_ephemeral_storage_is_limited_only_if_configured() -> None:
     assert "ephemeral-storage" not in container(serving())["resources"]["limits"]
-    limited = container(serving(ephemeral_storage="20Gi"))["resources"]
-    assert limited["requests"]["ephemeral-storage"] == "20Gi"
+    resources = container(serving(ephemeral_storage="20Gi"))["resources"]
+    assert resources["requests"]["ephemeral-storage"] == "20Gi"
 
 
 def test_url_contains_service_namespace_and_port() -> None:
@@ -152,8 +152,8 @@ def test_pods_prefer_different_nodes() -> None:
 
 
 def test_tls_certificate_is_mounted_and_probes_use_https() -> None:
-    described = serving(tls={"secret": "digits-tls"})
-    spec = pod(objects(described)["Deployment"])
+    args = serving(tls={"secret": "digits-tls"})
+    spec = pod(objects(args)["Deployment"])
     source = _volume(spec, "tls")["secret"]
     assert source == {"secretName": "digits-tls", "defaultMode": 0o440}
     env = environment(spec["containers"][0])
@@ -161,12 +161,12 @@ def test_tls_certificate_is_mounted_and_probes_use_https() -> None:
     assert env["INFERENCE_TLS_KEY"] == "/secrets/tls/tls.key"
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert spec["containers"][0][probe]["httpGet"]["scheme"] == "HTTPS"
-    assert described.url.startswith("https://")
+    assert args.url.startswith("https://")
 
 
 def test_pods_with_tls_are_annotated_with_the_https_scheme() -> None:
-    def scheme_annotation(described: InferenceServiceArgs) -> Any:
-        metadata = objects(described)["Deployment"]["spec"]["template"]["metadata"]
+    def scheme_annotation(args: InferenceServiceArgs) -> Any:
+        metadata = objects(args)["Deployment"]["spec"]["template"]["metadata"]
         return metadata.get("annotations", {}).get("prometheus.io/scheme")
 
     assert scheme_annotation(serving(tls={"secret": "digits-tls"})) == "https"
@@ -181,13 +181,13 @@ def test_api_keys_are_mounted_from_a_secret() -> None:
 
 
 def test_a_custom_handler_is_mounted_and_its_secrets_are_references() -> None:
-    described = serving(
+    args = serving(
         volumes={"handlers": {"path": "/handlers", "config_map": "handlers"}},
         env={"PYTHONPATH": "/handlers"},
         env_from={"TOKEN": {"secret": "hub", "key": "token"}},
         server={"handler": "mine:Handler"},
     )
-    spec = pod(objects(described)["Deployment"])
+    spec = pod(objects(args)["Deployment"])
     assert _volume(spec, "handlers")["configMap"] == {"name": "handlers"}
     env = environment(spec["containers"][0])
     assert env["TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
@@ -278,7 +278,7 @@ def test_single_replica_does_not_block_draining_its_node() -> None:
 @pytest.mark.parametrize(("replicas", "limit"), [(2, 1), (3, 2), (8, 3)])
 def test_drained_nodes_leave_a_replica_of_the_canary(replicas: int, limit: int) -> None:
     canary = {**CANARY, "replicas": replicas}
-    described = serving(replicas=4, max_unavailable=3, route=GATEWAY, canary=canary)
-    budget = canary_objects(described)["PodDisruptionBudget"]
+    args = serving(replicas=4, max_unavailable=3, route=GATEWAY, canary=canary)
+    budget = canary_objects(args)["PodDisruptionBudget"]
     assert budget["spec"]["maxUnavailable"] == limit
-    assert evaluate_rule("inference-disruption-budget", *build_canary(described)) == []
+    assert evaluate_rule("inference-disruption-budget", *build_canary(args)) == []

@@ -63,12 +63,12 @@ def test_pods_of_a_group_cannot_share_a_node_with_a_whole_node_job() -> None:
     (term,) = exclusive_node_affinity(WORKLOAD_LABEL, LAUNCHER_LABEL)["podAntiAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
-    present, exempt = term["labelSelector"]["matchExpressions"]
-    assert (present["operator"], exempt["operator"]) == ("Exists", "NotIn")
+    exists_expression, not_in_expression = term["labelSelector"]["matchExpressions"]
+    assert (exists_expression["operator"], not_in_expression["operator"]) == ("Exists", "NotIn")
     for template in templates(objects(serving(**GROUP))["LeaderWorkerSet"]):
         labels = template["metadata"]["labels"]
-        assert present["key"] in labels
-        assert labels[exempt["key"]] not in exempt["values"]
+        assert exists_expression["key"] in labels
+        assert labels[not_in_expression["key"]] not in not_in_expression["values"]
 
 
 def test_only_leaders_receive_requests_probes_and_scrapes() -> None:
@@ -118,10 +118,10 @@ def test_autoscalers_change_the_number_of_groups() -> None:
 def test_route_waits_for_canary_groups_and_can_roll_them_back() -> None:
     rollback = {"prometheus": "http://prometheus:9090", "image": "inference"}
     canary = {"weight": 20, "server": {"max_num_seqs": 8}, "rollback": rollback}
-    described = serving(**GROUP, route=GATEWAY, canary=canary)
-    workload = canary_objects(described)["LeaderWorkerSet"]
+    args = serving(**GROUP, route=GATEWAY, canary=canary)
+    workload = canary_objects(args)["LeaderWorkerSet"]
     assert workload["metadata"]["annotations"]["pulumi.com/waitFor"] == "condition=Available"
-    found = {each["kind"]: each for each in rollback_objects(described, stable_backends(described))}
+    found = {each["kind"]: each for each in rollback_objects(args, stable_backends(args))}
     assert {
         "apiGroups": ["leaderworkerset.x-k8s.io"],
         "resources": ["leaderworkersets"],
@@ -130,7 +130,7 @@ def test_route_waits_for_canary_groups_and_can_roll_them_back() -> None:
     } in found["Role"]["rules"]
     (program,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert json.loads(program["command"][-1])["workload"] == "LeaderWorkerSet"
-    (route,) = routes(described)
+    (route,) = routes(args)
     changed_canary = {**canary, "server": {"max_num_seqs": 9}}
     (changed_route,) = routes(serving(**GROUP, route=GATEWAY, canary=changed_canary))
     name = "gpu-platform.dev/canary"
@@ -159,27 +159,27 @@ def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:
     settings = validate(changed("inference.services.digits", service_settings))
     inference, gpu = settings.inference, settings.gpu
     assert update_surge(inference, gpu)[gpu.resource] == 6
-    others = sum(each.gpus for key, each in inference.services.items() if key != "digits")
+    other_gpus = sum(each.gpus for key, each in inference.services.items() if key != "digits")
     total = services_total(inference, settings.training, gpu, settings.logs)
-    assert total[gpu.resource] - others == 12
+    assert total[gpu.resource] - other_gpus == 12
     assert inference.has_groups
-    once = changed("storage.claims.checkpoints.access_modes", ["ReadWriteOnce"])
-    once["inference"]["services"]["digits"] = service_settings | {"replicas": 1}
-    assert "but up to 3 pods mount it" in "\n".join(problems(once))
+    read_write_once = changed("storage.claims.checkpoints.access_modes", ["ReadWriteOnce"])
+    read_write_once["inference"]["services"]["digits"] = service_settings | {"replicas": 1}
+    assert "but up to 3 pods mount it" in "\n".join(problems(read_write_once))
 
 
 @pytest.mark.parametrize(
-    ("key", "refused"),
+    ("key", "collides"),
     [("digits-0", True), ("digits-canary-12", True), ("digits-a", False), ("other-0", False)],
 )
-def test_service_cannot_have_the_name_of_another_services_replica(key: str, refused: bool) -> None:
+def test_service_cannot_have_the_name_of_another_services_replica(key: str, collides: bool) -> None:
     service = good()["inference"]["services"]["digits"]
     group = {name: value for name, value in {**service, **GROUP}.items() if value is not None}
     values = changed("inference.services.digits", group)
     values["inference"]["services"][key] = service
     found = "\n".join(problems(values))
-    assert ("rename one of the services" in found) is refused
-    assert refused or found == ""
+    assert ("rename one of the services" in found) is collides
+    assert collides or found == ""
 
 
 def test_isolated_pods_of_a_group_can_reach_each_other() -> None:
@@ -201,8 +201,8 @@ def test_isolated_pods_of_a_group_can_reach_each_other() -> None:
 
 def violated(server: dict[str, Any]) -> set[str]:
     canary = {"weight": 20, "server": {"max_num_seqs": 8}}
-    described = serving(**{**LLM, "server": server}, route=GATEWAY, canary=canary)
-    stack = [*build(described), *build_canary(described)]
+    args = serving(**{**LLM, "server": server}, route=GATEWAY, canary=canary)
+    stack = [*build(args), *build_canary(args)]
     return {rule.name for rule in RULES if evaluate_rule(rule.name, *stack)}
 
 

@@ -1,4 +1,4 @@
-"""The program that evaluates a canary: its queries, its rights, and the route's annotations."""
+"""The program that evaluates a canary: queries, permissions and annotations of the route."""
 
 import json
 from typing import Any
@@ -18,37 +18,37 @@ from tests.infra.serving.test_runtimes import CUSTOM
 LIMITS = {"prometheus": "http://prometheus.monitoring:9090", "image": "inference"}
 
 
-def rolling(route: Any = None, weight: int = 20, **limits: Any) -> InferenceServiceArgs:
+def with_rollback(route: Any = None, weight: int = 20, **limits: Any) -> InferenceServiceArgs:
     canary = {**CANARY, "weight": weight, "rollback": {**LIMITS, **limits}}
     return serving(route=route or GATEWAY, canary=canary)
 
 
-def built(described: InferenceServiceArgs) -> dict[str, Manifest]:
-    return {each["kind"]: each for each in rollback_objects(described, stable_backends(described))}
+def built(args: InferenceServiceArgs) -> dict[str, Manifest]:
+    return {each["kind"]: each for each in rollback_objects(args, stable_backends(args))}
 
 
-def plan(described: InferenceServiceArgs) -> dict[str, Any]:
-    (container,) = built(described)["Deployment"]["spec"]["template"]["spec"]["containers"]
+def plan(args: InferenceServiceArgs) -> dict[str, Any]:
+    (container,) = built(args)["Deployment"]["spec"]["template"]["spec"]["containers"]
     *command, text = container["command"]
     assert command == ["python3", "-m", "recorder", "rollback"]
     found: dict[str, Any] = json.loads(text)
     return found
 
 
-def annotations(described: InferenceServiceArgs) -> dict[str, Any]:
-    (route,) = routes(described)
+def annotations(args: InferenceServiceArgs) -> dict[str, Any]:
+    (route,) = routes(args)
     found: dict[str, Any] = route["metadata"].get("annotations", {})
     return found
 
 
 def test_canary_without_rollback_limits_is_not_evaluated() -> None:
-    described = serving(route=GATEWAY, canary=CANARY)
-    assert built(described) == {}
-    assert annotations(described) == {}
+    args = serving(route=GATEWAY, canary=CANARY)
+    assert built(args) == {}
+    assert annotations(args) == {}
 
 
 def test_program_can_change_only_the_services_route() -> None:
-    rules = built(rolling())["Role"]["rules"]
+    rules = built(with_rollback())["Role"]["rules"]
     assert rules == [
         {
             "apiGroups": ["gateway.networking.k8s.io"],
@@ -67,14 +67,14 @@ def test_program_can_change_only_the_services_route() -> None:
 
 
 def test_rollback_writes_the_same_backends_as_weight_zero() -> None:
-    described = rolling()
-    (route,) = routes(rolling(weight=0))
+    args = with_rollback()
+    (route,) = routes(with_rollback(weight=0))
     (rule,) = route["spec"]["rules"]
-    assert plan(described)["stable"] == {"HTTPRoute": rule["backendRefs"]}
+    assert plan(args)["stable"] == {"HTTPRoute": rule["backendRefs"]}
 
 
 def test_queries_compare_the_canary_with_the_stable_version() -> None:
-    found = plan(rolling(latency_seconds=0.5, min_requests=50, window_seconds=60))
+    found = plan(with_rollback(latency_seconds=0.5, min_requests=50, window_seconds=60))
     errors, latency = found["limits"]
     assert found["window_seconds"] == 60
     assert errors["maximum"] == 0.05
@@ -85,12 +85,12 @@ def test_queries_compare_the_canary_with_the_stable_version() -> None:
 
 
 def test_route_annotations_change_with_the_canary_but_not_its_weight() -> None:
-    before = annotations(rolling())
+    before = annotations(with_rollback())
     assert before.keys() == {"gpu-platform.dev/canary", "gpu-platform.dev/canary-image"}
-    assert annotations(rolling(weight=50)) == before
-    assert annotations(rolling(error_share=0.5)) != before
-    other = {**CANARY, "run": "digits-89abcdef", "rollback": LIMITS}
-    assert annotations(serving(route=GATEWAY, canary=other)) != before
+    assert annotations(with_rollback(weight=50)) == before
+    assert annotations(with_rollback(error_share=0.5)) != before
+    other_canary = {**CANARY, "run": "digits-89abcdef", "rollback": LIMITS}
+    assert annotations(serving(route=GATEWAY, canary=other_canary)) != before
 
 
 def test_isolated_program_can_reach_the_api_server_and_prometheus(provision: Provision) -> None:
@@ -170,7 +170,7 @@ def with_limits(**service: Any) -> dict[str, Any]:
             "window_seconds is 10, less than three times interval_seconds (5)",
         ),
     ],
-    ids=["ingress", "series", "image", "window"],
+    ids=["Ingress route", "runtime without request metrics", "unknown image", "window too short"],
 )
 def test_limits_that_cannot_be_evaluated_are_rejected(
     service: dict[str, Any], sentence: str

@@ -119,8 +119,8 @@ def test_custom_server_gets_port_and_model_as_variables() -> None:
 
 def test_an_artifact_is_mounted_by_its_digest() -> None:
     image = f"registry.example.com/models/llama@sha256:{DIGEST}"
-    described = serving(**{**LLM, "source": {"artifact": image}})
-    spec = pod(objects(described)["Deployment"])
+    args = serving(**{**LLM, "source": {"artifact": image}})
+    spec = pod(objects(args)["Deployment"])
     (volume,) = (each for each in spec["volumes"] if each["name"] == "export")
     assert volume["image"] == {"reference": image, "pullPolicy": "IfNotPresent"}
     assert spec["containers"][0]["command"][2] == "/models"
@@ -226,13 +226,13 @@ MISUSES: dict[str, Callable[[dict[str, Any]], object]] = {
     "the server mounts the cache": lambda spec: spec["containers"][0]["volumeMounts"].append(
         CACHE_MOUNT
     ),
-    "the cache is the model": lambda spec: spec["initContainers"][0]["volumeMounts"].append(
-        {**CACHE_MOUNT, "mountPath": "/models"}
-    ),
-    "a different part of the cache": lambda spec: spec["initContainers"][0]["volumeMounts"][
-        -1
-    ].update(subPath="other"),
-    "a device": lambda spec: spec["containers"][0].update(
+    "the cache is mounted as the model": lambda spec: spec["initContainers"][0][
+        "volumeMounts"
+    ].append({**CACHE_MOUNT, "mountPath": "/models"}),
+    "another directory of the cache is mounted": lambda spec: spec["initContainers"][0][
+        "volumeMounts"
+    ][-1].update(subPath="other"),
+    "the cache is attached as a block device": lambda spec: spec["containers"][0].update(
         volumeDevices=[{"name": "model-cache", "devicePath": "/models/export/model.safetensors"}]
     ),
 }
@@ -266,10 +266,10 @@ def test_policies_accept_pods_that_use_an_artifact(download: bool, digest: str |
 
 
 def test_canary_can_override_arguments_and_model() -> None:
-    other = {"hub": {"model": "meta/other", "revision": "b" * 40}}
-    canary = {"weight": 10, "source": other, "server": {"max_model_len": 8192}}
-    described = serving(**LLM, route=GATEWAY, canary=canary, server={"seed": 1})
-    spec = pod(canary_objects(described)["Deployment"])
+    other_model = {"hub": {"model": "meta/other", "revision": "b" * 40}}
+    canary = {"weight": 10, "source": other_model, "server": {"max_model_len": 8192}}
+    args = serving(**LLM, route=GATEWAY, canary=canary, server={"seed": 1})
+    spec = pod(canary_objects(args)["Deployment"])
     command = spec["containers"][0]["command"]
     assert command[2] == "meta/other"
     assert {"--seed=1", "--max-model-len=8192"} <= set(command)
@@ -280,8 +280,8 @@ def test_canary_can_override_arguments_and_model() -> None:
 def test_grpc_calls_are_split_by_the_canary_weight() -> None:
     route = {**GATEWAY, "hostnames": ["a.example.com"], "grpc_hostnames": ["g.example.com"]}
     canary = {"weight": 25, "server": {"log_verbose": 1}}
-    described = serving(**TRITON, route=route, canary=canary)
-    found = objects(described)
+    args = serving(**TRITON, route=route, canary=canary)
+    found = objects(args)
     (rule,) = found["GRPCRoute"]["spec"]["rules"]
     assert rule["backendRefs"] == [
         {"name": "digits", "port": 8001, "weight": 75},
@@ -293,8 +293,8 @@ def test_grpc_calls_are_split_by_the_canary_weight() -> None:
 
 def test_keda_queries_the_runtimes_request_metrics() -> None:
     keda = {"prometheus": "http://prometheus:9090"}
-    described = serving(**LLM, autoscaling={"max": 4, "requests_in_flight": 2, "keda": keda})
-    (trigger,) = autoscaler(described)["spec"]["triggers"]
+    args = serving(**LLM, autoscaling={"max": 4, "requests_in_flight": 2, "keda": keda})
+    (trigger,) = autoscaler(args)["spec"]["triggers"]
     series = 'sum({__name__=~"vllm:num_requests_(running|waiting)",namespace="ml",'
     assert series in trigger["metadata"]["query"]
 
@@ -317,11 +317,11 @@ def test_an_update_adds_as_many_pods_as_configured(
 
 def test_update_without_surge_fits_a_full_quota() -> None:
     service = good()["inference"]["services"]["digits"] | {"gpus": 32}
-    full = problems(changed("inference.services.digits", service))
-    assert "for the pod that an update adds" in "\n".join(full)
-    tight = changed("inference.services.digits", {**service, "rollout": {"surge": 0}})
-    assert problems(tight) == []
-    settings = validate(tight)
+    problems_with_surge = problems(changed("inference.services.digits", service))
+    assert "for the pod that an update adds" in "\n".join(problems_with_surge)
+    without_surge = changed("inference.services.digits", {**service, "rollout": {"surge": 0}})
+    assert problems(without_surge) == []
+    settings = validate(without_surge)
     assert set(update_surge(settings.inference, settings.gpu).values()) == {0}
 
 
@@ -405,8 +405,8 @@ def test_mistake_is_rejected(mistake: str) -> None:
 
 
 def test_prometheus_scrapes_a_separate_metrics_port() -> None:
-    described = serving(**TRITON)
-    metadata = objects(described)["Deployment"]["spec"]["template"]["metadata"]
+    args = serving(**TRITON)
+    metadata = objects(args)["Deployment"]["spec"]["template"]["metadata"]
     assert metadata["annotations"]["prometheus.io/port"] == "8002"
     unscraped = serving(**{**CUSTOM, "server": {**CUSTOM["server"], "metrics": None}})
     metadata = objects(unscraped)["Deployment"]["spec"]["template"]["metadata"]
@@ -455,8 +455,8 @@ def good_llm() -> dict[str, Any]:
 def test_canary_with_conditions_compares_exports_before_it_starts() -> None:
     promote_if = {"accuracy": ">= incumbent - 0.002"}
     canary = {"weight": 10, "run": "digits-4567cdef", "promote_if": promote_if}
-    described = serving(route=GATEWAY, canary=canary)
-    (gate,) = pod(canary_objects(described)["Deployment"])["initContainers"]
+    args = serving(route=GATEWAY, canary=canary)
+    (gate,) = pod(canary_objects(args)["Deployment"])["initContainers"]
     assert gate["command"][2:] == [
         "inference.promote",
         "/models/digits-4567cdef/export",
@@ -464,7 +464,7 @@ def test_canary_with_conditions_compares_exports_before_it_starts() -> None:
         "accuracy >= incumbent - 0.002",
     ]
     assert {"name": "models", "mountPath": "/models"} in gate["volumeMounts"]
-    assert "initContainers" not in pod(objects(described)["Deployment"])
+    assert "initContainers" not in pod(objects(args)["Deployment"])
 
 
 def test_invalid_promotion_conditions_are_rejected() -> None:

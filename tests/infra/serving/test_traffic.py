@@ -41,26 +41,26 @@ def test_canary_gets_its_share_of_requests() -> None:
 
 
 def test_weight_0_and_100_send_all_requests_to_one_version() -> None:
-    nothing, everything = (
+    stable_only, canary_only = (
         serving(route=GATEWAY, canary={**CANARY, "weight": weight}) for weight in (0, 100)
     )
-    assert shares(nothing) == {"digits": 100}
-    assert shares(everything) == {"digits-canary": 100}
+    assert shares(stable_only) == {"digits": 100}
+    assert shares(canary_only) == {"digits-canary": 100}
 
 
 def test_pulumi_waits_only_for_the_canary() -> None:
-    described = serving(route=GATEWAY, canary=CANARY, progress_deadline_seconds=90)
-    for manifest in build_canary(described):
+    args = serving(route=GATEWAY, canary=CANARY, progress_deadline_seconds=90)
+    for manifest in build_canary(args):
         annotations = manifest["metadata"]["annotations"]
         assert annotations == {"pulumi.com/timeoutSeconds": "90"}
-    assert [manifest["kind"] for manifest in build_canary(described)] == ["Deployment", "Service"]
+    assert [manifest["kind"] for manifest in build_canary(args)] == ["Deployment", "Service"]
 
 
 def test_canary_differs_from_the_service_only_in_its_run() -> None:
-    described = serving(route=GATEWAY, canary=CANARY, digest=DIGEST)
-    found = canary_objects(described)["Deployment"]
+    args = serving(route=GATEWAY, canary=CANARY, digest=DIGEST)
+    found = canary_objects(args)["Deployment"]
     (server,) = pod(found)["containers"]
-    env, stable = environment(server), environment(container(described))
+    env, stable = environment(server), environment(container(args))
     assert env["INFERENCE_MODEL_PATH"] == "/models/digits-4567cdef/export"
     assert "INFERENCE_MODEL_SHA256" not in env
     assert env["INFERENCE_MODEL_NAME"] == stable["INFERENCE_MODEL_NAME"]
@@ -70,8 +70,8 @@ def test_canary_differs_from_the_service_only_in_its_run() -> None:
 
 def test_canary_can_change_image_and_server_settings() -> None:
     canary = {"weight": 5, "image": "inference", "server": {"max_body_bytes": 2048}}
-    described = serving(route=GATEWAY, canary=canary, digest=DIGEST, server={"notice_seconds": 1})
-    (server,) = pod(canary_objects(described)["Deployment"])["containers"]
+    args = serving(route=GATEWAY, canary=canary, digest=DIGEST, server={"notice_seconds": 1})
+    (server,) = pod(canary_objects(args)["Deployment"])["containers"]
     env = environment(server)
     assert server["image"] == "other-image"
     assert env["INFERENCE_MODEL_SHA256"] == DIGEST
@@ -80,10 +80,10 @@ def test_canary_can_change_image_and_server_settings() -> None:
 
 
 def test_selectors_distinguish_stable_and_canary_pods() -> None:
-    described = serving(route=GATEWAY, canary={**CANARY, "replicas": 2}, replicas=2)
+    args = serving(route=GATEWAY, canary={**CANARY, "replicas": 2}, replicas=2)
     stable, canary = (
         {manifest["kind"]: manifest for manifest in built}
-        for built in (build(described), build_canary(described))
+        for built in (build(args), build_canary(args))
     )
     labels = stable["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for kind, path in (
@@ -120,13 +120,13 @@ def backend(name: str) -> dict[str, Any]:
     return {"service": {"name": name, "port": {"name": "http"}}}
 
 
-def shares(described: Any) -> dict[str, int]:
-    (rule,) = objects(described)["HTTPRoute"]["spec"]["rules"]
+def shares(args: Any) -> dict[str, int]:
+    (rule,) = objects(args)["HTTPRoute"]["spec"]["rules"]
     assert {backend["port"] for backend in rule["backendRefs"]} == {8080}
     return {backend["name"]: backend["weight"] for backend in rule["backendRefs"]}
 
 
 def test_pods_that_are_not_ready_can_be_evicted() -> None:
     budget = objects(serving())["PodDisruptionBudget"]["spec"]
-    # Otherwise, a service that waits for its model blocks draining its nodes.
+    # Otherwise, pods that wait for their model would block node drains.
     assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"

@@ -45,8 +45,8 @@ def test_renamed_source_changes_the_image_identity(root: Path) -> None:
 
 
 def test_changed_base_image_changes_the_image_identity(root: Path) -> None:
-    other = BUILD.model_copy(update={"base_image": "python:3.12"})
-    assert identity(other, root) != identity(BUILD, root)
+    changed_build = BUILD.model_copy(update={"base_image": "python:3.12"})
+    assert identity(changed_build, root) != identity(BUILD, root)
 
 
 def test_changed_target_stage_changes_the_image_identity(root: Path) -> None:
@@ -132,7 +132,7 @@ def test_user_files_change_the_user_identity(root: Path, name: str, sources: lis
 
 @pytest.mark.parametrize("stack", known_stacks(CHECKOUT))
 def test_images_of_the_environments_contain_no_user_files(stack: str, tmp_path: Path) -> None:
-    """If nothing differs from an empty checkout, upgrades of this project start no runs."""
+    """Images without user files keep their identity, so upgrades of this project start no runs."""
     values, _ = values_of(document(CHECKOUT / f"Pulumi.{stack}.yaml")["config"])
     for image in ImagesSettings.model_validate(values["images"]).workloads.values():
         if image.build is not None:

@@ -18,12 +18,12 @@ RDMA = {"resource": "rdma/hca", "interface": "eth0"}
 TWO_CLASSES = {"batch": {"value": 10}, "training": {"value": 100}}
 
 
-def texts(values: dict[str, Any]) -> list[str]:
+def notice_texts(values: dict[str, Any]) -> list[str]:
     return list(notices(validate(values)))
 
 
 def notices_for_job(kind: str = "volcano", **changes: Any) -> list[str]:
-    return texts(configuration(job(kind, **changes)))
+    return notice_texts(configuration(job(kind, **changes)))
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,30 @@ def test_processes_with_too_few_cores_or_no_grace_period_get_a_notice(
 def notices_for_volcano(**changes: Any) -> list[str]:
     values = good()
     values["volcano"] |= changes
-    return texts(values)
+    return notice_texts(values)
 
 
 @pytest.mark.parametrize("name", ["dev", "simulated", "staging", "prod"])
 def test_environments_in_the_repository_cause_no_notices(name: str) -> None:
     config = yaml.safe_load((CHECKOUT / f"Pulumi.{name}.yaml").read_text())["config"]
-    assert texts({key.removeprefix("gpu-platform:"): value for key, value in config.items()}) == []
+    assert (
+        notice_texts({key.removeprefix("gpu-platform:"): value for key, value in config.items()})
+        == []
+    )
 
 
 @pytest.mark.parametrize(
-    ("quota", "fits"), [({"memory_limits": "2Ti"}, False), ({"memory_limits": "4Ti"}, True)]
+    ("quota", "is_sufficient"),
+    [({"memory_limits": "2Ti"}, False), ({"memory_limits": "4Ti"}, True)],
 )
 def test_quota_too_small_for_gang_and_service_update_gets_a_notice(
-    quota: dict[str, Any], fits: bool
+    quota: dict[str, Any], is_sufficient: bool
 ) -> None:
     config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
     values = {key.removeprefix("gpu-platform:"): value for key, value in config.items()}
     values["tenancy"]["quota"] |= quota
-    found = texts(values)
-    assert (found == []) is fits
+    found = notice_texts(values)
+    assert (found == []) is is_sufficient
     for text in found:
         assert "gpu-platform:tenancy.quota.memory_limits is 2048Gi, but" in text
         assert "the largest gang, all services and the additional pod" in text
@@ -91,7 +95,7 @@ def test_gang_with_a_wait_for_first_consumer_claim_gets_a_notice(
         "access_modes": ["ReadWriteMany"],
     }
     values["training"]["jobs"]["digits"]["nodes"] = nodes
-    found = [text for text in texts(values) if "'checkpoints'" in text]
+    found = [text for text in notice_texts(values) if "'checkpoints'" in text]
     assert len(found) == expected
     assert all("gpu-platform:storage.classes.shared.binding to Immediate" in text for text in found)
 
@@ -112,7 +116,7 @@ def test_exporter_that_would_see_no_gpus_on_gke_gets_a_notice(
     values = good()
     values["gpu"] = {"provider": "existing", "node_selector": {label: "a"}}
     values["monitoring"] = {"prometheus": "operator", **monitoring}
-    found = [text for text in texts(values) if "DCGM" in text]
+    found = [text for text in notice_texts(values) if "DCGM" in text]
     assert len(found) == expected
     assert all("gpu-platform:monitoring.dcgm_exporter.gke to true" in text for text in found)
 
@@ -125,7 +129,9 @@ def test_admission_settings_without_effect_get_a_notice(mode: str, expected: int
         "admission_config": "policies/config/prod.json",
         "admission_excluded_namespaces": ["monitoring"],
     }
-    found = [text for text in texts(values) if "gpu-platform:tenancy.admission is off" in text]
+    found = [
+        text for text in notice_texts(values) if "gpu-platform:tenancy.admission is off" in text
+    ]
     assert len(found) == expected
 
 
@@ -133,9 +139,9 @@ def test_admission_settings_without_effect_get_a_notice(mode: str, expected: int
 def test_stack_with_too_many_jobs_gets_a_notice(jobs: int, expected: int) -> None:
     values = good()
     values["inference"] = {}
-    described = values["training"]["jobs"]["digits"]
-    values["training"]["jobs"] = {f"digits{number}": described for number in range(jobs)}
-    found = texts(values)
+    job_config = values["training"]["jobs"]["digits"]
+    values["training"]["jobs"] = {f"digits{number}": job_config for number in range(jobs)}
+    found = notice_texts(values)
     assert len(found) == expected
     assert all(f"{jobs} jobs" in text and "docs/scale.md" in text for text in found)
 
@@ -193,7 +199,7 @@ def test_priorities_with_intended_preemption_cause_no_notice(
 def test_priority_class_used_only_by_services_causes_no_notice() -> None:
     values = changed("inference.services.digits.priority_class", "batch")
     values["volcano"]["priority_classes"] = TWO_CLASSES
-    assert texts(values) == []
+    assert notice_texts(values) == []
 
 
 def test_jobs_without_a_metrics_port_get_a_notice() -> None:
@@ -202,16 +208,16 @@ def test_jobs_without_a_metrics_port_get_a_notice() -> None:
         measured=job_with_program(metrics_port=9400),
         second=job_with_program(),
     )
-    (text,) = texts(values)
+    (text,) = notice_texts(values)
     assert "training.jobs: first, second." in text
     assert "set metrics_port" in text
-    assert texts({**values, "monitoring": {"prometheus": "none"}}) == []
+    assert notice_texts({**values, "monitoring": {"prometheus": "none"}}) == []
 
 
 def test_jobs_that_cannot_have_a_metrics_port_get_no_notice() -> None:
     custom = {**job_with_program(), "hyperparameters": None, "command": ["true"]}
     tensorflow = {**job_with_program(), "kind": "tensorflow", "image": "training"}
-    assert texts(monitored(custom=custom, tensorflow=tensorflow)) == []
+    assert notice_texts(monitored(custom=custom, tensorflow=tensorflow)) == []
 
 
 def job_with_program(**more: Any) -> dict[str, Any]:
@@ -234,7 +240,7 @@ def test_program_logs_notices_as_warnings(
 ) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", warnings.append)
-    provision(changed("volcano.priority_classes", TWO_CLASSES), again=True)
+    provision(changed("volcano.priority_classes", TWO_CLASSES), rerun=True)
     assert len(warnings) == 1
 
 
@@ -259,22 +265,24 @@ def test_update_that_mounts_a_claim_twice_gets_a_notice(
     values["inference"]["services"] = {
         "digits": {"cpu": "500m", "memory": "2Gi", "source": source, **changes}
     }
-    found = [each for each in texts(values) if "mount claim 'models' during an update" in each]
+    found = [
+        each for each in notice_texts(values) if "mount claim 'models' during an update" in each
+    ]
     assert bool(found) is warned
     assert all(each.startswith("gpu-platform:inference.services.digits.rollout.") for each in found)
 
 
 @pytest.mark.parametrize(
-    ("prometheus", "seconds", "warns"),
+    ("prometheus", "seconds", "warned"),
     [("operator", 150, False), ("operator", 151, True), ("none", 151, False)],
 )
 def test_scrape_interval_too_long_for_rates_gets_a_notice(
-    prometheus: str, seconds: int, warns: bool
+    prometheus: str, seconds: int, warned: bool
 ) -> None:
     values = good()
     values["monitoring"] = {"prometheus": prometheus, "interval_seconds": seconds}
-    found = [each for each in texts(values) if "monitoring.interval_seconds" in each]
-    assert len(found) == warns
+    found = [each for each in notice_texts(values) if "monitoring.interval_seconds" in each]
+    assert len(found) == warned
     assert all("set at most 150" in each for each in found)
 
 
@@ -298,7 +306,7 @@ def test_progress_deadline_shorter_than_startup_gets_a_notice(
 ) -> None:
     values = good()
     values["inference"]["services"]["digits"] |= changes
-    found = texts(values)
+    found = notice_texts(values)
     assert len(found) == warned
     for text in found:
         assert "services.digits.progress_deadline_seconds is 1805, but startup_seconds" in text
@@ -341,7 +349,7 @@ def test_missing_recording_rules_get_a_notice(
     values["monitoring"] = {"prometheus": prometheus}
     values["images"]["workloads"]["recorder"] = values["images"]["workloads"]["inference"]
     values["inference"]["services"]["chat"] = {**VLLM, **service}
-    found = [text for text in texts(values) if "services.chat." in text]
+    found = [text for text in notice_texts(values) if "services.chat." in text]
     assert len(found) == (expected is not None)
     for text in found:
         assert text.startswith(f"gpu-platform:inference.services.chat.{expected}")
@@ -350,4 +358,4 @@ def test_missing_recording_rules_get_a_notice(
 
 def test_model_server_needs_no_recording_rules() -> None:
     scaling = {"max": 2, "requests_in_flight": 8}
-    assert texts(changed("inference.services.digits.autoscaling", scaling)) == []
+    assert notice_texts(changed("inference.services.digits.autoscaling", scaling)) == []

@@ -470,12 +470,12 @@ def test_missing_setting_is_reported_with_its_key(path: str, key: str) -> None:
     assert sentence.startswith(f"gpu-platform:{key} ")
 
 
-@pytest.mark.parametrize(("nodes", "counted"), [(1, "1 node x 4 GPUs"), (2, "2 nodes x 4 GPUs")])
-def test_error_states_the_size_of_the_gang(nodes: int, counted: str) -> None:
+@pytest.mark.parametrize(("nodes", "gang_size"), [(1, "1 node x 4 GPUs"), (2, "2 nodes x 4 GPUs")])
+def test_error_states_the_size_of_the_gang(nodes: int, gang_size: str) -> None:
     values = changed(f"{JOB}.nodes", nodes)
     values["tenancy"]["quota"]["gpus"] = 3
     (sentence,) = problems(values)
-    assert f"{JOB}.nodes is {nodes}: {counted} = {4 * nodes} nvidia.com/gpu" in sentence
+    assert f"{JOB}.nodes is {nodes}: {gang_size} = {4 * nodes} nvidia.com/gpu" in sentence
 
 
 def test_error_states_memory_in_the_unit_of_the_setting() -> None:
@@ -504,9 +504,9 @@ def test_a_mistake_inside_a_section_is_reported_once() -> None:
 
 
 def test_the_error_states_the_number_of_problems_and_that_nothing_changed() -> None:
-    with pytest.raises(SettingsError) as raised:
+    with pytest.raises(SettingsError) as exc_info:
         validate(changed(f"{JOB}.nodes", 0))
-    assert str(raised.value).startswith("The configuration has 1 problem; nothing was changed.\n")
+    assert str(exc_info.value).startswith("The configuration has 1 problem; nothing was changed.\n")
 
 
 def with_login() -> dict[str, object]:

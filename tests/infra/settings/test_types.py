@@ -27,7 +27,7 @@ def accepts(kind: object, value: object) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("kind", "right", "wrong"),
+    ("kind", "valid", "invalid"),
     [
         (Quantity, [4, "4", 0.5], [0, "-1", True, None, "x"]),
         (CpuQuantity, [2, "250m", "0.25"], ["0.5m", "1u", 0]),
@@ -89,10 +89,10 @@ def accepts(kind: object, value: object) -> bool:
     ],
 )
 def test_type_accepts_valid_and_rejects_invalid_values(
-    kind: object, right: list[object], wrong: list[object]
+    kind: object, valid: list[object], invalid: list[object]
 ) -> None:
-    assert [value for value in right if not accepts(kind, value)] == []
-    assert [value for value in wrong if accepts(kind, value)] == []
+    assert [value for value in valid if not accepts(kind, value)] == []
+    assert [value for value in invalid if accepts(kind, value)] == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ GPU = "nvidia.com/gpu"
 OVERRIDE = {"custom": {"scheduler_config_override": "actions: allocate\ntiers: []\n"}}
 
 
-def volcano(**settings: Any) -> list[str]:
+def volcano_problems(**settings: Any) -> list[str]:
     """Return the problems in a stack with these Volcano settings."""
     values = good()
     values["volcano"] |= settings
@@ -22,38 +22,38 @@ def volcano(**settings: Any) -> list[str]:
 
 
 def test_preemption_requires_priorities() -> None:
-    (problem,) = volcano(scheduler={"preempt": "gangs", "priority": False})
+    (problem,) = volcano_problems(scheduler={"preempt": "gangs", "priority": False})
     assert "gpu-platform:volcano.scheduler contradicts itself: preempt is gangs, but" in problem
 
 
 @pytest.mark.parametrize("action", ["preempt", "reclaim"])
 def test_a_queued_job_can_neither_preempt_nor_reclaim(action: str) -> None:
-    (problem,) = volcano(scheduler={action: "gangs", "enqueue": True})
+    (problem,) = volcano_problems(scheduler={action: "gangs", "enqueue": True})
     assert "enqueue is true, but a queued job neither preempts" in problem
 
 
 def test_overcommit_requires_queued_jobs() -> None:
-    (problem,) = volcano(scheduler={"reclaim": "gangs", "overcommit": 1.5})
+    (problem,) = volcano_problems(scheduler={"reclaim": "gangs", "overcommit": 1.5})
     assert "overcommit is 1.5, but no job is queued" in problem
-    assert volcano(scheduler={"overcommit": 1.5}) == []
+    assert volcano_problems(scheduler={"overcommit": 1.5}) == []
 
 
 def test_wait_limit_without_effect_is_rejected() -> None:
     sla = {"longest_wait_seconds": 60, "reserve": False}
-    (problem,) = volcano(scheduler={"reclaim": "gangs", "sla": sla})
+    (problem,) = volcano_problems(scheduler={"reclaim": "gangs", "sla": sla})
     assert "sla has no effect" in problem
-    assert volcano(scheduler={"sla": sla}) == []
+    assert volcano_problems(scheduler={"sla": sla}) == []
 
 
 def test_pack_by_requires_binpack() -> None:
-    (problem,) = volcano(scheduler={"placement": "spread", "pack_by": {GPU: 1}})
+    (problem,) = volcano_problems(scheduler={"placement": "spread", "pack_by": {GPU: 1}})
     assert "placement is spread" in problem
 
 
 def test_scheduler_cannot_be_configured_in_two_places() -> None:
-    (problem,) = volcano(scheduler={"placement": "spread"}, values=OVERRIDE)
+    (problem,) = volcano_problems(scheduler={"placement": "spread"}, values=OVERRIDE)
     assert problem.startswith("gpu-platform:volcano.values.custom.scheduler_config_override is")
-    assert volcano(values=OVERRIDE) == []
+    assert volcano_problems(values=OVERRIDE) == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_scheduler_cannot_be_configured_in_two_places() -> None:
     ],
 )
 def test_unreadable_scheduler_configuration_is_rejected(text: object, expected: str) -> None:
-    (problem,) = volcano(values={"custom": {"scheduler_config_override": text}})
+    (problem,) = volcano_problems(values={"custom": {"scheduler_config_override": text}})
     prefix = "gpu-platform:volcano.values has an invalid custom.scheduler_config_override"
     assert problem.startswith(prefix)
     assert expected in problem
@@ -88,12 +88,12 @@ def test_chart_values_that_the_stack_reads_must_be_mappings(
 
 
 def test_existing_scheduler_cannot_be_configured() -> None:
-    (problem,) = volcano(install=False, scheduler={"preempt": "gangs"})
+    (problem,) = volcano_problems(install=False, scheduler={"preempt": "gangs"})
     assert "gpu-platform:volcano.install is false" in problem
 
 
 def test_proportion_plugin_rejects_deserved_and_parents() -> None:
-    found = volcano(queues={"team": {"deserved": {GPU: 8}}, "lab": {"parent": "team"}})
+    found = volcano_problems(queues={"team": {"deserved": {GPU: 8}}, "lab": {"parent": "team"}})
     assert [problem.split()[0] for problem in found] == [
         "gpu-platform:volcano.queues.team.deserved",
         "gpu-platform:volcano.queues.lab.parent",
@@ -101,36 +101,36 @@ def test_proportion_plugin_rejects_deserved_and_parents() -> None:
 
 
 def test_capacity_plugin_rejects_weights() -> None:
-    (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": {"weight": 2}})
+    (problem,) = volcano_problems(scheduler={"share": "capacity"}, queues={"team": {"weight": 2}})
     assert problem.startswith("gpu-platform:volcano.queues.team.weight is 2, which has no effect")
 
 
 def test_parent_queues_require_a_supporting_volcano_release() -> None:
     queues = {"team": {}, "lab": {"parent": "team"}}
-    (problem,) = volcano(scheduler={"share": "capacity"}, version="1.10.0", queues=queues)
+    (problem,) = volcano_problems(scheduler={"share": "capacity"}, version="1.10.0", queues=queues)
     assert (
         "gpu-platform:volcano.version is '1.10.0', which does not support parent queues" in problem
     )
-    assert volcano(scheduler={"share": "capacity"}, version="1.11.0", queues=queues) == []
+    assert volcano_problems(scheduler={"share": "capacity"}, version="1.11.0", queues=queues) == []
 
 
 def test_deserved_must_list_cpu_and_memory_if_queues_reclaim() -> None:
     scheduler = {"share": "capacity", "reclaim": "gangs"}
     queues: dict[str, Any] = {"team": {"deserved": {GPU: 8, "cpu": 64}}}
-    (problem,) = volcano(scheduler=scheduler, version="1.10.0", queues=queues)
+    (problem,) = volcano_problems(scheduler=scheduler, version="1.10.0", queues=queues)
     assert "gpu-platform:volcano.queues.team.deserved lists no memory" in problem
-    assert volcano(scheduler=scheduler, queues=queues) == []
+    assert volcano_problems(scheduler=scheduler, queues=queues) == []
 
 
-@pytest.mark.parametrize("promise", ["guarantee", "deserved"])
-def test_child_queues_cannot_exceed_the_share_of_their_parent(promise: str) -> None:
+@pytest.mark.parametrize("share_field", ["guarantee", "deserved"])
+def test_child_queues_cannot_exceed_the_share_of_their_parent(share_field: str) -> None:
     queues = {
-        "team": {promise: {GPU: 8}},
-        "lab": {"parent": "team", promise: {GPU: 6}},
-        "desk": {"parent": "team", promise: {GPU: 4}},
+        "team": {share_field: {GPU: 8}},
+        "lab": {"parent": "team", share_field: {GPU: 6}},
+        "desk": {"parent": "team", share_field: {GPU: 4}},
     }
-    (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
-    assert problem.startswith(f"gpu-platform:volcano.queues.team.{promise} for {GPU} is 8, but")
+    (problem,) = volcano_problems(scheduler={"share": "capacity"}, queues=queues)
+    assert problem.startswith(f"gpu-platform:volcano.queues.team.{share_field} for {GPU} is 8, but")
     assert re.search(r"\(lab, desk\) .* 10 in total", problem)
 
 
@@ -140,7 +140,9 @@ def test_error_names_the_amount_that_the_parent_sets() -> None:
         ({"guarantee": {"cpu": 2}}, "guarantee"),
         ({"deserved": {"cpu": 2}}, "deserved"),
     ):
-        (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": team, **children})
+        (problem,) = volcano_problems(
+            scheduler={"share": "capacity"}, queues={"team": team, **children}
+        )
         assert problem.startswith(f"gpu-platform:volcano.queues.team.{key} for cpu is 2, but")
         assert "(lab) deserve 4 in total" in problem
 
@@ -161,7 +163,7 @@ def test_guarantees_of_child_queues_count_as_deserved(
         "cpu": "16",
         GPU: "8",
     }
-    found = volcano(scheduler={"share": "capacity"}, queues=queues)
+    found = volcano_problems(scheduler={"share": "capacity"}, queues=queues)
     assert len(found) == (limit is not None)
     for problem in found:
         assert f"queues.team.deserved for cpu is {limit}, but its child queues (lab)" in problem
@@ -173,7 +175,7 @@ def test_child_queue_capability_cannot_exceed_its_parent() -> None:
         "team": {"capability": {GPU: 8}},
         "lab": {"parent": "team", "capability": {GPU: 16}},
     }
-    (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
+    (problem,) = volcano_problems(scheduler={"share": "capacity"}, queues=queues)
     assert (
         "queues.lab.capability for nvidia.com/gpu is 16, more than the 8 of its parent" in problem
     )
@@ -182,32 +184,32 @@ def test_child_queue_capability_cannot_exceed_its_parent() -> None:
 def test_resource_missing_in_a_parent_queue_counts_as_zero() -> None:
     """Volcano's webhooks reject such queues, although its scheduler would not limit them."""
     queues: dict[str, Any] = {"team": {}, "lab": {"parent": "team", "capability": {GPU: 8}}}
-    (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
+    (problem,) = volcano_problems(scheduler={"share": "capacity"}, queues=queues)
     assert "queues.lab.capability for nvidia.com/gpu is 8, more than the 0 (not listed)" in problem
     queues = {
         "team": {"capability": {GPU: 8}},
         "lab": {"parent": "team", "guarantee": {GPU: 4, "cpu": 8}},
     }
-    (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
+    (problem,) = volcano_problems(scheduler={"share": "capacity"}, queues=queues)
     assert "queues.team.capability for cpu is 0 (not listed), but its child" in problem
     assert "(lab) are guaranteed 8 in total" in problem
 
 
-@pytest.mark.parametrize("promise", ["guarantee", "deserved"])
-def test_capability_must_list_every_guaranteed_or_deserved_resource(promise: str) -> None:
-    team = {"capability": {GPU: 8}, promise: {GPU: 8, "cpu": 64, "memory": "1Ti"}}
-    (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": team})
-    assert f"{promise} for cpu to 64, more than capability (0 (not listed))" in problem
+@pytest.mark.parametrize("share_field", ["guarantee", "deserved"])
+def test_capability_must_list_every_guaranteed_or_deserved_resource(share_field: str) -> None:
+    team = {"capability": {GPU: 8}, share_field: {GPU: 8, "cpu": 64, "memory": "1Ti"}}
+    (problem,) = volcano_problems(scheduler={"share": "capacity"}, queues={"team": team})
+    assert f"{share_field} for cpu to 64, more than capability (0 (not listed))" in problem
 
 
 def test_guarantee_cannot_exceed_the_capability() -> None:
-    (problem,) = volcano(queues={"team": {"guarantee": {GPU: 9}, "capability": {GPU: 8}}})
+    (problem,) = volcano_problems(queues={"team": {"guarantee": {GPU: 9}, "capability": {GPU: 8}}})
     assert "gpu-platform:volcano.queues.team sets guarantee for nvidia" in problem
 
 
 def test_queue_cycles_and_unknown_parents_are_reported() -> None:
     queues = {"a": {"parent": "b"}, "b": {"parent": "a"}, "c": {"parent": "d"}}
-    found = volcano(scheduler={"share": "capacity"}, queues=queues)
+    found = volcano_problems(scheduler={"share": "capacity"}, queues=queues)
     assert any("queues.a.parent is 'b', which makes 'a' its own ancestor" in p for p in found)
     assert any("queues.c.parent is 'd', which is not a queue of this stack" in p for p in found)
 
@@ -220,19 +222,19 @@ def test_jobs_can_use_only_leaf_queues() -> None:
 
 
 def test_root_queue_cannot_be_configured() -> None:
-    (problem,) = volcano(queues={"root": {}})
+    (problem,) = volcano_problems(queues={"root": {}})
     assert "gpu-platform:volcano.queues.root is created by Volcano" in problem
 
 
 def test_job_that_cannot_reclaim_because_of_its_class_is_reported() -> None:
     classes = {"training": {"value": 100, "preemption": "Never"}, "other": {"value": 200}}
-    (problem,) = volcano(scheduler={"reclaim": "gangs"}, priority_classes=classes)
+    (problem,) = volcano_problems(scheduler={"reclaim": "gangs"}, priority_classes=classes)
     assert "gpu-platform:training.jobs.digits.priority_class is 'training', whose" in problem
 
 
 def test_preemption_requires_a_class_that_can_preempt() -> None:
     classes = {"training": {"value": 100, "preemption": "Never"}}
-    (problem,) = volcano(scheduler={"preempt": "gangs"}, priority_classes=classes)
+    (problem,) = volcano_problems(scheduler={"preempt": "gangs"}, priority_classes=classes)
     assert "no class under gpu-platform:volcano.priority_classes may preempt" in problem
 
 

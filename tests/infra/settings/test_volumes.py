@@ -22,9 +22,9 @@ def problems_with(path: str, **changes: Any) -> list[str]:
     """Return the problems of a job or service with changed settings."""
     values = good()
     section, table, key = path.split(".")
-    described = values[section][table][key] | changes
+    merged = values[section][table][key] | changes
     return problems(
-        changed(path, {name: value for name, value in described.items() if value is not None})
+        changed(path, {name: value for name, value in merged.items() if value is not None})
     )
 
 
@@ -40,7 +40,7 @@ def test_ephemeral_storage_includes_scratch_volumes(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "counts"),
+    ("service", "is_counted"),
     [
         ({"url": "s3://models/export"}, True),
         ({"url": "s3://models/all", "runtime": "triton", "fetch": None}, False),
@@ -67,19 +67,19 @@ def test_ephemeral_storage_includes_scratch_volumes(path: str) -> None:
         ({"run": "digits-01234567", "fetch": None}, False),
     ],
     ids=[
-        "url",
-        "url that the server reads",
-        "download",
-        "image volume",
-        "hub",
-        "hub with a cache",
-        "canary with a url",
-        "canary with a download",
-        "claim",
+        "model from a URL",
+        "URL read by the server",
+        "downloaded artifact",
+        "artifact as an image volume",
+        "model from the Hub",
+        "model from the Hub with a cache",
+        "canary with a model from a URL",
+        "canary with a downloaded artifact",
+        "model on a claim",
     ],
 )
 def test_ephemeral_storage_includes_models_downloaded_to_the_node(
-    service: dict[str, Any], counts: bool
+    service: dict[str, Any], is_counted: bool
 ) -> None:
     service_settings = {"job": None, "fetch": {"size": "20Gi"}, **service}
     assert problems_with(SERVICE, **service_settings, ephemeral_storage="21Gi") == []
@@ -89,6 +89,6 @@ def test_ephemeral_storage_includes_models_downloaded_to_the_node(
             f"gpu-platform:{SERVICE} sets ephemeral_storage to 20Gi, less than the volumes of a "
             "pod may use (/tmp 1Gi, fetch.size 20Gi), so pods could be evicted: set at least 21Gi."
         ]
-        if counts
+        if is_counted
         else []
     )

@@ -83,11 +83,11 @@ def template(version: str = "v1", **request: Any) -> Manifest:
     }
 
 
-def exactly(**device: Any) -> dict[str, Any]:
+def exact_request(**device: Any) -> dict[str, Any]:
     return {"exactly": {"deviceClassName": "gpu.nvidia.com", **device}}
 
 
-def claiming(**source: str) -> Manifest:
+def claiming_job(**source: str) -> Manifest:
     """Return a job with two pods whose GPUs come from a claim."""
     named = source or {"resourceClaimTemplateName": "gpus"}
     return job(
@@ -98,7 +98,7 @@ def claiming(**source: str) -> Manifest:
 
 
 def test_claims_count_as_the_gpus_of_a_job() -> None:
-    assert evaluate_rule("gpu-limit-present", claiming()) == []
+    assert evaluate_rule("gpu-limit-present", claiming_job()) == []
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,15 @@ def test_claims_count_as_the_gpus_of_a_job() -> None:
     ],
 )
 def test_gpu_rules_apply_to_containers_with_claims(rule: str, edits: list[tuple[str, Any]]) -> None:
-    assert evaluate_rule(rule, claiming()) == []
-    assert evaluate_rule(rule, changed(claiming(), *edits))
-    assert evaluate_rule(rule, changed(claiming(), *edits), config={"claimDevices": {"*/gpus": 1}})
+    assert evaluate_rule(rule, claiming_job()) == []
+    assert evaluate_rule(rule, changed(claiming_job(), *edits))
+    assert evaluate_rule(
+        rule, changed(claiming_job(), *edits), config={"claimDevices": {"*/gpus": 1}}
+    )
 
 
 def test_claim_configured_with_zero_devices_is_not_a_gpu() -> None:
-    manifest = changed(claiming(), (f"{POD}/tolerations", []))
+    manifest = changed(claiming_job(), (f"{POD}/tolerations", []))
     config = {"claimDevices": {"training/gpus": 0}}
     assert evaluate_rule("gpu-toleration", manifest, config=config) == []
 
@@ -124,7 +126,7 @@ def test_claim_configured_with_zero_devices_is_not_a_gpu() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        exactly(count=8),
+        exact_request(count=8),
         {"deviceClassName": "gpu.nvidia.com", "count": 8},
         {
             "firstAvailable": [
@@ -132,13 +134,19 @@ def test_claim_configured_with_zero_devices_is_not_a_gpu() -> None:
                 {"name": "small", "deviceClassName": "gpu.nvidia.com", "count": 8},
             ]
         },
-        {"firstAvailable": [], **exactly(count=8)},
+        {"firstAvailable": [], **exact_request(count=8)},
         {"firstAvailable": [], "deviceClassName": "gpu.nvidia.com", "count": 8},
     ],
-    ids=["v1", "v1beta1", "alternatives", "v1, no alternatives", "v1beta1, no alternatives"],
+    ids=[
+        "v1 format",
+        "v1beta1 format",
+        "alternatives",
+        "v1 format with empty alternatives",
+        "v1beta1 format with empty alternatives",
+    ],
 )
 def test_budget_counts_the_devices_in_claims(request_: dict[str, Any]) -> None:
-    stack = (template(**request_), claiming())
+    stack = (template(**request_), claiming_job())
     assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 16}) == []
     (message,) = evaluate_rule("gpu-budget", *stack, config={"maxGpus": 15})
     assert "found 16 GPUs" in message
@@ -169,7 +177,7 @@ def test_budget_message_states_the_gpus_without_update_surge() -> None:
 
 
 def test_claim_for_all_devices_of_a_node_exceeds_any_budget() -> None:
-    stack = (template(**exactly(allocationMode="All")), claiming())
+    stack = (template(**exact_request(allocationMode="All")), claiming_job())
     assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 1_000_000})
 
 
@@ -177,26 +185,26 @@ def test_budget_counts_a_shared_claim_once() -> None:
     shared = {
         **template(),
         "kind": "ResourceClaim",
-        "spec": {"devices": {"requests": [{"name": "gpus", **exactly(count=4)}]}},
+        "spec": {"devices": {"requests": [{"name": "gpus", **exact_request(count=4)}]}},
     }
-    stack = (shared, claiming(resourceClaimName="gpus"))
+    stack = (shared, claiming_job(resourceClaimName="gpus"))
     assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 4}) == []
     assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 3})
 
 
 def test_budget_counts_the_configured_devices_of_external_claims() -> None:
     config = {"maxGpus": 15, "claimDevices": {"training/*": 8}}
-    assert "found 16 GPUs" in evaluate_rule("gpu-budget", claiming(), config=config)[0]
+    assert "found 16 GPUs" in evaluate_rule("gpu-budget", claiming_job(), config=config)[0]
 
 
 def test_claimed_devices_are_priced_by_device_class() -> None:
     config = {"hourlyPrices": {"gpu.nvidia.com": 2}, "maxHourlyCost": 3}
-    assert evaluate_rule("gpu-cost", template(**exactly()), claiming(), config=config)
+    assert evaluate_rule("gpu-cost", template(**exact_request()), claiming_job(), config=config)
 
 
 def test_unlimited_number_of_priced_devices_is_reported() -> None:
     config = {"hourlyPrices": {"gpu.nvidia.com": 2}, "maxHourlyCost": 3}
-    stack = (template(**exactly(allocationMode="All")), claiming())
+    stack = (template(**exact_request(allocationMode="All")), claiming_job())
     (message,) = evaluate_rule("gpu-cost", *stack, config=config)
     assert "found an unlimited number of priced GPUs" in message
 
@@ -204,18 +212,26 @@ def test_unlimited_number_of_priced_devices_is_reported() -> None:
 @pytest.mark.parametrize(
     ("stack", "expected"),
     [
-        ((claiming(),), 'resourceClaimTemplateName: found "gpus"'),
-        ((template(**exactly()), claiming(resourceClaimName="gpus")), "resourceClaimName: found"),
-        ((claiming(source="old"),), "resourceClaimName: not set"),
+        ((claiming_job(),), 'resourceClaimTemplateName: found "gpus"'),
+        (
+            (template(**exact_request()), claiming_job(resourceClaimName="gpus")),
+            "resourceClaimName: found",
+        ),
+        ((claiming_job(source="old"),), "resourceClaimName: not set"),
         (
             (
-                template(**exactly()),
-                changed(claiming(), (f"{MAIN}/resources/claims", REMOVED)),
+                template(**exact_request()),
+                changed(claiming_job(), (f"{MAIN}/resources/claims", REMOVED)),
             ),
             "resourceClaims[0]: found",
         ),
     ],
-    ids=["undeclared", "other kind", "no name", "unused"],
+    ids=[
+        "undeclared template",
+        "template referenced as a claim",
+        "reference without a name",
+        "claim not used by a container",
+    ],
 )
 def test_claims_that_cannot_be_resolved_are_rejected(
     stack: tuple[Manifest, ...], expected: str
@@ -228,10 +244,12 @@ def test_gke_annotation_may_share_the_gpus_of_a_pod_with_a_sidecar() -> None:
     annotations = {"devices.gke.io/container.tcpxo-daemon": "- path: /dev/nvidia0"}
     edit = ("spec/template/metadata/annotations", annotations)
     assert evaluate_rule("gpu-limit-present", changed(manifests.deployment(), edit)) == []
-    without = changed(
+    without_gpus = changed(
         manifests.deployment(), edit, ("spec/template/spec/containers/0/resources", {})
     )
-    assert any("/dev/nvidia0" in message for message in evaluate_rule("gpu-limit-present", without))
+    assert any(
+        "/dev/nvidia0" in message for message in evaluate_rule("gpu-limit-present", without_gpus)
+    )
 
 
 @pytest.mark.parametrize("creation", [UNKNOWN_VALUE, {"devices": UNKNOWN_VALUE}])
@@ -250,9 +268,11 @@ def test_claim_of_a_nim_service_with_unknown_fields_is_not_reported_as_undeclare
 
 
 def test_declared_claims_pass() -> None:
-    assert evaluate_rule("claim-declared", template(**exactly()), claiming()) == []
+    assert evaluate_rule("claim-declared", template(**exact_request()), claiming_job()) == []
     assert (
-        evaluate_rule("claim-declared", claiming(), config={"claimDevices": {"training/gpus": 1}})
+        evaluate_rule(
+            "claim-declared", claiming_job(), config={"claimDevices": {"training/gpus": 1}}
+        )
         == []
     )
 
@@ -264,21 +284,21 @@ def test_claim_template_created_by_a_compute_domain_counts_as_declared() -> None
         "metadata": manifests.metadata("imex"),
         "spec": {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "gpus"}}},
     }
-    assert evaluate_rule("claim-declared", domain, claiming()) == []
+    assert evaluate_rule("claim-declared", domain, claiming_job()) == []
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        exactly(allocationMode="All"),
-        exactly(adminAccess=True),
-        exactly(count="8"),
-        exactly(count=0),
+        exact_request(allocationMode="All"),
+        exact_request(adminAccess=True),
+        exact_request(count="8"),
+        exact_request(count=0),
         {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"},
         {"firstAvailable": [{"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"}]},
-        {"firstAvailable": [], **exactly(allocationMode="All")},
+        {"firstAvailable": [], **exact_request(allocationMode="All")},
         {"firstAvailable": [], "deviceClassName": "gpu.nvidia.com", "allocationMode": "All"},
-        {"firstAvailable": [{"deviceClassName": "dra.cpu"}], **exactly(allocationMode="All")},
+        {"firstAvailable": [{"deviceClassName": "dra.cpu"}], **exact_request(allocationMode="All")},
         {"exactly": {"deviceClassName": "dra.cpu", "adminAccess": True}},
     ],
 )
@@ -290,7 +310,7 @@ def test_claims_for_an_uncounted_number_of_devices_are_rejected(request_: dict[s
 
 
 def test_claims_for_all_devices_of_a_non_gpu_class_pass() -> None:
-    claim = template(exactly={"deviceClassName": "mrdma.google.com", "allocationMode": "All"})
+    claim = template(exact_request={"deviceClassName": "mrdma.google.com", "allocationMode": "All"})
     assert evaluate_rule("claim-devices-counted", claim) == []
 
 

@@ -35,7 +35,15 @@ def test_device_variable_is_rejected_even_with_a_gpu_limit() -> None:
         (f"{METADATA}/labels/sharedgpu~gpu_request", "0.5"),
         ("metadata/annotations", {"gpu-fraction": "0.5"}),
     ],
-    ids=["amd", "reference", "mount", "cdi", "memory", "label", "annotation of the job"],
+    ids=[
+        "AMD device variable",
+        "variable from a reference",
+        "device mount",
+        "CDI annotation",
+        "GPU memory annotation",
+        "GPU fraction label",
+        "annotation on the Job",
+    ],
 )
 def test_devices_requested_without_the_scheduler_are_rejected(edit: tuple[str, Any]) -> None:
     assert evaluate_rule("gpu-limit-present", job(edit))
@@ -57,8 +65,8 @@ def test_gpu_runtime_class_without_a_gpu_is_rejected() -> None:
     )
     messages = evaluate_rule("gpu-limit-present", web, config={"components": []})
     assert "runtimeClassName: found" in messages[0]
-    ours = {"components": [], "gpuRuntimeClasses": ["kata*"]}
-    assert evaluate_rule("gpu-limit-present", web, config=ours) == []
+    kata_classes_only = {"components": [], "gpuRuntimeClasses": ["kata*"]}
+    assert evaluate_rule("gpu-limit-present", web, config=kata_classes_only) == []
 
 
 def task(name: str, replicas: int, gpus: int | None) -> dict[str, Any]:
@@ -192,13 +200,13 @@ def test_gpus_of_unknown_vendors_need_a_toleration_only_if_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "words"),
+    ("gpus", "advice"),
     [(16, "at most 8 of nvidia.com/gpu"), (4, "write 8 of nvidia.com/gpu, a whole node")],
 )
-def test_each_pod_of_a_gang_must_use_all_gpus_of_one_node(gpus: int, words: str) -> None:
+def test_each_pod_of_a_gang_must_use_all_gpus_of_one_node(gpus: int, advice: str) -> None:
     manifest = job((f"{LIMITS}/nvidia.com~gpu", gpus))
     (message,) = evaluate_rule("gpu-whole-nodes", manifest, config={"gpusPerNode": 8})
-    assert words in message
+    assert advice in message
 
 
 def test_server_with_more_gpus_than_a_node_is_rejected() -> None:
@@ -210,8 +218,8 @@ def test_server_with_more_gpus_than_a_node_is_rejected() -> None:
 
 
 def test_gpus_of_all_containers_in_a_pod_are_compared_with_one_node() -> None:
-    half = {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 4}}}
-    manifest = job((f"{LIMITS}/nvidia.com~gpu", 4), (f"{POD}/containers/1", half))
+    second_container = {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 4}}}
+    manifest = job((f"{LIMITS}/nvidia.com~gpu", 4), (f"{POD}/containers/1", second_container))
     assert evaluate_rule("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []
 
 
@@ -256,34 +264,37 @@ def test_init_container_with_gpus_needs_shared_memory() -> None:
 CACHE = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
 
 
-def side(**fields: Any) -> Manifest:
+def with_cache_mount(**fields: Any) -> Manifest:
     mount = {"name": "cache", "mountPath": "/cache"}
     container = {"name": "side", "volumeMounts": [mount], **fields}
     return job((f"{POD}/containers/1", container), (f"{POD}/volumes/2", CACHE))
 
 
 def test_memory_volumes_need_a_memory_limit() -> None:
-    (message,) = evaluate_rule("shm-fits-memory", side())
+    (message,) = evaluate_rule("shm-fits-memory", with_cache_mount())
     assert "containers[1].resources.limits.memory: not set" in message
-    assert evaluate_rule("shm-fits-memory", side(resources={"limits": {"memory": "2Gi"}})) == []
+    assert (
+        evaluate_rule("shm-fits-memory", with_cache_mount(resources={"limits": {"memory": "2Gi"}}))
+        == []
+    )
 
 
 @pytest.mark.parametrize("size", ["0", 0, "-1Gi", "1e100", "Ki", "0" * 70 + "1", None])
 def test_memory_volumes_need_a_readable_size(size: Any) -> None:
     place = f"{POD}/volumes/2/emptyDir/sizeLimit"
-    manifest = changed(side(resources={"limits": {"memory": "2Gi"}}), (place, size))
+    manifest = changed(with_cache_mount(resources={"limits": {"memory": "2Gi"}}), (place, size))
     (message,) = evaluate_rule("shm-fits-memory", manifest)
     assert "sizeLimit: " in message
 
 
 def test_read_only_mount_of_a_memory_volume_does_not_count_towards_memory() -> None:
     mount = {"name": "cache", "mountPath": "/cache", "readOnly": True}
-    assert evaluate_rule("shm-fits-memory", side(volumeMounts=[mount])) == []
+    assert evaluate_rule("shm-fits-memory", with_cache_mount(volumeMounts=[mount])) == []
 
 
 def test_memory_volumes_together_must_fit_into_the_memory_of_the_pod() -> None:
     manifest = changed(
-        side(resources={"limits": {"memory": "4Gi"}}),
+        with_cache_mount(resources={"limits": {"memory": "4Gi"}}),
         (f"{POD}/resources", {"limits": {"memory": "2Gi"}}),
     )
     (message,) = evaluate_rule("shm-fits-memory", manifest)

@@ -57,8 +57,8 @@ def test_restarts_of_a_job_set_must_be_bounded() -> None:
 @pytest.mark.parametrize("rule", ["training-gang-whole", "training-retries-bounded"])
 def test_job_template_of_a_job_flow_is_evaluated_like_a_job(rule: str) -> None:
     assert evaluate_rule(rule, job_template()) == []
-    bad = changed(job_template(), ("spec/minAvailable", 1), ("spec/maxRetry", 99))
-    assert evaluate_rule(rule, bad)
+    invalid = changed(job_template(), ("spec/minAvailable", 1), ("spec/maxRetry", 99))
+    assert evaluate_rule(rule, invalid)
 
 
 def test_steps_of_a_job_flow_must_have_a_deadline() -> None:
@@ -71,10 +71,10 @@ def test_steps_of_a_job_flow_must_have_a_deadline() -> None:
 
 def test_elastic_workloads_can_be_configured_by_name_prefix() -> None:
     elastic = changed(manifests.volcano_job(), ("spec/minAvailable", 1))
-    named = {"elasticWorkloads": ["*/Job.batch.volcano.sh/digits*"]}
-    assert evaluate_rule("training-gang-whole", elastic, config=named) == []
-    others = {"elasticWorkloads": ["*/Job.batch.volcano.sh/cifar-*"]}
-    assert evaluate_rule("training-gang-whole", elastic, config=others)
+    matching = {"elasticWorkloads": ["*/Job.batch.volcano.sh/digits*"]}
+    assert evaluate_rule("training-gang-whole", elastic, config=matching) == []
+    not_matching = {"elasticWorkloads": ["*/Job.batch.volcano.sh/cifar-*"]}
+    assert evaluate_rule("training-gang-whole", elastic, config=not_matching)
 
 
 def test_podgroup_of_an_elastic_workload_may_be_smaller_than_the_workload() -> None:
@@ -85,12 +85,14 @@ def test_podgroup_of_an_elastic_workload_may_be_smaller_than_the_workload() -> N
     assert evaluate_rule("training-pod-group-whole", *stack, config=named) == []
 
 
-@pytest.mark.parametrize(("limit", "fine"), [(31, True), (32, False)])
+@pytest.mark.parametrize(("limit", "is_bounded"), [(31, True), (32, False)])
 def test_backoff_limit_of_a_kubeflow_job_is_shared_by_the_restarts_of_all_pods(
-    limit: int, fine: bool
+    limit: int, is_bounded: bool
 ) -> None:
     job = changed(manifests.pytorch_job(), ("spec/runPolicy/backoffLimit", limit))
-    assert (evaluate_rule("training-retries-bounded", job, config={"maxRetries": 10}) == []) == fine
+    assert (
+        evaluate_rule("training-retries-bounded", job, config={"maxRetries": 10}) == []
+    ) == is_bounded
 
 
 def kubeflow_job(kind: str, specs: str, replica: str, **fields: str) -> dict[str, Any]:
@@ -127,13 +129,13 @@ def test_restart_policy_may_be_left_to_the_operator(kind: str, specs: str, repli
     assert evaluate_rule("training-retries-bounded", restarted)
 
 
-def test_retries_of_a_ray_job_must_be_bounded_if_it_is_retried() -> None:
+def test_retries_of_a_ray_job_must_be_bounded_if_enabled() -> None:
     assert evaluate_rule("training-retries-bounded", ray_job()) == []
     assert evaluate_rule("training-retries-bounded", ray_job(backoffLimit=3)) == []
     assert evaluate_rule("training-retries-bounded", ray_job(backoffLimit=99))
 
 
-def test_restarts_of_a_training_runtime_must_be_bounded_if_it_restarts() -> None:
+def test_restarts_of_a_training_runtime_must_be_bounded_if_enabled() -> None:
     def runtime(**failure_policy: Any) -> dict[str, Any]:
         template = {"spec": manifests.pod_spec(restartPolicy="Never", schedulerName="volcano")}
         nodes = {"name": "node", "template": {"spec": {"parallelism": 2, "template": template}}}

@@ -74,21 +74,21 @@ def test_notebook_without_a_gpu_limit_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "fine",
+    "manifest",
     [
         pod(env=[FROM_SECRET]),
         with_token_file({"secret": {"secretName": "a"}}),
         pod(["python3", "train.py", "--notebook"]),
         pod(["sh", "-c", "cat jupyter.txt"]),
     ],
-    ids=["variable", "file", "training", "file name"],
+    ids=["token in a variable", "token in a file", "training program", "Jupyter in a file name"],
 )
-def test_token_from_a_secret_and_other_programs_are_accepted(fine: Manifest) -> None:
-    assert evaluate_rule("notebook-token", fine) == []
+def test_token_from_a_secret_and_other_programs_are_accepted(manifest: Manifest) -> None:
+    assert evaluate_rule("notebook-token", manifest) == []
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "manifest",
     [
         pod(),
         pod(env=[{"name": "JUPYTER_TOKEN", "value": ""}]),
@@ -105,13 +105,13 @@ def test_token_from_a_secret_and_other_programs_are_accepted(fine: Manifest) -> 
     ],
     ids=str,
 )
-def test_server_without_a_token_from_a_secret_is_rejected(bad: Manifest) -> None:
-    assert evaluate_rule("notebook-token", bad)
+def test_server_without_a_token_from_a_secret_is_rejected(manifest: Manifest) -> None:
+    assert evaluate_rule("notebook-token", manifest)
 
 
-@pytest.mark.parametrize(("priority", "fine"), [(50, True), (100, False), (150, False)])
+@pytest.mark.parametrize(("priority", "is_accepted"), [(50, True), (100, False), (150, False)])
 def test_notebook_must_have_a_lower_priority_than_training_in_its_queue(
-    priority: int, fine: bool
+    priority: int, is_accepted: bool
 ) -> None:
     classes = [
         {
@@ -126,13 +126,13 @@ def test_notebook_must_have_a_lower_priority_than_training_in_its_queue(
     notebook_objects = notebook()
     assert (
         evaluate_rule("notebook-preemptible", *notebook_objects, *training, *classes) == []
-    ) is fine
+    ) is is_accepted
     spec = notebook_objects[-1]["spec"]
     for task in spec["tasks"]:
         spec["priorityClassName"] = task["template"]["spec"].pop("priorityClassName")
     assert (
         evaluate_rule("notebook-preemptible", *notebook_objects, *training, *classes) == []
-    ) is fine
+    ) is is_accepted
 
 
 def test_priority_of_the_gang_counts_as_the_priority_of_the_notebook() -> None:

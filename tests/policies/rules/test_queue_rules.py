@@ -92,8 +92,8 @@ def test_kueue_label_is_ignored_if_kueue_is_not_a_queue_system() -> None:
 
 
 def test_volcano_job_larger_than_the_quota_of_its_queue_is_rejected() -> None:
-    limited = changed(manifests.queue(), ("spec/capability", {RESOURCE: 1}))
-    (message,) = evaluate_rule(RULE, manifests.volcano_job(), limited)
+    small_queue = changed(manifests.queue(), ("spec/capability", {RESOURCE: 1}))
+    (message,) = evaluate_rule(RULE, manifests.volcano_job(), small_queue)
     assert "the quota of Queue research" in message
     assert evaluate_rule(RULE, manifests.volcano_job(), manifests.queue()) == []
 
@@ -105,13 +105,13 @@ def test_volcano_job_larger_than_the_quota_of_a_parent_queue_is_rejected() -> No
         manifests.queue(), unlimited, ("metadata/name", "science"), ("spec/parent", "company")
     )
     # Volcano rejects cycles, but a stack may contain one.
-    limited = changed(
+    small_grandparent = changed(
         manifests.queue(),
         ("spec/capability", {RESOURCE: 1}),
         ("metadata/name", "company"),
         ("spec/parent", "science"),
     )
-    (message,) = evaluate_rule(RULE, manifests.volcano_job(), queue, parent, limited)
+    (message,) = evaluate_rule(RULE, manifests.volcano_job(), queue, parent, small_grandparent)
     assert "at most 1, the quota of Queue company" in message
     assert evaluate_rule(RULE, manifests.volcano_job(), queue, parent) == []
 

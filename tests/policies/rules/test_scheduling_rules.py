@@ -126,7 +126,14 @@ DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
             "runPolicy.backoffLimit: not set",
         ),
     ],
-    ids=["in place", "container", "rules", "per index", "ignored", "no policy"],
+    ids=[
+        "pod restarts in place",
+        "container restarts in place",
+        "container restart rules",
+        "high limit per index",
+        "ignored failures",
+        "no run policy",
+    ],
 )
 def test_unlimited_retries_are_rejected(manifest: Manifest, found: str) -> None:
     assert found in "\n".join(evaluate_rule("training-retries-bounded", manifest))
@@ -141,7 +148,13 @@ def test_unlimited_retries_are_rejected(manifest: Manifest, found: str) -> None:
         batch_job(("spec/backoffLimitPerIndex", 2)),
         job((f"{MAIN}/restartPolicy", "Never")),
     ],
-    ids=["counted by the job", "disruptions", "fails", "per index", "never"],
+    ids=[
+        "restarts counted by the Job",
+        "ignored disruptions",
+        "failures that fail the Job",
+        "low limit per index",
+        "container never restarts",
+    ],
 )
 def test_bounded_retries_pass(manifest: Manifest) -> None:
     assert evaluate_rule("training-retries-bounded", manifest) == []

@@ -189,7 +189,7 @@ def test_harmless_environment_variable_is_accepted(name: str, value: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--api-key", "abcd1234"],
         ["--hf-token=abcd1234"],
@@ -198,12 +198,12 @@ def test_harmless_environment_variable_is_accepted(name: str, value: str) -> Non
     ],
 )
 @pytest.mark.parametrize("key", ["command", "args"])
-def test_secret_in_the_arguments_of_a_command_is_rejected(words: list[str], key: str) -> None:
-    assert evaluate_rule("no-literal-secrets", deployment((f"{MAIN}/{key}", words)))
+def test_secret_in_the_arguments_of_a_command_is_rejected(arguments: list[str], key: str) -> None:
+    assert evaluate_rule("no-literal-secrets", deployment((f"{MAIN}/{key}", arguments)))
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--tokenizer", "meta-llama/Llama-3.1-8B"],
         ["--max-token", "4096"],
@@ -218,8 +218,8 @@ def test_secret_in_the_arguments_of_a_command_is_rejected(words: list[str], key:
         ["sh", "-c", "A=1; PWD=build make"],
     ],
 )
-def test_harmless_command_is_accepted(words: list[str]) -> None:
-    assert evaluate_rule("no-literal-secrets", deployment((f"{MAIN}/args", words))) == []
+def test_harmless_command_is_accepted(arguments: list[str]) -> None:
+    assert evaluate_rule("no-literal-secrets", deployment((f"{MAIN}/args", arguments))) == []
 
 
 SECRETS_IN_OTHER_OBJECTS = [
@@ -463,7 +463,7 @@ def test_public_custom_resource_can_be_allowed_by_its_address() -> None:
 
 # Images
 @pytest.mark.parametrize(
-    ("tag", "moves"),
+    ("tag", "is_moving"),
     [
         *(("stable", True), ("1-latest", True), ("LATEST-gpu", True), ("edge", True)),
         *(("dev-cuda", True), ("head", True), ("latest.12", True)),
@@ -471,9 +471,9 @@ def test_public_custom_resource_can_be_allowed_by_its_address() -> None:
         *(("nightly-20260101", False), ("2.5.0-stable", False), ("headless-2", False)),
     ],
 )
-def test_only_moving_image_tags_are_rejected(tag: str, moves: bool) -> None:
+def test_only_moving_image_tags_are_rejected(tag: str, is_moving: bool) -> None:
     edit = (f"{MAIN}/image", f"127.0.0.1:5000/team/web:{tag}")
-    assert bool(evaluate_rule("image-tag-fixed", deployment(edit))) is moves
+    assert bool(evaluate_rule("image-tag-fixed", deployment(edit))) is is_moving
 
 
 @pytest.mark.parametrize(

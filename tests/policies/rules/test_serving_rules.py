@@ -141,14 +141,17 @@ def test_budgets_that_keep_a_replica_pass(spec: dict[str, Any]) -> None:
     assert evaluate_rule("inference-disruption-budget", server(), budget(**spec)) == []
 
 
-@pytest.mark.parametrize(("minimum", "refused"), [(1, 0), (2, 1), (3, 1), (4, 0)])
-def test_a_budget_keeps_one_of_the_least_replicas_of_an_autoscaler(
-    minimum: int, refused: int
+@pytest.mark.parametrize(("minimum", "violations"), [(1, 0), (2, 1), (3, 1), (4, 0)])
+def test_budget_must_keep_a_pod_at_the_minimum_size_of_an_autoscaler(
+    minimum: int, violations: int
 ) -> None:
     scaled = server(("spec/replicas", REMOVED))
     scaler = changed(manifests.autoscaler(), ("spec/minReplicas", minimum))
-    found = budget(maxUnavailable=3, selector=SELECTOR)
-    assert len(evaluate_rule("inference-disruption-budget", scaled, scaler, found)) == refused
+    disruption_budget = budget(maxUnavailable=3, selector=SELECTOR)
+    assert (
+        len(evaluate_rule("inference-disruption-budget", scaled, scaler, disruption_budget))
+        == violations
+    )
 
 
 CONSTRAINT = f"{POD}/topologySpreadConstraints/0"

@@ -12,21 +12,21 @@ from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.documents import read
 from policies.evaluation import evaluate
-from tests.infra.sweeps import described, sweep
+from tests.infra.sweeps import stack_settings, sweep
 
 
 def mandatory_violations(
-    configuration: dict[str, Any] | None = None, *others: dict[str, Any], **changes: Any
+    configuration: dict[str, Any] | None = None, *other_objects: dict[str, Any], **changes: Any
 ) -> dict[str, str]:
     """Return the mandatory violations of a sweep in a stack with other objects, by rule."""
-    settings = described(**changes)
+    settings = stack_settings(**changes)
     objects = [
         template(sweep(settings)),
-        *others,
+        *other_objects,
         *(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()),
         *(
-            volcano.priority_class(key, made)
-            for key, made in settings.volcano.priority_classes.items()
+            volcano.priority_class(key, priority_class)
+            for key, priority_class in settings.volcano.priority_classes.items()
         ),
     ]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
@@ -80,7 +80,7 @@ def test_sweep_without_a_priority_class_is_rejected() -> None:
 
 @pytest.mark.parametrize("key", ["digits", "cifar"])
 def test_only_trials_of_the_same_sweep_may_have_its_priority(key: str) -> None:
-    settings = sweep(described())
+    settings = sweep(stack_settings())
     run = replace(settings, args=replace(settings.args, key=key)).manifest(
         {"learning_rate": 0.01, "batch_size": 16, "optimizer": "adamw"}
     )

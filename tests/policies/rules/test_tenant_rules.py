@@ -71,8 +71,8 @@ def test_each_requested_accelerator_needs_a_quota() -> None:
     jobs = (manifests.volcano_job(), with_gpu("amd.com/gpu"))
     (message,) = quota_findings({"requests.nvidia.com/gpu": 8}, *jobs)
     assert "requests.amd.com/gpu" in message
-    both = {"requests.nvidia.com/gpu": 8, "requests.amd.com/gpu": 8}
-    assert quota_findings(both, *jobs) == []
+    both_quotas = {"requests.nvidia.com/gpu": 8, "requests.amd.com/gpu": 8}
+    assert quota_findings(both_quotas, *jobs) == []
 
 
 def test_effective_gpu_quota_is_accepted() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.policies.harness import REMOVED
-from tests.policies.ways.roles import SERVER, unprobed
+from tests.policies.ways.roles import SERVER, without_probes
 from tests.policies.ways.way import Way, way
 
 NAMES = [
@@ -15,14 +15,14 @@ NAMES = [
 ]
 TEMPLATE = "0/spec/spec/devices/requests/0"
 CLAIMING = "1/spec/template/spec"
-CLAIMED = unprobed(f"{CLAIMING}/containers/0")
+CLAIMED = without_probes(f"{CLAIMING}/containers/0")
 WEB = "0/spec/template"
 WEB_SERVER = f"{WEB}/spec/containers/0"
 
 
 def _named(name: str) -> Way:
     resources = {"requests": {"cpu": "8"}, "limits": {"memory": "64Gi", name: 4}}
-    edits = ((f"{SERVER}/resources", resources), *unprobed())
+    edits = ((f"{SERVER}/resources", resources), *without_probes())
     return way(f"{name} without probes", "vllm_tensor_parallel", "inference-probes", *edits)
 
 
@@ -282,7 +282,7 @@ HARMLESS = [
             "",
             (f"{WEB_SERVER}/resources/limits/{name.replace('/', '~')}", 1),
             (f"{WEB_SERVER}/resources/requests/{name.replace('/', '~')}", 1),
-            *unprobed(WEB_SERVER),
+            *without_probes(WEB_SERVER),
         )
         for name in OTHER_DEVICES
     ),

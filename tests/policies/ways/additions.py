@@ -1,8 +1,8 @@
-"""Ways to get more than the manifest states, because controllers add it."""
+"""Ways to make controllers add more to a workload than its manifest states."""
 
 from typing import Any
 
-from tests.policies.ways.demand import more
+from tests.policies.ways.demand import over_budget
 from tests.policies.ways.kinds import WEB
 from tests.policies.ways.way import Way, way
 
@@ -37,36 +37,38 @@ EVERY_TAINT = [{"operator": "Exists"}]
 
 WAYS = [
     # update surges of Deployments created by operators
-    more("the update surge of a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 3)),
-    more(
+    over_budget(
+        "the update surge of a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 3)
+    ),
+    over_budget(
         "the update surge of an InferenceService",
         "kserve_custom_predictor",
         4,
         (f"{PREDICTOR}/maxReplicas", 4),
     ),
-    more(
+    over_budget(
         "the explicit update surge of an InferenceService",
         "kserve_custom_predictor",
         4,
         (f"{PREDICTOR}/deploymentStrategy", {"rollingUpdate": {"maxSurge": "300%"}}),
     ),
-    more(
+    over_budget(
         "the old revision of an InferenceService", "kserve_custom_predictor", 4, (MODE, "Knative")
     ),
-    more("the old revision of a Knative Service", "knative_gpu", 4, (REVISIONS, "3")),
-    more(
+    over_budget("the old revision of a Knative Service", "knative_gpu", 4, (REVISIONS, "3")),
+    over_budget(
         "the update surge of an LLMInferenceService",
         "llmisvc_single_gpu",
         4,
         ("0/spec/replicas", 4),
     ),
-    more(
+    over_budget(
         "the update surge of Dynamo's workers",
         "dynamo_components",
         3,
         ("0/spec/components/1/replicas", 3),
     ),
-    # runtimes whose number of pods is set by others
+    # runtimes whose number of pods is set in another object
     way(
         "a multi-node runtime labeled as batch",
         "train_job_with_runtime",

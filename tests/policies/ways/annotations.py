@@ -10,19 +10,19 @@ from tests.policies.ways.way import Way, way
 
 MONITORS = ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 TASK = {"name": "a", "taskSpec": {"steps": [CONTAINER]}}
-OWN = "metadata/annotations"
+OBJECT_ANNOTATIONS = "metadata/annotations"
 KINDS: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
     (
         "serving.kserve.io/v1beta1",
         "InferenceService",
         {"predictor": {"minReplicas": 1, "maxReplicas": 1, "containers": [CONTAINER]}},
-        (OWN, "spec/predictor/annotations"),
+        (OBJECT_ANNOTATIONS, "spec/predictor/annotations"),
     ),
     (
         "serving.kserve.io/v1alpha1",
         "LLMInferenceService",
         {"template": {"containers": [CONTAINER]}},
-        (OWN, "spec/annotations"),
+        (OBJECT_ANNOTATIONS, "spec/annotations"),
     ),
     (
         "serving.kserve.io/v1alpha1",
@@ -34,9 +34,9 @@ KINDS: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
         "serving.kserve.io/v1alpha1",
         "InferenceGraph",
         {"nodes": {"root": {"routerType": "Sequence", "steps": [{"serviceName": "a"}]}}},
-        (OWN,),
+        (OBJECT_ANNOTATIONS,),
     ),
-    ("kubeflow.org/v1", "Notebook", {"template": {"spec": SPEC}}, (OWN,)),
+    ("kubeflow.org/v1", "Notebook", {"template": {"spec": SPEC}}, (OBJECT_ANNOTATIONS,)),
     ("kubeflow.org/v1alpha1", "PodDefault", {"selector": {}}, ("spec/annotations",)),
     *(
         ("monitoring.coreos.com/v1", kind, {"replicas": 1}, ("spec/podMetadata/annotations",))
@@ -56,7 +56,7 @@ KINDS: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
         "postgresql.cnpg.io/v1",
         "Cluster",
         {"imageName": "ghcr.io/cloudnative-pg/postgresql:16.1"},
-        (OWN, "spec/inheritedMetadata/annotations"),
+        (OBJECT_ANNOTATIONS, "spec/inheritedMetadata/annotations"),
     ),
     ("nvidia.com/v1", "ClusterPolicy", {}, ("spec/daemonsets/annotations",)),
     ("nvidia.com/v1alpha1", "NVIDIADriver", {}, ("spec/annotations",)),
@@ -70,14 +70,14 @@ KINDS: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
             "spec/services/a/extraPodMetadata/annotations",
         ),
     ),
-    ("tekton.dev/v1", "Task", {"steps": [CONTAINER]}, (OWN,)),
-    ("tekton.dev/v1", "Pipeline", {"tasks": [TASK]}, (OWN,)),
-    ("tekton.dev/v1", "TaskRun", {"taskRef": {"name": "a"}}, (OWN,)),
+    ("tekton.dev/v1", "Task", {"steps": [CONTAINER]}, (OBJECT_ANNOTATIONS,)),
+    ("tekton.dev/v1", "Pipeline", {"tasks": [TASK]}, (OBJECT_ANNOTATIONS,)),
+    ("tekton.dev/v1", "TaskRun", {"taskRef": {"name": "a"}}, (OBJECT_ANNOTATIONS,)),
     (
         "tekton.dev/v1",
         "PipelineRun",
         {"pipelineRef": {"name": "a"}, "taskRunSpecs": [{"pipelineTaskName": "a"}]},
-        (OWN, "spec/taskRunSpecs/0/metadata/annotations"),
+        (OBJECT_ANNOTATIONS, "spec/taskRunSpecs/0/metadata/annotations"),
     ),
     (
         "trainer.kubeflow.org/v1alpha1",
@@ -97,7 +97,7 @@ KINDS: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
 def _annotated(version: str, kind: str, spec: Any, place: str, rule: str, *edits: Any) -> Way:
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, "spec": spec}
     annotated = changed(manifest, (place, dict(edits)))
-    return way(f"{place} in a {kind} that violates {rule}", WEB, rule, ("0", annotated))
+    return way(f"{place} of a {kind} that violate {rule}", WEB, rule, ("0", annotated))
 
 
 ANNOTATIONS = {
@@ -131,11 +131,11 @@ LABELED: list[tuple[str, str, Any, str]] = [
 def _labeled(version: str, kind: str, spec: Any, place: str) -> Way:
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, "spec": spec}
     edit = ("1", changed(manifest, (place, LABELS)))
-    return way(f"{place} with a role label in a {kind}", WEB, "", edit)
+    return way(f"a role label in {place} of a {kind}", WEB, "", edit)
 
 
 ANNOTATED = {"metadata": {**METADATA, "annotations": {"sidecar.istio.io/proxyImage": "a:1"}}}
-UNCOPIED = [
+NOT_COPIED = [
     *(("monitoring.coreos.com/v1", kind) for kind in MONITORS),
     ("nvidia.com/v1", "ClusterPolicy"),
 ]
@@ -149,6 +149,6 @@ HARMLESS = [
             "",
             ("1", {"apiVersion": version, "kind": kind, "spec": {}, **ANNOTATED}),
         )
-        for version, kind in UNCOPIED
+        for version, kind in NOT_COPIED
     ),
 ]

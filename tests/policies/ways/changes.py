@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from tests.policies.ways.makers import BAD, BINDING, POD, PRIVILEGED, harmless, instead, spec
+from tests.policies.ways.makers import (
+    BAD,
+    BINDING,
+    POD,
+    PRIVILEGED,
+    harmless,
+    replacement,
+    replacement_with_spec,
+)
 from tests.policies.ways.way import Way
 
 CONTAINERS = "request.object.spec.template.spec.containers"
@@ -24,22 +32,22 @@ LABEL = """
 """
 
 
-def mutation(description: str, rules: str, **mutate: Any) -> Way:
+def mutating_policy(description: str, rules: str, **mutate: Any) -> Way:
     """Return an edit that adds a Kyverno policy that changes every Pod."""
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     rule = {"name": "a", "match": match, "mutate": mutate}
-    return spec(description, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
+    return replacement_with_spec(description, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
 
 
-def generated(description: str, rules: str, **generate: Any) -> Way:
+def generating_policy(description: str, rules: str, **generate: Any) -> Way:
     """Return an edit that adds a Kyverno policy that creates an object in every Namespace."""
     match = {"any": [{"resources": {"kinds": ["Namespace"]}}]}
     rule = {"name": "a", "match": match, "generate": generate}
-    return spec(description, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
+    return replacement_with_spec(description, "kyverno.io/v1", "ClusterPolicy", rules, rules=[rule])
 
 
 WAYS = [
-    spec(
+    replacement_with_spec(
         "a sidecar for every notebook",
         "kubeflow.org/v1alpha1",
         "PodDefault",
@@ -47,7 +55,7 @@ WAYS = [
         selector={"matchLabels": {"a": "b"}},
         sidecars=[BAD],
     ),
-    spec(
+    replacement_with_spec(
         "all GPUs for every notebook",
         "kubeflow.org/v1alpha1",
         "PodDefault",
@@ -55,19 +63,19 @@ WAYS = [
         selector={"matchLabels": {"a": "b"}},
         env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno policy that makes pods privileged",
         PRIVILEGED,
         patchStrategicMerge={
             "spec": {"containers": [{"(name)": "*", "securityContext": {"privileged": True}}]}
         },
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno policy that enables the host network",
         "no-host-namespaces",
         patchStrategicMerge={"spec": {"hostNetwork": True}},
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno policy that changes each container in a template",
         PRIVILEGED,
         foreach=[
@@ -77,64 +85,64 @@ WAYS = [
             }
         ],
     ),
-    instead(
+    replacement(
         "a mutating webhook outside the cluster",
         "admissionregistration.k8s.io/v1",
         "MutatingWebhookConfiguration",
         "api-extensions-trusted",
         webhooks=[{"name": "a.b.c", "clientConfig": {"url": "https://a.com"}}],
     ),
-    mutation("a Kyverno JSON patch", "kind-known", patchesJson6902=PATCH),
-    mutation(
+    mutating_policy("a Kyverno JSON patch", "kind-known", patchesJson6902=PATCH),
+    mutating_policy(
         "a Kyverno JSON patch that adds a device through an annotation",
         "kind-known",
         patchesJson6902=PATCH_OF_ANNOTATION,
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno JSON patch that moves a field into a label",
         "kind-known",
         patchesJson6902=MOVE,
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno patch that adds a device through an annotation",
         "annotations-bounded",
         patchStrategicMerge={"metadata": {"annotations": {f"+({DEVICES})": "/dev/sda"}}},
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno patch that adds a device to a pod template through an annotation",
         "annotations-bounded",
         patchStrategicMerge={
             "spec": {"template": {"metadata": {"annotations": {DEVICES: "/dev/sda"}}}}
         },
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno JSON patch in two nested loops",
         "kind-known",
         foreach=[{"list": "a", "foreach": [{"list": "b", "patchesJson6902": PATCH}]}],
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno patch in two nested loops",
         "no-host-namespaces",
         foreach=[{"list": "a", "foreach": [{"list": "b", "patchStrategicMerge": HOST}]}],
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno patch in three nested loops",
         "kind-known",
         foreach=[{"foreach": [{"foreach": [{"list": "c", "patchStrategicMerge": HOST}]}]}],
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno JSON patch for each container",
         "kind-known",
         foreach=[{"list": CONTAINERS, "patchesJson6902": PATCH}],
     ),
-    mutation(
+    mutating_policy(
         "a Kyverno policy for the Jobs of CronJobs",
         "no-host-namespaces",
         patchStrategicMerge={
             "spec": {"jobTemplate": {"spec": {"template": {"spec": {"hostNetwork": True}}}}}
         },
     ),
-    generated(
+    generating_policy(
         "a Kyverno policy that creates a Pod",
         PRIVILEGED,
         apiVersion="v1",
@@ -143,7 +151,7 @@ WAYS = [
         namespace="web",
         data={"spec": POD},
     ),
-    generated(
+    generating_policy(
         "a Kyverno policy that creates a role binding",
         "rbac-least-privilege",
         apiVersion="rbac.authorization.k8s.io/v1",

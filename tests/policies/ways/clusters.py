@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.policies.ways.kinds import TEMPLATE
 from tests.policies.ways.pods import WEB
-from tests.policies.ways.tenants import RBAC, added, denied
+from tests.policies.ways.tenants import RBAC, added, replaced_policies
 from tests.policies.ways.way import Way, way
 
 DENY: dict[str, Any] = {"podSelector": {}, "policyTypes": ["Ingress"]}
@@ -41,19 +41,21 @@ def webhook(description: str, kind: str, **fields: Any) -> Way:
     return added(description, "admissionregistration.k8s.io/v1", kind, webhooks=[hook])
 
 
-def allowing(description: str, *peers: dict[str, Any]) -> Way:
+def allowing_policy(description: str, *peers: dict[str, Any]) -> Way:
     """Return an edit that adds a policy equivalent to allowing all traffic."""
-    return denied(description, DENY, {"podSelector": {}, "ingress": [{"from": list(peers)}]})
+    return replaced_policies(
+        description, DENY, {"podSelector": {}, "ingress": [{"from": list(peers)}]}
+    )
 
 
-def in_addition(description: str, version: str, kind: str, **spec: Any) -> Way:
+def additional_policy(description: str, version: str, kind: str, **spec: Any) -> Way:
     """Return an edit that adds another policy engine's policy to the denying one."""
     metadata = {"name": "allow", "namespace": "tenant"}
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
     return way(description, "tenant_namespace", "namespace-default-deny", ("6", manifest))
 
 
-def holding(description: str, version: str, kind: str, rules: str = "", **spec: Any) -> Way:
+def creating_object(description: str, version: str, kind: str, rules: str = "", **spec: Any) -> Way:
     """Return an edit that adds an object whose controller creates other objects."""
     return added(description, version, kind, rules, spec=spec)
 
@@ -85,11 +87,11 @@ WAYS = [
         },
     ),
     # ineffective network policies
-    allowing(
+    allowing_policy(
         "a network policy that allows every namespace through empty labels",
         {"namespaceSelector": {"matchLabels": {}}},
     ),
-    allowing(
+    allowing_policy(
         "a network policy that allows every namespace through an expression",
         {
             "namespaceSelector": {
@@ -97,22 +99,24 @@ WAYS = [
             }
         },
     ),
-    allowing(
+    allowing_policy(
         "a network policy that allows both halves of the address space",
         {"ipBlock": {"cidr": "0.0.0.0/1"}},
         {"ipBlock": {"cidr": "128.0.0.0/1"}},
     ),
-    allowing("a network policy that allows all IPv6 addresses", {"ipBlock": {"cidr": "::/0"}}),
-    allowing(
+    allowing_policy(
+        "a network policy that allows all IPv6 addresses", {"ipBlock": {"cidr": "::/0"}}
+    ),
+    allowing_policy(
         "a network policy that allows all addresses but one",
         {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["192.0.2.1/32"]}},
     ),
-    denied(
+    replaced_policies(
         "a network policy with empty labels that allows all traffic",
         DENY,
         {"podSelector": {"matchLabels": {}}, "ingress": [{}]},
     ),
-    in_addition(
+    additional_policy(
         "an AdminNetworkPolicy that allows all traffic",
         "policy.networking.k8s.io/v1alpha1",
         "AdminNetworkPolicy",
@@ -120,14 +124,14 @@ WAYS = [
         subject={"namespaces": {}},
         ingress=[{"action": "Allow", "from": [{"namespaces": {}}]}],
     ),
-    in_addition(
+    additional_policy(
         "a Cilium policy that allows all traffic",
         "cilium.io/v2",
         "CiliumNetworkPolicy",
         endpointSelector={},
         ingress=[{"fromEntities": ["all"]}],
     ),
-    in_addition(
+    additional_policy(
         "a Calico policy that allows all traffic",
         "projectcalico.org/v3",
         "NetworkPolicy",
@@ -241,21 +245,21 @@ WAYS = [
         },
     ),
     # objects that contain others
-    holding(
+    creating_object(
         "a role binding in a Composition",
         "apiextensions.crossplane.io/v1",
         "Composition",
         "kind-known",
         resources=[{"name": "a", "base": ADMIN}],
     ),
-    holding(
+    creating_object(
         "a role binding in a Karmada Work",
         "work.karmada.io/v1alpha1",
         "Work",
         "",
         workload={"manifests": [ADMIN]},
     ),
-    holding(
+    creating_object(
         "a role binding in an OCM Policy",
         "policy.open-cluster-management.io/v1",
         "Policy",
@@ -273,21 +277,21 @@ WAYS = [
             ]
         },
     ),
-    holding(
+    creating_object(
         "a role binding in a ManifestWork",
         "work.open-cluster-management.io/v1",
         "ManifestWork",
         "rbac-least-privilege",
         workload={"manifests": [ADMIN]},
     ),
-    holding(
+    creating_object(
         "a role binding in a Crossplane Object",
         "kubernetes.m.crossplane.io/v1alpha1",
         "Object",
         "rbac-least-privilege",
         forProvider={"manifest": ADMIN},
     ),
-    holding(
+    creating_object(
         "a role binding in a Sensor trigger",
         "argoproj.io/v1alpha1",
         "Sensor",

@@ -25,20 +25,20 @@ def privileged(description: str, base: str, place: str) -> Way:
     )
 
 
-def latest(description: str, base: str, place: str) -> Way:
+def latest_image(description: str, base: str, place: str) -> Way:
     """Return an edit that sets an image without a version."""
     return way(
         f"{description} has no version", base, "image-tag-fixed", (f"0/{place}", "evil/a:latest")
     )
 
 
-def host(description: str, base: str, place: str) -> Way:
+def host_volumes(description: str, base: str, place: str) -> Way:
     """Return an edit that mounts the node's file system."""
-    return way(f"{description} mount the node", base, "no-host-path", (f"0/{place}", HOST))
+    return way(f"{description} mount a host path", base, "no-host-path", (f"0/{place}", HOST))
 
 
-def hidden(description: str, base: str, place: str, value: Any, rules: str = "") -> Way:
-    """Return an edit that sets any other value."""
+def field_edit(description: str, base: str, place: str, value: Any, rules: str = "") -> Way:
+    """Return an edit that sets one field."""
     return way(description, base, rules, (f"0/{place}", value))
 
 
@@ -54,70 +54,72 @@ KUBERNETES_POD = {
 WAYS = [
     # KServe
     privileged("a model", "kserve_model_format", f"spec/predictor/model/{CONTEXT}"),
-    latest("a model", "kserve_model_format", "spec/predictor/model/image"),
-    host("the volumes of a model", "kserve_model_format", "spec/predictor/volumes"),
-    hidden(
+    latest_image("a model", "kserve_model_format", "spec/predictor/model/image"),
+    host_volumes("the volumes of a model", "kserve_model_format", "spec/predictor/volumes"),
+    field_edit(
         "a model server that runs as root",
         "kserve_model_format",
         f"spec/predictor/{CONTEXT}",
         {"runAsNonRoot": False, "runAsUser": 0},
         "run-as-non-root",
     ),
-    hidden(
+    field_edit(
         "a predictor in an older format is privileged",
         "kserve_model_format",
         "spec/predictor/pytorch",
         {"storageUri": "pvc://a", CONTEXT: PRIVILEGED},
         "not-privileged",
     ),
-    hidden(
+    field_edit(
         "an explainer is privileged",
         "kserve_model_format",
         "spec/explainer",
         {"containers": [EVIL]},
         "not-privileged",
     ),
-    hidden(
+    field_edit(
         "a helper container of a serving runtime",
         "kserve_serving_runtime",
         "spec/builtInAdapter",
         {"serverType": "triton", "env": [{"name": "PASSWORD", "value": "correct horse"}]},
     ),
     # NVIDIA
-    hidden(
+    field_edit(
         "a NIMService without a version",
         "nim_service",
         "spec/image/tag",
         "latest",
         "image-tag-fixed",
     ),
-    hidden(
+    field_edit(
         "a secret in a NIMService",
         "nim_service",
         "spec/env",
         [{"name": "PASSWORD", "value": "correct horse"}],
         "no-literal-secrets",
     ),
-    hidden("a NIMService that runs as root", "nim_service", "spec/userID", 0, "run-as-non-root"),
-    hidden(
+    field_edit(
+        "a NIMService that runs as root", "nim_service", "spec/userID", 0, "run-as-non-root"
+    ),
+    field_edit(
         "a NIMService with a host path",
         "nim_service",
         "spec/storage",
         {"hostPath": "/"},
         "no-host-volume",
     ),
-    latest("the puller of a NIMCache", "nim_cache", "spec/source/ngc/modelPuller"),
+    latest_image("the puller of a NIMCache", "nim_cache", "spec/source/ngc/modelPuller"),
     privileged("a Dynamo service", "dynamo_services", f"{DYNAMO}/mainContainer/{CONTEXT}"),
-    latest("a Dynamo service", "dynamo_services", f"{DYNAMO}/mainContainer/image"),
-    host("the volumes of a Dynamo service", "dynamo_services", f"{DYNAMO}/volumes"),
-    hidden(
+    latest_image("a Dynamo service", "dynamo_services", f"{DYNAMO}/mainContainer/image"),
+    host_volumes("the volumes of a Dynamo service", "dynamo_services", f"{DYNAMO}/volumes"),
+    field_edit(
         "a Dynamo service in the host PID namespace",
         "dynamo_services",
         f"{DYNAMO}/hostPID",
         True,
         "no-host-namespaces",
     ),
-    hidden(
+    field_edit(
         "an operand without a version",
         "gpu_operator",
         "spec/driver/version",
@@ -125,33 +127,33 @@ WAYS = [
         "image-tag-fixed",
     ),
     # Others
-    latest("a Prometheus", "prometheus_operator", "spec/image"),
-    host("the volumes of a Prometheus", "prometheus_operator", "spec/volumes"),
-    hidden("a Prometheus on the host network", "prometheus_operator", "spec/hostNetwork", True),
-    hidden(
+    latest_image("a Prometheus", "prometheus_operator", "spec/image"),
+    host_volumes("the volumes of a Prometheus", "prometheus_operator", "spec/volumes"),
+    field_edit("a Prometheus on the host network", "prometheus_operator", "spec/hostNetwork", True),
+    field_edit(
         "a Prometheus container is privileged",
         "alertmanager",
         "spec/containers",
         [EVIL],
         "not-privileged",
     ),
-    latest("a database", "cnpg_cluster", "spec/imageName"),
-    latest("the trainer of a TrainJob", "train_job_platform_runtime", "spec/trainer/image"),
-    hidden(
+    latest_image("a database", "cnpg_cluster", "spec/imageName"),
+    latest_image("the trainer of a TrainJob", "train_job_platform_runtime", "spec/trainer/image"),
+    field_edit(
         "a secret in a TrainJob",
         "train_job_platform_runtime",
         "spec/trainer/env",
         [{"name": "PASSWORD", "value": "correct horse"}],
         "no-literal-secrets",
     ),
-    hidden(
+    field_edit(
         "a pod template override in a TrainJob",
         "train_job_platform_runtime",
         "spec/podTemplateOverrides",
         [{"targetJobs": [{"name": "node"}], "spec": {"volumes": HOST}}],
         "no-host-path",
     ),
-    hidden(
+    field_edit(
         "a runtime patch in a TrainJob",
         "train_job_platform_runtime",
         "spec/runtimePatches",
@@ -174,15 +176,15 @@ WAYS = [
         ],
         "no-host-namespaces",
     ),
-    latest("the Ray autoscaler", "ray_cluster_cpu", "spec/autoscalerOptions/image"),
-    hidden(
+    latest_image("the Ray autoscaler", "ray_cluster_cpu", "spec/autoscalerOptions/image"),
+    field_edit(
         "the Ray autoscaler is privileged",
         "ray_cluster_cpu",
         "spec/autoscalerOptions",
         {CONTEXT: PRIVILEGED},
         "not-privileged",
     ),
-    hidden(
+    field_edit(
         "the submitter of a RayJob is privileged",
         "ray_job_volcano",
         "spec/submitterPodTemplate",
@@ -199,7 +201,7 @@ WAYS = [
         "ocm_manifest_work",
         f"spec/workload/manifests/0/spec/template/spec/containers/0/{CONTEXT}",
     ),
-    hidden(
+    field_edit(
         "a ClusterRole in a ManifestWork",
         "ocm_manifest_work",
         "spec/workload/manifests/1",

@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 from tests.policies.ways.kinds import WEB
-from tests.policies.ways.makers import harmless, instead, spec
+from tests.policies.ways.makers import harmless, replacement, replacement_with_spec
 from tests.policies.ways.pods import container
 from tests.policies.ways.way import Way, way
 
@@ -97,7 +97,7 @@ WAYS = [
         ["sh", "-c", f"echo {encoded(HUGGING_FACE)} | base64 -d > /tmp/a"],
         "no-literal-secrets",
     ),
-    instead(
+    replacement(
         "an encoded token in a ConfigMap",
         "v1",
         "ConfigMap",
@@ -158,28 +158,28 @@ WAYS = [
             "annotations": {"cas.openebs.io/config": "- name: BasePath\n  value: /var\n"},
         },
     ),
-    spec(
+    replacement_with_spec(
         "a model cache node group with a host path",
         "serving.kserve.io/v1alpha1",
         "LocalModelNodeGroup",
         "no-host-volume",
         persistentVolumeSpec={"hostPath": {"path": "/"}, "accessModes": ["ReadWriteOnce"]},
     ),
-    spec(
+    replacement_with_spec(
         "a model cache node group with a local volume",
         "serving.kserve.io/v1alpha1",
         "LocalModelNodeGroup",
         "no-host-volume",
         persistentVolumeSpec={"local": {"path": "/etc"}, "storageClassName": "local"},
     ),
-    spec(
+    replacement_with_spec(
         "a LimitRange that gives every container GPUs",
         "v1",
         "LimitRange",
         "device-names-kept",
         limits=[{"type": "Container", "default": {"nvidia.com/gpu": 1}}],
     ),
-    instead(
+    replacement(
         "endpoints at the cloud's metadata server",
         "discovery.k8s.io/v1",
         "EndpointSlice",
@@ -187,14 +187,14 @@ WAYS = [
         addressType="IPv4",
         endpoints=[{"addresses": ["169.254.169.254"]}],
     ),
-    instead(
+    replacement(
         "Endpoints on the node in the older API",
         "v1",
         "Endpoints",
         "service-not-public",
         subsets=[{"addresses": [{"ip": "127.0.0.1"}]}],
     ),
-    spec(
+    replacement_with_spec(
         "the host name of the cloud's metadata server",
         "v1",
         "Service",
@@ -202,7 +202,7 @@ WAYS = [
         type="ExternalName",
         externalName="metadata.google.internal",
     ),
-    instead(
+    replacement(
         "a node selected by a Binding",
         "v1",
         "Binding",

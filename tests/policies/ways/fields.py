@@ -1,4 +1,4 @@
-"""Ways to weaken a pod with easily overlooked fields and in all types of containers."""
+"""Ways to weaken a pod through easily overlooked fields of pods and all types of containers."""
 
 from copy import deepcopy
 from typing import Any
@@ -10,7 +10,7 @@ from tests.policies.ways.way import Way, documents, way
 GOOD: Any = documents(WEB)[0]["spec"]["template"]["spec"]["containers"][0]
 
 
-def another(description: str, place: str, rules: str, *edits: tuple[str, Any]) -> Way:
+def additional_container(description: str, place: str, rules: str, *edits: tuple[str, Any]) -> Way:
     """Return an edit that adds a container, hardened like the first one except for the edits."""
     plain = {key: deepcopy(GOOD[key]) for key in ("image", "resources", "securityContext")}
     return way(
@@ -22,65 +22,67 @@ PRIVILEGED = ("securityContext/privileged", True)
 SIDECAR = ("restartPolicy", "Always")
 
 WAYS = [
-    another("a sidecar is privileged", "initContainers", "not-privileged", SIDECAR, PRIVILEGED),
-    another(
+    additional_container(
+        "a sidecar is privileged", "initContainers", "not-privileged", SIDECAR, PRIVILEGED
+    ),
+    additional_container(
         "a sidecar that runs as root",
         "initContainers",
         "run-as-non-root",
         SIDECAR,
         ("securityContext/runAsUser", 0),
     ),
-    another(
+    additional_container(
         "a sidecar with a capability",
         "initContainers",
         "capabilities-dropped",
         SIDECAR,
         ("securityContext/capabilities/add", ["SYS_ADMIN"]),
     ),
-    another(
+    additional_container(
         "an init container with a moving tag",
         "initContainers",
         "image-tag-fixed",
         ("image", "web:edge"),
     ),
-    another(
+    additional_container(
         "an ephemeral container is privileged", "ephemeralContainers", "not-privileged", PRIVILEGED
     ),
-    another(
+    additional_container(
         "an ephemeral container with privilege escalation",
         "ephemeralContainers",
         "no-privilege-escalation",
         ("securityContext/allowPrivilegeEscalation", True),
     ),
-    another(
+    additional_container(
         "a sidecar with an unmasked /proc",
         "initContainers",
         "not-privileged",
         SIDECAR,
         ("securityContext/procMount", "Unmasked"),
     ),
-    another(
+    additional_container(
         "a sidecar as a Windows HostProcess container",
         "initContainers",
         "not-privileged",
         SIDECAR,
         ("securityContext/windowsOptions", {"hostProcess": True}),
     ),
-    another(
+    additional_container(
         "a sidecar whose probe calls another host",
         "initContainers",
         "probes-stay-in-pod",
         SIDECAR,
         ("startupProbe", {"tcpSocket": {"host": "169.254.169.254", "port": 80}}),
     ),
-    another(
+    additional_container(
         "an init container with a host port",
         "initContainers",
         "no-host-ports",
         SIDECAR,
         ("ports", [{"containerPort": 80, "hostPort": 80}]),
     ),
-    another(
+    additional_container(
         "an init container with a secret",
         "initContainers",
         "no-literal-secrets",

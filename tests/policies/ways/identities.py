@@ -10,7 +10,7 @@ BOUND = "ordinary_controller"
 GROUP = RBAC.partition("/")[0]
 
 
-def projected(description: str, **source: Any) -> Any:
+def projected_volume(description: str, **source: Any) -> Any:
     """Return an edit that adds a projected volume to a pod without a mounted token."""
     return pod(description, "volumes", [{"name": "p", "projected": {"sources": [source]}}])
 
@@ -105,7 +105,7 @@ WAYS = [
         type="kubernetes.io/service-account-token",
         metadata={"annotations": {"kubernetes.io/service-account.name": "default"}},
     ),
-    projected(
+    projected_volume(
         "an API client certificate as a volume",
         podCertificate={
             "signerName": "kubernetes.io/kube-apiserver-client-pod",
@@ -113,7 +113,7 @@ WAYS = [
             "credentialBundlePath": "bundle.pem",
         },
     ),
-    projected(
+    projected_volume(
         "a token whose audience is the API server's address",
         serviceAccountToken={
             "path": "t",

@@ -14,48 +14,48 @@ TEMPLATE = {"template": {"spec": SPEC}}
 IMAGE = "ghcr.io/team/web:5.2.0"
 
 
-def unknown(description: str, version: str, kind: str, spec: Any = TEMPLATE) -> Way:
-    """Return an edit that replaces a Deployment by a hardened object of an unknown kind."""
+def unknown_kind(description: str, version: str, kind: str, spec: Any = TEMPLATE) -> Way:
+    """Return an edit that replaces a Deployment with a hardened object of an unknown kind."""
     edits = (("0/apiVersion", version), ("0/kind", kind), ("0/spec", spec))
     return way(f"{description} ({version} {kind})", WEB, "kind-known", *edits)
 
 
 KINDS = [
-    unknown("a clone set", "apps.kruise.io/v1alpha1", "CloneSet"),
-    unknown("a DaemonSet in another API group", "apps.kruise.io/v1alpha1", "DaemonSet"),
-    unknown("a Job in another API group", "batch.example.com/v1", "Job"),
-    unknown("an API group that starts like a known one", "apps.example.com/v1", "Deployment"),
-    unknown("an API group that ends like a known one", "example.apps/v1", "Deployment"),
-    unknown("an entirely unknown kind", "example.com/v1", "Thing"),
-    unknown(
+    unknown_kind("a clone set", "apps.kruise.io/v1alpha1", "CloneSet"),
+    unknown_kind("a DaemonSet in another API group", "apps.kruise.io/v1alpha1", "DaemonSet"),
+    unknown_kind("a Job in another API group", "batch.example.com/v1", "Job"),
+    unknown_kind("an API group that starts like a known one", "apps.example.com/v1", "Deployment"),
+    unknown_kind("an API group that ends like a known one", "example.apps/v1", "Deployment"),
+    unknown_kind("an entirely unknown kind", "example.com/v1", "Thing"),
+    unknown_kind(
         "a container list with another name", "example.com/v1", "Thing", {"units": [CONTAINER]}
     ),
-    unknown("one container", "example.com/v1", "Thing", {"container": CONTAINER}),
-    unknown("a container with another name", "example.com/v1", "Thing", {"runner": CONTAINER}),
-    unknown("containers by name", "example.com/v1", "Thing", {"parts": {"web": CONTAINER}}),
-    unknown("an image alone", "example.com/v1", "Thing", {"image": IMAGE}),
-    unknown(
+    unknown_kind("one container", "example.com/v1", "Thing", {"container": CONTAINER}),
+    unknown_kind("a container with another name", "example.com/v1", "Thing", {"runner": CONTAINER}),
+    unknown_kind("containers by name", "example.com/v1", "Thing", {"parts": {"web": CONTAINER}}),
+    unknown_kind("an image alone", "example.com/v1", "Thing", {"image": IMAGE}),
+    unknown_kind(
         "an image split into parts",
         "example.com/v1",
         "Thing",
         {"image": {"repository": "ghcr.io/team/web", "tag": "5.2.0"}},
     ),
-    unknown(
+    unknown_kind(
         "an image in a field with another name", "example.com/v1", "Thing", {"serverImage": IMAGE}
     ),
-    unknown(
+    unknown_kind(
         "an accelerator alone",
         "example.com/v1",
         "Thing",
         {"resources": {"limits": {"nvidia.com/gpu": 8}}},
     ),
-    unknown(
+    unknown_kind(
         "an accelerator as a value",
         "example.com/v1",
         "Thing",
         {"device": {"name": "nvidia.com/gpu", "count": 8}},
     ),
-    unknown(
+    unknown_kind(
         "a pod without containers",
         "example.com/v1",
         "Thing",
@@ -65,32 +65,34 @@ KINDS = [
             }
         },
     ),
-    unknown(
+    unknown_kind(
         "a manifest as text in an unknown kind",
         "example.com/v1",
         "Thing",
         {"manifest": "apiVersion: v1\nkind: Pod\nspec:\n  containers: []\n"},
     ),
-    unknown(
+    unknown_kind(
         "Seldon",
         "machinelearning.seldon.io/v1",
         "SeldonDeployment",
         {"predictors": [{"name": "a", "componentSpecs": [{"spec": SPEC}]}]},
     ),
-    unknown("Flink", "flink.apache.org/v1beta1", "FlinkDeployment", {"image": IMAGE}),
-    unknown(
+    unknown_kind("Flink", "flink.apache.org/v1beta1", "FlinkDeployment", {"image": IMAGE}),
+    unknown_kind(
         "a developer workspace",
         "workspace.devfile.io/v1alpha2",
         "DevWorkspace",
         {"template": {"components": [{"name": "a", "container": {"image": IMAGE}}]}},
     ),
-    unknown(
+    unknown_kind(
         "an agent sandbox",
         "agents.x-k8s.io/v1alpha1",
         "Sandbox",
         {"podTemplate": {"spec": SPEC}},
     ),
-    unknown("KAITO", "kaito.sh/v1beta1", "Workspace", {"inference": {"template": {"spec": SPEC}}}),
+    unknown_kind(
+        "KAITO", "kaito.sh/v1beta1", "Workspace", {"inference": {"template": {"spec": SPEC}}}
+    ),
 ]
 
 POD = {

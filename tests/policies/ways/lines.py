@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.policies.ways.makers import spec
+from tests.policies.ways.makers import replacement_with_spec
 from tests.policies.ways.pods import MAIN, POD, WEB, container, pod
 from tests.policies.ways.way import Way, way
 
@@ -51,7 +51,7 @@ WAYS = [
     ),
     way("a token in a label", WEB, OTHERS, ("0/metadata/labels/token", TOKEN)),
     way("a token in an annotation", WEB, OTHERS, ("0/metadata/annotations", {"a": TOKEN})),
-    spec(
+    replacement_with_spec(
         "the Redis password of Ray's head",
         "ray.io/v1",
         "RayCluster",
@@ -61,7 +61,7 @@ WAYS = [
             "redisPassword": {"value": "correct-horse"},
         },
     ),
-    spec(
+    replacement_with_spec(
         "the Redis password as a Ray parameter",
         "ray.io/v1",
         "RayCluster",

@@ -25,15 +25,17 @@ TEXT = yaml.safe_dump(BINDING)
 METADATA = {"name": "a", "namespace": "web"}
 
 
-def instead(description: str, version: str, kind: str, rules: str, /, **fields: Any) -> Way:
+def replacement(description: str, version: str, kind: str, rules: str, /, **fields: Any) -> Way:
     """Return an edit that replaces the Deployment of a web application."""
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, **fields}
     return way(description, WEB, rules, ("0", manifest))
 
 
-def spec(description: str, version: str, kind: str, rules: str, /, **fields: Any) -> Way:
-    """Return an edit that replaces the Deployment by an object with these fields in `spec`."""
-    return instead(description, version, kind, rules, spec=fields)
+def replacement_with_spec(
+    description: str, version: str, kind: str, rules: str, /, **fields: Any
+) -> Way:
+    """Return an edit that replaces the Deployment with an object with these fields in `spec`."""
+    return replacement(description, version, kind, rules, spec=fields)
 
 
 PRIVILEGED = "not-privileged"
@@ -41,8 +43,8 @@ RBAC = "rbac-least-privilege"
 TEKTON = "tekton.dev/v1"
 
 WAYS = [
-    instead("a PodTemplate", "v1", "PodTemplate", PRIVILEGED, template={"spec": POD}),
-    instead(
+    replacement("a PodTemplate", "v1", "PodTemplate", PRIVILEGED, template={"spec": POD}),
+    replacement(
         "a ControllerRevision of a Deployment",
         "apps/v1",
         "ControllerRevision",
@@ -50,35 +52,35 @@ WAYS = [
         revision=1,
         data={"spec": TEMPLATE},
     ),
-    instead(
+    replacement(
         "ephemeral containers alone",
         "v1",
         "EphemeralContainers",
         "kind-known not-privileged",
         ephemeralContainers=[BAD],
     ),
-    spec(
+    replacement_with_spec(
         "a Kueue Workload",
         "kueue.x-k8s.io/v1beta1",
         "Workload",
         PRIVILEGED,
         podSets=[{"name": "a", "count": 1, **TEMPLATE}],
     ),
-    spec(
+    replacement_with_spec(
         "an EventSource",
         "sources.knative.dev/v1",
         "ContainerSource",
         PRIVILEGED,
         **TEMPLATE,
     ),
-    spec(
+    replacement_with_spec(
         "a Job for each event",
         "sinks.knative.dev/v1alpha1",
         "JobSink",
         PRIVILEGED,
         job={"spec": TEMPLATE},
     ),
-    spec(
+    replacement_with_spec(
         "a virtual machine instance type with GPUs",
         "instancetype.kubevirt.io/v1beta1",
         "VirtualMachineInstancetype",
@@ -87,7 +89,7 @@ WAYS = [
         memory={"guest": "64Gi"},
         gpus=[{"name": "gpu", "deviceName": "nvidia.com/GH100_H100"}],
     ),
-    spec(
+    replacement_with_spec(
         "the template defaults of a workflow",
         "argoproj.io/v1alpha1",
         "Workflow",
@@ -96,7 +98,7 @@ WAYS = [
         templateDefaults={"container": BAD},
         templates=[{"name": "a", "container": CONTAINER}],
     ),
-    spec(
+    replacement_with_spec(
         "a finally task in a pipeline",
         TEKTON,
         "Pipeline",
@@ -104,7 +106,7 @@ WAYS = [
         tasks=[],
         **{"finally": [{"name": "a", "taskSpec": {"steps": [BAD]}}]},
     ),
-    spec(
+    replacement_with_spec(
         "the step template of a task",
         TEKTON,
         "Task",
@@ -112,7 +114,7 @@ WAYS = [
         stepTemplate={"securityContext": {"privileged": True}},
         steps=[CONTAINER],
     ),
-    spec(
+    replacement_with_spec(
         "a shared step with a moving tag",
         "tekton.dev/v1beta1",
         "StepAction",
@@ -120,14 +122,14 @@ WAYS = [
         image="a:latest",
         script="make",
     ),
-    spec(
+    replacement_with_spec(
         "a custom task run",
         "tekton.dev/v1beta1",
         "CustomRun",
         "kind-known",
         customSpec={"apiVersion": "a.com/v1", "kind": "A", "spec": {"steps": [BAD]}},
     ),
-    spec(
+    replacement_with_spec(
         "a host path in one task of a run",
         TEKTON,
         "PipelineRun",
@@ -137,7 +139,7 @@ WAYS = [
             {"podTemplate": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}},
         ],
     ),
-    spec(
+    replacement_with_spec(
         "the host network in all tasks of a run",
         TEKTON,
         "PipelineRun",
@@ -145,73 +147,79 @@ WAYS = [
         pipelineRef={"name": "a"},
         taskRunTemplate={"podTemplate": {"hostNetwork": True}},
     ),
-    spec(
+    replacement_with_spec(
         "a role binding in a ResourceSet",
         "fluxcd.controlplane.io/v1",
         "ResourceSet",
         RBAC,
         resources=[BINDING],
     ),
-    spec(
+    replacement_with_spec(
         "a role binding in the template text of a ResourceSet",
         "fluxcd.controlplane.io/v1",
         "ResourceSet",
         RBAC,
         resourcesTemplate=TEXT,
     ),
-    spec(
+    replacement_with_spec(
         "a role binding in a Fleet Bundle",
         "fleet.cattle.io/v1alpha1",
         "Bundle",
         RBAC,
         resources=[{"name": "a.yaml", "content": TEXT}],
     ),
-    spec(
+    replacement_with_spec(
         "a compressed Fleet Bundle",
         "fleet.cattle.io/v1alpha1",
         "Bundle",
         "kind-known",
         resources=[{"name": "a.yaml", "content": "H4sIAAAA", "encoding": "base64+gz"}],
     ),
-    spec(
+    replacement_with_spec(
         "a role binding in a ResourceGraphDefinition",
         "kro.run/v1alpha1",
         "ResourceGraphDefinition",
         "kind-known",
         resources=[{"id": "a", "template": BINDING}],
     ),
-    instead(
+    replacement(
         "a role binding in JSON with an escaped surrogate pair",
         "v1",
         "ConfigMap",
         RBAC,
         data={"a.json": json.dumps(BINDING | {"metadata": {"name": "a", "labels": {"a": "🚀"}}})},
     ),
-    spec("a role binding in an unknown kind", "a.com/v1", "A", "kind-known", items={"a": BINDING}),
-    spec("a role binding as text in an unknown kind", "a.com/v1", "A", "kind-known", manifest=TEXT),
-    instead(
+    replacement_with_spec(
+        "a role binding in an unknown kind", "a.com/v1", "A", "kind-known", items={"a": BINDING}
+    ),
+    replacement_with_spec(
+        "a role binding as text in an unknown kind", "a.com/v1", "A", "kind-known", manifest=TEXT
+    ),
+    replacement(
         "a role binding in an OpenShift Template",
         "template.openshift.io/v1",
         "Template",
         "kind-known",
         objects=[BINDING],
     ),
-    instead("a List in a List", "v1", "List", RBAC, items=[{"kind": "List", "items": [BINDING]}]),
-    instead(
+    replacement(
+        "a List in a List", "v1", "List", RBAC, items=[{"kind": "List", "items": [BINDING]}]
+    ),
+    replacement(
         "a list of role bindings without a kind",
         "rbac.authorization.k8s.io/v1",
         "ClusterRoleBindingList",
         RBAC,
         items=[UNNAMED],
     ),
-    spec(
+    replacement_with_spec(
         "a Traefik route without TLS",
         "traefik.io/v1alpha1",
         "IngressRoute",
         "service-not-public",
         routes=[{"match": "Host(`a`)", "services": [{"name": "web", "port": 80}]}],
     ),
-    spec(
+    replacement_with_spec(
         "a Contour route without TLS",
         "projectcontour.io/v1",
         "HTTPProxy",

@@ -1,9 +1,9 @@
-"""Ways to run more pods than a number suggests: surges, pauses, and other fields and kinds."""
+"""Ways to run more pods than the replica count suggests, such as surges and pauses."""
 
 from typing import Any
 
 from tests.policies.harness import REMOVED
-from tests.policies.ways.demand import more
+from tests.policies.ways.demand import over_budget
 from tests.policies.ways.way import documents, way
 
 GPU = {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}, "requests": {"cpu": "8"}}
@@ -21,7 +21,7 @@ ROLLOUT = {
 
 
 def machine(kind: str, spec: dict[str, Any], group: str = "kubevirt.io/v1") -> dict[str, Any]:
-    """Return an edit that adds a virtual machine with one GPU."""
+    """Return a virtual machine object of a kind."""
     metadata = {"name": "vm", "namespace": "team"}
     return {"apiVersion": group, "kind": kind, "metadata": metadata, "spec": spec}
 
@@ -30,51 +30,53 @@ VM = {"domain": {"devices": {"gpus": [{"name": "a", "deviceName": "nvidia.com/GH
 
 WAYS = [
     # rollouts
-    more(
+    over_budget(
         "the update surge of a Deployment",
         "vllm_tensor_parallel",
         12,
         ("0/spec/strategy/rollingUpdate/maxSurge", 50),
     ),
-    more(
+    over_budget(
         "the update surge of a Deployment in percent",
         "vllm_tensor_parallel",
         12,
         ("0/spec/strategy/rollingUpdate/maxSurge", "300%"),
     ),
-    more(
+    over_budget(
         "the update surge of a Rollout",
         "argo_rollout",
         8,
         ("0/spec/strategy/canary/maxSurge", "900%"),
     ),
-    more(
+    over_budget(
         "the second half of a blue-green Rollout",
         "argo_rollout",
         3,
         ("0/spec/strategy", {"blueGreen": {"activeService": "canary"}}),
     ),
-    more(
+    over_budget(
         "the update surge of a LeaderWorkerSet",
         "vllm_multi_node",
         32,
         ("0/spec/rolloutStrategy/rollingUpdateConfiguration/maxSurge", 10),
     ),
-    more(
+    over_budget(
         "the second cluster of a RayService",
         "ray_service",
         8,
         ("0/spec/rayClusterConfig/workerGroupSpecs/0/maxReplicas", 6),
     ),
     # scalers
-    more(
+    over_budget(
         "a ScaledObject paused at a number of replicas",
         "keda_scaled_object",
         4,
         ("2/metadata/annotations", {"autoscaling.keda.sh/paused-replicas": "50"}),
     ),
-    more("a Rollout that refers to a Deployment", "vllm_tensor_parallel", 12, ("3", ROLLOUT)),
-    more(
+    over_budget(
+        "a Rollout that refers to a Deployment", "vllm_tensor_parallel", 12, ("3", ROLLOUT)
+    ),
+    over_budget(
         "two autoscalers for one Deployment",
         "text_generation_inference",
         9,
@@ -300,7 +302,7 @@ WAYS = [
         "training-retries-bounded",
         ("0/spec/backoffLimit", 100_000),
     ),
-    more(
+    over_budget(
         "the pods of a Job with invalid completions",
         "volcano_queue",
         16,

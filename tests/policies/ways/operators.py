@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.policies.harness import REMOVED, Manifest
-from tests.policies.ways.demand import more
+from tests.policies.ways.demand import over_budget
 from tests.policies.ways.way import way
 
 DAG = "0/spec/templates/0/dag/tasks/1"
@@ -34,19 +34,19 @@ def customizer(tag: str) -> tuple[tuple[str, Any], ...]:
 
 
 def postgres(kind: str, spec: Manifest) -> tuple[str, Any]:
-    """Return an edit that replaces a cluster by another CloudNativePG object."""
+    """Return an edit that replaces a cluster with another CloudNativePG object."""
     metadata = {"name": "db", "namespace": "team"}
     version = "postgresql.cnpg.io/v1"
     return ("0", {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec})
 
 
 def pooler(**settings: Any) -> tuple[str, Any]:
-    """Return an edit that replaces a cluster by a Pooler."""
+    """Return an edit that replaces a cluster with a Pooler."""
     return postgres("Pooler", {"cluster": {"name": "db"}, "pgbouncer": settings})
 
 
 def catalog(tag: str) -> tuple[str, Any]:
-    """Return an edit that replaces a cluster by an ImageCatalog with a component image."""
+    """Return an edit that replaces a cluster with an ImageCatalog with a component image."""
     image = {"key": "pgbouncer", "image": f"ghcr.io/cloudnative-pg/pgbouncer:{tag}"}
     return postgres("ImageCatalog", {"images": [], "componentImages": [image]})
 
@@ -100,69 +100,71 @@ WAYS = [
         pooler(image="ghcr.io/cloudnative-pg/pgbouncer:latest"),
     ),
     way("a moving tag in a catalog", "cnpg_cluster", "image-tag-fixed", catalog("latest")),
-    more(
+    over_budget(
         "the items of a workflow",
         "argo_workflow_dag",
         2,
         (f"{DAG}/withItems", list(range(50))),
         ("0/spec/parallelism", REMOVED),
     ),
-    more(
+    over_budget(
         "the sequence of a workflow",
         "argo_workflow_dag",
         2,
         (f"{DAG}/withSequence", {"count": "50"}),
         ("0/spec/parallelism", REMOVED),
     ),
-    more(
+    over_budget(
         "workflow items produced by another step",
         "argo_workflow_dag",
         2,
         (f"{DAG}/withParam", "{{tasks.prepare.outputs.result}}"),
         ("0/spec/parallelism", REMOVED),
     ),
-    more(
+    over_budget(
         "the GPUs of a workflow step",
         "argo_workflow_dag",
         2,
         ("0/spec/templates/2/container/resources/limits/nvidia.com~gpu", 8),
     ),
-    more("Spark executors", "spark_rapids", 4, (f"{RAPIDS}/maxExecutors", 50)),
-    more(
+    over_budget("Spark executors", "spark_rapids", 4, (f"{RAPIDS}/maxExecutors", 50)),
+    over_budget(
         "Spark executors without a maximum",
         "spark_rapids",
         4,
         (f"{RAPIDS}/maxExecutors", REMOVED),
     ),
-    more(
+    over_budget(
         "a fixed number of Spark executors",
         "spark_rapids",
         4,
         (RAPIDS, REMOVED),
         ("0/spec/executor/instances", 50),
     ),
-    more("an autoscaler in a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 50)),
-    more(
+    over_budget(
+        "an autoscaler in a NIMService", "nim_service", 3, ("0/spec/scale/hpa/maxReplicas", 50)
+    ),
+    over_budget(
         "the replicas of a NIMService",
         "nim_service",
         3,
         ("0/spec/scale", REMOVED),
         ("0/spec/replicas", 50),
     ),
-    more(
+    over_budget(
         "the nodes of a NIMService",
         "nim_service",
         3,
         ("0/spec/multiNode", {"backendType": "lws", "parallelism": {"pipeline": 16}}),
     ),
-    more(
+    over_budget(
         "the claims of a NIMService",
         "nim_service",
         3,
         *NIM_CLAIMS,
         ("0/spec/draResources", [{"claimCreationSpec": {"devices": [DEVICE]}}]),
     ),
-    more(
+    over_budget(
         "the default device of a NIMService's claim",
         "nim_service",
         3,
@@ -170,7 +172,7 @@ WAYS = [
         ("0/spec/draResources", [{"claimCreationSpec": {"devices": [{"count": 8}]}}]),
     ),
     *(
-        more(
+        over_budget(
             f"the invalid count {count} of a NIMService's claim",
             "nim_service",
             3,
@@ -192,9 +194,11 @@ WAYS = [
         )
         for field in ("resourceClaimName", "resourceClaimTemplateName")
     ),
-    more("a service of a NIMPipeline", "nim_pipeline", 4, ("0/spec/services/1/spec/replicas", 50)),
+    over_budget(
+        "a service of a NIMPipeline", "nim_pipeline", 4, ("0/spec/services/1/spec/replicas", 50)
+    ),
     *(
-        more(
+        over_budget(
             f"{field} of a TaskRun",
             "tekton_task_run",
             8,
@@ -207,7 +211,7 @@ WAYS = [
         )
     ),
     *(
-        more(
+        over_budget(
             f"the custom {field} in Dynamo",
             "dynamo_services",
             8,
@@ -215,9 +219,9 @@ WAYS = [
         )
         for field in ("requests", "limits")
     ),
-    more("a Dynamo component", "dynamo_components", 3, ("0/spec/components/1/replicas", 50)),
-    more("a Dynamo service", "dynamo_services", 8, ("0/spec/services/prefill/replicas", 50)),
-    more(
+    over_budget("a Dynamo component", "dynamo_components", 3, ("0/spec/components/1/replicas", 50)),
+    over_budget("a Dynamo service", "dynamo_services", 8, ("0/spec/services/prefill/replicas", 50)),
+    over_budget(
         "the nodes of a Dynamo service",
         "dynamo_services",
         8,

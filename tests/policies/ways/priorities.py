@@ -72,7 +72,7 @@ KINDS: list[tuple[str, str, Any, str, Any]] = [
 def _prioritized(version: str, kind: str, spec: Any, place: str, value: Any) -> Way:
     manifest = {"apiVersion": version, "kind": kind, "metadata": METADATA, "spec": spec}
     edit = ("0", changed(manifest, (place, value)))
-    return way(f"{place} of a {kind}", WEB, "priority-not-of-system", edit)
+    return way(f"a system priority in {place} of a {kind}", WEB, "priority-not-of-system", edit)
 
 
 WAYS = [_prioritized(*kind) for kind in KINDS]

@@ -14,8 +14,8 @@ def _remove(mapping: Spec, *keys: str) -> bool:
 
 
 def _root_allowed(spec: Spec, container: Spec) -> bool:
-    own = _remove(container, "securityContext", "runAsNonRoot")
-    return _remove(spec, "securityContext", "runAsNonRoot") or own
+    removed_from_container = _remove(container, "securityContext", "runAsNonRoot")
+    return _remove(spec, "securityContext", "runAsNonRoot") or removed_from_container
 
 
 def _privileged(spec: Spec, container: Spec) -> bool:
@@ -52,17 +52,17 @@ def _unconfined(spec: Spec, container: Spec) -> bool:
     return True
 
 
-def _latest(spec: Spec, container: Spec) -> bool:
+def _latest_tag(spec: Spec, container: Spec) -> bool:
     container["image"] = "registry.example.com/evil:latest"
     return True
 
 
-def _secret(spec: Spec, container: Spec) -> bool:
+def _literal_secret(spec: Spec, container: Spec) -> bool:
     container.setdefault("env", []).append({"name": "PASSWORD", "value": "correct horse"})
     return True
 
 
-def _untolerated(spec: Spec, container: Spec) -> bool:
+def _no_gpu_toleration(spec: Spec, container: Spec) -> bool:
     return _has_gpu(container) and _remove(spec, "tolerations")
 
 
@@ -103,12 +103,12 @@ def _tolerates_everything(spec: Spec, container: Spec) -> bool:
     return True
 
 
-def _of_system(spec: Spec, container: Spec) -> bool:
+def _system_priority(spec: Spec, container: Spec) -> bool:
     spec["priorityClassName"] = "system-node-critical"
     return True
 
 
-def _hidden_token(spec: Spec, container: Spec) -> bool:
+def _token_volume(spec: Spec, container: Spec) -> bool:
     sources = [{"serviceAccountToken": {"path": "token"}}]
     volumes = spec.setdefault("volumes", [])
     volumes.append({"name": "token", "projected": {"sources": sources}})
@@ -120,29 +120,29 @@ def _secret_argument(spec: Spec, container: Spec) -> bool:
     return True
 
 
-def _probe_elsewhere(spec: Spec, container: Spec) -> bool:
+def _probe_another_host(spec: Spec, container: Spec) -> bool:
     container["livenessProbe"] = {"httpGet": {"host": "169.254.169.254", "port": 80, "path": "/"}}
     return container in spec["containers"]
 
 
 def _half_a_gpu(spec: Spec, container: Spec) -> bool:
-    limited = _has_gpu(container)
-    if limited:
+    has_gpu = _has_gpu(container)
+    if has_gpu:
         container["resources"]["limits"]["nvidia.com/gpu"] = "500m"
-    return limited
+    return has_gpu
 
 
 def _unequal_gpus(spec: Spec, container: Spec) -> bool:
-    limited = _has_gpu(container)
-    if limited:
+    has_gpu = _has_gpu(container)
+    if has_gpu:
         container["resources"].setdefault("requests", {})["nvidia.com/gpu"] = 64
-    return limited
+    return has_gpu
 
 
 def _no_cpu(spec: Spec, container: Spec) -> bool:
     resources = container["resources"]
-    stated = "cpu" not in resources["limits"] and _remove(resources, "requests", "cpu")
-    return _has_gpu(container) and stated and "resources" not in spec
+    removed = "cpu" not in resources["limits"] and _remove(resources, "requests", "cpu")
+    return _has_gpu(container) and removed and "resources" not in spec
 
 
 def _has_gpu(container: Spec) -> bool:
@@ -151,11 +151,11 @@ def _has_gpu(container: Spec) -> bool:
 
 PROTECTIONS: dict[str, tuple[Callable[[Spec, Spec], bool], str]] = {
     "a user other than root": (_root_allowed, "run-as-non-root"),
-    "no escalation": (
+    "no privilege escalation": (
         lambda _, container: _remove(container, "securityContext", "allowPrivilegeEscalation"),
         "no-privilege-escalation",
     ),
-    "no capabilities": (
+    "dropped capabilities": (
         lambda _, container: _remove(container, "securityContext", "capabilities"),
         "capabilities-dropped",
     ),
@@ -166,9 +166,9 @@ PROTECTIONS: dict[str, tuple[Callable[[Spec, Spec], bool], str]] = {
     "no host paths": (_host_path, "no-host-path"),
     "safe volume types": (_nfs, "volume-types-restricted"),
     "a seccomp profile": (_unconfined, "security-profiles-kept"),
-    "an image with a version": (_latest, "image-tag-fixed"),
-    "secrets by reference": (_secret, "no-literal-secrets"),
-    "a toleration for GPU nodes": (_untolerated, "gpu-toleration"),
+    "an image with a version": (_latest_tag, "image-tag-fixed"),
+    "secrets by reference": (_literal_secret, "no-literal-secrets"),
+    "a toleration for GPU nodes": (_no_gpu_toleration, "gpu-toleration"),
     "guaranteed memory": (_unlimited_memory, "gpu-memory-guaranteed"),
     "bounded shared memory": (_unbounded_shm, "shm-bounded-memory"),
     "a separate network namespace": (_host("hostNetwork"), "no-host-namespaces"),
@@ -182,20 +182,23 @@ PROTECTIONS: dict[str, tuple[Callable[[Spec, Spec], bool], str]] = {
     "no added capability": (_added_capability, "capabilities-dropped"),
     "safe sysctls": (_sysctl, "sysctls-safe"),
     "tolerations for named taints": (_tolerates_everything, "tolerations-bounded"),
-    "a non-system priority": (_of_system, "priority-not-of-system"),
-    "no token in a volume": (_hidden_token, "no-hidden-token"),
+    "a non-system priority": (_system_priority, "priority-not-of-system"),
+    "no token in a volume": (_token_volume, "no-hidden-token"),
     "arguments without secrets": (_secret_argument, "no-literal-secrets"),
-    "probes of its own pod": (_probe_elsewhere, "probes-stay-in-pod"),
+    "probes inside the pod": (_probe_another_host, "probes-stay-in-pod"),
     "whole GPUs": (_half_a_gpu, "gpu-counts-whole"),
     "equal GPU requests and limits": (_unequal_gpus, "gpu-requests-equal-limits"),
-    "requested CPU": (_no_cpu, "gpu-cpu-requested"),
+    "a CPU request": (_no_cpu, "gpu-cpu-requested"),
 }
-"""Functions that remove a protection (true if it existed), with the rule that reports it."""
-STATED = {
+"""Functions that remove a protection, with the rule that reports its absence.
+
+A function returns true if the pod had the protection.
+"""
+REMOVED_BY_SETTING = {
     *("no privileges", "no host ports", "no host paths", "safe volume types"),
     *("a seccomp profile", "an image with a version", "secrets by reference"),
     *("a separate PID namespace", "a separate IPC namespace", "a separate network namespace"),
     *("no user with ID 0", "a masked /proc", "an AppArmor profile", "an SELinux type"),
-    *("no added capability", "safe sysctls", "arguments without secrets", "probes of its own pod"),
+    *("no added capability", "safe sysctls", "arguments without secrets", "probes inside the pod"),
 }
 """Protections removed by setting a field. For a missing field, a controller may have a default."""

@@ -1,6 +1,6 @@
 """Ways to gain control of the cluster through a role."""
 
-from tests.policies.ways.makers import harmless, instead
+from tests.policies.ways.makers import harmless, replacement
 from tests.policies.ways.way import Way
 
 ADMISSION = "admissionregistration.k8s.io"
@@ -10,7 +10,7 @@ def role(description: str, group: str, resource: str, verb: str) -> Way:
     """Return an edit that sets the only rule of a ClusterRole."""
     rule = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
     api = "rbac.authorization.k8s.io/v1"
-    return instead(description, api, "ClusterRole", "rbac-least-privilege", rules=[rule])
+    return replacement(description, api, "ClusterRole", "rbac-least-privilege", rules=[rule])
 
 
 WAYS = [
@@ -58,26 +58,26 @@ WAYS = [
 ]
 
 
-def claim_of_control(
+def control_plane_takeover(
     description: str, api_version: str, kind: str, name: str, **fields: object
 ) -> Way:
     """Return an edit that adds an object that takes over the control plane."""
     metadata = {"name": name, "namespace": "kube-system"}
-    return instead(
+    return replacement(
         description, api_version, kind, "control-plane-kept", metadata=metadata, **fields
     )
 
 
 GROUP = {"kind": "Group", "group": {"name": "system:authenticated"}}
 WAYS += [
-    claim_of_control(
+    control_plane_takeover(
         "an API server client certificate",
         "certificates.k8s.io/v1",
         "CertificateSigningRequest",
         "a",
         spec={"signerName": "kubernetes.io/kube-apiserver-client", "request": "LS0t"},
     ),
-    claim_of_control(
+    control_plane_takeover(
         "unlimited requests for every user",
         "flowcontrol.apiserver.k8s.io/v1",
         "FlowSchema",
@@ -87,21 +87,21 @@ WAYS += [
             "rules": [{"subjects": [GROUP]}],
         },
     ),
-    claim_of_control(
+    control_plane_takeover(
         "the scheduler's lease",
         "coordination.k8s.io/v1",
         "Lease",
         "kube-scheduler",
         spec={"holderIdentity": "a"},
     ),
-    claim_of_control(
+    control_plane_takeover(
         "a user in the administrators group",
         "v1",
         "ConfigMap",
         "aws-auth",
         data={"mapUsers": "- userarn: a\n  groups: [system:masters]\n"},
     ),
-    claim_of_control(
+    control_plane_takeover(
         "a node bootstrap token",
         "v1",
         "Secret",
@@ -112,26 +112,26 @@ WAYS += [
 ]
 
 
-def reading(description: str, group: str, resource: str, *verbs: str) -> Way:
+def controller_role(description: str, group: str, resource: str, *verbs: str) -> Way:
     """Return an edit that sets permissions a controller needs."""
     rule = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
     return harmless(description, "rbac.authorization.k8s.io/v1", "Role", rules=[rule])
 
 
 HARMLESS = [
-    reading("reading volumes", "", "persistentvolumes", "get", "list", "watch"),
-    reading("reading nodes", "", "nodes", "get", "list", "watch"),
-    reading("creating volume claims", "", "persistentvolumeclaims", "create", "delete"),
-    reading("creating device claims", "resource.k8s.io", "resourceclaims", "create"),
-    reading("reading pods", "", "pods", "get", "list", "watch"),
-    reading("an autoscaler", "", "nodes", "update", "delete"),
-    reading("a device driver", "resource.k8s.io", "resourceslices", "create", "delete"),
-    reading("a storage driver", "storage.k8s.io", "volumeattachments", "patch"),
-    reading("reading logs", "", "pods/log", "get"),
-    reading("reading admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
-    reading("a controller for its own kinds", "a.example.com", "things/*", "update"),
-    reading("a controller for gateways", "gateway.networking.k8s.io", "*", "*"),
-    reading("a controller for queues", "kueue.x-k8s.io", "*", "*"),
-    reading("a controller for statuses", "batch", "jobs/status", "patch"),
+    controller_role("reading volumes", "", "persistentvolumes", "get", "list", "watch"),
+    controller_role("reading nodes", "", "nodes", "get", "list", "watch"),
+    controller_role("creating volume claims", "", "persistentvolumeclaims", "create", "delete"),
+    controller_role("creating device claims", "resource.k8s.io", "resourceclaims", "create"),
+    controller_role("reading pods", "", "pods", "get", "list", "watch"),
+    controller_role("an autoscaler", "", "nodes", "update", "delete"),
+    controller_role("a device driver", "resource.k8s.io", "resourceslices", "create", "delete"),
+    controller_role("a storage driver", "storage.k8s.io", "volumeattachments", "patch"),
+    controller_role("reading logs", "", "pods/log", "get"),
+    controller_role("reading admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
+    controller_role("a controller for its own kinds", "a.example.com", "things/*", "update"),
+    controller_role("a controller for gateways", "gateway.networking.k8s.io", "*", "*"),
+    controller_role("a controller for queues", "kueue.x-k8s.io", "*", "*"),
+    controller_role("a controller for statuses", "batch", "jobs/status", "patch"),
 ]
 """Roles that controllers need."""

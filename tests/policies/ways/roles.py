@@ -17,7 +17,7 @@ NO_QUEUE = (
 QUEUE_RULES = "training-queue-named training-scheduler"
 
 
-def unprobed(container: str = SERVER) -> tuple[tuple[str, object], ...]:
+def without_probes(container: str = SERVER) -> tuple[tuple[str, object], ...]:
     """Return edits that remove the probes of a container."""
     return tuple((f"{container}/{probe}", REMOVED) for probe in NO_PROBES)
 
@@ -25,7 +25,7 @@ def unprobed(container: str = SERVER) -> tuple[tuple[str, object], ...]:
 def _labeled_server(value: str) -> Way:
     label = (f"0/spec/template/metadata/labels/{LABEL}", value)
     name = f"a model server labeled {value!r} without probes"
-    return way(name, "vllm_tensor_parallel", "inference-probes", label, *unprobed())
+    return way(name, "vllm_tensor_parallel", "inference-probes", label, *without_probes())
 
 
 def _labeled_job(value: str) -> Way:
@@ -43,7 +43,7 @@ HARMLESS = [
         "a RayService with probes added by the operator",
         "ray_service",
         "",
-        *(edit for containers in RAY_GROUPS for edit in unprobed(f"{containers}/0")),
+        *(edit for containers in RAY_GROUPS for edit in without_probes(f"{containers}/0")),
     ),
 ]
 WAYS = [
@@ -78,34 +78,38 @@ WAYS = [
         (f"1/metadata/labels/{LABEL}", "interactive"),
         *NO_QUEUE,
     ),
-    way("a StatefulSet without probes", "vllm_stateful_cache", "inference-probes", *unprobed()),
-    way("a Rollout without probes", "argo_rollout", "inference-probes", *unprobed()),
-    way("a Knative Service without probes", "knative_service", "inference-probes", *unprobed()),
+    way(
+        "a StatefulSet without probes", "vllm_stateful_cache", "inference-probes", *without_probes()
+    ),
+    way("a Rollout without probes", "argo_rollout", "inference-probes", *without_probes()),
+    way(
+        "a Knative Service without probes", "knative_service", "inference-probes", *without_probes()
+    ),
     way(
         "a LeaderWorkerSet without probes",
         "vllm_multi_node",
         "inference-probes",
-        *unprobed("0/spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0"),
+        *without_probes("0/spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0"),
     ),
     way(
         "a custom predictor of KServe without probes",
         "kserve_custom_predictor",
         "inference-probes",
-        *unprobed("0/spec/predictor/containers/0"),
+        *without_probes("0/spec/predictor/containers/0"),
     ),
     way(
         "a ReplicaSet without probes",
         "vllm_tensor_parallel",
         "inference-probes",
         ("0/kind", "ReplicaSet"),
-        *unprobed(),
+        *without_probes(),
     ),
     way(
         "a DaemonSet of model servers without probes",
         "vllm_tensor_parallel",
         "inference-probes",
         ("0/kind", "DaemonSet"),
-        *unprobed(),
+        *without_probes(),
     ),
     way(
         "a ReplicationController without probes",
@@ -113,10 +117,10 @@ WAYS = [
         "inference-probes",
         ("0/kind", "ReplicationController"),
         ("0/apiVersion", "v1"),
-        *unprobed(),
+        *without_probes(),
     ),
     way(
-        "a bare Pod that is always restarted, without a queue and probes",
+        "a bare Pod that is always restarted, without a queue or probes",
         "gpu_smoke_test",
         "",
         ("0/spec/restartPolicy", "Always"),

@@ -32,14 +32,16 @@ ACCOUNT = {"kind": "ServiceAccount", "name": "default", "namespace": "web"}
 
 
 def quota(description: str, hard: dict[str, Any], **spec: Any) -> Way:
-    """Return an edit that replaces the GPU quota of a namespace by an ineffective one."""
+    """Return an edit that replaces the GPU quota of a namespace with an ineffective one."""
     return way(
         description, "tenant_namespace", "namespace-gpu-quota", ("1/spec", {"hard": hard, **spec})
     )
 
 
-def denied(description: str, deny: dict[str, Any], allow: dict[str, Any] | None = None) -> Way:
-    """Return an edit that replaces the default-deny network policies by ineffective ones."""
+def replaced_policies(
+    description: str, deny: dict[str, Any], allow: dict[str, Any] | None = None
+) -> Way:
+    """Return an edit that replaces the default-deny network policies with ineffective ones."""
     edits = (("2/spec", deny), *((("3/spec", allow),) if allow else ()))
     return way(description, "tenant_namespace", "namespace-default-deny", *edits)
 
@@ -47,26 +49,28 @@ def denied(description: str, deny: dict[str, Any], allow: dict[str, Any] | None 
 DENY = {"podSelector": {}, "policyTypes": ["Ingress"]}
 
 WAYS = [
-    denied(
+    replaced_policies(
         "a network policy that allows all traffic next to the denying one",
         DENY,
         {"podSelector": {}, "ingress": [{}]},
     ),
-    denied(
+    replaced_policies(
         "a network policy that allows every namespace",
         DENY,
         {"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {}}]}]},
     ),
-    denied(
+    replaced_policies(
         "a network policy that allows every address",
         DENY,
         {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]},
     ),
-    denied(
+    replaced_policies(
         "a network policy for selected pods only",
         {"podSelector": {"matchLabels": {"a": "b"}}, "policyTypes": ["Ingress"]},
     ),
-    denied("a network policy for egress only", {"podSelector": {}, "policyTypes": ["Egress"]}),
+    replaced_policies(
+        "a network policy for egress only", {"podSelector": {}, "policyTypes": ["Egress"]}
+    ),
     # quotas
     quota("a quota for another vendor's GPUs", {"requests.amd.com/gpu": 8}),
     quota("a quota for GPU limits, which Kubernetes ignores", {"limits.nvidia.com/gpu": 8}),

@@ -51,7 +51,7 @@ class Way:
 
 
 def way(description: str, base: str, rules: str, *edits: tuple[str, Any], **config: Any) -> Way:
-    """Create a way. Keywords are rule settings, with underscores instead of hyphens."""
+    """Create a `Way`. Keywords are rule settings, with underscores instead of hyphens."""
     settings = {name.replace("_", "-"): value for name, value in config.items()}
     return Way(description, base, rules, edits, settings)
 

@@ -8,9 +8,9 @@ from tests.policies.ways.containers import (
     CONTEXT,
     EVIL,
     KUBERNETES_POD,
-    hidden,
-    host,
-    latest,
+    field_edit,
+    host_volumes,
+    latest_image,
     privileged,
 )
 from tests.policies.ways.way import Way, way
@@ -58,7 +58,7 @@ HARMLESS = [
         ("0/spec/templates", GRAPH),
         ("0/metadata/labels", {"app.kubernetes.io/component": "training"}),
     ),
-    hidden(
+    field_edit(
         "a manifest in an annotation of a pod template",
         "ordinary_web_application",
         "spec/template/metadata/annotations",
@@ -95,55 +95,57 @@ WAYS = [
         "argo_workflow_template",
         f"spec/templates/0/containerSet/containers/0/{CONTEXT}",
     ),
-    latest(
+    latest_image(
         "the container of a workflow", "argo_workflow_steps", "spec/templates/1/container/image"
     ),
-    latest("the script of a workflow", "argo_workflow_steps", "spec/templates/2/script/image"),
-    host("the volumes of a workflow", "argo_workflow_steps", "spec/volumes"),
-    host("the volumes of a step", "argo_workflow_steps", "spec/templates/1/volumes"),
-    hidden(
+    latest_image(
+        "the script of a workflow", "argo_workflow_steps", "spec/templates/2/script/image"
+    ),
+    host_volumes("the volumes of a workflow", "argo_workflow_steps", "spec/volumes"),
+    host_volumes("the volumes of a step", "argo_workflow_steps", "spec/templates/1/volumes"),
+    field_edit(
         "a sidecar of a step is privileged",
         "argo_workflow_steps",
         "spec/templates/1/sidecars",
         [EVIL],
         "not-privileged",
     ),
-    hidden(
+    field_edit(
         "an init container of a step is privileged",
         "argo_workflow_steps",
         "spec/templates/1/initContainers",
         [EVIL],
         "not-privileged",
     ),
-    hidden("a workflow on the host network", "argo_workflow_steps", "spec/hostNetwork", True),
-    hidden(
+    field_edit("a workflow on the host network", "argo_workflow_steps", "spec/hostNetwork", True),
+    field_edit(
         "a workflow that runs as root",
         "argo_workflow_steps",
         f"spec/{CONTEXT}",
         {"runAsNonRoot": False, "runAsUser": 0},
         "run-as-non-root",
     ),
-    hidden(
-        "a manifest for the namespace in kubectl's flags",
+    field_edit(
+        "a manifest created in the namespace from kubectl's flags",
         "argo_workflow_steps",
         "spec/templates/1",
         ELSEWHERE,
         "kind-known",
     ),
     way(
-        "a task with a manifest for the namespace in kubectl's flags",
+        "a task that creates a manifest in the namespace from kubectl's flags",
         "argo_workflow_steps",
         "kind-known",
         ("0/kind", "WorkflowTaskSet"),
         ("0/spec", {"tasks": {"a": ELSEWHERE}}),
     ),
-    hidden(
+    field_edit(
         "a pod patch as text",
         "argo_workflow_steps",
         "spec/podSpecPatch",
         '{"hostPID": true}',
     ),
-    hidden(
+    field_edit(
         "a step's pod patch as text",
         "argo_workflow_steps",
         "spec/templates/1/podSpecPatch",
@@ -195,19 +197,19 @@ WAYS = [
         )
         for field, value, rule in STEP_FIELDS
     ),
-    hidden(
+    field_edit(
         "template defaults with a container",
         "argo_workflow_steps",
         "spec/templateDefaults",
         {"container": EVIL},
     ),
-    hidden(
+    field_edit(
         "a step that applies a manifest as text",
         "argo_workflow_steps",
         "spec/templates/1",
         {"name": "download", "resource": {"action": "create", "manifest": str(KUBERNETES_POD)}},
     ),
-    hidden(
+    field_edit(
         "a workflow with a password",
         "argo_workflow_steps",
         "spec/templates/1/container/env",
@@ -215,37 +217,37 @@ WAYS = [
         "no-literal-secrets",
     ),
     *(
-        hidden(
+        field_edit(
             f"a container inside a {description} of a workflow",
             "argo_workflow_steps",
             "spec/templates/0",
-            {"name": "main", **around({"container": EVIL})},
+            {"name": "main", **wrap({"container": EVIL})},
             "not-privileged",
         )
-        for description, around in INLINE.items()
+        for description, wrap in INLINE.items()
     ),
     *(
-        hidden(
+        field_edit(
             f"a manifest inside a {description} of a workflow",
             "argo_workflow_steps",
             "spec/templates/0",
-            {"name": "main", **around(MANIFEST)},
+            {"name": "main", **wrap(MANIFEST)},
             "not-privileged",
         )
-        for description, around in INLINE.items()
+        for description, wrap in INLINE.items()
     ),
     *(
-        hidden(
+        field_edit(
             f"a template inside a {description} inside a {outer} of a workflow",
             "argo_workflow_steps",
             "spec/templates/0",
-            {"name": "main", **around_all(around({"container": EVIL}))},
+            {"name": "main", **wrap_outer(wrap({"container": EVIL}))},
             "kind-known",
         )
-        for outer, around_all in INLINE.items()
-        for description, around in INLINE.items()
+        for outer, wrap_outer in INLINE.items()
+        for description, wrap in INLINE.items()
     ),
-    hidden(
+    field_edit(
         "a manifest in the defaults of a workflow",
         "argo_workflow_steps",
         "spec/templateDefaults",
@@ -254,7 +256,7 @@ WAYS = [
     ),
     # fields that later versions may add
     *(
-        hidden(
+        field_edit(
             f"{description} in a new field of {base}", base, f"{at}/newField", value, "kind-known"
         )
         for base, at in (
@@ -302,7 +304,7 @@ WAYS = [
     ),
     # Tekton
     *(
-        hidden(
+        field_edit(
             f"a step inside a pipeline inside {base}",
             base,
             f"{spec}/tasks/0",
@@ -312,7 +314,7 @@ WAYS = [
         for base, spec in PIPELINES
     ),
     *(
-        hidden(
+        field_edit(
             f"a step inside two pipelines inside {base}",
             base,
             f"{spec}/tasks/0",
@@ -336,10 +338,10 @@ WAYS = [
         f"spec/pipelineSpec/tasks/0/taskSpec/steps/0/{CONTEXT}",
     ),
     privileged("the step template of a task", "tekton_task", f"spec/stepTemplate/{CONTEXT}"),
-    latest("a step", "tekton_task", "spec/steps/0/image"),
-    host("the volumes of a task", "tekton_task", "spec/volumes"),
-    host("the volumes of a run", "tekton_task_run", "spec/podTemplate/volumes"),
-    hidden(
+    latest_image("a step", "tekton_task", "spec/steps/0/image"),
+    host_volumes("the volumes of a task", "tekton_task", "spec/volumes"),
+    host_volumes("the volumes of a run", "tekton_task_run", "spec/podTemplate/volumes"),
+    field_edit(
         "a sidecar of a task is privileged",
         "tekton_task",
         "spec/sidecars",
@@ -347,7 +349,7 @@ WAYS = [
         "not-privileged",
     ),
     *(
-        hidden(
+        field_edit(
             f"the pods of a run on the host network ({field})",
             "tekton_pipeline_run",
             f"spec/{field}",
@@ -360,7 +362,13 @@ WAYS = [
         )
     ),
     *(
-        hidden(f"{name} of Spark", "spark_application", f"spec/sparkConf/{name}", "a", "kind-known")
+        field_edit(
+            f"the Spark property {name}",
+            "spark_application",
+            f"spec/sparkConf/{name}",
+            "a",
+            "kind-known",
+        )
         for name in (
             "spark.kubernetes.namespace",
             "spark.kubernetes.executor.node.selector.kubernetes.io~hostname",
@@ -368,8 +376,10 @@ WAYS = [
             "spark.kubernetes.scheduler.volcano.podGroupTemplateFile",
         )
     ),
-    hidden("a run on the host network", "tekton_task_run", "spec/podTemplate/hostNetwork", True),
-    hidden(
+    field_edit(
+        "a run on the host network", "tekton_task_run", "spec/podTemplate/hostNetwork", True
+    ),
+    field_edit(
         "a run that executes as root",
         "tekton_task_run",
         f"spec/podTemplate/{CONTEXT}",
@@ -379,35 +389,35 @@ WAYS = [
     # Spark
     privileged("a driver", "spark_application", f"spec/driver/{CONTEXT}"),
     privileged("an executor", "spark_application", f"spec/executor/{CONTEXT}"),
-    latest("an application", "spark_application", "spec/image"),
-    latest("a driver", "spark_application", "spec/driver/image"),
-    latest("a scheduled application", "spark_scheduled", "spec/template/executor/image"),
-    host("the volumes of an application", "spark_application", "spec/volumes"),
-    hidden(
+    latest_image("an application", "spark_application", "spec/image"),
+    latest_image("a driver", "spark_application", "spec/driver/image"),
+    latest_image("a scheduled application", "spark_scheduled", "spec/template/executor/image"),
+    host_volumes("the volumes of an application", "spark_application", "spec/volumes"),
+    field_edit(
         "an executor on the host network", "spark_application", "spec/executor/hostNetwork", True
     ),
-    hidden(
+    field_edit(
         "a driver sidecar is privileged",
         "spark_application",
         "spec/driver/sidecars",
         [EVIL],
         "not-privileged",
     ),
-    hidden(
+    field_edit(
         "a driver that runs as root",
         "spark_application",
         "spec/driver/podSecurityContext",
         {"runAsNonRoot": False, "runAsUser": 0},
         "run-as-non-root",
     ),
-    hidden(
+    field_edit(
         "a secret in an executor",
         "spark_application",
         "spec/executor/env",
         [{"name": "PASSWORD", "value": "correct horse"}],
         "no-literal-secrets",
     ),
-    hidden(
+    field_edit(
         "a secret in a driver's variable map",
         "spark_application",
         "spec/driver/envVars",

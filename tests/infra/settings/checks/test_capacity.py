@@ -19,7 +19,7 @@ def problems_with_maximum(values: dict[str, Any], maximum: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["mpi", "ray"])
 @pytest.mark.parametrize(
-    ("launcher", "maximum", "refused"),
+    ("launcher", "maximum", "rejected_memory"),
     [
         (None, "1Gi", "2Gi"),
         (None, "2Gi", None),
@@ -28,14 +28,14 @@ def problems_with_maximum(values: dict[str, Any], maximum: str) -> list[str]:
     ],
 )
 def test_launcher_above_the_maximum_memory_is_rejected(
-    kind: str, launcher: dict[str, Any] | None, maximum: str, refused: str | None
+    kind: str, launcher: dict[str, Any] | None, maximum: str, rejected_memory: str | None
 ) -> None:
     values = configuration(job(kind, memory="1Gi", shm="64Mi", launcher=launcher))
     expected = (
-        f"gpu-platform:training.jobs.job.launcher.memory is {refused}, more than {MAXIMUM} "
+        f"gpu-platform:training.jobs.job.launcher.memory is {rejected_memory}, more than {MAXIMUM} "
         f"({maximum}): the pods would be rejected."
     )
-    assert problems_with_maximum(values, maximum) == ([expected] if refused else [])
+    assert problems_with_maximum(values, maximum) == ([expected] if rejected_memory else [])
 
 
 def test_job_without_a_launcher_is_accepted() -> None:
@@ -76,10 +76,12 @@ def test_system_programs_above_the_maximum_memory_are_rejected() -> None:
     ]
 
 
-@pytest.mark.parametrize("refuse", [True, False])
-def test_pods_with_several_gpu_shares_are_rejected_if_the_plugin_refuses_them(refuse: bool) -> None:
+@pytest.mark.parametrize("refuses_shares", [True, False])
+def test_pods_with_several_gpu_shares_are_rejected_if_the_plugin_refuses_them(
+    refuses_shares: bool,
+) -> None:
     values = good()
-    values["gpu"] = {"time_slicing": {"replicas": 4, "refuse_more_than_one": refuse}}
+    values["gpu"] = {"time_slicing": {"replicas": 4, "refuse_more_than_one": refuses_shares}}
     values["training"]["jobs"]["digits"] |= {
         "gpus_per_node": 1,
         "steps": {"evaluate": {"command": ["./evaluate"], "gpus": 2}},
@@ -91,7 +93,7 @@ def test_pods_with_several_gpu_shares_are_rejected_if_the_plugin_refuses_them(re
             "gpu-platform:training.jobs.digits.steps.evaluate.gpus is 2",
             "gpu-platform:inference.services.digits.gpus is 3",
         ]
-        if refuse
+        if refuses_shares
         else []
     )
 
@@ -137,10 +139,12 @@ def test_quota_must_cover_a_gang_and_the_stacks_programs(
 
 
 @pytest.mark.parametrize(
-    ("version", "refused"),
+    ("version", "rejected_settings"),
     [("1.9.0", ["steps", "schedule", "network_topology"]), ("1.10.0", ["network_topology"])],
 )
-def test_volcano_release_must_support_the_job_settings(version: str, refused: list[str]) -> None:
+def test_volcano_release_must_support_the_job_settings(
+    version: str, rejected_settings: list[str]
+) -> None:
     found = []
     for setting, value in {
         "steps": {"evaluate": {"command": ["./evaluate"]}},
@@ -153,5 +157,5 @@ def test_volcano_release_must_support_the_job_settings(version: str, refused: li
         if setting == "schedule":
             values["inference"] = {}
         found += [sentence.split(" is set, but ") for sentence in problems(values)]
-    assert [start.rpartition(".")[2] for start, _ in found] == refused
+    assert [start.rpartition(".")[2] for start, _ in found] == rejected_settings
     assert all(end.startswith(f"gpu-platform:volcano.version is {version}") for _, end in found)

@@ -40,7 +40,7 @@ def test_error_explains_why_a_job_cannot_be_served(values: dict[str, Any], reaso
 
 
 @pytest.mark.parametrize(
-    ("other", "monitoring", "key", "owner"),
+    ("other_setting", "monitoring", "key", "owner"),
     [
         (
             ("gpu.namespace", "gpu-metrics"),
@@ -69,13 +69,13 @@ def test_error_explains_why_a_job_cannot_be_served(values: dict[str, Any], reaso
     ],
 )
 def test_monitoring_namespaces_cannot_be_shared_with_other_sections(
-    other: tuple[str, str], monitoring: dict[str, Any], key: str, owner: str
+    other_setting: tuple[str, str], monitoring: dict[str, Any], key: str, owner: str
 ) -> None:
-    values = changed(*other)
+    values = changed(*other_setting)
     assert problems(values) == []
     values["monitoring"] = monitoring
     assert problems(values) == [
-        f"gpu-platform:{key}.namespace is {other[1]!r}, which is also the value of "
+        f"gpu-platform:{key}.namespace is {other_setting[1]!r}, which is also the value of "
         f"gpu-platform:{owner}.namespace: use different names."
     ]
 
@@ -150,7 +150,7 @@ def with_canary(canary: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("values", "other", "reason"),
+    ("values", "service_key", "reason"),
     [
         (
             with_canary(CANARY),
@@ -176,13 +176,15 @@ def with_canary(canary: dict[str, Any]) -> dict[str, Any]:
     ids=["canary", "rollback", "recorder", "sweeps"],
 )
 def test_service_name_must_not_collide_with_another_deployment(
-    values: dict[str, Any], other: str, reason: str
+    values: dict[str, Any], service_key: str, reason: str
 ) -> None:
     assert problems(values) == []
     services = values["inference"]["services"]
-    services[other] = {"run": "digits-01234567", "cpu": "1", "memory": "2Gi"}
+    services[service_key] = {"run": "digits-01234567", "cpu": "1", "memory": "2Gi"}
     [sentence] = problems(values)
-    assert sentence.startswith(f"gpu-platform:{reason}gpu-platform:inference.services.{other} ")
+    assert sentence.startswith(
+        f"gpu-platform:{reason}gpu-platform:inference.services.{service_key} "
+    )
     assert "use another key" in sentence
 
 
@@ -225,7 +227,7 @@ def test_service_of_a_run_must_not_collide_with_an_inference_service(
 
 
 @pytest.mark.parametrize(
-    ("dockerfile", "source", "wrong"),
+    ("dockerfile", "source", "rejected_parts"),
     [
         ("training/Dockerfile", "recorder/../workload", []),
         ("training/Dockerfile", "..", [".sources contains '..'"]),
@@ -238,13 +240,13 @@ def test_service_of_a_run_must_not_collide_with_an_inference_service(
     ],
 )
 def test_images_can_only_be_built_from_files_in_the_checkout(
-    dockerfile: str, source: str, wrong: list[str]
+    dockerfile: str, source: str, rejected_parts: list[str]
 ) -> None:
     build = {"dockerfile": dockerfile, "base_image": "python:3.13", "sources": [source]}
     values = good()
     values["images"]["registry"] = "registry.example.com"
     values["images"]["workloads"]["other"] = {"build": build}
     found = problems(values)
-    assert len(found) == len(wrong)
-    for sentence, part in zip(found, wrong, strict=True):
+    assert len(found) == len(rejected_parts)
+    for sentence, part in zip(found, rejected_parts, strict=True):
         assert sentence.startswith(f"gpu-platform:images.workloads.other.build{part}")

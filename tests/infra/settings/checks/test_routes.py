@@ -14,7 +14,9 @@ FIRST = "gpu-platform:inference.services.a.route"
 SECOND = "gpu-platform:inference.services.b.route"
 
 
-def found(first: dict[str, Any], second: dict[str, Any], runtime: str = "torch") -> list[str]:
+def route_problems(
+    first: dict[str, Any], second: dict[str, Any], runtime: str = "torch"
+) -> list[str]:
     """Return the problems if two services have these routes."""
     values = good()
     service = {
@@ -44,12 +46,20 @@ def found(first: dict[str, Any], second: dict[str, Any], runtime: str = "torch")
             {"gateway": {"name": "public", "section": "https"}},
         ),
     ],
-    ids=["paths", "hosts", "one host", "kinds", "Gateways", "namespaces", "listeners"],
+    ids=[
+        "different paths",
+        "different hostnames",
+        "hostname and catch-all",
+        "Gateway and Ingress",
+        "different Gateways",
+        "Gateways in different namespaces",
+        "different listeners",
+    ],
 )
 def test_routes_for_different_requests_are_accepted(
     first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    assert found(first, second) == []
+    assert route_problems(first, second) == []
 
 
 @pytest.mark.parametrize(
@@ -65,12 +75,18 @@ def test_routes_for_different_requests_are_accepted(
             "/ on b.example.com",
         ),
     ],
-    ids=["equal", "all listeners", "namespace", "slash", "common host"],
+    ids=[
+        "equal routes",
+        "one listener and all",
+        "explicit Gateway namespace",
+        "trailing slash",
+        "one common hostname",
+    ],
 )
 def test_routes_for_the_same_requests_are_rejected(
     first: dict[str, Any], second: dict[str, Any], requests: str
 ) -> None:
-    assert found(first, second) == [
+    assert route_problems(first, second) == [
         f"{FIRST} and {SECOND} both match the requests to path {requests} from Gateway "
         f"ml/public: use different hostnames or paths."
     ]
@@ -78,8 +94,8 @@ def test_routes_for_the_same_requests_are_rejected(
 
 def test_two_services_cannot_share_an_ingress_hostname() -> None:
     route = {**INGRESS, "hostnames": ["a.example.com"]}
-    assert found(INGRESS, INGRESS) == found(INGRESS, route) == []
-    assert found(route, route) == [
+    assert route_problems(INGRESS, INGRESS) == route_problems(INGRESS, route) == []
+    assert route_problems(route, route) == [
         f"{FIRST} and {SECOND} both match the requests to a.example.com from Ingress class "
         f"nginx: use different hostnames."
     ]
@@ -91,11 +107,11 @@ def test_two_services_cannot_share_an_ingress_hostname() -> None:
         {**GATEWAY, "hostnames": ["a.example.com"], "path": "/a"},
         {**GATEWAY, "path": "/a"},
     ],
-    ids=["host name", "every host name"],
+    ids=["HTTP route for one hostname", "HTTP route for all hostnames"],
 )
 def test_hostname_cannot_be_used_for_both_http_and_grpc(first: dict[str, Any]) -> None:
     grpc = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
-    assert found(first, grpc, "triton") == [
+    assert route_problems(first, grpc, "triton") == [
         f"{FIRST} and {SECOND}.grpc_hostnames both match the requests to a.example.com from "
         f"Gateway ml/public: use different hostnames."
     ]
@@ -104,7 +120,7 @@ def test_hostname_cannot_be_used_for_both_http_and_grpc(first: dict[str, Any]) -
 def test_two_services_cannot_share_a_grpc_hostname() -> None:
     first = {**GATEWAY, "hostnames": ["b.example.com"], "grpc_hostnames": ["a.example.com"]}
     second = {**first, "hostnames": ["c.example.com"]}
-    assert found(first, second, "triton") == [
+    assert route_problems(first, second, "triton") == [
         f"{FIRST}.grpc_hostnames and {SECOND}.grpc_hostnames both match the requests to "
         f"a.example.com from Gateway ml/public: use different hostnames."
     ]

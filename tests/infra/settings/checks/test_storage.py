@@ -117,14 +117,14 @@ def canary(replicas: int, source: dict[str, Any]) -> dict[str, Any]:
         ({"runtime": "vllm", **canary(2, HUB)}, [MANY]),
     ],
     ids=[
-        "volume of one pod",
-        "volume",
-        "read-only volume",
-        "model",
-        "model of the canary",
-        "model of one canary",
-        "cache",
-        "cache of the canary",
+        "writable volume of one pod",
+        "writable volume of several pods",
+        "read-only volume of several pods",
+        "model of several pods",
+        "model of several canary pods",
+        "model of one canary pod",
+        "cache of several pods",
+        "cache of several canary pods",
     ],
 )
 def test_claims_for_several_server_pods_need_a_shared_access_mode(

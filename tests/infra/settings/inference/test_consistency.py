@@ -23,8 +23,8 @@ def test_model_name_that_the_model_server_rejects_is_reported(name: str) -> None
 def test_custom_servers_accept_any_model_name() -> None:
     server = {"command": ["serve"]}
     custom = {"job": None, "runtime": "custom", "source": {"image": True}, "server": server}
-    described = serving(**custom, model="team/Digits")
-    (container,) = pod(objects(described)["Deployment"])["containers"]
+    args = serving(**custom, model="team/Digits")
+    (container,) = pod(objects(args)["Deployment"])["containers"]
     assert environment(container)["MODEL_NAME"] == "team/Digits"
 
 
@@ -73,10 +73,12 @@ SETTINGS: dict[str, Any] = {
     ],
 )
 def test_variables_set_by_other_settings_are_rejected(name: str, variable: str, key: str) -> None:
-    value, shown = ("x", " to 'x'") if name == "env" else ({"secret": "settings", "key": "x"}, "")
+    value, value_text = (
+        ("x", " to 'x'") if name == "env" else ({"secret": "settings", "key": "x"}, "")
+    )
     settings = {name: {f"INFERENCE_{variable}": value}}
     found = service_problems({**settings, **({key: SETTINGS[key]} if key in SETTINGS else {})})
-    assert f"sets {name}.INFERENCE_{variable}{shown}" in found
+    assert f"sets {name}.INFERENCE_{variable}{value_text}" in found
     assert f"remove {name}.INFERENCE_{variable}, and set `{key}`" in found
     # Without these settings, the stack sets no variable that would be overridden.
     assert (service_problems(settings) == "") == (key in SETTINGS)
@@ -98,8 +100,11 @@ def test_cpu_backend_is_rejected_on_a_gpu(backend: str) -> None:
     route = {"gateway": {"name": "public"}}
     found = service_problems({"gpus": 1, "route": route, "canary": canary})
     assert "has an invalid `canary.server`" in found
-    for fits in ({"gpus": 1, "server": {"backend": backend, "device": "cpu"}}, {"gpus": 0}):
-        assert service_problems({"server": {"backend": backend}, **fits}) == ""
+    for valid_settings in (
+        {"gpus": 1, "server": {"backend": backend, "device": "cpu"}},
+        {"gpus": 0},
+    ):
+        assert service_problems({"server": {"backend": backend}, **valid_settings}) == ""
 
 
 def test_cuda_device_is_rejected_without_gpus() -> None:

@@ -207,16 +207,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_is_reported_with_its_key_and_a_remedy(mistake: str) -> None:
-    described, start, advice = MISTAKES[mistake]
-    (sentence,) = problems_of(described)
+    job_config, start, advice = MISTAKES[mistake]
+    (sentence,) = problems_of(job_config)
     assert sentence.startswith(f"{JOB}{start}")
     assert advice in sentence
 
 
 def test_dataset_can_be_downloaded_to_a_volume() -> None:
     volumes = {"data": {"path": DATASETS_PATH, "scratch": "100Gi"}}
-    described = job("volcano", datasets=None, hyperparameters=DOWNLOAD, volumes=volumes)
-    assert problems_of(described) == []
+    job_config = job("volcano", datasets=None, hyperparameters=DOWNLOAD, volumes=volumes)
+    assert problems_of(job_config) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -255,23 +255,25 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("limited", LIMITED_SETTINGS, ids=lambda limited: limited.title)
+@pytest.mark.parametrize(
+    "limited_setting", LIMITED_SETTINGS, ids=lambda limited_setting: limited_setting.title
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_error_for_an_unsupported_setting_lists_the_supporting_kinds(
-    kind: Any, limited: LimitedSetting
+    kind: Any, limited_setting: LimitedSetting
 ) -> None:
-    requested = REQUESTS[limited.capability]
-    if limited.key == "hyperparameters" and kind == "tensorflow":
+    requested = REQUESTS[limited_setting.capability]
+    if limited_setting.key == "hyperparameters" and kind == "tensorflow":
         requested = {}
     found = problems_of(job(kind, **requested))
-    if kind in limited.kinds:
+    if kind in limited_setting.kinds:
         assert found == []
         return
     assert any(
         sentence.startswith(JOB)
-        and f"sets {limited.key} to " in sentence
+        and f"sets {limited_setting.key} to " in sentence
         and f"kind {kind!r} does not support" in sentence
-        and all(name in sentence for name in limited.kinds)
+        and all(name in sentence for name in limited_setting.kinds)
         for sentence in found
     ), found
 
@@ -288,11 +290,11 @@ def test_host_network_requires_a_privileged_namespace() -> None:
         validate(values)
 
 
-@pytest.mark.parametrize(("version", "fine"), [("1.11.0", False), ("1.12.0", True)])
-def test_network_topology_requires_a_supporting_scheduler(version: str, fine: bool) -> None:
+@pytest.mark.parametrize(("version", "is_supported"), [("1.11.0", False), ("1.12.0", True)])
+def test_network_topology_requires_a_supporting_scheduler(version: str, is_supported: bool) -> None:
     values = configuration(job("volcano", network_topology={"mode": "soft"}))
     values["volcano"]["version"] = version
-    if fine:
+    if is_supported:
         validate(values)
         return
     with pytest.raises(SettingsError, match=r"network_topology is set, but.*1\.11\.0"):
@@ -409,8 +411,8 @@ def test_tensorflow_job_cannot_be_served() -> None:
 
 def test_claims_mounted_by_several_pods_must_be_shared() -> None:
     values = configuration(job("mpi", nodes=1, volumes={"x": {"path": "/x", "claim": "scratch"}}))
-    once = {"size": "1Gi", "storage_class": "shared", "access_modes": ["ReadWriteOnce"]}
-    values["storage"]["claims"]["scratch"] = once
+    read_write_once = {"size": "1Gi", "storage_class": "shared", "access_modes": ["ReadWriteOnce"]}
+    values["storage"]["claims"]["scratch"] = read_write_once
     with pytest.raises(SettingsError, match=r"volumes\.x\.claim is 'scratch'.*ReadWriteMany"):
         validate(values)
 
@@ -438,8 +440,8 @@ def test_step_pod_must_fit_the_quota_and_the_queue() -> None:
         validate(values)
 
 
-@pytest.mark.parametrize(("gpus", "fine"), [(16, True), (15, False)])
-def test_gang_must_fit_the_parents_of_its_queue(gpus: int, fine: bool) -> None:
+@pytest.mark.parametrize(("gpus", "fits"), [(16, True), (15, False)])
+def test_gang_must_fit_the_parents_of_its_queue(gpus: int, fits: bool) -> None:
     values = configuration(job("volcano", nodes=2, gpus_per_node=8))
     values["volcano"]["scheduler"] = {"share": "capacity"}
     values["volcano"]["queues"] |= {
@@ -447,7 +449,7 @@ def test_gang_must_fit_the_parents_of_its_queue(gpus: int, fine: bool) -> None:
         "science": {"parent": "company"},
         "research": {"parent": "science"},
     }
-    if fine:
+    if fits:
         validate(values)
         return
     message = r"'research', below 'company', whose capability for nvidia\.com/gpu is 15, but"
@@ -455,11 +457,11 @@ def test_gang_must_fit_the_parents_of_its_queue(gpus: int, fine: bool) -> None:
         validate(values)
 
 
-@pytest.mark.parametrize(("cpu", "fine"), [("20", True), ("19", False)])
-def test_queue_must_have_capacity_for_gang_and_launcher(cpu: str, fine: bool) -> None:
+@pytest.mark.parametrize(("cpu", "fits"), [("20", True), ("19", False)])
+def test_queue_must_have_capacity_for_gang_and_launcher(cpu: str, fits: bool) -> None:
     values = configuration(job("mpi", nodes=2, cpu="8", launcher={"cpu": "4"}))
     values["volcano"]["queues"]["research"] = {"capability": {"cpu": cpu}}
-    if fine:
+    if fits:
         validate(values)
         return
     with pytest.raises(SettingsError, match=r"the gang needs 20 \(.*a pod with 4 CPUs and 2Gi\)"):

@@ -27,9 +27,9 @@ JOB = "training.jobs.digits."
     ],
 )
 def test_settings_that_would_fail_later_are_rejected(path: str, value: Any, expected: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as exc_info:
         validate(changed(path, value))
-    assert expected in str(caught.value)
+    assert expected in str(exc_info.value)
 
 
 def test_ordinary_variables_and_deadlines_are_accepted() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.infra.examples import problems
-from tests.infra.sweeps import SPACE, described, length, values
+from tests.infra.sweeps import SPACE, length, stack_settings, values
 
 STEPS: dict[str, Any] = {"job": {"hyperparameters": length(train_steps=900, evaluate_steps=50)}}
 SAMPLES: dict[str, Any] = {"job": {"hyperparameters": length(train_samples=9000)}}
@@ -164,21 +164,21 @@ def test_claim_of_a_sweep_must_allow_its_controller_to_mount_it() -> None:
 def test_rungs_grow_by_the_factor_and_end_before_the_job(
     changes: dict[str, Any], rungs: list[int]
 ) -> None:
-    (sweep,) = described(**changes).training.sweeps.values()
+    (sweep,) = stack_settings(**changes).training.sweeps.values()
     assert sweep.rungs == rungs
 
 
 def test_expected_share_is_smallest_without_a_maximum() -> None:
     """One third of the trials train for three of nine epochs, and one ninth for all."""
-    (sweep,) = described(early_stopping={"minimum": 1, "factor": 3}).training.sweeps.values()
+    (sweep,) = stack_settings(early_stopping={"minimum": 1, "factor": 3}).training.sweeps.values()
     assert sweep.expected_share == pytest.approx((1 + 2 / 3 + 6 / 9) / 9)
     bounded = {"minimum": 1, "factor": 3, "maximum": 1}
-    (sweep,) = described(early_stopping=bounded).training.sweeps.values()
+    (sweep,) = stack_settings(early_stopping=bounded).training.sweeps.values()
     assert sweep.expected_share == pytest.approx((1 + 8 / 3) / 9)
 
 
 def test_trial_equals_a_job_with_explicit_hyperparameters() -> None:
-    (sweep,) = described().training.sweeps.values()
+    (sweep,) = stack_settings().training.sweeps.values()
     trial = sweep.trial({"learning_rate": 0.01})
     assert trial.hyperparameters is not None
     assert trial.hyperparameters.learning_rate == 0.01

@@ -12,7 +12,9 @@ from tests.infra.jobs import configuration, job, kind_of, problems_of
 LLAMA: dict[str, Any] = {"module": "llama3", "config": "llama3_8b"}
 
 
-def titan(kind: str = "volcano", *, options: dict[str, Any] | None = None, **changes: Any) -> Any:
+def torchtitan_job(
+    kind: str = "volcano", *, options: dict[str, Any] | None = None, **changes: Any
+) -> Any:
     """Return a job of eight processes that runs torchtitan."""
     program = {**LLAMA, "options": options or {}}
     return job(
@@ -23,72 +25,75 @@ def titan(kind: str = "volcano", *, options: dict[str, Any] | None = None, **cha
 # name: (job, parts of the error)
 MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown module": (
-        titan(torchtitan={**LLAMA, "module": "lama3"}),
+        torchtitan_job(torchtitan={**LLAMA, "module": "lama3"}),
         (".torchtitan sets module to 'lama3'", "did you mean 'llama3'?", "qwen3"),
     ),
     "unknown configuration": (
-        titan(torchtitan={**LLAMA, "config": "llama_8b"}),
+        torchtitan_job(torchtitan={**LLAMA, "config": "llama_8b"}),
         ("sets config to 'llama_8b'", "did you mean 'llama3_8b'?"),
     ),
     "unknown option": (
-        titan(options={"training": {"step": 5}}),
+        torchtitan_job(options={"training": {"step": 5}}),
         ("sets options.training.step,", "did you mean 'steps'?"),
     ),
-    "unknown section": (titan(options={"train": {}}), ("sets options.train,", "'training'")),
+    "unknown section": (
+        torchtitan_job(options={"train": {}}),
+        ("sets options.train,", "'training'"),
+    ),
     "option that the stack sets": (
-        titan(options={"checkpoint": {"folder": "/x"}}),
+        torchtitan_job(options={"checkpoint": {"folder": "/x"}}),
         ("sets options.checkpoint.folder",),
     ),
     "wrong type": (
-        titan(options={"training": {"steps": "5"}}),
+        torchtitan_job(options={"training": {"steps": "5"}}),
         ("options.training.steps to '5'", "integer"),
     ),
     "wrong choice": (
-        titan(options={"activation_checkpoint": "half"}),
+        torchtitan_job(options={"activation_checkpoint": "half"}),
         ("options.activation_checkpoint to 'half'", "selective"),
     ),
     "degrees above the number of processes": (
-        titan(options={"parallelism": {"tensor_parallel_degree": 16}}),
+        torchtitan_job(options={"parallelism": {"tensor_parallel_degree": 16}}),
         ("has 8 processes", "tensor_parallel_degree 16", "must be 8"),
     ),
     "degrees that do not divide the processes": (
-        titan(options={"parallelism": {"tensor_parallel_degree": 3}}),
+        torchtitan_job(options={"parallelism": {"tensor_parallel_degree": 3}}),
         ("tensor_parallel_degree 3", "must be 8"),
     ),
     "degrees from a predefined configuration": (
-        titan(torchtitan={**LLAMA, "config": "llama3_70b"}, nodes=1),
+        torchtitan_job(torchtitan={**LLAMA, "config": "llama3_70b"}, nodes=1),
         ("has 4 processes", "tensor_parallel_degree 8"),
     ),
     "fixed degree below the number of processes": (
-        titan(options={"parallelism": {"data_parallel_shard_degree": 4}}),
+        torchtitan_job(options={"parallelism": {"data_parallel_shard_degree": 4}}),
         ("data_parallel_shard_degree 4", "must be 8"),
     ),
     "expert degree above the processes of a stage": (
-        titan(
+        torchtitan_job(
             options={"parallelism": {"pipeline_parallel_degree": 4, "expert_parallel_degree": 4}}
         ),
         ("expert_parallel_degree 4)", "tensor degrees (2)"),
     ),
     "degree of zero": (
-        titan(options={"parallelism": {"pipeline_parallel_degree": 0}}),
+        torchtitan_job(options={"parallelism": {"pipeline_parallel_degree": 0}}),
         ("pipeline_parallel_degree 0",),
     ),
-    "elastic": (titan(min_nodes=1), ("torchtitan and min_nodes",)),
-    "image without torchtitan": (titan(image="training"), ("training/titan/Dockerfile",)),
-    "two programs": (titan(command=["a"]), ("sets torchtitan and command",)),
+    "elastic": (torchtitan_job(min_nodes=1), ("torchtitan and min_nodes",)),
+    "image without torchtitan": (torchtitan_job(image="training"), ("training/titan/Dockerfile",)),
+    "two programs": (torchtitan_job(command=["a"]), ("sets torchtitan and command",)),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistake_is_reported_with_its_remedy(name: str) -> None:
-    described, parts = MISTAKES[name]
-    found = problems_of(described)
+    job_config, parts = MISTAKES[name]
+    found = problems_of(job_config)
     assert any(all(part in problem for part in parts) for problem in found), found
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - kinds_that_support("torchtitan")))
 def test_kinds_without_a_rendezvous_reject_torchtitan(kind: str) -> None:
-    assert any("does not support" in problem for problem in problems_of(titan(kind)))
+    assert any("does not support" in problem for problem in problems_of(torchtitan_job(kind)))
 
 
 @pytest.mark.parametrize("module", released()["modules"])
@@ -98,10 +103,10 @@ def test_every_predefined_configuration_fits_a_gang_of_its_degrees(module: str) 
         processes = degrees["tensor_parallel_degree"] * degrees["pipeline_parallel_degree"]
         shards = degrees["data_parallel_shard_degree"]
         processes *= degrees["expert_parallel_degree"] if shards < 0 else shards
-        described = titan(
+        job_config = torchtitan_job(
             torchtitan={"module": module, "config": config}, nodes=processes, gpus_per_node=1
         )
-        assert not list(problems_of(described)), config
+        assert not list(problems_of(job_config)), config
 
 
 def test_options_become_torchtitans_arguments() -> None:
@@ -113,8 +118,8 @@ def test_options_become_torchtitans_arguments() -> None:
         "activation_checkpoint": "full",
         "parallelism": {"tensor_parallel_degree": 4},
     }
-    described = titan(torchtitan={**LLAMA, "options": options, "metrics_port": 9400})
-    gang = kind_of(described, "Job")
+    job_config = torchtitan_job(torchtitan={**LLAMA, "options": options, "metrics_port": 9400})
+    gang = kind_of(job_config, "Job")
     container = gang["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
     command = container["command"]
     assert command[command.index("training.titan") :] == [
@@ -136,5 +141,5 @@ def test_options_become_torchtitans_arguments() -> None:
 
 
 def test_prometheus_can_connect_to_the_metrics_port() -> None:
-    values = configuration(titan(torchtitan={**LLAMA, "metrics_port": 9400}))
+    values = configuration(torchtitan_job(torchtitan={**LLAMA, "metrics_port": 9400}))
     assert 9400 in validate(values).metrics_ports

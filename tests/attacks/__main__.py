@@ -1,10 +1,11 @@
 """Attacks on the model server: `make test-attacks`, 20 minutes; `ATTACK=text` selects by name.
 
-During each attack, callers send requests and probes arrive. Prints one line per attack and exits
-with 1 unless all goals are met: callers keep 90 % of their rate, every probe is answered within a
-second, memory returns to within 20 % of its previous size, and responses have the expected status,
-which is never a 5xx other than 503 and 504. `LISTENER=uvicorn` or `LISTENER=granian` attacks these
-HTTP servers instead, with the attacks that concern connections and buffers.
+During each attack, well-behaved callers send requests, and health probes are sent. The program
+prints one line per attack and exits with 1 unless all goals are met: callers keep 90 % of their
+rate, every probe is answered within a second, memory returns to within 20 % of its previous size,
+and responses have the expected status, which is never a 5xx other than 503 and 504.
+`LISTENER=uvicorn` or `LISTENER=granian` runs the attacks on connections and buffers against that
+HTTP server instead.
 """
 
 import multiprocessing
@@ -52,17 +53,17 @@ def rate(server: Attacked) -> float:
 
 
 def measure(server: Attacked, name: str) -> list[str]:
-    """Attack the server, print the results, and return the goals that it missed."""
-    usual, before = rate(server), server.memory()
+    """Attack the server, print the results, and return the missed goals."""
+    usual, memory_before = rate(server), server.memory()
     port = server.admin_port if name in ADMIN else server.port
-    ours, theirs = _spawn.Pipe(duplex=False)
-    attacker = _spawn.Process(target=run, args=(name, port, SECONDS + 2, theirs), daemon=True)
+    receiver, sender = _spawn.Pipe(duplex=False)
+    attacker = _spawn.Process(target=run, args=(name, port, SECONDS + 2, sender), daemon=True)
     attacker.start()
-    # The attack takes a moment to start, and it lasts longer than the callers' requests.
+    # Callers start two seconds after the attack and end before it.
     begin, busy = time.monotonic() + 2, server.busy()
-    slowest, lost, probes, peak = 0.0, 0, 0, before
+    slowest, lost, probes, peak = 0.0, 0, 0, memory_before
     callers = None
-    while not ours.poll(0.1):
+    while not receiver.poll(0.1):
         if callers is None and time.monotonic() > begin:
             callers = start_callers(server, SECONDS)
         status, seconds = server.probe()
@@ -71,24 +72,28 @@ def measure(server: Attacked, name: str) -> list[str]:
         slowest = max(slowest, seconds)
         peak = max(peak, server.memory())
     used = (server.busy() - busy) / (time.monotonic() - begin + 2)
-    wrong = ours.recv()
+    attack_error = receiver.recv()
     attacker.join()
-    found = callers() if callers is not None else Callers()
+    outcome = callers() if callers is not None else Callers()
     deadline = time.monotonic() + SETTLE_SECONDS
-    while (after := server.memory()) > before * GROWTH and time.monotonic() < deadline:
+    while (
+        memory_after := server.memory()
+    ) > memory_before * GROWTH and time.monotonic() < deadline:
         time.sleep(0.5)
-    # The rate is measured before and after, because other programs may share the machine.
-    share = found.answered / SECONDS / min(usual, rate(server))
-    bad = {code: n for code, n in found.codes.items() if code >= 500 and code not in ALLOWED_5XX}
+    # Other programs may share the machine, so the usual rate is measured before and after.
+    share = outcome.answered / SECONDS / min(usual, rate(server))
+    unexpected_codes = {
+        code: n for code, n in outcome.codes.items() if code >= 500 and code not in ALLOWED_5XX
+    }
     missed = [
-        *([wrong] if wrong else []),
-        *([f"callers: {found.codes}"] if share < SHARE or bad else []),
+        *([attack_error] if attack_error else []),
+        *([f"callers: {outcome.codes}"] if share < SHARE or unexpected_codes else []),
         *([f"{lost} of {probes} probes lost"] if lost else []),
-        *(["memory is not released"] if after > before * GROWTH else []),
+        *(["memory is not released"] if memory_after > memory_before * GROWTH else []),
     ]
     print(
         f"{'MISSED' if missed else 'ok':7}{name:43}{share:6.0%}{used:6.0%}{slowest * 1000:7.0f} ms"
-        f"{before >> 20:6}{peak >> 20:6}{after >> 20:6} MiB  {'; '.join(missed)}",
+        f"{memory_before >> 20:6}{peak >> 20:6}{memory_after >> 20:6} MiB  {'; '.join(missed)}",
         flush=True,
     )
     return missed

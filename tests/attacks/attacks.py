@@ -1,7 +1,7 @@
-"""Attacks on the HTTP server. Each runs until its time is over and raises if a response is wrong.
+"""Attacks on the HTTP server. Each runs for a limited time and raises if a response is wrong.
 
-They come from addresses other than 127.0.0.1, which well-behaved callers use. No response may be a
-5xx other than 503 and 504.
+Attackers connect from addresses other than 127.0.0.1, the address of the well-behaved callers. The
+server may answer 503 and 504, but no other 5xx status.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ MIB: Final = 2**20
 ALLOWED_5XX: Final = {503, 504}
 
 
-def head(length: int | None, *more: str, path: str = INFER, method: str = "POST") -> bytes:
+def head(length: int | None, *headers: str, path: str = INFER, method: str = "POST") -> bytes:
     """Return the head of a request."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", *more]
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
     if length is not None:
         lines.append(f"Content-Length: {length}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def request(body: bytes, *more: str, path: str = INFER) -> bytes:
+def request(body: bytes, *headers: str, path: str = INFER) -> bytes:
     """Return a complete request."""
-    return head(len(body), *more, path=path) + body
+    return head(len(body), *headers, path=path) + body
 
 
 @contextlib.asynccontextmanager
@@ -87,18 +87,18 @@ async def expect(port: int, content: bytes, allowed: Iterable[int]) -> None:
             raise AssertionError(f"{content[:60]!r} was answered with {code}")
 
 
-async def run_concurrently(count: int, one: Callable[[int], Awaitable[None]]) -> None:
+async def run_concurrently(count: int, attacker: Callable[[int], Awaitable[None]]) -> None:
     """Run `count` attackers concurrently. The server may close their connections."""
 
     async def ignore_disconnects(number: int) -> None:
         with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
-            await one(number)
+            await attacker(number)
 
     await asyncio.gather(*(ignore_disconnects(number) for number in range(count)))
 
 
 def held_connections(count: int, *pieces: bytes, peers: int = 1, pause: float = 1.0) -> Attack:
-    """Open connections that send one piece per `pause`, reopen them if closed, and never read."""
+    """Keep connections open that send one piece per `pause` seconds and never read responses."""
 
     async def attack(port: int, until: float) -> None:
         async def one(number: int) -> None:
@@ -123,7 +123,7 @@ def held_connections(count: int, *pieces: bytes, peers: int = 1, pause: float = 
 
 
 def repeated(content: bytes, allowed: set[int]) -> Attack:
-    """Send a request and check the status of the response."""
+    """Send one request repeatedly, and check the status of each response."""
 
     async def attack(port: int, until: float) -> None:
         del until
@@ -195,13 +195,13 @@ async def smuggling(port: int, until: float) -> None:
 
 
 async def truncated_bodies(port: int, until: float) -> None:
-    """End chunks and bodies too early, or with the wrong bytes."""
+    """Send chunks and bodies that end too early or with the wrong bytes."""
     del until
     body = infer_body()
     chunked = head(None, "Transfer-Encoding: chunked")
     size = f"{len(body):x}\r\n".encode()
-    for end in (b"XX0\r\n\r\n", b"0\r\n\r\n", b"\r\nzz\r\n\r\n", b"\r\n-1\r\n\r\n"):
-        await expect(port, chunked + size + body + end, {400})
+    for chunk_end in (b"XX0\r\n\r\n", b"0\r\n\r\n", b"\r\nzz\r\n\r\n", b"\r\n-1\r\n\r\n"):
+        await expect(port, chunked + size + body + chunk_end, {400})
     async with connected(port) as (reader, writer):
         writer.write(head(len(body) + 10) + body)
         writer.write_eof()
@@ -229,11 +229,11 @@ async def malformed_heads(port: int, until: float) -> None:
 
 
 async def pipelines(port: int, until: float) -> None:
-    """Send many requests at once on one connection; all must be answered in order."""
-    one = request(infer_body())
+    """Send many requests at once on one connection, and check that all are answered in order."""
+    content = request(infer_body())
     while time.monotonic() < until:
         for count in (3, 200):
-            codes = await exchange(port, one * count, count)
+            codes = await exchange(port, content * count, count)
             if codes != [200] * count:
                 raise AssertionError(
                     f"{count} pipelined requests: {len(codes)} responses, {set(codes)}"
@@ -297,7 +297,7 @@ def slow_readers(rate: int) -> Attack:
                 )
                 reader._limit = 4096  # type: ignore[attr-defined]
                 writer.write(request(infer_body(samples=15, output="large")))
-                # Ends with the suppressed TimeoutError.
+                # The suppressed TimeoutError ends this loop.
                 async with asyncio.timeout(max(0.1, until - time.monotonic())):
                     while await reader.read(rate):
                         await asyncio.sleep(1)
@@ -460,18 +460,18 @@ LISTENER_ATTACKS: Final = (
     "40 slow readers",
     "connections reset during a response",
 )
-"""Attacks on connections and buffers, against which other HTTP servers are compared with ours."""
+"""Attacks on connections and buffers, used to compare other HTTP servers with ours."""
 
 ALL: Final = ATTACKS | ADMIN | TLS | FEW_FILES
 
 
 def run(name: str, port: int, seconds: float, results: Connection) -> None:
     """Repeat an attack in this process for some time, and send the error, if any."""
-    # Its CPU time must not affect the server: a real attacker uses another machine.
+    # Yield the CPU to the server: a real attacker uses another machine.
     os.nice(19)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # It reports each write to a connection that the server has closed.
+    # asyncio warns about each write to a connection that the server has closed.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         asyncio.run(_limited(name, port, seconds))

@@ -1,7 +1,7 @@
-"""A small ASGI application and the commands of other HTTP servers that run it under attack.
+"""A small ASGI application, and the commands of other HTTP servers that run it during attacks.
 
-It reads bodies up to the same limit as our server and parses their JSON, so that only the HTTP
-servers differ. Their limits on clients are set where they have options for them.
+The application reads bodies up to the same limit as our server and parses their JSON, so that only
+the HTTP servers differ. Limits on clients are configured if the HTTP server has such options.
 """
 
 import json
@@ -50,21 +50,21 @@ async def application(scope: dict[str, Any], receive: Receive, send: Send) -> No
 
 
 async def _infer(scope: dict[str, Any], receive: Receive) -> tuple[int, bytes]:
-    body, more = bytearray(), True
-    while more:
+    body, is_incomplete = bytearray(), True
+    while is_incomplete:
         message = await receive()
         if message["type"] == "http.disconnect":
             return 499, b""
         body += message.get("body", b"")
-        more = message.get("more_body", False)
+        is_incomplete = message.get("more_body", False)
         if len(body) > MAX_BODY:
             return 413, b"{}"
-    end = dict(scope["headers"]).get(b"inference-header-content-length")
+    json_length = dict(scope["headers"]).get(b"inference-header-content-length")
     try:
-        document = json.loads(body[: int(end)] if end else body)
+        document = json.loads(body[: int(json_length)] if json_length else body)
         (tensor,), (output,) = document["inputs"], document["outputs"]
         samples, large = int(tensor["shape"][0]), output["name"] == "large"
     except (ValueError, LookupError, TypeError):
         return 400, b"{}"
-    # Pages of zeros would take no memory.
+    # The character "0", not zero bytes: pages of zero bytes would use no memory.
     return 200, b"0" * (samples * LARGE_BYTES) if large else b"{}"

@@ -10,10 +10,10 @@ from inference.engine.interface import Tensors, TensorSpec
 from workload.manifest import checked_file
 
 DIE = 4
-"""Value that terminates the worker as the first number of a sample."""
+"""First number of a sample that terminates the worker."""
 
 LARGE = 2**18
-"""Floats per sample of the large output: 1 MiB for a request of a few bytes."""
+"""Number of floats in the large output of one sample: 1 MiB for a request of a few bytes."""
 
 
 class Amplifier(Handler):

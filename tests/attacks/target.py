@@ -33,7 +33,7 @@ _spawn: Final = multiprocessing.get_context("spawn")
 
 
 def connect(port: int, seconds: float, tls: bool) -> http.client.HTTPConnection:
-    """Return a connection, which is opened by its first request."""
+    """Return a connection that opens at its first request."""
     if not tls:
         return http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     context = ssl.create_default_context()
@@ -62,8 +62,8 @@ class Attacked:
         for process in (server, *server.children(recursive=True)):
             with contextlib.suppress(OSError, psutil.Error):
                 text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-                found = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", text, re.MULTILINE)
-                total += sum(map(int, found)) * 1024
+                sizes = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", text, re.MULTILINE)
+                total += sum(map(int, sizes)) * 1024
         return total
 
     def busy(self) -> float:
@@ -141,9 +141,9 @@ class Callers:
     codes: dict[int, int] = field(default_factory=dict)
 
 
-def infer_body(kind: int = 0, samples: int = 1, output: str = "value") -> bytes:
+def infer_body(action: int = 0, samples: int = 1, output: str = "value") -> bytes:
     """Return a request with `samples` samples for one output."""
-    data = [kind, 0, 7] * samples
+    data = [action, 0, 7] * samples
     tensor = {"name": "inputs", "shape": [samples, 3], "datatype": "FP32", "data": data}
     wanted: dict[str, Any] = {"name": output}
     if output == "large":
@@ -156,7 +156,7 @@ def call(port: int, seconds: float, tls: bool, results: Connection) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     until = time.monotonic() + seconds
-    found = Callers()
+    outcome = Callers()
 
     def loop(_: int) -> None:
         connection: http.client.HTTPConnection | None = None
@@ -172,28 +172,28 @@ def call(port: int, seconds: float, tls: bool, results: Connection) -> None:
                     connection = None
             except (OSError, http.client.HTTPException):
                 code, connection = 0, None
-            found.codes[code] = found.codes.get(code, 0) + 1
-            found.answered += code == 200
+            outcome.codes[code] = outcome.codes.get(code, 0) + 1
+            outcome.answered += code == 200
             time.sleep(PAUSE)
 
     with ThreadPoolExecutor(CALLERS) as threads:
         list(threads.map(loop, range(CALLERS)))
-    results.send(found)
+    results.send(outcome)
 
 
 def start_callers(server: Attacked, seconds: float) -> Callable[[], Callers]:
     """Start callers in a process; the returned function waits for their results."""
-    ours, theirs = _spawn.Pipe(duplex=False)
+    receiver, sender = _spawn.Pipe(duplex=False)
     process = _spawn.Process(
-        target=call, args=(server.port, seconds, server.tls, theirs), daemon=True
+        target=call, args=(server.port, seconds, server.tls, sender), daemon=True
     )
     process.start()
 
     def wait() -> Callers:
-        if not ours.poll(seconds + 60):
+        if not receiver.poll(seconds + 60):
             raise RuntimeError("the callers did not finish")
-        found: Callers = ours.recv()
+        outcome: Callers = receiver.recv()
         process.join()
-        return found
+        return outcome
 
     return wait

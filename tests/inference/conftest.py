@@ -11,7 +11,7 @@ from training.train import run
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The export of a short but real training run on digits. Read-only: copy it to change it."""
+    """The export of a short but real training run on digits. Read-only: tests change a copy."""
     run_dir = tmp_path_factory.mktemp("runs") / "digits"
     settings = {"model": "digits-net", "epochs": 4, "learning_rate": 0.01, "device": "cpu"}
     config = TrainingConfig.model_validate(settings | {"run_dir": str(run_dir)})

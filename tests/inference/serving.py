@@ -88,10 +88,10 @@ def answers(server: Server) -> bool:
         return False
 
 
-def request_body(images: NDArray[Any], **more: object) -> dict[str, object]:
+def request_body(images: NDArray[Any], **fields: object) -> dict[str, object]:
     """Return the body of an inference request."""
     tensor = {"name": "images", "shape": list(images.shape), "datatype": "FP32"}
-    return {"inputs": [tensor | {"data": images.ravel().tolist()}], **more}
+    return {"inputs": [tensor | {"data": images.ravel().tolist()}], **fields}
 
 
 def output(response: httpx.Response, name: str) -> list[Any]:
@@ -115,7 +115,7 @@ def digits(count: int) -> NDArray[np.float32]:
 
 
 def private_bytes(server: Server) -> int:
-    """Return the memory of the server and its workers, excluding mapped files, which are shared.
+    """Return the memory of the server and its workers, excluding shared mapped files.
 
     Pages shared with the fork server are counted in full: their proportional share would grow
     whenever a process of another test ends.
@@ -130,13 +130,13 @@ def private_bytes(server: Server) -> int:
 
 
 def _arenas(pid: int) -> set[int]:
-    """Return the inodes of a process's arenas, which a server shares with its workers.
+    """Return the inodes of a process's arenas, which identify a server's workers.
 
-    The parent process does not identify a server's workers: all processes are children of the fork
-    server, including those of other tests.
+    A server shares arenas only with its workers. The parent process is the same fork server for
+    the processes of all tests.
     """
     arenas = set()
-    with contextlib.suppress(FileNotFoundError):  # the process has just ended
+    with contextlib.suppress(FileNotFoundError):  # the process may have ended
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             if "memfd:inference" in str(descriptor.readlink()):
                 arenas.add(descriptor.stat().st_ino)

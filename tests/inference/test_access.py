@@ -15,9 +15,9 @@ def test_key_may_contain_any_characters(key: str, tmp_path: Path) -> None:
     # The connection decodes headers as Latin-1.
     sent = key.encode().decode("latin-1")
     for headers in ((None, sent), (f"Bearer {sent}", None)):
-        found = access.find(*headers)
-        assert found is not None
-        assert found.name == "search"
+        match = access.find(*headers)
+        assert match is not None
+        assert match.name == "search"
 
 
 def test_missing_keys_file_is_reported_once(

@@ -32,10 +32,10 @@ print(returned, faults())
 
 
 def test_freed_memory_is_reused_by_the_next_batch() -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True)
-    returned, kept = map(int, ended.stdout.split())
-    assert kept < 100
-    assert kept < returned / 10
+    result = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True)
+    faults_before, faults_after = map(int, result.stdout.split())
+    assert faults_after < 100
+    assert faults_after < faults_before / 10
 
 
 BODIES = """
@@ -62,11 +62,11 @@ print(resident() - before)
 """
 
 
-def kept_after_large_bodies(first: str) -> int:
+def kept_after_large_bodies(statement: str) -> int:
     """Return the memory (MiB) that a process keeps after it freed large bodies."""
-    program = BODIES.format(first=first)
-    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-    return int(ended.stdout) >> 20
+    program = BODIES.format(first=statement)
+    result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    return int(result.stdout) >> 20
 
 
 def test_memory_of_large_bodies_is_returned_to_the_system() -> None:

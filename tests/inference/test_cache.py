@@ -1,4 +1,4 @@
-"""Cached copies of weights, which pods share. They are used only if they are intact."""
+"""Cached copies of weights, which the pods on a node share. Only intact copies are used."""
 
 import errno
 import hashlib

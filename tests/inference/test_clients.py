@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """A virtual environment with the clients, created if it is missing or its pins changed."""
+    """A virtual environment with the clients, which is rebuilt if the pinned versions change."""
     return environment("clients")
 
 
@@ -50,8 +50,8 @@ def test_third_party_clients_receive_the_predictions_of_the_model(
     received = answers[client]
     assert received["ready"] is True
     assert received["id"] == "mine"
-    got = np.array(received["probabilities"]).reshape(expected.shape)
-    assert got == pytest.approx(expected, abs=1e-6)
+    actual = np.array(received["probabilities"]).reshape(expected.shape)
+    assert actual == pytest.approx(expected, abs=1e-6)
     classes = expected.argmax(1).tolist()
     assert received["classes"] == classes
     assert received["labels"] == [str(best) for best in classes]
@@ -72,9 +72,9 @@ def test_every_supported_call_of_tritonclient_works(answers: Any) -> None:
 
 
 def test_every_unsupported_call_is_refused_with_a_reason(answers: Any) -> None:
-    refused = answers["triton refused"]
-    assert {name for name, found in refused.items() if not found} == set()
-    for name, (status, message) in refused.items():
+    refusals = answers["triton refused"]
+    assert {name for name, refusal in refusals.items() if not refusal} == set()
+    for name, (status, message) in refusals.items():
         assert 400 <= int(status) < 500 or status == "501", (name, status, message)
         # The message is the server's, not the client's complaint about an unreadable answer.
         assert message.startswith(

@@ -29,12 +29,12 @@ def test_server_waits_for_its_export_and_then_serves_it(trained: Path, tmp_path:
         assert (response.status_code, response.headers["retry-after"]) == (503, "5")
         shutil.copytree(trained, tmp_path / "copy")
         weights = tmp_path / "copy/model.safetensors"
-        good = weights.read_bytes()
-        weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        original = weights.read_bytes()
+        weights.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
         (tmp_path / "copy").rename(export)
         damaged = "not those that were exported"
         until(lambda: damaged in server.ready.json()["reason"], seconds=240)
-        (export / "model.safetensors").write_bytes(good)
+        (export / "model.safetensors").write_bytes(original)
         server.wait_until_ready()
         server.program.await_output('"event": "loaded"')
         check_invalid_version_is_not_served(server, export)
@@ -45,15 +45,15 @@ def test_server_waits_for_its_export_and_then_serves_it(trained: Path, tmp_path:
 def check_invalid_version_is_not_served(server: Server, export: Path) -> None:
     """Check reloads that are requested over HTTP and by SIGHUP."""
     served = server.client.get("/v2/models/digits").json()["versions"]
-    same = server.admin.post("/v2/repository/models/digits/load")
-    assert (same.status_code, same.json()["version"]) == (200, served[0])
+    unchanged = server.admin.post("/v2/repository/models/digits/load")
+    assert (unchanged.status_code, unchanged.json()["version"]) == (200, served[0])
     manifest = export / "manifest.json"
     document = json.loads(manifest.read_text())
     document["weights"]["sha256"] = "0" * 64
     manifest.write_text(json.dumps(document))
-    refused = server.admin.post("/v2/repository/models/digits/load")
-    assert refused.status_code == 409
-    assert "not those that were exported" in refused.json()["error"]
+    rejected = server.admin.post("/v2/repository/models/digits/load")
+    assert rejected.status_code == 409
+    assert "not those that were exported" in rejected.json()["error"]
     server.program.signal(signal.SIGHUP)
     until(lambda: "inference_reload_failures_total 2.0" in server.metrics, seconds=240)
     assert server.client.get("/v2/models/digits").json()["versions"] == served
@@ -73,10 +73,10 @@ def test_sigterm_makes_the_server_unready_and_finishes_requests_in_flight(
             server.program.signal(signal.SIGTERM)
             until(lambda: server.ready.status_code == 503)
             assert server.ready.json()["reason"] == "the server is shutting down"
-            late = server.client.post(INFER, json=request_body(digits(1)))
-            assert late.status_code == 200
+            response = server.client.post(INFER, json=request_body(digits(1)))
+            assert response.status_code == 200
             # The client then opens a new connection, which reaches another server.
-            assert late.headers["connection"] == "close"
+            assert response.headers["connection"] == "close"
             until(lambda: not listens(server))
             slow.sendall(body[1000:])
             answer = b"".join(iter(lambda: slow.recv(65536), b""))
@@ -192,5 +192,5 @@ def test_disconnected_client_is_counted_and_leaves_no_request_in_flight(server: 
         until(lambda: server.in_flight == 1)
     until(lambda: server.in_flight == 0)
     assert 'inference_requests_total{code="499",protocol="rest"}' in server.metrics
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as other:
-        assert other.post(INFER, content=body).status_code == 200
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as second_client:
+        assert second_client.post(INFER, content=body).status_code == 200

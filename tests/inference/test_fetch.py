@@ -19,7 +19,7 @@ from workload.manifest import ExportError, read_manifest
 
 
 @pytest.fixture
-def shelf(trained: Path, tmp_path: Path) -> Path:
+def served_dir(trained: Path, tmp_path: Path) -> Path:
     """A directory with a copy of an export, which a test may serve and damage."""
     return Path(shutil.copytree(trained, tmp_path / "shelf" / "export")).parent
 
@@ -56,9 +56,9 @@ def listening(handler: type[Quiet], folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def url(shelf: Path) -> Iterator[str]:
+def url(served_dir: Path) -> Iterator[str]:
     """URL of the copy on a web server without TLS."""
-    with listening(Quiet, shelf) as address:
+    with listening(Quiet, served_dir) as address:
         yield address
 
 
@@ -68,13 +68,13 @@ def test_an_export_is_fetched_from_a_web_server(url: str, trained: Path, tmp_pat
     assert weights(tmp_path / "models" / "export") == weights(trained)
 
 
-def test_path_on_a_web_server_may_contain_any_characters(
-    url: str, shelf: Path, trained: Path, tmp_path: Path
+def test_url_path_may_contain_any_characters(
+    url: str, served_dir: Path, trained: Path, tmp_path: Path
 ) -> None:
-    (shelf / "export").rename(shelf / "zählen-数")
-    for written in ("zählen-数", "z%C3%A4hlen-%E6%95%B0"):
-        found = fetch(url.replace("/export", f"/{written}"), tmp_path / "export")
-        assert found == read_manifest(trained)
+    (served_dir / "export").rename(served_dir / "zählen-数")
+    for name in ("zählen-数", "z%C3%A4hlen-%E6%95%B0"):
+        manifest = fetch(url.replace("/export", f"/{name}"), tmp_path / "export")
+        assert manifest == read_manifest(trained)
 
 
 def test_an_export_is_fetched_from_s3_with_keys_from_the_environment(
@@ -108,27 +108,27 @@ def test_url_with_an_unsupported_scheme_is_refused(tmp_path: Path) -> None:
 
 def test_credentials_in_a_url_are_refused_and_not_printed(tmp_path: Path) -> None:
     for url in ("https://me:secret@example.com/export", "https://example.com/export?key=secret"):
-        with pytest.raises(FetchError, match="without a user, a password or a query") as refused:
+        with pytest.raises(FetchError, match="without a user, a password or a query") as failure:
             fetch(url, tmp_path / "export")
-        assert "secret" not in str(refused.value)
+        assert "secret" not in str(failure.value)
 
 
 @pytest.mark.parametrize("target", ["", "file:///etc/", "ftp://127.0.0.1/export/"])
 def test_a_redirect_to_another_server_is_refused(
-    target: str, url: str, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, url: str, served_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Redirects, "target", target or f"{url}/")
-    with listening(Redirects, shelf) as redirecting, pytest.raises(FetchError):
+    with listening(Redirects, served_dir) as redirecting, pytest.raises(FetchError):
         fetch(redirecting, tmp_path / "export")
     assert not (tmp_path / "export").exists()
 
 
 def test_a_redirect_on_the_same_server_is_followed(
-    shelf: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served_dir: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (shelf / "moved").symlink_to(shelf / "export")
+    (served_dir / "moved").symlink_to(served_dir / "export")
     monkeypatch.setattr(Redirects, "target", "/moved/")
-    with listening(Redirects, shelf) as redirecting:
+    with listening(Redirects, served_dir) as redirecting:
         assert fetch(redirecting, tmp_path / "export") == read_manifest(trained)
 
 
@@ -145,8 +145,8 @@ def test_weights_with_the_expected_digest_are_fetched(
     assert fetch(url, tmp_path / "export", wanted).weights.sha256 == wanted
 
 
-def test_damaged_weights_leave_no_files(url: str, shelf: Path, tmp_path: Path) -> None:
-    served = shelf / "export" / "model.safetensors"
+def test_damaged_weights_leave_no_files(url: str, served_dir: Path, tmp_path: Path) -> None:
+    served = served_dir / "export" / "model.safetensors"
     content = bytearray(served.read_bytes())
     content[-1] ^= 1
     served.write_bytes(content)
@@ -156,17 +156,19 @@ def test_damaged_weights_leave_no_files(url: str, shelf: Path, tmp_path: Path) -
 
 
 def test_file_larger_than_the_manifest_states_is_refused(
-    url: str, shelf: Path, tmp_path: Path
+    url: str, served_dir: Path, tmp_path: Path
 ) -> None:
-    with (shelf / "export" / "model.safetensors").open("ab") as served:
+    with (served_dir / "export" / "model.safetensors").open("ab") as served:
         served.write(b"more")
     with pytest.raises(ExportError, match="allowed bytes"):
         fetch(url, tmp_path / "export")
     assert list((tmp_path / "export").iterdir()) == []
 
 
-def test_missing_weights_are_reported_with_their_url(url: str, shelf: Path, tmp_path: Path) -> None:
-    (shelf / "export" / "model.safetensors").unlink()
+def test_missing_weights_are_reported_with_their_url(
+    url: str, served_dir: Path, tmp_path: Path
+) -> None:
+    (served_dir / "export" / "model.safetensors").unlink()
     with pytest.raises(FetchError, match=f"{url}/model.safetensors cannot be read"):
         fetch(url, tmp_path / "export")
 
@@ -177,15 +179,17 @@ def test_a_missing_artifact_is_reported(url: str, tmp_path: Path) -> None:
 
 
 def test_existing_files_that_match_the_manifest_are_not_fetched_again(
-    url: str, shelf: Path, tmp_path: Path
+    url: str, served_dir: Path, tmp_path: Path
 ) -> None:
     fetch(url, tmp_path / "export")
-    (shelf / "export" / "model.safetensors").unlink()
+    (served_dir / "export" / "model.safetensors").unlink()
     fetch(url, tmp_path / "export")
 
 
-def test_error_names_the_invalid_field_of_a_manifest(url: str, shelf: Path, tmp_path: Path) -> None:
-    file = shelf / "export" / "manifest.json"
+def test_error_names_the_invalid_field_of_a_manifest(
+    url: str, served_dir: Path, tmp_path: Path
+) -> None:
+    file = served_dir / "export" / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"weights": {"size": 1}}))
     with pytest.raises(ExportError, match=r"is damaged: weights\.sha256"):
         fetch(url, tmp_path / "export")
@@ -205,6 +209,8 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_an_invalid_url_is_one_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_url_is_reported_as_one_event(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["https://[::1/digits", str(tmp_path)]) == 1
     assert "the URL cannot be used: Invalid IPv6 URL" in capsys.readouterr().out

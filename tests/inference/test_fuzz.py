@@ -33,14 +33,14 @@ ODD_VALUES: tuple[Any, ...] = (
 
 def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths of all values in a document, except those after the third in each list."""
-    found = [path]
+    all_paths = [path]
     if isinstance(value, dict):
         for key, inner in value.items():
-            found += paths_of(inner, (*path, key))
+            all_paths += paths_of(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value[:3]):
-            found += paths_of(inner, (*path, index))
-    return found
+            all_paths += paths_of(inner, (*path, index))
+    return all_paths
 
 
 def change(document: Any, rng: random.Random) -> Any:
@@ -167,8 +167,8 @@ def test_damaged_requests_cause_no_server_errors_or_leaks(server: Server) -> Non
         message = (
             f"{path} {headers} {body[:2000]!r} was answered {response.status}: {content[:500]!r}"
         )
-        late = {DEADLINE_PASSED} if "X-Request-Timeout" in headers else set()
-        assert response.status in ALLOWED | late, message
+        deadline_codes = {DEADLINE_PASSED} if "X-Request-Timeout" in headers else set()
+        assert response.status in ALLOWED | deadline_codes, message
         if response.status != 200:
             assert list(json.loads(content)) == ["error"], message
     connection.close()
@@ -176,7 +176,7 @@ def test_damaged_requests_cause_no_server_errors_or_leaks(server: Server) -> Non
     assert codes[200] > 0
     assert server.ready.status_code == 200
     assert value(server.metrics, "inference_worker_deaths_total") == deaths
-    # Caches fill during the first fifth of the requests, so it is left out.
+    # The first fifth of the requests fills the caches, so its growth is not counted.
     assert private_bytes(server) - memory[1] < 32 * 2**20, memory
 
 

@@ -1,4 +1,4 @@
-"""The promotion gate, which decides whether a run may replace the served one."""
+"""The promotion gate, which decides whether a new run may replace the served run."""
 
 import json
 import shutil

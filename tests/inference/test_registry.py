@@ -87,33 +87,33 @@ def files() -> RegistryFiles:
 
 
 def test_one_token_is_used_for_all_files(server: Server) -> None:
-    found = files()
-    assert [b"".join(found.read(file)) for file in FILES] == [WEIGHTS, WEIGHTS]
+    artifact = files()
+    assert [b"".join(artifact.read(file)) for file in FILES] == [WEIGHTS, WEIGHTS]
     assert server.tokens == 1
 
 
 def test_expired_token_is_replaced_with_a_new_one(server: Server) -> None:
-    found = files()
+    artifact = files()
     server.accepted = None
-    assert b"".join(found.read(FILES[0])) == WEIGHTS
+    assert b"".join(artifact.read(FILES[0])) == WEIGHTS
     server.accepted = None
-    assert b"".join(found.read(FILES[1])) == WEIGHTS
+    assert b"".join(artifact.read(FILES[1])) == WEIGHTS
     assert server.tokens == 3
 
 
 def test_refused_token_is_replaced_only_once(server: Server) -> None:
-    found = files()
+    artifact = files()
     server.refuse_all = True
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        b"".join(found.read(FILES[0]))
+        b"".join(artifact.read(FILES[0]))
     assert server.tokens == 2
 
 
 def test_token_is_not_sent_to_a_blob_store(server: Server) -> None:
-    found = files()
+    artifact = files()
     server.refuse_all, server.refused_by = True, BLOB_STORE
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        b"".join(found.read(FILES[0]))
+        b"".join(artifact.read(FILES[0]))
     assert server.tokens == 1
 
 
@@ -183,20 +183,20 @@ class PlainServer(Interrupted):
 def test_token_servers_redirect_to_plain_http_is_refused(
     tokens: ThreadingHTTPServer,
 ) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), PlainServer) as other:
+    with ThreadingHTTPServer(("127.0.0.1", 0), PlainServer) as plain_server:
 
         class Redirecting(Interrupted):
             def do_GET(self) -> None:
                 self.send_response(302)
-                self.send_header("Location", f"http://127.0.0.1:{other.server_port}/token")
+                self.send_header("Location", f"http://127.0.0.1:{plain_server.server_port}/token")
                 self.end_headers()
 
-        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(target=plain_server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         tokens.RequestHandlerClass = Redirecting
         with pytest.raises(urllib.error.HTTPError, match="does not use HTTPS"):
             registry._authorization_header(challenge(tokens))
-        other.shutdown()
+        plain_server.shutdown()
         thread.join()
     assert PlainServer.received == []
 

@@ -150,7 +150,7 @@ def test_refusals_without_a_key_do_not_reveal_the_models_name(secured: Server) -
     assert secured.client.post(path, json={}, headers={"X-API-Key": KEY}).status_code == 404
 
 
-def test_openapi_description_includes_refusals_of_keys(secured: Server) -> None:
+def test_openapi_description_includes_the_responses_to_rejected_keys(secured: Server) -> None:
     for port in (secured.client, secured.admin):
         paths = port.get("/openapi.json", headers={"X-API-Key": ADMIN}).json()["paths"]
         answers = [set(each["responses"]) for path in paths.values() for each in path.values()]
@@ -161,14 +161,14 @@ def test_openapi_description_includes_refusals_of_keys(secured: Server) -> None:
 def test_a_key_permits_only_its_scopes(secured: Server) -> None:
     load = "/v2/repository/models/digits/load"
     assert secured.admin.post(load).status_code == 401
-    refused = secured.admin.post(load, headers={"X-API-Key": OTHER})
-    assert refused.status_code == 403
-    assert refused.json()["error"] == "API key 'hashed' lacks the scope 'admin'"
+    response = secured.admin.post(load, headers={"X-API-Key": OTHER})
+    assert response.status_code == 403
+    assert response.json()["error"] == "API key 'hashed' lacks the scope 'admin'"
     assert secured.admin.post(load, headers={"X-API-Key": ADMIN}).status_code == 200
     assert secured.client.get("/v2", headers={"X-API-Key": ADMIN}).status_code == 403
 
 
-def test_quota_of_a_key_is_enforced_and_metrics_name_the_key(secured: Server) -> None:
+def test_key_quota_is_enforced_and_metrics_contain_the_key_name(secured: Server) -> None:
     headers = {"X-API-Key": SLOW}
     answers = [
         secured.client.post(INFER, json=request_body(digits(1)), headers=headers) for _ in range(8)
@@ -189,12 +189,12 @@ def test_a_renewed_certificate_is_used_without_a_restart(
         pem = ssl.get_server_certificate(("127.0.0.1", secured.port))
         return hashlib.sha256(pem.encode()).hexdigest()
 
-    before = serial()
+    old_serial = serial()
     folder = secured.program.output.parent
     renewed = authority.issue_cert("127.0.0.1")
     renewed.private_key_pem.write_to_path(folder / "key")
     renewed.cert_chain_pems[0].write_to_path(folder / "chain")
-    until(lambda: serial() != before)
+    until(lambda: serial() != old_serial)
     assert secured.ready.status_code == 200
 
 
@@ -224,11 +224,11 @@ def test_request_is_logged_once_and_traced(
     spans = collector[0].spans
     trace = bytes.fromhex(PARENT.split("-")[1])
     until(lambda: len([span for span in spans if span.trace_id == trace]) == 3)
-    ours = {span.name: span for span in spans if span.trace_id == trace}
-    root = ours.pop("rest digits")
+    request_spans = {span.name: span for span in spans if span.trace_id == trace}
+    root = request_spans.pop("rest digits")
     assert root.parent_span_id == bytes.fromhex(PARENT.split("-")[2])
-    assert {span.parent_span_id for span in ours.values()} == {root.span_id}
-    assert set(ours) == {"queue", "compute"}
+    assert {span.parent_span_id for span in request_spans.values()} == {root.span_id}
+    assert set(request_spans) == {"queue", "compute"}
 
 
 def test_body_that_does_not_arrive_is_answered_with_408(

@@ -94,8 +94,8 @@ class Api:
         )
         return AsyncClient(config, transport=httpx2.MockTransport(self._respond))
 
-    def emit(self, kind: str, changed: dict[str, Any]) -> None:
-        self.changes.put_nowait({"type": kind, "object": changed})
+    def emit(self, kind: str, manifest: dict[str, Any]) -> None:
+        self.changes.put_nowait({"type": kind, "object": manifest})
 
     async def _respond(self, request: httpx2.Request) -> httpx2.Response:
         self.requested_paths.append(request.url.path)

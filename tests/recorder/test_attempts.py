@@ -153,7 +153,7 @@ def test_restarted_program_waits_for_the_run_it_started_before(world: World) -> 
     with pytest.raises(KeyboardInterrupt):
         world.attempt().run()
     created_before = world.created()
-    # The stack is updated in the meantime, which deletes the templates.
+    # In the meantime, an update of the stack deletes the templates.
     for key in world.templates:
         del world.stored[key]
     world.polls = [world.succeed]

@@ -28,9 +28,9 @@ def test_tail_keeps_the_last_lines() -> None:
 
 
 def test_tail_is_limited_in_bytes() -> None:
-    kept = kept_lines(1000, 100, ("x" * 30 for _ in range(50)))
-    assert sum(map(len, kept)) <= 100
-    assert len(kept) == 3
+    lines = kept_lines(1000, 100, ("x" * 30 for _ in range(50)))
+    assert sum(map(len, lines)) <= 100
+    assert len(lines) == 3
 
 
 def test_tail_keeps_the_end_of_an_oversized_line() -> None:
@@ -58,7 +58,7 @@ class Body(AsyncByteStream):
 
 
 def streams_with(*responses: tuple[int, Body]) -> LogStreams:
-    """Return log streams whose requests receive these responses, in this order."""
+    """Return log streams whose requests receive the given responses in order."""
     remaining = iter(responses)
 
     def respond(_: Request) -> Response:
@@ -111,7 +111,7 @@ class LongLines(AsyncByteStream):
             yield b"x" * (2**20 - 1) + b"\n"
 
 
-async def test_requested_log_is_not_kept_in_memory_as_a_whole() -> None:
+async def test_requested_log_is_never_held_in_memory_completely() -> None:
     config = KubeConfig.from_one(
         cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
     ).get()

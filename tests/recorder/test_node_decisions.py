@@ -24,8 +24,8 @@ POLICY = Policy(
 DEVICES = Fault("DevicesUnhealthy", "the device plugin offers 7 of 8 GPUs", 8)
 
 
-def node(name: str = "a", **changed: Any) -> NodeState:
-    return replace(NodeState(name, ready=True, gpus=8, offered=8), **changed)
+def node(name: str = "a", **fields: Any) -> NodeState:
+    return replace(NodeState(name, ready=True, gpus=8, offered=8), **fields)
 
 
 def kinds(actions: list[Action]) -> list[tuple[str, str]]:
@@ -65,12 +65,12 @@ def test_nodes_with_the_oldest_faults_are_cordoned_first_up_to_the_limit() -> No
         *(("cordon", "c"), ("cordon", "a"), ("wait", "b"))
     ]
     others = [node("m", cordoned=True, condition=True, mark=DEVICES, ready=False) for _ in "xy"]
-    waiting = kinds(decide([*others, *faulty], memory, 100, POLICY)[0])
-    assert waiting == [("wait", "c"), ("wait", "a"), ("wait", "b")]
+    pending = kinds(decide([*others, *faulty], memory, 100, POLICY)[0])
+    assert pending == [("wait", "c"), ("wait", "a"), ("wait", "b")]
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "fields",
     [
         {"ready": False, "offered": 0},
         {"gpus": 0, "offered": 0},
@@ -81,14 +81,14 @@ def test_nodes_with_the_oldest_faults_are_cordoned_first_up_to_the_limit() -> No
         {"reports": 2},
     ],
 )
-def test_nodes_without_a_known_fault_or_managed_by_others_are_left_alone(
-    changed: dict[str, Any],
+def test_nodes_without_a_known_fault_and_nodes_managed_by_others_are_not_changed(
+    fields: dict[str, Any],
 ) -> None:
-    assert actions_after(1000, node(**changed)) == []
+    assert actions_after(1000, node(**fields)) == []
 
 
 def test_slow_node_is_cordoned_at_once_and_only_reporting_runs_are_evicted() -> None:
-    """The reporting runs restart before the cordon, and each restart uses one of their retries."""
+    """A reporting run restarts before its node is cordoned, and each restart uses one retry."""
     assert actions_after(0, node(reports=3)) == [("cordon", "a")]
     slow = {**MARKED, "mark": Fault("SlowInGangs", "", 8)}
     for seconds in (0, 10_000):
@@ -112,7 +112,7 @@ def test_node_is_uncordoned_once_its_gpus_have_been_back_long_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "fields",
     [
         # The kubelet drops the GPUs of a device plugin that does not come back.
         {"gpus": 0, "offered": 0},
@@ -120,12 +120,12 @@ def test_node_is_uncordoned_once_its_gpus_have_been_back_long_enough() -> None:
         {"offered": 7},
     ],
 )
-def test_cordoned_node_with_fewer_gpus_than_before_is_drained(changed: dict[str, Any]) -> None:
-    assert actions_after(1000, node(**MARKED, **changed)) == [("evict", "a")]
+def test_cordoned_node_with_fewer_gpus_than_before_is_drained(fields: dict[str, Any]) -> None:
+    assert actions_after(1000, node(**MARKED, **fields)) == [("evict", "a")]
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "fields",
     [
         {"ready": False},
         {"xids": None},
@@ -134,18 +134,18 @@ def test_cordoned_node_with_fewer_gpus_than_before_is_drained(changed: dict[str,
         {"reports": 3},
     ],
 )
-def test_node_is_not_uncordoned_unless_it_is_known_to_be_healthy(changed: dict[str, Any]) -> None:
-    assert actions_after(10_000, node(**{**MARKED, **changed})) == []
+def test_node_is_not_uncordoned_unless_it_is_known_to_be_healthy(fields: dict[str, Any]) -> None:
+    assert actions_after(10_000, node(**{**MARKED, **fields})) == []
 
 
-def test_node_cordoned_for_an_xid_returns_once_no_xid_is_reported() -> None:
+def test_node_cordoned_for_an_xid_is_uncordoned_once_no_xid_is_reported() -> None:
     marked = {**MARKED, "mark": Fault("XidError", "Xid 79", 8)}
     assert actions_after(1000, node(**marked, xids=frozenset({31}))) == [("evict", "a")]
     assert actions_after(120, node(**marked)) == [("uncordon", "a")]
     assert actions_after(120, node(**MARKED, xids=frozenset({31}))) == [("uncordon", "a")]
 
 
-def test_mark_of_a_manually_uncordoned_node_is_cleared() -> None:
+def test_controller_mark_is_removed_from_a_manually_uncordoned_node() -> None:
     marked = node(**{**MARKED, "cordoned": False})
     assert actions_after(0, marked) == [("clear_mark", "a")]
 
@@ -178,35 +178,35 @@ class World:
 
     def change_at_random(self) -> None:
         name = self.random.choice("abcdef")
-        now = self.nodes[name]
+        node_state = self.nodes[name]
         match self.random.randrange(12):
             case 0 | 1 | 2:
-                self.nodes[name] = replace(now, offered=self.random.randrange(9))
+                self.nodes[name] = replace(node_state, offered=self.random.randrange(9))
             case 3 | 4 | 5:
-                self.nodes[name] = replace(now, offered=8, gpus=8, xids=frozenset())
+                self.nodes[name] = replace(node_state, offered=8, gpus=8, xids=frozenset())
             case 6:
-                self.nodes[name] = replace(now, ready=not now.ready)
+                self.nodes[name] = replace(node_state, ready=not node_state.ready)
             case 7:
-                self.nodes[name] = replace(now, gpus=0, offered=0)
+                self.nodes[name] = replace(node_state, gpus=0, offered=0)
             case 8:
                 xids = self.random.choice([None, frozenset(), frozenset({79})])
-                self.nodes[name] = replace(now, xids=xids)
-            case 9 if now.mark is None:
+                self.nodes[name] = replace(node_state, xids=xids)
+            case 9 if node_state.mark is None:
                 self.manual_cordons ^= {name}
-                self.nodes[name] = replace(now, cordoned=name in self.manual_cordons)
-            case 10 if now.mark is not None:
-                self.nodes[name] = replace(now, cordoned=False)
+                self.nodes[name] = replace(node_state, cordoned=name in self.manual_cordons)
+            case 10 if node_state.mark is not None:
+                self.nodes[name] = replace(node_state, cordoned=False)
             case 11:
                 self.memory = {}  # the controller was restarted
 
     def observe(self) -> None:
-        for name, now in self.nodes.items():
-            state = health(now, POLICY)[0]
-            for group, seen in (
+        for name, node_state in self.nodes.items():
+            state = health(node_state, POLICY)[0]
+            for group, is_present in (
                 (self.faulty_since, state not in ("Healthy", "Unknown")),
                 (self.healthy_since, state == "Healthy"),
             ):
-                if seen:
+                if is_present:
                     group.setdefault(name, self.now)
                 else:
                     group.pop(name, None)
@@ -216,37 +216,39 @@ class World:
         actions, self.memory = decide(self.nodes.values(), self.memory, self.now, POLICY)
         for action in actions:
             name = action.node.name
-            now = self.nodes[name]
+            node_state = self.nodes[name]
             self.kinds[action.kind] += 1
             if self.random.random() < 0.2:
                 continue  # rejected by the API server, for example because of a conflict
             if action.kind == "cordon":
-                assert now.mark is None
+                assert node_state.mark is None
                 assert name not in self.manual_cordons
-                since = max(self.faulty_since[name], now.checked)
+                since = max(self.faulty_since[name], node_state.checked)
                 assert self.now - since >= POLICY.fault_seconds
                 # The second of two requests may fail.
-                done = self.random.random() < 0.9
-                self.nodes[name] = replace(now, cordoned=True, mark=action.fault, condition=done)
+                condition_is_set = self.random.random() < 0.9
+                self.nodes[name] = replace(
+                    node_state, cordoned=True, mark=action.fault, condition=condition_is_set
+                )
             elif action.kind == "uncordon":
-                assert now.mark is not None
-                assert now.cordoned
+                assert node_state.mark is not None
+                assert node_state.cordoned
                 assert self.now - self.healthy_since[name] >= POLICY.settle_seconds
-                self.nodes[name] = replace(now, cordoned=False, mark=None, condition=False)
+                self.nodes[name] = replace(node_state, cordoned=False, mark=None, condition=False)
             elif action.kind == "clear_mark":
-                assert not now.cordoned
-                self.nodes[name] = replace(now, mark=None, condition=False, checked=self.now)
+                assert not node_state.cordoned
+                self.nodes[name] = replace(node_state, mark=None, condition=False, checked=self.now)
             elif action.kind in ("evict", "evict_reporting_runs"):
-                assert now.mark is not None
+                assert node_state.mark is not None
             elif action.kind == "set_condition":
-                self.nodes[name] = replace(now, condition=action.fault is not None)
+                self.nodes[name] = replace(node_state, condition=action.fault is not None)
         assert sum(each.mark is not None for each in self.nodes.values()) <= POLICY.max_nodes
         for name in self.manual_cordons:
             assert self.nodes[name].cordoned
 
 
 def test_random_histories_respect_the_limits_and_end_with_all_nodes_uncordoned() -> None:
-    seen: Counter[str] = Counter()
+    action_counts: Counter[str] = Counter()
     for seed in range(200):
         world = World(seed)
         for _ in range(300):
@@ -254,13 +256,20 @@ def test_random_histories_respect_the_limits_and_end_with_all_nodes_uncordoned()
                 world.change_at_random()
             world.now += 15
             world.check()
-        for name, now in world.nodes.items():
-            world.nodes[name] = replace(now, ready=True, gpus=8, offered=8, xids=frozenset())
+        for name, node_state in world.nodes.items():
+            world.nodes[name] = replace(node_state, ready=True, gpus=8, offered=8, xids=frozenset())
         for _ in range(60):
             world.now += 15
             world.check()
         assert not any(each.mark for each in world.nodes.values()), seed
         assert {n for n, each in world.nodes.items() if each.cordoned} == world.manual_cordons, seed
-        seen += world.kinds
-    assert set(seen) == {"cordon", "wait", "evict", "uncordon", "clear_mark", "set_condition"}
-    assert seen["cordon"] > 500
+        action_counts += world.kinds
+    assert set(action_counts) == {
+        "cordon",
+        "wait",
+        "evict",
+        "uncordon",
+        "clear_mark",
+        "set_condition",
+    }
+    assert action_counts["cordon"] > 500

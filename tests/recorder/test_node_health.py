@@ -193,7 +193,7 @@ async def test_rejected_eviction_does_not_stop_the_eviction_of_other_pods() -> N
     assert pods == ["worker-0", "worker-1"]
 
 
-async def test_reports_from_before_an_uncordon_are_ignored_even_after_a_restart() -> None:
+async def test_slow_node_reports_before_an_uncordon_are_ignored_even_after_a_restart() -> None:
     api = Api(annotations={MARK: to_annotation(Fault("SlowInGangs", "", 8))})
     await api.controller().check(START + 20)
     annotations = api.writes[0][2]["metadata"]["annotations"]
@@ -204,8 +204,8 @@ async def test_reports_from_before_an_uncordon_are_ignored_even_after_a_restart(
     controller = restarted.controller()
     for uid in "123":
         controller.reports.add(reporting_pod("worker-0", uid, at=int(uid)), START + 30)
-    for now in (30, 45):
-        await controller.check(START + now)
+    for seconds in (30, 45):
+        await controller.check(START + seconds)
     assert restarted.writes == []
     for uid in "456":
         controller.reports.add(reporting_pod("worker-0", uid, at=50 + int(uid)), START + 60)

@@ -19,7 +19,7 @@ from tests.recorder.examples import RUN, pod, terminated_state
 NOW = datetime(2026, 11, 21, 22, tzinfo=UTC)
 
 
-def test_run_and_claim_of_a_pod_are_found() -> None:
+def test_run_and_claim_are_read_from_the_pod() -> None:
     assert (run_of(pod()), claim_of(pod())) == (RUN, "checkpoints")
 
 
@@ -58,7 +58,7 @@ def test_containers_of_a_pod_deleted_while_running_have_an_unknown_exit_code() -
     assert list(unobserved_terminations(pod(state=terminated_state(0)), NOW)) == []
 
 
-async def test_repeated_events_have_the_time_of_the_last_one() -> None:
+async def test_repeated_events_have_the_time_of_the_last_occurrence() -> None:
     event: dict[str, Any] = {
         "metadata": {"name": "unschedulable", "namespace": "ml", "uid": "1"},
         "involvedObject": {"kind": "Pod", "name": "worker-0"},
@@ -71,5 +71,5 @@ async def test_repeated_events_have_the_time_of_the_last_one() -> None:
     answer = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"items": [event]}))
     cluster, user = Cluster(server="http://api"), User(token="token")
     config = KubeConfig.from_one(cluster=cluster, user=user, namespace="ml").get()
-    [found] = await events_of(AsyncClient(config, transport=answer), pod())
-    assert (found["last"], found["count"]) == ("2026-11-21T21:00:00+00:00", 12)
+    [merged] = await events_of(AsyncClient(config, transport=answer), pod())
+    assert (merged["last"], merged["count"]) == ("2026-11-21T21:00:00+00:00", 12)

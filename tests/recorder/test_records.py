@@ -55,7 +55,7 @@ def test_recorded_pods_are_not_added_to_a_later_failure(tmp_path: Path) -> None:
     assert write(tmp_path, termination("a", end=60), ["one"], FACTS, Bounds()) is None
 
 
-def test_pods_of_a_gang_that_fail_together_are_one_failure(tmp_path: Path) -> None:
+def test_pods_of_a_gang_that_fail_together_are_recorded_as_one_failure(tmp_path: Path) -> None:
     for number, end in enumerate((60, 62, 59)):
         write(tmp_path, termination(f"worker-{number}", end=end), [], FACTS, Bounds())
     assert len(list((tmp_path / "failures").iterdir())) == 1
@@ -75,9 +75,9 @@ def test_much_later_failure_is_recorded_separately(tmp_path: Path) -> None:
 
 def test_only_the_first_pods_of_a_failure_are_recorded(tmp_path: Path) -> None:
     for number in range(5):
-        write(tmp_path, termination(f"worker-{number}"), [], FACTS, Bounds(pods=2))
-    kept = {path.name.split(".")[0] for path in tmp_path.rglob("*.json")}
-    assert kept == {"worker-0", "worker-1"}
+        write(tmp_path, termination(f"worker-{number}"), [], FACTS, Bounds(records=2))
+    recorded_pods = {path.name.split(".")[0] for path in tmp_path.rglob("*.json")}
+    assert recorded_pods == {"worker-0", "worker-1"}
 
 
 def test_only_the_latest_failures_are_kept_but_other_files_are_never_deleted(
@@ -95,7 +95,7 @@ def test_nothing_is_recorded_on_a_nearly_full_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "RESERVED_BYTES", 2**80)
-    with pytest.raises(OSError, match="MiB are free"):
+    with pytest.raises(OSError, match="MiB is free"):
         write(tmp_path / "run", termination(), ["one"], FACTS, Bounds())
     assert list(tmp_path.iterdir()) == []
 

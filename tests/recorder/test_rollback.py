@@ -241,7 +241,7 @@ def test_canary_updated_during_the_evaluation_is_not_rolled_back(world: World) -
     assert ROLLED_BACK not in world.annotations
 
 
-def test_canary_is_not_evaluated_by_the_requests_of_the_previous_canary() -> None:
+def test_metrics_of_the_previous_canary_do_not_count_for_a_new_canary() -> None:
     world = World()
     world.values = {"errors": 0.4}
     world.evaluate()
@@ -315,7 +315,7 @@ def test_deleted_routes_are_not_evaluated(world: World) -> None:
     assert world.patches == []
 
 
-def test_canary_that_receives_no_traffic_is_not_evaluated(world: World) -> None:
+def test_canary_without_traffic_is_not_evaluated(world: World) -> None:
     world.backends, world.values, world.ready = STABLE, {"errors": 1}, 0
     for _ in range(UNREADY_EVALUATIONS + 1):
         world.evaluate()

@@ -17,7 +17,7 @@ TOOLS = Path("/tools")
 
 def configuration(spec: ClusterSpec, layout: Layout, binaries: Path = TOOLS) -> dict[str, Any]:
     document = kwokctl_configuration(layout.control_plane_settings(spec, binaries, 6443))
-    return json.loads(json.dumps(document))  # as kwokctl reads it
+    return json.loads(json.dumps(document))  # kwokctl receives the document as JSON
 
 
 def flags(document: dict[str, Any], component: str) -> dict[str, str]:
@@ -51,7 +51,7 @@ def test_image_volumes_are_enabled_only_for_simulated_nodes(
 
 
 def test_ports_for_simulated_nodes_are_fixed_and_consecutive(simulated: Layout) -> None:
-    """If each program chose a free port, two clusters starting at once could take the same one."""
+    """With automatically chosen ports, two clusters that start at once could use the same port."""
     options = configuration(SIMULATED, simulated)["options"]
     ports = [value for name, value in options.items() if name.endswith("Port")]
     assert sorted(ports) == list(range(6443, 6443 + PORTS))

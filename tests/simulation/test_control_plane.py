@@ -109,7 +109,7 @@ def test_kwok_for_simulated_nodes_is_started_by_the_platforms_script(
     plane = ControlPlane(layout.control_plane_settings(SIMULATED, binaries, 6443))
     plane.start()
     (controller,) = cluster_files(layout, "bin/kwok-controller")
-    controller.symlink_to(binaries / "kwok")  # as an earlier version left it
+    controller.symlink_to(binaries / "kwok")  # earlier versions created this link
     plane.start()
     assert controller.readlink() == plane.settings.kwok
     settings = json.loads((layout.control_plane / "kwokctl.json").read_text())
@@ -166,9 +166,11 @@ def test_components_that_exit_together_are_restarted_together(
 ) -> None:
     monkeypatch.setattr(control_plane, "RESTART_DELAY", 0)
     plane.start()
-    one, other = cluster_files(layout, "pids/etcd.pid", "pids/kwok-controller.pid")
+    etcd_pid_file, kwok_pid_file = cluster_files(
+        layout, "pids/etcd.pid", "pids/kwok-controller.pid"
+    )
     exited = [exited_process(), exited_process()]
-    for file, pid in zip((one, other), exited, strict=True):
+    for file, pid in zip((etcd_pid_file, kwok_pid_file), exited, strict=True):
         file.write_text(str(pid))
     plane.on_exit(1)
     assert len(calls(layout)) == 1
@@ -176,11 +178,11 @@ def test_components_that_exit_together_are_restarted_together(
     first = wait_for_kwokctl(plane)
     plane.on_exit(exited[1])
     assert wait_for_kwokctl(plane) == first
-    one.write_text(str(os.getpid()))
+    etcd_pid_file.write_text(str(os.getpid()))
     plane.on_exit(first)
     second = wait_for_kwokctl(plane)
     assert second != first
-    other.write_text(str(os.getpid()))
+    kwok_pid_file.write_text(str(os.getpid()))
     plane.on_exit(second)
     assert wait_for_kwokctl(plane) is None
     assert [call.endswith("start cluster") for call in calls(layout)] == [False, True, True]

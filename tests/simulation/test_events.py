@@ -7,11 +7,11 @@ from simulation.supervisor import EventLog
 
 def test_events_are_read_in_order(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events")
-    log.add("gpu-node-0", "API server answers")
+    log.add("gpu-node-0", "API server is ready")
     log.add("gpu-node-0", "node is Ready", ready=True)
     log.add("gpu-node-1", "failed", error="no such image: été")
     first, second, third = log.read()
-    assert (first.node, first.step, first.ready) == ("gpu-node-0", "API server answers", False)
+    assert (first.node, first.step, first.ready) == ("gpu-node-0", "API server is ready", False)
     assert second.ready
     assert third.error == "no such image: été"
     assert first.time <= second.time <= third.time
@@ -24,10 +24,10 @@ def test_a_missing_log_has_no_events(tmp_path: Path) -> None:
 def test_incomplete_lines_are_skipped_until_they_are_complete(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events")
     log.add("gpu-node-0", "whole")
-    whole = log.path.read_text()
-    log.path.write_text(whole + whole[:-10])
+    lines = log.path.read_text()
+    log.path.write_text(lines + lines[:-10])
     assert [event.step for event in log.read()] == ["whole"]
-    log.path.write_text(whole + whole)
+    log.path.write_text(lines + lines)
     assert len(list(log.read())) == 2
 
 

@@ -131,7 +131,7 @@ for pid in running.running:
 """
 
 
-def test_services_are_restarted_during_other_work(tmp_path: Path) -> None:
+def test_services_are_restarted_while_the_supervisor_is_busy(tmp_path: Path) -> None:
     (tmp_path / "turns").touch()
     (tmp_path / "short.sh").write_text(f"echo turn >> {tmp_path / 'turns'}\n")
     subprocess.run([sys.executable, "-c", BUSY, str(tmp_path)], check=True, timeout=500)

@@ -40,12 +40,12 @@ def test_crds_are_established_before_other_objects_are_created(
     for name in ("queues.yaml", "jobs.yaml", "README.md"):
         (definitions / name).touch()
     apply_definitions(simulated.kubeconfig, binaries, definitions)
-    applied, changed, awaited, namespace = (binaries / "calls").read_text().splitlines()
+    applied, annotated, awaited, namespace = (binaries / "calls").read_text().splitlines()
     kubeconfig = f"--kubeconfig={simulated.kubeconfig}"
     files = " ".join(f"--filename={definitions / name}" for name in ("jobs.yaml", "queues.yaml"))
     assert applied == f"{kubeconfig} apply --server-side --force-conflicts {files}"
-    assert changed.startswith(f"{kubeconfig} annotate --overwrite gpu-platform.dev/started=")
-    assert changed.endswith(files)
+    assert annotated.startswith(f"{kubeconfig} annotate --overwrite gpu-platform.dev/started=")
+    assert annotated.endswith(files)
     assert awaited == f"{kubeconfig} wait --for=condition=Established --timeout=60s {files}"
     assert namespace == f"{kubeconfig} apply --server-side --filename=-"
     assert '"name":"volcano-system"' in (binaries / "applied").read_text()
@@ -62,7 +62,7 @@ def test_wait_is_repeated_for_crds_without_conditions(
     assert sum("--for=condition=Established" in call for call in calls) == 2
 
 
-def test_both_processes_use_the_kubeconfig_of_the_cluster(
+def test_scheduler_and_controllers_use_the_kubeconfig_of_the_cluster(
     simulated: Layout, binaries: Path
 ) -> None:
     services = services_of(simulated, binaries)
@@ -74,7 +74,7 @@ def test_both_processes_use_the_kubeconfig_of_the_cluster(
         assert Path(service.environment["DEBUG_SOCKET_DIR"]).is_relative_to(simulated.state)
 
 
-def test_no_process_opens_a_port_on_the_host(simulated: Layout, binaries: Path) -> None:
+def test_volcano_opens_no_ports_on_the_host(simulated: Layout, binaries: Path) -> None:
     scheduler, controllers = services_of(simulated, binaries)
     assert {"--enable-healthz=false", "--enable-metrics=false"} <= set(scheduler.command)
     assert "--enable-healthz=false" in controllers.command

@@ -13,7 +13,7 @@ from lightkube import Client
 from infra.sweep import winner_path
 from sweeps.controller import Controller
 from sweeps.study import JOURNAL, LEDGER, Study
-from tests.infra.sweeps import SPACE, described, length, sweep
+from tests.infra.sweeps import SPACE, length, stack_settings, sweep
 from workload.manifest import Manifest, Weights, read_manifest, write_manifest
 from workload.progress import PROGRESS_FILE
 
@@ -83,7 +83,7 @@ class Stage:
     def start(self) -> None:
         api: Any = self.api
         client: Client = api
-        settings = sweep(described(**self.changes), self.price)
+        settings = sweep(stack_settings(**self.changes), self.price)
         self.controller = Controller(settings, self.claim, client, 10, lambda: self.now)
 
     def restart(self, seconds: float = 0.0) -> None:
@@ -165,9 +165,9 @@ def test_rungs_are_counted_in_steps_if_the_job_is_measured_in_steps(tmp_path: Pa
         file.write(json.dumps(event) + "\n")
     stage.step(10)
     assert stage.api.commands == []
-    end = {"event": "epoch", "epoch": 1, "step": 120, "loss": 1, "held_out_loss": 0.25}
+    line = {"event": "epoch", "epoch": 1, "step": 120, "loss": 1, "held_out_loss": 0.25}
     with (folder / PROGRESS_FILE).open("a") as file:
-        file.write(json.dumps(end) + "\n")
+        file.write(json.dumps(line) + "\n")
     stage.step(10)
     assert stage.api.commands == [(first, "AbortJob")]
     (row,) = (each for each in stage.api.summary["trials"] if each["run"] == first)
@@ -204,15 +204,15 @@ def test_negative_steps_are_ignored(tmp_path: Path) -> None:
 def test_diverged_trial_ranks_last(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"parallel": 3, "trials": 3})
     stage.step()
-    diverged, good, best = stage.api.jobs
+    diverged, second_best, best = stage.api.jobs
     stage.api.set("Running")
     stage.report_losses(diverged, math.nan)
-    stage.report_losses(good, 0.5)
+    stage.report_losses(second_best, 0.5)
     stage.report_losses(best, 0.4)
     stage.step(10)
-    assert stage.api.commands == [(diverged, "AbortJob"), (good, "AbortJob")]
+    assert stage.api.commands == [(diverged, "AbortJob"), (second_best, "AbortJob")]
     values = {each["run"]: each["value"] for each in stage.api.summary["trials"]}
-    assert list(values.items()) == [(best, 0.4), (good, 0.5), (diverged, None)]
+    assert list(values.items()) == [(best, 0.4), (second_best, 0.5), (diverged, None)]
 
 
 def test_value_of_a_finished_trial_is_read_from_its_export(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_gpu_time_counts_while_pods_pull_their_images(tmp_path: Path) -> None:
     assert set(stage.phases().values()) == {"placed"}
 
 
-def test_the_whole_time_of_paused_trials_counts_if_the_ledger_is_lost(tmp_path: Path) -> None:
+def test_pauses_count_as_gpu_time_if_the_ledger_is_lost(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.step()
     stage.api.set("Running")
@@ -329,7 +329,7 @@ WIDER_SPACE: dict[str, Any] = {
 
 
 def execute_commands(stage: Stage, steps: int) -> list[tuple[str, str]]:
-    """Execute the commands of each step as Volcano does, and return those of the last step."""
+    """Execute each step's commands as Volcano does; return the commands of the last step."""
     commands: list[tuple[str, str]] = []
     for _ in range(steps):
         already_sent = len(stage.api.commands)
@@ -362,8 +362,8 @@ def test_changed_sweep_resumes_earlier_trials_that_fit_its_new_settings(
 def test_running_trial_is_paused_if_the_sweep_had_recorded_it_as_failed(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.step()
-    failed, other = stage.api.jobs
-    stage.api.set("Running", other)
+    failed, running = stage.api.jobs
+    stage.api.set("Running", running)
     stage.api.set("Failed", failed)
     stage.step(10)
     stage.changes = WIDER_SPACE
@@ -382,10 +382,10 @@ def test_rejected_trial_is_reported_and_created_once_it_is_admitted(tmp_path: Pa
     stage.step()
     assert not stage.api.jobs
     assert stage.api.summary["problem"] == "denied by a policy"
-    chosen = stage.phases()
+    phases = stage.phases()
     stage.api.reject_jobs = False
     stage.step(10)
-    assert stage.api.jobs.keys() == chosen.keys()
+    assert stage.api.jobs.keys() == phases.keys()
     assert stage.api.summary["problem"] == ""
 
 
@@ -413,7 +413,7 @@ SERVE_WINNER: dict[str, Any] = {"winner": "serve", "trials": 2, "early_stopping"
 
 
 def winner_link(stage: Stage) -> Path:
-    return stage.claim / winner_path(sweep(described(**stage.changes)))
+    return stage.claim / winner_path(sweep(stack_settings(**stage.changes)))
 
 
 def test_best_finished_trial_becomes_the_winner_only_when_the_sweep_is_over(tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_sweep_with_a_spent_budget_gets_its_winner_once_all_trials_have_stopped(
     stage.api.set("Aborting", second)
     stage.step(10)
     assert stage.api.summary["winner"] is None
-    # The second trial finishes while it is being paused, with a lower loss.
+    # While the second trial is being paused, it finishes with a lower loss.
     stage.write_export(second, 0.2)
     stage.api.set("Aborted", second)
     stage.step(10)

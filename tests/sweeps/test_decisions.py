@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps.decisions import Action, Bounds, Budget, Phase, Trial, decide, is_complete, is_over
-from tests.infra.sweeps import described, sweep
+from tests.infra.sweeps import stack_settings, sweep
 
 HALVING = Bounds(parallel=2, trials=9, rungs=[1, 3], factor=3)
 
@@ -201,10 +201,10 @@ def test_controller_that_dies_repeatedly_neither_loses_nor_repeats_trials(
             break
     assert is_complete(bounds, world.trials())
     assert len(world.creations) == bounds.trials
-    ended = [run for run, phase in world.phases.items() if phase != "paused"]
-    assert ended, "no trial has ended"
+    ended_trials = [run for run, phase in world.phases.items() if phase != "paused"]
+    assert ended_trials, "no trial has ended"
     if not bounds.rungs:
-        assert len(ended) == bounds.trials
+        assert len(ended_trials) == bounds.trials
 
 
 @settings(max_examples=40)
@@ -269,7 +269,7 @@ def test_sweep_never_exceeds_its_money_budget_in_random_histories(
     if hours is not None:
         limits["gpu_hours"] = hours * reserve
     # A tick is one hour, and each trial has one GPU.
-    allowed = sweep(described(budget=limits), price).gpu_hours
+    allowed = sweep(stack_settings(budget=limits), price).gpu_hours
     budget = Budget(gpu_seconds=allowed, seconds=None, reserve=reserve)
     world = PromptCluster(bounds, random.Random(seed), epochs=9, grace=grace)  # noqa: S311
     spent = over = False

@@ -7,12 +7,12 @@ import pytest
 from optuna.trial import TrialState
 
 from sweeps.study import JOURNAL, Study
-from tests.infra.sweeps import SPACE, described, sweep
+from tests.infra.sweeps import SPACE, stack_settings, sweep
 from training.config import TrainingConfig, written
 
 
 def study(folder: Path, **changes: Any) -> Study:
-    return Study(folder, sweep(described(**changes)))
+    return Study(folder, sweep(stack_settings(**changes)))
 
 
 def as_text(parameters: dict[str, Any]) -> dict[str, str]:
@@ -37,7 +37,7 @@ def test_proposals_depend_only_on_the_recorded_trials(tmp_path: Path, sampler: s
 def test_different_job_seeds_lead_to_different_proposals(tmp_path: Path, sampler: str) -> None:
     proposals = []
     for seed in (1, 2):
-        settings = described(sampler=sampler)
+        settings = stack_settings(sampler=sampler)
         original = settings.training.sweeps["digits"]
         config = original.config.model_copy(update={"seed": seed})
         job = original.job.model_copy(update={"hyperparameters": config})
@@ -104,22 +104,22 @@ def test_incomplete_line_of_a_failed_write_does_not_damage_the_next_line(tmp_pat
 
 
 def test_study_is_rebuilt_from_the_settings_of_existing_runs(tmp_path: Path) -> None:
-    before = study(tmp_path / "before")
+    original = study(tmp_path / "before")
     for _ in range(4):
-        before.ask()
-    runs = {run: as_text(trial.params) for run, trial in before.trials().items()}
-    after = study(tmp_path / "after")
-    after.rebuild({**runs, "digits-00000000": runs[next(iter(runs))], "digits-1": {}})
-    assert {run: trial.params for run, trial in after.trials().items()} == {
-        run: trial.params for run, trial in before.trials().items()
+        original.ask()
+    runs = {run: as_text(trial.params) for run, trial in original.trials().items()}
+    rebuilt = study(tmp_path / "after")
+    rebuilt.rebuild({**runs, "digits-00000000": runs[next(iter(runs))], "digits-1": {}})
+    assert {run: trial.params for run, trial in rebuilt.trials().items()} == {
+        run: trial.params for run, trial in original.trials().items()
     }
-    assert all(after.created(run) for run in runs)
-    assert after.is_rebuilt
-    assert not before.is_rebuilt
+    assert all(rebuilt.created(run) for run in runs)
+    assert rebuilt.is_rebuilt
+    assert not original.is_rebuilt
 
 
 def test_integer_choices_of_a_float_setting_are_recognized(tmp_path: Path) -> None:
-    settings = described(space={"weight_decay": {"choices": [0, 0.1]}})
+    settings = stack_settings(space={"weight_decay": {"choices": [0, 0.1]}})
     recorded = Study(tmp_path, sweep(settings))
     for choice in (0, 0.1):
         config = sweep(settings).settings.trial({"weight_decay": choice}).hyperparameters
@@ -147,11 +147,11 @@ def test_run_outside_the_search_space_is_not_a_trial(
 
 
 def test_changed_job_template_starts_a_new_study_and_lists_unfinished_runs(tmp_path: Path) -> None:
-    before = study(tmp_path)
-    unfinished, ended = before.ask(), before.ask()
-    assert ended is not None
-    before.fail(ended)
-    after = study(tmp_path, job={"memory": "65Gi"})
-    assert after.trials() == {}
-    assert after.earlier_runs == [unfinished]
-    assert study(tmp_path, trials=99).trials().keys() == {unfinished, ended}
+    original = study(tmp_path)
+    unfinished, failed = original.ask(), original.ask()
+    assert failed is not None
+    original.fail(failed)
+    restarted = study(tmp_path, job={"memory": "65Gi"})
+    assert restarted.trials() == {}
+    assert restarted.earlier_runs == [unfinished]
+    assert study(tmp_path, trials=99).trials().keys() == {unfinished, failed}

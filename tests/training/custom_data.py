@@ -1,4 +1,4 @@
-"""Custom data sets as users write them, some with mistakes."""
+"""Examples of custom data sets, some with mistakes that users make."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ SIZES = {True: 60, False: 20}
 
 
 class Squares:
-    """Float images of 1x8x8. The class of an image is its brighter half."""
+    """Float images of 1x8x8, whose class is the half that is brighter."""
 
     classes: Any = ("left", "right")
 
@@ -30,7 +30,7 @@ class Squares:
 
 
 class Bytes(Squares):
-    """The images of `Squares` with one byte per pixel."""
+    """The images of `Squares` as uint8."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -74,7 +74,7 @@ class Counted(Squares):
 
 
 class Flat(Bytes):
-    """Grayscale images with one byte per pixel and without a channel dimension."""
+    """Grayscale uint8 images without a channel dimension."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)

@@ -1,4 +1,4 @@
-"""Custom models, losses and metrics as users write them, some with mistakes.
+"""Examples of custom models, losses and metrics, some with mistakes that users make.
 
 The models take images of 1x8x8.
 """
@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 
 class Frozen(nn.Module):
-    """A frozen backbone under a head that is trained."""
+    """A model with a frozen backbone and a trainable head."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Normalized(nn.Module):
 
 
 class Dropping(nn.Module):
-    """A small model with dropout, whose random number generator must be resumed."""
+    """A small model with dropout, which depends on the restored random number generator."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class BadGradient(Frozen):
 
 
 class BadWeight(Frozen):
-    """A model with a weight that becomes infinite in the first step, after its gradient."""
+    """A model with a weight that becomes infinite in the first step despite a finite gradient."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__(outputs, input_shape)
@@ -180,7 +180,7 @@ class Recorded(Frozen):
 
 
 class Slow(Frozen):
-    """A model that takes some seconds on rank 1 in one step."""
+    """A model whose forward pass on rank 1 is slow in one step."""
 
     def __init__(
         self, outputs: int, input_shape: tuple[int, ...], step: int, seconds: float
@@ -300,5 +300,5 @@ def undefined_in_evaluation(logits: Tensor, targets: Tensor) -> Tensor:
 def bad_on_rank_0(logits: Tensor, targets: Tensor) -> Tensor:
     """Return a cross entropy that becomes infinite only on rank 0, with finite gradients."""
     loss = cross_entropy(logits, targets, reduction="none")
-    bad = dist.get_rank() == 0 and len(targets) != 2
-    return loss + torch.full_like(loss, torch.inf) if bad else loss
+    is_bad = dist.get_rank() == 0 and len(targets) != 2
+    return loss + torch.full_like(loss, torch.inf) if is_bad else loss

@@ -27,9 +27,9 @@ import pytest
 import inference.engine.process  # noqa: F401 - sets its own preload list when it is imported
 from workload.manifest import read_manifest
 
-# A process has only one fork server, and the engine's tests use it too: the last preload list
-# applies to both.
-# `inference.engine.preloaded` must be last: it freezes the objects that forks share.
+# A process has only one fork server, which the inference engine's tests also use. A later preload
+# list replaces an earlier one, so this list contains the modules of both.
+# `inference.engine.preloaded` must be last: importing it freezes the objects that forks share.
 PRELOADED = ["tests.training.preloaded", "inference.engine.preloaded"]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(PRELOADED)
@@ -47,8 +47,8 @@ def _run_program(
     os.environ.update(environment)
     # A daemonic process may not have children.
     multiprocessing.current_process().daemon = False
-    # The program's workers are forked from the same server, as documented for `ensure_running`.
-    # CPython 3.11 would start another fork server instead, which would import PyTorch again.
+    # Fork the program's workers from the same server, as documented for `ensure_running`.
+    # By default, CPython 3.11 starts another fork server, which would import PyTorch again.
     _forkserver.ensure_running = lambda: None
     sys.argv = [program, *arguments]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -97,7 +97,7 @@ def start(
 
 
 def kill(programs: Iterable[Program]) -> None:
-    """Kill a gang's processes together, because a process whose peer is dead exits by itself."""
+    """Kill all processes of a gang together: a process exits by itself once a peer is dead."""
     running = list(programs)
     for program in running:
         with contextlib.suppress(ProcessLookupError):
@@ -123,10 +123,10 @@ def start_gang(
     ]
 
 
-def arguments(run_dir: Path, *more: str) -> list[str]:
+def arguments(run_dir: Path, *options: str) -> list[str]:
     """Return the arguments for a run of 64 steps that logs every step."""
     settings = ["--model=digits-net", "--dataset=synthetic", "--epochs=2", "--batch-size=64"]
-    return [*settings, "--learning-rate=0.01", f"--run-dir={run_dir}", "--log-every=1", *more]
+    return [*settings, "--learning-rate=0.01", f"--run-dir={run_dir}", "--log-every=1", *options]
 
 
 def saved(run_dir: Path) -> bool:

@@ -50,12 +50,12 @@ def train(
                 factor = 0.001 + 0.999 * (1 + math.cos(math.pi * progress / 0.8)) / 2
             for group in optimizer.param_groups:
                 group["lr"] = rate * factor
-            chosen = torch.from_numpy(order[start : start + GLOBAL_BATCH])
+            batch = torch.from_numpy(order[start : start + GLOBAL_BATCH])
             with torch.autocast("cpu", dtype or torch.bfloat16, dtype is not None):
-                logits = model(inputs[chosen])
+                logits = model(inputs[batch])
             smoothing = SMOOTHING if "loss" in settings else 0
             each = cross_entropy(
-                logits.float(), labels[chosen], reduction="none", label_smoothing=smoothing
+                logits.float(), labels[batch], reduction="none", label_smoothing=smoothing
             )
             optimizer.zero_grad()
             each.mean().backward()

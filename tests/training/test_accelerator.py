@@ -30,7 +30,7 @@ def test_cpu_has_no_known_peak_and_keeps_pytorchs_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"),
+    ("name", "model"),
     [
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
@@ -49,15 +49,15 @@ def test_cpu_has_no_known_peak_and_keeps_pytorchs_defaults() -> None:
     ],
 )
 def test_peak_is_known_only_for_an_exact_gpu_model(
-    name: str, known: str | None, monkeypatch: pytest.MonkeyPatch
+    name: str, model: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-    expected = accelerator.PEAK_FLOPS[known] if known else None
+    expected = accelerator.PEAK_FLOPS[model] if model else None
     assert accelerator.peak_flops(torch.device("cuda")) == expected
 
 
 @pytest.mark.parametrize(
-    ("network", "device", "parallel", "chosen"),
+    ("network", "device", "parallel", "is_used"),
     [
         (nn.Sequential(nn.Conv2d(1, 1, 1)), "cuda", "ddp", True),
         (nn.Sequential(nn.Conv2d(1, 1, 1)), "cuda", "fsdp", False),
@@ -66,7 +66,7 @@ def test_peak_is_known_only_for_an_exact_gpu_model(
     ],
 )
 def test_channels_last_is_used_for_unsharded_convolutions_on_a_gpu(
-    network: nn.Module, device: str, parallel: str, chosen: bool
+    network: nn.Module, device: str, parallel: str, is_used: bool
 ) -> None:
     config = TrainingConfig.model_validate({"parallel": parallel})
-    assert accelerator.is_channels_last(network, config, torch.device(device)) == chosen
+    assert accelerator.is_channels_last(network, config, torch.device(device)) == is_used

@@ -29,16 +29,16 @@ def exported_weights(run_dir: Path) -> dict[str, torch.Tensor]:
 
 def saved_weights(run_dir: Path) -> list[dict[str, torch.Tensor]]:
     """Return the weights of all checkpoints, oldest first."""
-    found = []
+    saved = []
     for folder in sorted((run_dir / "checkpoints").glob("step-*")):
         tensors: dict[str, torch.Tensor] = {}
         for file in folder.glob("*.safetensors"):
             tensors |= load_file(file)
         prefix = "model/"
-        found.append(
+        saved.append(
             {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         )
-    return found
+    return saved
 
 
 def test_export_contains_the_average_of_the_weights_after_each_step(
@@ -48,16 +48,20 @@ def test_export_contains_the_average_of_the_weights_after_each_step(
     train("plain", **settings, checkpoint_async=False)
     train("averaged", **settings, checkpoint_async=False, ema_decay=DECAY)
     steps = saved_weights(tmp_path / "averaged")
-    for ours, theirs in zip(steps, saved_weights(tmp_path / "plain"), strict=True):
-        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    found = exported_weights(tmp_path / "averaged")
-    whole = initial_weights()
+    for with_average, without_average in zip(steps, saved_weights(tmp_path / "plain"), strict=True):
+        assert all(
+            torch.equal(with_average[name], without_average[name]) for name in without_average
+        )
+    exported = exported_weights(tmp_path / "averaged")
+    expected = initial_weights()
     for number, weights in enumerate(steps, start=1):
         decay = min(DECAY, (1 + number) / (10 + number))
-        whole = {name: decay * whole[name] + (1 - decay) * weights[name] for name in weights}
-    assert all(torch.allclose(found[name], whole[name], atol=1e-6) for name in whole)
+        expected = {name: decay * expected[name] + (1 - decay) * weights[name] for name in weights}
+    assert all(torch.allclose(exported[name], expected[name], atol=1e-6) for name in expected)
     assert (
-        not torch.equal(found["0.weight"], steps[-1]["0.weight"]) if "0.weight" in found else True
+        not torch.equal(exported["0.weight"], steps[-1]["0.weight"])
+        if "0.weight" in exported
+        else True
     )
 
 
@@ -72,8 +76,8 @@ def test_metrics_are_computed_with_the_averaged_weights(train: Train, tmp_path: 
     train(ema_decay=DECAY, epochs=2)
     folder = tmp_path / "run/export"
     manifest = read_manifest(folder)
-    found = held_out_metrics(load_network(folder, manifest))
-    assert manifest.metrics["loss"] == pytest.approx(found["loss"], rel=1e-5)
+    metrics = held_out_metrics(load_network(folder, manifest))
+    assert manifest.metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
     (folder / "manifest.json").unlink()
     with pytest.raises(ConfigurationError, match=r"has the tensor average/.*ema_decay"):
         train(epochs=2)
@@ -95,8 +99,11 @@ def test_resumed_gang_exports_the_same_average_as_an_uninterrupted_one(
     start("parts", 1)
     (tmp_path / "parts/export/manifest.json").unlink()
     start("parts", 2)
-    whole, parts = exported_weights(tmp_path / "whole"), exported_weights(tmp_path / "parts")
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    uninterrupted, resumed = (
+        exported_weights(tmp_path / "whole"),
+        exported_weights(tmp_path / "parts"),
+    )
+    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
 
 
 def test_betas_are_passed_to_the_optimizer() -> None:
@@ -107,8 +114,8 @@ def test_betas_are_passed_to_the_optimizer() -> None:
     class Wrapped:
         model = torch.nn.Linear(2, 2)
 
-    made = optimizer(config, Wrapped())  # `optimizer` reads only the attribute `model`
-    assert made.defaults["betas"] == (0.8, 0.95)
+    adamw = optimizer(config, Wrapped())  # `optimizer` reads only the attribute `model`
+    assert adamw.defaults["betas"] == (0.8, 0.95)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_to_args_includes_only_explicit_settings() -> None:
     assert config.to_args() == ["--epochs=15", "--batch-size=32"]
 
 
-def test_a_flag_overrides_its_variable() -> None:
+def test_flag_overrides_its_environment_variable() -> None:
     environment = {"TRAINING_EPOCHS": "7", "TRAINING_SEED": "3", "TRAINING_SERVICE_HOST": "x"}
     config = read_config(["--epochs=5"], environment)
     assert (config.epochs, config.seed) == (5, 3)
@@ -69,7 +69,7 @@ def test_a_flag_overrides_its_variable() -> None:
         ({"model": "mnist-net", "dataset": "cifar10"}, "set dataset to digits or"),
     ],
 )
-def test_error_of_a_setting_is_one_sentence(values: dict[str, object], sentence: str) -> None:
+def test_setting_error_is_one_sentence(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError) as caught:
         TrainingConfig.model_validate(values)
     [message] = problem_sentences(caught.value, {})
@@ -161,8 +161,8 @@ def test_error_names_the_invalid_config_file(
 def test_newer_settings_affect_a_run_only_if_they_are_set() -> None:
     default = TrainingConfig()
     assert set(default.result_settings()) == set(ALWAYS_LISTED)
-    other = TrainingConfig(optimizer="sgd", model="resnet18", model_options={"image_size": 32})
-    assert other.result_settings() == default.result_settings() | {
+    changed = TrainingConfig(optimizer="sgd", model="resnet18", model_options={"image_size": 32})
+    assert changed.result_settings() == default.result_settings() | {
         "model": "resnet18",
         "optimizer": "sgd",
         "model_options": '{"image_size": 32}',

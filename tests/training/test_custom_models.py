@@ -39,7 +39,7 @@ def test_a_frozen_layer_keeps_its_weights_and_the_run_resumes(
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param("ChannelsLast", id="another memory format"),
+        pytest.param("ChannelsLast", id="channels-last memory format"),
         pytest.param("Normalized", id="batch norm statistics"),
     ],
 )
@@ -51,11 +51,11 @@ def test_resumed_run_exports_the_same_weights_and_buffers_as_an_uninterrupted_on
     train(epochs=1, **settings)
     restart_without_export(tmp_path / "run")
     assert train(epochs=2, **settings) == exit_codes.DONE
-    whole, resumed = (
+    uninterrupted, resumed = (
         load_file(tmp_path / name / "export/model.safetensors") for name in ("whole", "run")
     )
-    assert whole.keys() == resumed.keys()
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert uninterrupted.keys() == resumed.keys()
+    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
 
 
 def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
@@ -81,7 +81,7 @@ def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
         ),
     ],
 )
-def test_mistakes_in_a_model_are_reported_before_the_first_step(
+def test_errors_in_a_custom_model_are_reported_before_the_first_step(
     model: str, message: str, train: Train
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -117,9 +117,9 @@ def test_metrics_with_batch_norm_match_the_exported_weights(parallel: str, tmp_p
     assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
     manifest = read_manifest(run_dir / "export")
     network = load_network(run_dir / "export", manifest, f"{MODELS}:Normalized")
-    found = held_out_metrics(network)
-    assert manifest.metrics["accuracy"] == pytest.approx(found["accuracy"], abs=1e-9)
-    assert manifest.metrics["loss"] == pytest.approx(found["loss"], rel=1e-5)
+    metrics = held_out_metrics(network)
+    assert manifest.metrics["accuracy"] == pytest.approx(metrics["accuracy"], abs=1e-9)
+    assert manifest.metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
 
 
 def held_out_metrics(network: torch.nn.Module) -> dict[str, float]:

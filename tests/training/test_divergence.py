@@ -42,7 +42,7 @@ def test_diverged_weights_do_not_replace_a_good_checkpoint(train: Train, tmp_pat
     paths = files.list_checkpoints(tmp_path / "run/checkpoints")
     assert paths
     assert all(map(is_finite, paths))
-    # The best checkpoint is kept, so that the user can return to it.
+    # The best checkpoint is kept, so that the user can restore it.
     assert storage.read_seal(paths[0]).held_out_loss is not None
     for path in paths[1:]:
         shutil.rmtree(path)
@@ -56,9 +56,9 @@ def test_nan_gradient_is_detected_before_the_weights_are_saved(
     model = f"{BadInEvaluation.__module__}:BadGradient"
     with pytest.raises(DivergedError, match="a gradient became infinite or NaN"):
         train(model=model, model_options={"step": 4}, checkpoint_steps=1, keep_checkpoints=9)
-    found = files.list_checkpoints(tmp_path / "run/checkpoints")
-    assert [path.name for path in found] == ["step-00000001", "step-00000002", "step-00000003"]
-    assert all(map(is_finite, found))
+    saved = files.list_checkpoints(tmp_path / "run/checkpoints")
+    assert [path.name for path in saved] == ["step-00000001", "step-00000002", "step-00000003"]
+    assert all(map(is_finite, saved))
 
 
 @pytest.mark.parametrize("checkpoint_async", [False, True])
@@ -81,11 +81,11 @@ def test_run_that_diverges_and_is_interrupted_keeps_its_newest_checkpoint(
     """Interrupt the run after a step with NaN, while the previous checkpoint is being written."""
     seal = storage.seal_checkpoint
 
-    def slowly(*arguments: Any) -> Path:
+    def save_slowly(*arguments: Any) -> Path:
         time.sleep(1)
         return seal(*arguments)
 
-    monkeypatch.setattr(storage, "seal_checkpoint", slowly)
+    monkeypatch.setattr(storage, "seal_checkpoint", save_slowly)
     monkeypatch.setattr(Run, "should_stop", lambda run: run.position.step == 4)
     model = f"{BadInEvaluation.__module__}:BadGradient"
     with pytest.raises(DivergedError):
@@ -122,12 +122,12 @@ def test_sigterm_during_an_evaluation_keeps_the_trained_epoch(
     assert isinstance(seal, storage.Seal)
     assert (seal.position.epoch, seal.position.seen, seal.held_out_loss) == (0, 1437, None)
     assert train("parts", model_options=options, **settings) == exit_codes.DONE
-    *_, resumed, one, two, _ = events(capsys)
-    assert (resumed["step"], one["epoch"], two["epoch"]) == (23, 1, 2)
-    whole, parts = (
+    *_, resumed, first_epoch, second_epoch, _ = events(capsys)
+    assert (resumed["step"], first_epoch["epoch"], second_epoch["epoch"]) == (23, 1, 2)
+    uninterrupted, interrupted = (
         load_file(tmp_path / name / "export/model.safetensors") for name in ("whole", "parts")
     )
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert all(torch.equal(uninterrupted[name], interrupted[name]) for name in uninterrupted)
 
 
 def test_an_epoch_is_saved_before_its_evaluation(train: Train, tmp_path: Path) -> None:

@@ -54,22 +54,22 @@ def finish(programs: list[Program]) -> str:
     return programs[0].text
 
 
-def gang(run_dir: Path, size: int, *more: str) -> list[Program]:
+def gang(run_dir: Path, size: int, *options: str) -> list[Program]:
     flags = ["--dataset=digits", "--train-steps=12", "--batch-size=32", f"--run-dir={run_dir}"]
-    return start_gang([*flags, *more], size, run_dir.with_suffix(".output"))
+    return start_gang([*flags, *options], size, run_dir.with_suffix(".output"))
 
 
 def test_evaluation_result_does_not_depend_on_the_batch_size(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    metrics = []
     for batch in (512, 50):
         monkeypatch.setattr(evaluation, "BATCH", batch)
         run_dir = f"batches of {batch}"
         train(run_dir=run_dir, epochs=1)
-        found.append(read_manifest(tmp_path / run_dir / "export").metrics)
+        metrics.append(read_manifest(tmp_path / run_dir / "export").metrics)
     for name in ("loss", "accuracy"):
-        assert found[0][name] == pytest.approx(found[1][name], abs=1e-6)
+        assert metrics[0][name] == pytest.approx(metrics[1][name], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,17 +83,21 @@ def test_evaluations_do_not_affect_the_trained_weights(kind: str, tmp_path: Path
 
 
 def test_partial_evaluation_is_the_same_for_any_number_of_processes(tmp_path: Path) -> None:
-    found = []
+    evaluations = []
     for size in (1, 2, 4):
         # Every gang has 96 samples per step.
         flags = ["--model=digits-net", f"--batch-size={96 // size}", "--optimizer=sgd"]
         flags += ["--evaluate-steps=5", "--evaluate-samples=33"]
-        found.append(events_of(finish(gang(tmp_path / str(size), size, *flags)), "evaluation"))
-    assert [line["samples"] for line in found[0]] == [33, 33]
-    for other in found[1:]:
-        for line, same in zip(without_seconds(found[0]), without_seconds(other), strict=True):
-            del line["event"], same["event"]
-            assert line == pytest.approx(same, abs=2e-6)
+        evaluations.append(
+            events_of(finish(gang(tmp_path / str(size), size, *flags)), "evaluation")
+        )
+    assert [line["samples"] for line in evaluations[0]] == [33, 33]
+    for lines in evaluations[1:]:
+        for line, expected in zip(
+            without_seconds(evaluations[0]), without_seconds(lines), strict=True
+        ):
+            del line["event"], expected["event"]
+            assert line == pytest.approx(expected, abs=2e-6)
 
 
 def test_killed_and_resumed_run_has_the_evaluations_of_an_uninterrupted_one(tmp_path: Path) -> None:
@@ -103,7 +107,8 @@ def test_killed_and_resumed_run_has_the_evaluations_of_an_uninterrupted_one(tmp_
     saved = tmp_path / "parts/checkpoints"
     until(lambda: '"step": 7' in killed[0].text and any(saved.glob("step-*")))
     kill(killed)
-    # Both attempts write to the same file. The second repeats evaluations after the checkpoint.
+    # Both attempts write to the same file. The second attempt repeats evaluations that followed
+    # the checkpoint.
     first = killed[0].text
     before = events_of(first, "evaluation")
     resumed = finish(gang(tmp_path / "parts", 2, *flags, "--checkpoint-steps=3"))
@@ -124,19 +129,19 @@ def test_run_interrupted_during_an_evaluation_repeats_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {"epochs": 1, "evaluate_steps": 10}
-    before, evaluate = signal.getsignal(signal.SIGTERM), evaluation.evaluate
+    handler, evaluate = signal.getsignal(signal.SIGTERM), evaluation.evaluate
 
-    def stop(*arguments: Any) -> Evaluation | None:
+    def send_sigterm(*arguments: Any) -> Evaluation | None:
         os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*arguments)
 
-    # Processes agree to stop one batch after the signal, so the evaluation needs several batches.
+    # The processes stop one batch after the signal, so the evaluation needs several batches.
     monkeypatch.setattr(evaluation, "BATCH", 50)
     try:
-        monkeypatch.setattr(evaluation, "evaluate", stop)
+        monkeypatch.setattr(evaluation, "evaluate", send_sigterm)
         assert train(**settings) == exit_codes.INTERRUPTED
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
     monkeypatch.setattr(evaluation, "evaluate", evaluate)
     first = capsys.readouterr().out
     [interrupted] = events_of(first, "interrupted")
@@ -153,16 +158,18 @@ def test_best_checkpoint_is_chosen_by_evaluations_within_the_epoch(
     losses = {4: 3.0, 8: 1.0, 12: 2.0, 16: 4.0, 20: 5.0, 23: 6.0}
 
     def fixed_losses(run: Run, maximum: int = 0) -> Evaluation | None:
-        found = held_out(run, maximum)
-        return found and Evaluation(losses[run.position.step], found.accuracy, found.samples)
+        result = held_out(run, maximum)
+        return result and Evaluation(losses[run.position.step], result.accuracy, result.samples)
 
     monkeypatch.setattr(training, "evaluate_held_out", fixed_losses)
     train(epochs=1, checkpoint_steps=4, evaluate_steps=4, keep_checkpoints=2)
     seals = [
         storage.read_seal(path) for path in files.list_checkpoints(tmp_path / "run/checkpoints")
     ]
-    found = {seal.position.step: seal.held_out_loss for seal in seals if not isinstance(seal, str)}
-    assert found == {8: 1.0, 20: 5.0, 23: 6.0}
+    saved_losses = {
+        seal.position.step: seal.held_out_loss for seal in seals if not isinstance(seal, str)
+    }
+    assert saved_losses == {8: 1.0, 20: 5.0, 23: 6.0}
 
 
 def test_checkpoint_without_an_evaluation_has_no_held_out_loss(
@@ -172,8 +179,8 @@ def test_checkpoint_without_an_evaluation_has_no_held_out_loss(
     seals = [
         storage.read_seal(path) for path in files.list_checkpoints(tmp_path / "run/checkpoints")
     ]
-    found = [(seal.position.step, seal.held_out_loss is None) for seal in seals if seal]
-    assert found == [(10, True), (20, False), (23, False)]
+    without_loss = [(seal.position.step, seal.held_out_loss is None) for seal in seals if seal]
+    assert without_loss == [(10, True), (20, False), (23, False)]
 
 
 def test_final_model_is_evaluated_on_all_held_out_samples(
@@ -199,7 +206,7 @@ def test_final_model_is_evaluated_on_all_held_out_samples(
 
 
 @pytest.mark.parametrize("maximum", [1, 360, 10**15])
-def test_evaluate_samples_is_limited_to_the_held_out_samples(
+def test_number_of_evaluated_samples_is_limited_to_the_held_out_samples(
     maximum: int, train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(epochs=None, train_steps=3, evaluate_steps=2, evaluate_samples=maximum)

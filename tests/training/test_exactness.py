@@ -16,7 +16,7 @@ STEPS = 16
 """One epoch of two processes with synthetic data, and more than one epoch with digits."""
 
 DROPOUT = [f"--model={Dropping.__module__}:Dropping", "--dataset=digits"]
-"""A custom model with dropout, whose random number generator must be resumed."""
+"""A custom model with dropout, which depends on the restored random number generator."""
 
 KINDS = {
     "ddp with dropout": DROPOUT,
@@ -38,8 +38,8 @@ def losses(program: Program) -> dict[int, float]:
     return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
 
 
-def gang(run_dir: Path, size: int, output: Path, *more: str) -> list[Program]:
-    flags = [*DIGITS, f"--run-dir={run_dir}", "--log-every=1", "--checkpoint-steps=3", *more]
+def gang(run_dir: Path, size: int, output: Path, *options: str) -> list[Program]:
+    flags = [*DIGITS, f"--run-dir={run_dir}", "--log-every=1", "--checkpoint-steps=3", *options]
     return start_gang(flags, size, output)
 
 
@@ -59,11 +59,11 @@ def test_killed_run_resumes_with_bitwise_equal_losses(kind: str, tmp_path: Path)
     # An asynchronous save may be in any state at this moment.
     kill(killed)
     resumed = gang(tmp_path / "parts", 2, tmp_path / "c", *flags)
-    after, whole = finish(resumed), finish(uninterrupted)
+    resumed_losses, expected = finish(resumed), finish(uninterrupted)
     assert '"event": "resume"' in resumed[0].text
-    assert min(after) > 1
-    assert losses(killed[0]) | after == whole
-    assert {step: whole[step] for step in after} == after
+    assert min(resumed_losses) > 1
+    assert losses(killed[0]) | resumed_losses == expected
+    assert {step: expected[step] for step in resumed_losses} == resumed_losses
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
 
 
@@ -72,19 +72,19 @@ def weights(run_dir: Path) -> str:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("old_size", "new_size"), [(2, 1), (1, 2)])
 def test_gang_of_another_size_resumes_with_each_remaining_sample_once(
-    before: int, after: int, parallel: str, tmp_path: Path
+    old_size: int, new_size: int, parallel: str, tmp_path: Path
 ) -> None:
     flags = [f"--parallel={parallel}", "--batch-size=50", "--epochs=1"]
-    killed = gang(tmp_path / "run", before, tmp_path / "a", *flags, "--step-delay=0.1")
+    killed = gang(tmp_path / "run", old_size, tmp_path / "a", *flags, "--step-delay=0.1")
     until(lambda: 8 in losses(killed[0]))
     kill(killed)
-    resumed = gang(tmp_path / "run", after, tmp_path / "b", *flags)
+    resumed = gang(tmp_path / "run", new_size, tmp_path / "b", *flags)
     steps = finish(resumed)
-    step, seen = min(steps) - 1, (min(steps) - 1) * 50 * before
+    step, seen = min(steps) - 1, (min(steps) - 1) * 50 * old_size
     # The second gang computes what the first gang left of the 2,048 samples.
-    assert max(steps) == step + -(-(2048 - seen) // (50 * after))
+    assert max(steps) == step + -(-(2048 - seen) // (50 * new_size))
     [epoch] = [json.loads(line) for line in resumed[0].text.splitlines() if '"epoch",' in line]
     assert epoch["samples"] == 2048
     assert epoch["loss"] < 2.4

@@ -11,7 +11,7 @@ from workload import exit_codes, files
 
 KILLS = 6
 IN_SAVES = 2
-"""Minimum number of kills that interrupt a save; more kills follow until it is reached."""
+"""Minimum number of kills during saves. The test continues until this number is reached."""
 FLAGS = ["--model=digits-net", "--epochs=2000", "--batch-size=64", "--checkpoint-steps=2"]
 
 
@@ -42,10 +42,10 @@ def test_no_checkpoint_is_lost_when_a_gang_is_killed(tmp_path: Path) -> None:
         assert kills < 50, f"only {in_a_save} of {kills} kills interrupted a save"
         gang = start_gang([*FLAGS, f"--run-dir={run_dir}"], 2, tmp_path / str(kills))
         until(lambda gang=gang: is_training(gang))  # type: ignore[misc]
-        # Wait for up to three saves, so that the run proceeds, then kill it after a random delay.
+        # Wait for up to three saves, so that the run proceeds. Kill the gang after a random delay.
         for _ in range(kills % 4):
-            found = newest_name(run_dir)
-            until(lambda found=found: newest_name(run_dir) != found)  # type: ignore[misc]
+            newest = newest_name(run_dir)
+            until(lambda newest=newest: newest_name(run_dir) != newest)  # type: ignore[misc]
         time.sleep(secrets.randbelow(100) / 1000)
         for program in gang:
             program.signal(signal.SIGKILL)
@@ -64,9 +64,9 @@ def test_full_disk_ends_the_run_and_keeps_earlier_checkpoints(tmp_path: Path) ->
     flags = ["--model=digits-net", "--epochs=2000", f"--run-dir={run_dir}", "--step-delay=0.01"]
     gang = start_gang(flags, 2, tmp_path / "out")
     until(lambda: newest_intact_step(run_dir) > 0)
-    kept = newest_intact_step(run_dir)
+    last_step = newest_intact_step(run_dir)
     for program in gang:
         program.limit_files(64 * 1024)
     assert [program.exit_code() for program in gang] == [exit_codes.FAILED] * 2
     assert "the run cannot be saved" in gang[0].text
-    assert newest_intact_step(run_dir) >= kept
+    assert newest_intact_step(run_dir) >= last_step

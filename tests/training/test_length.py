@@ -31,7 +31,7 @@ def digest(run_dir: Path) -> str:
     return read_manifest(run_dir / "export").weights.sha256
 
 
-def walk(length: Length) -> tuple[list[int], list[Position]]:
+def steps_of_run(length: Length) -> tuple[list[int], list[Position]]:
     """Return the number of samples in each step of a run, and the position after each step."""
     position, sizes, positions = Position(), [], []
     while not length.is_reached(position):
@@ -48,7 +48,7 @@ def walk(length: Length) -> tuple[list[int], list[Position]]:
 @given(st.integers(1, 40), st.integers(1, 60), st.integers(1, 50))
 def test_a_run_has_exactly_as_many_steps_as_configured(epoch: int, step: int, steps: int) -> None:
     length = Length(epoch, step, steps=steps)
-    sizes, positions = walk(length)
+    sizes, positions = steps_of_run(length)
     assert len(sizes) == steps
     assert {length.total(position) for position in (Position(), *positions)} == {sum(sizes)}
     assert length.progress(positions[-1]) == 1
@@ -59,7 +59,7 @@ def test_a_run_has_exactly_as_many_samples_as_configured(
     epoch: int, step: int, samples: int
 ) -> None:
     length = Length(epoch, step, samples)
-    sizes, positions = walk(length)
+    sizes, positions = steps_of_run(length)
     assert sum(sizes) == samples
     assert min(sizes) > 0
     assert length.progress(positions[-1]) == 1
@@ -122,19 +122,19 @@ def test_an_interrupted_run_ends_after_the_same_step(
     model = f"{Dropping.__module__}:Dropping"
     settings = {"model": model, "epochs": None, "train_steps": 9, "log_every": 1}
     train("whole", batch_size=256, **settings)
-    before, check = signal.getsignal(signal.SIGTERM), Run.check_step
+    handler, check = signal.getsignal(signal.SIGTERM), Run.check_step
 
-    def stop(run: Run, *arguments: Any) -> None:
+    def send_sigterm(run: Run, *arguments: Any) -> None:
         check(run, *arguments)
         if run.position.step in (2, 8):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Run, "check_step", stop)
+    monkeypatch.setattr(Run, "check_step", send_sigterm)
     try:
         for code in (exit_codes.INTERRUPTED, exit_codes.INTERRUPTED, exit_codes.DONE):
             assert train("parts", batch_size=256, **settings) == code
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
     reported = events(capsys)
     resumed = [line for line in reported if line["event"] == "resume"]
@@ -180,7 +180,7 @@ def test_run_that_trained_longer_than_configured_is_not_resumed(
         ({"epochs": None, "train_steps": 12, "seed": 1}, "seed: 0, now 1"),
     ],
 )
-def test_finished_run_with_another_length_is_refused(
+def test_finished_run_with_a_different_length_is_refused(
     settings: dict[str, object], problem: str, train: Train
 ) -> None:
     train(epochs=None, train_steps=10)
@@ -207,6 +207,6 @@ def test_gangs_of_any_size_train_on_the_configured_number_of_samples(
     assert json.loads(epoch)["samples"] == 301
 
 
-def test_length_is_an_argument_only_if_it_is_configured() -> None:
+def test_to_args_includes_the_length_only_if_it_is_configured() -> None:
     assert TrainingConfig().to_args() == []
     assert TrainingConfig(train_steps=7).to_args() == ["--train-steps=7"]

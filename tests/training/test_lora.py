@@ -41,7 +41,7 @@ LAYERS = {
     "mlp.up_proj": ("feed_forward.gate_and_values", 1, 2),
     "mlp.down_proj": ("feed_forward.out", 0, 1),
 }
-"""For each layer of a Llama: the layer of gpt that contains it, its index there, and the count."""
+"""By Llama layer: the gpt layer with its weights, the index of its part, and the part count."""
 
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj")
 SGD = {"optimizer": "sgd", "learning_rate": 0.2, "weight_decay": 0.05}
@@ -66,7 +66,7 @@ Train = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text, and the export of a language model with random weights. Read-only."""
     folder = tmp_path_factory.mktemp("written")
     (folder / "text").mkdir()
@@ -83,9 +83,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def base(written: Path, tmp_path: Path) -> Path:
+def base(exported_base: Path, tmp_path: Path) -> Path:
     """A copy of the export, next to a copy of the text."""
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(exported_base, tmp_path, dirs_exist_ok=True)
     torch.manual_seed(4)
     return tmp_path / "base"
 
@@ -128,17 +128,20 @@ class Adapted(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """Return the model's weights, with the adapters merged into them."""
-        found, changed = dict(zip(self.names, self.adapters, strict=True)), dict(self.frozen)
-        for name, factor in found.items():
+        factors, weights_by_name = (
+            dict(zip(self.names, self.adapters, strict=True)),
+            dict(self.frozen),
+        )
+        for name, factor in factors.items():
             if name.endswith("lora_A.weight"):
                 block, target = name.removeprefix("base_model.model.model.layers.").split(".", 1)
                 layer, part, parts = LAYERS[target.removesuffix(".lora_A.weight")]
-                ours = f"blocks.{block}.{layer}.weight"
-                rows = list(changed[ours].chunk(parts))
-                product = found[name.replace("lora_A", "lora_B")] @ factor
+                weight_name = f"blocks.{block}.{layer}.weight"
+                rows = list(weights_by_name[weight_name].chunk(parts))
+                product = factors[name.replace("lora_A", "lora_B")] @ factor
                 rows[part] = rows[part] + product * (ALPHA / RANK)
-                changed[ours] = torch.cat(rows)
-        return changed
+                weights_by_name[weight_name] = torch.cat(rows)
+        return weights_by_name
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits of shape [samples, tokens, positions]."""
@@ -151,13 +154,13 @@ def flags_of(settings: dict[str, Any]) -> list[str]:
 
 
 def gpt_settings(
-    tmp_path: Path, targets: tuple[str, ...] = ATTENTION, **more: object
+    tmp_path: Path, targets: tuple[str, ...] = ATTENTION, **overrides: object
 ) -> dict[str, Any]:
     names = ",".join(target.partition(".")[2] for target in targets)
     lora = {"lora_rank": RANK, "lora_alpha": ALPHA, "lora_targets": names}
     common = {"model": "gpt", "dataset": "text", "data_dir": tmp_path, "device": "cpu"}
     common |= {"model_options": json.dumps(SIZE), "init_from": tmp_path / "base"}
-    return common | lora | {"epochs": reference.EPOCHS} | more
+    return common | lora | {"epochs": reference.EPOCHS} | overrides
 
 
 def exported_adapter(run_dir: Path) -> dict[str, Tensor]:
@@ -181,8 +184,8 @@ def test_adapters_match_the_reference(case: str, base: Path, tmp_path: Path) -> 
     expected = Adapted(model, tensors)
     losses = reference.train(expected, inputs, labels, settings, seed=0)
     events = [json.loads(line) for line in gang[0].text.splitlines()]
-    found = [event["loss"] for event in events if event["event"] == "epoch"]
-    assert found == pytest.approx(losses, abs=max(tolerance, 1e-6) * 5)
+    epoch_losses = [event["loss"] for event in events if event["event"] == "epoch"]
+    assert epoch_losses == pytest.approx(losses, abs=max(tolerance, 1e-6) * 5)
     trained = exported_adapter(tmp_path / "run")
     assert trained.keys() == tensors.keys()
     for name, parameter in zip(expected.names, expected.adapters, strict=True):
@@ -198,14 +201,16 @@ def test_adapters_match_the_reference(case: str, base: Path, tmp_path: Path) -> 
 def test_killed_run_resumes_bit_by_bit_without_the_base_model(
     kind: str, base: Path, tmp_path: Path
 ) -> None:
-    def gang(name: str, output: str, *more: str) -> Any:
+    def gang(name: str, output: str, *options: str) -> Any:
         lora = {"lora_dropout": 0.2, "batch_size": 4, "ema_decay": 0.9, "parallel": kind}
         settings = gpt_settings(tmp_path, tuple(LAYERS), **lora, run_dir=tmp_path / name)
-        flags = [*flags_of(settings), "--checkpoint-steps=4", "--log-every=1", *more]
+        flags = [*flags_of(settings), "--checkpoint-steps=4", "--log-every=1", *options]
         return start_gang(flags, 2, tmp_path / output)
 
-    whole = gang("whole", "a")
-    assert [program.exit_code() for program in whole] == [exit_codes.DONE] * 2, whole[0].text
+    uninterrupted = gang("whole", "a")
+    assert [program.exit_code() for program in uninterrupted] == [exit_codes.DONE] * 2, (
+        uninterrupted[0].text
+    )
     killed = gang("parts", "b", "--step-delay=0.1")
     until(lambda: any((tmp_path / "parts/checkpoints").glob("step-*")))
     kill(killed)
@@ -217,8 +222,11 @@ def test_killed_run_resumes_bit_by_bit_without_the_base_model(
         read_manifest(tmp_path / name / "export").weights.sha256 for name in ("whole", "parts")
     }
     assert len(digests) == 1
-    before, after = exported_adapter(tmp_path / "whole"), exported_adapter(tmp_path / "parts")
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    expected, resumed_adapter = (
+        exported_adapter(tmp_path / "whole"),
+        exported_adapter(tmp_path / "parts"),
+    )
+    assert all(torch.equal(resumed_adapter[name], tensor) for name, tensor in expected.items())
 
 
 def test_optimizer_state_and_averages_are_kept_only_for_adapters(
@@ -228,13 +236,13 @@ def test_optimizer_state_and_averages_are_kept_only_for_adapters(
     assert train("run", **settings) == exit_codes.DONE
     [*_, newest] = sorted((tmp_path / "run/checkpoints").iterdir())
     names = {name for path in newest.glob("*.safetensors") for name in load_file(path)}
-    kept = [name for name in names if name.startswith(("optimizer/", "average/"))]
-    assert kept
-    assert all(".lora_" in name for name in kept)
+    state_names = [name for name in names if name.startswith(("optimizer/", "average/"))]
+    assert state_names
+    assert all(".lora_" in name for name in state_names)
     merged = dict(network(tmp_path / "run/export").named_parameters())
     for name, weight in network(base).named_parameters():
-        same = "queries_keys_values" not in name
-        assert torch.equal(merged[name], weight) is same, name
+        is_unchanged = "queries_keys_values" not in name
+        assert torch.equal(merged[name], weight) is is_unchanged, name
     (tmp_path / "run/export/manifest.json").unlink()
     full = {"lora_rank": None, "lora_alpha": None, "lora_targets": None, "ema_decay": None}
     with pytest.raises(ConfigurationError, match=r"has the tensor .*\.lora_.*lora_rank"):
@@ -252,8 +260,8 @@ def test_new_adapter_initially_has_no_effect(base: Path, train: Train, tmp_path:
         torch.testing.assert_close(merged[name], weight, rtol=0, atol=1e-6)
     factors = exported_adapter(tmp_path / "run")
     first = {name: each for name, each in factors.items() if "lora_A" in name}
-    bound = SIZE["width"] ** -0.5
-    assert all(float(each.std()) > bound / 4 for each in first.values())
+    max_initial_value = SIZE["width"] ** -0.5
+    assert all(float(each.std()) > max_initial_value / 4 for each in first.values())
     assert len({float(each[0, 0]) for each in first.values()}) == len(first)
 
 
@@ -262,13 +270,13 @@ def test_dropout_applies_only_to_the_adapter() -> None:
     adapted = AdaptedLinear(layer, ("a", "b"), Lora(2, 4.0, frozenset({"b"}), dropout=0.5))
     nn.init.ones_(adapted.adapters["b"].lora_B.weight)
     inputs = torch.randn(5, 64)
-    plain, once, again = layer(inputs), adapted(inputs), adapted(inputs)
-    assert torch.equal(once[:, :3], plain[:, :3])
-    assert not torch.equal(once[:, 3:], again[:, 3:])
+    plain, first, second = layer(inputs), adapted(inputs), adapted(inputs)
+    assert torch.equal(first[:, :3], plain[:, :3])
+    assert not torch.equal(first[:, 3:], second[:, 3:])
     adapted.eval()
     expected = adapted(inputs)
     torch.testing.assert_close(adapted.merged()(inputs), expected)
-    assert not torch.allclose(once[:, 3:], expected[:, 3:])
+    assert not torch.allclose(first[:, 3:], expected[:, 3:])
 
 
 @pytest.mark.timeout(300)
@@ -280,17 +288,26 @@ def test_adapters_can_be_exchanged_with_peft(
     train("run", **settings)
     tokens = np.random.default_rng(0).integers(0, 256, (3, SIZE["context"]))
     np.save(tmp_path / "tokens.npy", tokens)
-    written, new = tmp_path / "run/export/adapter", tmp_path / "new"
+    trained_adapter, new_adapter = tmp_path / "run/export/adapter", tmp_path / "new"
     program = str(Path(__file__).with_name("read_peft.py"))
     python = environment("hugging-face", inherits=True)
-    run([str(python), program, str(llama), str(tmp_path / "tokens.npy"), str(written), str(new)])
+    run(
+        [
+            str(python),
+            program,
+            str(llama),
+            str(tmp_path / "tokens.npy"),
+            str(trained_adapter),
+            str(new_adapter),
+        ]
+    )
 
-    description = json.loads((written / "adapter_config.json").read_text())
+    description = json.loads((trained_adapter / "adapter_config.json").read_text())
     assert description["base_model_name_or_path"] == str(llama)
     with torch.no_grad():
         merged = network(tmp_path / "run/export")(torch.from_numpy(tokens)).numpy()
         plain = network(base)(torch.from_numpy(tokens)).numpy()
-    logits = np.load(written / "logits.npy")
+    logits = np.load(trained_adapter / "logits.npy")
     assert np.abs(logits - merged).max() <= 1e-4 * np.abs(merged).max()
     assert np.abs(logits - plain).max() > 1e-2 * np.abs(merged).max()
 
@@ -298,15 +315,15 @@ def test_adapters_can_be_exchanged_with_peft(
     no_change = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
     settings |= {"init_from": llama}
     common = {name: value for name, value in settings.items() if not name.startswith("lora")}
-    train("full", **common | no_change | {"init_adapter": new})
+    train("full", **common | no_change | {"init_adapter": new_adapter})
     start = json.loads(capsys.readouterr().out.splitlines()[0])
     assert len(start["initial_weights"]["adapter"]) == 64
-    train("tuned", **settings | no_change | {"init_adapter": new})
-    expected = np.load(new / "logits.npy")
+    train("tuned", **settings | no_change | {"init_adapter": new_adapter})
+    expected = np.load(new_adapter / "logits.npy")
     for name in ("full", "tuned"):
         with torch.no_grad():
-            found = network(tmp_path / name / "export")(torch.from_numpy(tokens)).numpy()
-        assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max(), name
+            actual = network(tmp_path / name / "export")(torch.from_numpy(tokens)).numpy()
+        assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max(), name
 
 
 @pytest.mark.parametrize("path", ["run", "run/export", "run/export/huggingface"])
@@ -342,7 +359,7 @@ def test_adapter_config_names_the_hugging_face_directory_of_its_base_model(
         ({"lora_alpha": 7}, "has rank 3, alpha 7 and targets q_proj,v_proj: set lora_rank"),
     ],
 )
-def test_adapter_that_is_not_a_plain_lora_of_this_model_is_refused(
+def test_adapter_other_than_plain_lora_for_this_model_is_refused(
     change: dict[str, object], problem: str, base: Path, train: Train, tmp_path: Path
 ) -> None:
     write_peft(tmp_path / "first", random_adapters(network(base), ATTENTION), **change)

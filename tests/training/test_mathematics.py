@@ -1,4 +1,4 @@
-"""In every mode, the program computes the same as a plain loop in one process."""
+"""The program computes the same results in every mode as a plain loop in one process."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ ADAMW = {"optimizer": "adamw", "learning_rate": 0.02, "weight_decay": 0.5}
 FSDP = {"parallel": "fsdp"}
 OVERFLOW = {"precision": "fp16", "model": f"{Overflowing.__module__}:Overflowing"}
 EXACT = 2e-6
-"""Maximum difference of a weight in fp32, which is caused by the order of summation."""
+"""Maximum difference of an fp32 weight: the order of summation causes rounding differences."""
 
 Cases = dict[str, tuple[dict[str, Any], float]]
 CASES: Cases = {
@@ -156,14 +156,14 @@ def gang(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Result]]:
     """The results of gangs of one and of two processes, by rank."""
-    return trained(request.param, chosen(request), tmp_path_factory.mktemp("gang"))
+    return trained(request.param, selected_cases(request), tmp_path_factory.mktemp("gang"))
 
 
-def chosen(request: pytest.FixtureRequest) -> Cases:
+def selected_cases(request: pytest.FixtureRequest) -> Cases:
     """Return the cases that the selected tests in this file use."""
     tests = (item for item in request.session.items if item.path == request.path)
     parameters = [getattr(item, "callspec", None) for item in tests]
-    used = [str(value) for found in parameters if found for value in found.params.values()]
+    used = [str(value) for spec in parameters if spec for value in spec.params.values()]
     return {name: case for name, case in CASES.items() if name in used}
 
 
@@ -188,9 +188,9 @@ def expected(settings: dict[str, Any]) -> tuple[Deep, list[float]]:
     return model, reference.train(model, *data, settings, seed=0, skipped=skipped)
 
 
-def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
+def distance(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    assert actual.keys() == expected.keys()
+    return max(float((actual[name] - expected[name]).abs().max()) for name in actual)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -204,9 +204,9 @@ def check_training(
     model, losses = expected(settings)
     for results in gang:
         assert distance(results[case].weights, model.state_dict()) < tolerance
-    found = gang[0][case].epochs
-    assert [loss for loss, _ in found] == pytest.approx(losses, abs=max(tolerance, 1e-6) * 5)
-    assert [samples for _, samples in found] == [TRAINED] * reference.EPOCHS
+    epochs = gang[0][case].epochs
+    assert [loss for loss, _ in epochs] == pytest.approx(losses, abs=max(tolerance, 1e-6) * 5)
+    assert [samples for _, samples in epochs] == [TRAINED] * reference.EPOCHS
 
 
 @pytest.mark.parametrize("case", CASES)

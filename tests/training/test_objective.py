@@ -36,7 +36,7 @@ MODULE = "tests.training.custom_models"
         ({"loss": f"{MODULE}:prod"}, "loss failed for logits of .*TypeError"),
     ],
 )
-def test_mistakes_in_a_loss_or_metric_are_reported_before_the_first_step(
+def test_errors_in_a_custom_loss_or_metric_are_reported_before_the_first_step(
     settings: dict[str, object], message: str, train: Train
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -13,19 +13,19 @@ def rates(**settings: object) -> list[float]:
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "linear"])
 def test_the_learning_rate_warms_up_and_decays_to_nearly_zero(schedule: str) -> None:
-    found = rates(schedule=schedule)
-    peak = found.index(max(found))
-    assert max(found) == pytest.approx(0.5)
+    learning_rates = rates(schedule=schedule)
+    peak = learning_rates.index(max(learning_rates))
+    assert max(learning_rates) == pytest.approx(0.5)
     assert peak == 200
-    assert found[: peak + 1] == sorted(found[: peak + 1])
-    assert found[peak:] == sorted(found[peak:], reverse=True)
-    assert 0 < found[-1] < 0.005
+    assert learning_rates[: peak + 1] == sorted(learning_rates[: peak + 1])
+    assert learning_rates[peak:] == sorted(learning_rates[peak:], reverse=True)
+    assert 0 < learning_rates[-1] < 0.005
 
 
 def test_constant_schedule_is_constant_after_the_warm_up() -> None:
-    found = rates(schedule="constant", warm_up=0.1)
-    assert found[0] == pytest.approx(0.05)
-    assert set(found[100:]) == {0.5}
+    learning_rates = rates(schedule="constant", warm_up=0.1)
+    assert learning_rates[0] == pytest.approx(0.05)
+    assert set(learning_rates[100:]) == {0.5}
 
 
 def test_learning_rate_starts_at_its_peak_without_warm_up() -> None:

@@ -14,7 +14,7 @@ BASE = {"torch", "pip"}
 """Packages that every base image contains."""
 
 OPTIONAL = {"mlflow", "pyarrow", "tokenizers", "wandb"}
-"""Optional packages. The program explains how to install one if it is needed but missing."""
+"""Optional packages. If one is needed but missing, the program explains how to install it."""
 
 ELSEWHERE = {"launch_accelerate.py": "diffusion", "terminal.py": "commands outside the cluster"}
 """Modules that run only in other images or outside the cluster."""
@@ -47,13 +47,13 @@ def test_an_image_contains_every_package_that_its_program_imports(image: str) ->
     installed = {
         name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lines, re.M)
     }
-    known = packages_distributions()
+    distributions = packages_distributions()
     own = {path.name for path in ROOT.iterdir() if path.is_dir()} | set(sys.stdlib_module_names)
     names = {name for folder in folders for name in imported_names(ROOT / folder)} - own
     missing = {
         name
         for name in names
-        if not {one.lower().replace("_", "-") for one in known.get(name, [name])}
+        if not {package.lower().replace("_", "-") for package in distributions.get(name, [name])}
         & (installed | BASE | OPTIONAL)
     }
     assert not missing

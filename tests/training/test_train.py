@@ -30,7 +30,7 @@ from workload.progress import PROGRESS_FILE
 
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
-"""Settings of the dev stack, where two processes share this batch."""
+"""Settings of the dev stack, whose two processes share the batch."""
 
 DROPPING = f"{Dropping.__module__}:Dropping"
 NORMALIZED = f"{Dropping.__module__}:Normalized"
@@ -56,11 +56,11 @@ def test_digits_are_learned_and_the_export_states_the_accuracy(
     assert epochs[-1]["accuracy"] == round(manifest.metrics["accuracy"], 6)
     assert (last["event"], last["sha256"]) == ("finished", manifest.weights.sha256)
     # The best checkpoint is kept in addition to the newest three if it is older.
-    kept = {int(path.name[-8:]) for path in (tmp_path / "run/checkpoints").iterdir()}
-    assert len(kept) in (3, 4)
+    kept_steps = {int(path.name[-8:]) for path in (tmp_path / "run/checkpoints").iterdir()}
+    assert len(kept_steps) in (3, 4)
     saved = [event["step"] for event in between if event["event"] == "checkpoint"]
     assert len(saved) == 15
-    assert kept <= set(saved)
+    assert kept_steps <= set(saved)
 
 
 def test_larger_model_learns_digits(train: Train, tmp_path: Path) -> None:
@@ -107,23 +107,23 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Dropout requires that the random number generator is resumed.
+    # Losses with dropout are equal only if the random number generator is restored.
     settings = {"model": DROPPING, "epochs": 2, "batch_size": 128}
     train("whole", **settings)
-    before, check = signal.getsignal(signal.SIGTERM), Run.check_step
+    handler, check = signal.getsignal(signal.SIGTERM), Run.check_step
 
-    def stop(run: Run, *arguments: Any) -> None:
+    def send_sigterm(run: Run, *arguments: Any) -> None:
         check(run, *arguments)
         os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        monkeypatch.setattr(Run, "check_step", stop)
+        monkeypatch.setattr(Run, "check_step", send_sigterm)
         assert train("parts", **settings) == exit_codes.INTERRUPTED
         monkeypatch.setattr(Run, "check_step", check)
         assert not (tmp_path / "parts/export").exists()
         assert train("parts", **settings) == exit_codes.DONE
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
     assert digest(tmp_path / "parts") == digest(tmp_path / "whole")
     reported = events(capsys)
     [resumed] = [event for event in reported if event["event"] == "resume"]
@@ -183,29 +183,29 @@ def test_an_epoch_is_evaluated_before_the_checkpoint_of_its_last_step(
     train(epochs=3, batch_size=64, checkpoint_every=3, checkpoint_steps=23)
     folder = tmp_path / "run/checkpoints"
     seals = [storage.read_seal(path) for path in files.list_checkpoints(folder)]
-    found = [
+    saved = [
         (seal.position.step, seal.position.epoch, seal.position.seen, seal.held_out_loss is None)
         for seal in seals
         if isinstance(seal, storage.Seal)
     ]
-    assert found == [(23, 1, 0, False), (46, 2, 0, False), (69, 3, 0, False)]
+    assert saved == [(23, 1, 0, False), (46, 2, 0, False), (69, 3, 0, False)]
 
 
-def test_finished_run_reports_that_it_is_finished_and_does_nothing(
+def test_restarted_finished_run_reports_that_it_is_finished_and_exits(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train()
-    before = (tmp_path / "run/export/manifest.json").stat().st_mtime_ns
+    modified = (tmp_path / "run/export/manifest.json").stat().st_mtime_ns
     first = events(capsys)[-1]
     assert train() == exit_codes.DONE
     assert events(capsys) == [first | {"already": True}]
-    assert (tmp_path / "run/export/manifest.json").stat().st_mtime_ns == before
+    assert (tmp_path / "run/export/manifest.json").stat().st_mtime_ns == modified
 
 
 def test_finished_run_continues_if_more_epochs_are_configured(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Compare with an uninterrupted run, whose first epochs are equal at a constant rate."""
+    """Compare with an uninterrupted run. A constant rate makes the first epochs equal."""
     constant = {"schedule": "constant", "warm_up": 0}
     train("extended", **constant)
     train("whole", epochs=4, **constant)
@@ -214,10 +214,10 @@ def test_finished_run_continues_if_more_epochs_are_configured(
     reported = events(capsys)
     assert [line["event"] for line in reported] == ["resume", "epoch", "epoch", "finished"]
     assert (reported[0]["done_epochs"], reported[0]["epochs"], reported[1]["epoch"]) == (2, 4, 3)
-    extended, whole = (tmp_path / name / "export" for name in ("extended", "whole"))
+    extended, reference = (tmp_path / name / "export" for name in ("extended", "whole"))
     assert read_manifest(extended).settings["epochs"] == 4
     assert (extended / "model.safetensors").read_bytes() == (
-        whole / "model.safetensors"
+        reference / "model.safetensors"
     ).read_bytes()
     assert train("extended", epochs=4, **constant) == exit_codes.DONE
     assert events(capsys)[-1]["already"] is True
@@ -238,10 +238,10 @@ def test_a_finished_run_whose_weights_are_damaged_is_exported_again(
 ) -> None:
     train()
     weights = tmp_path / "run/export/model.safetensors"
-    good = weights.read_bytes()
-    weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert train() == exit_codes.DONE
-    assert weights.read_bytes() == good
+    assert weights.read_bytes() == content
 
 
 def test_a_finished_run_writes_artifacts_and_metrics_that_are_requested_later(
@@ -289,7 +289,7 @@ def test_a_finished_run_does_not_repeat_a_skipped_artifact(
     assert events(capsys)[-1]["already"] is True
 
 
-def test_directory_of_a_run_with_other_settings_is_rejected(train: Train, tmp_path: Path) -> None:
+def test_run_directory_with_different_settings_is_rejected(train: Train, tmp_path: Path) -> None:
     train()
     with pytest.raises(
         ConfigurationError, match=r"finished run with other settings \(epochs: 2, now 1"
@@ -316,8 +316,8 @@ def test_nan_loss_ends_the_run_before_it_is_saved(train: Train, tmp_path: Path) 
     save_file(tensors, file, info)
     seal = storage.read_seal(path)
     assert isinstance(seal, storage.Seal)
-    again = seal.model_copy(update={"files": (storage.file_entry(file),)})
-    (path / storage.SEAL_FILE).write_text(again.model_dump_json())
+    new_seal = seal.model_copy(update={"files": (storage.file_entry(file),)})
+    (path / storage.SEAL_FILE).write_text(new_seal.model_dump_json())
     (tmp_path / "run/export/manifest.json").unlink()
     with pytest.raises(DivergedError, match="lower learning_rate"):
         train(epochs=2)
@@ -360,7 +360,7 @@ def test_step_event_contains_learning_rate_gradient_norm_and_throughput(
 
 
 @pytest.mark.parametrize("change", ["seed", "data"])
-def test_checkpoint_with_another_seed_or_other_data_is_rejected(
+def test_checkpoint_with_a_different_seed_or_data_set_is_rejected(
     change: str, train: Train, tmp_path: Path
 ) -> None:
     (tmp_path / "text").mkdir()
@@ -381,7 +381,7 @@ def test_checkpoint_with_another_seed_or_other_data_is_rejected(
         train(epochs=2, seed=seed, **settings)
 
 
-def test_explicit_default_options_are_the_same_model(
+def test_explicit_default_options_describe_the_same_model(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").mkdir()
@@ -409,11 +409,11 @@ def test_explicit_default_options_are_the_same_model(
 def test_duplicate_ctrl_c_forwarded_by_torchrun_saves_the_run(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def twice(*_: object) -> None:
+    def send_sigint_twice(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(ProgressOutputs, "stepped", twice)
+    monkeypatch.setattr(ProgressOutputs, "stepped", send_sigint_twice)
     with pytest.raises(KeyboardInterrupt):
         train()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")

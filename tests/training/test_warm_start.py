@@ -29,8 +29,8 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def start_event(output: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(output.splitlines()[0])
-    return found
+    event: dict[str, Any] = json.loads(output.splitlines()[0])
+    return event
 
 
 def write_texts(folder: Path) -> str:
@@ -46,20 +46,20 @@ def texts(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def trained_net(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a small trained classifier. Read-only: copy it to change it."""
+    """The run directory of a small trained classifier. Read-only: tests change a copy."""
     folder = tmp_path_factory.mktemp("net")
     train_in(folder, "first", epochs=1)
     return folder / "first"
 
 
 @pytest.fixture
-def first(trained_net: Path, tmp_path: Path) -> Path:
+def first_run(trained_net: Path, tmp_path: Path) -> Path:
     """A copy of the run directory of the small trained classifier."""
     return shutil.copytree(trained_net, tmp_path / "first")
 
 
 @pytest.mark.parametrize(("parallel", "source"), [("ddp", "first"), ("fsdp", "first/export")])
-@pytest.mark.usefixtures("first")
+@pytest.mark.usefixtures("first_run")
 def test_every_process_starts_with_the_weights_of_the_export(
     parallel: str, source: str, tmp_path: Path
 ) -> None:
@@ -77,12 +77,12 @@ def test_every_process_starts_with_the_weights_of_the_export(
 
 
 def test_resumed_run_does_not_need_the_initial_export(
-    first: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    first_run: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    warm = {"init_from": str(first)}
+    warm = {"init_from": str(first_run)}
     train("second", epochs=1, **warm)
     train("third", epochs=1, **warm)
-    shutil.rmtree(first)
+    shutil.rmtree(first_run)
     shutil.rmtree(tmp_path / "third/export")
     capsys.readouterr()
     assert train("third", epochs=1, **warm) == exit_codes.DONE
@@ -99,13 +99,13 @@ def test_fitting_tensors_are_loaded_and_others_are_reported(
     train: Train, tmp_path: Path, texts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpt = GPT | {"data_dir": texts}
-    other = gpt | {"model_options": SMALL | {"layers": 2}, "init_from": str(tmp_path / "first")}
+    larger = gpt | {"model_options": SMALL | {"layers": 2}, "init_from": str(tmp_path / "first")}
     with pytest.raises(ConfigurationError, match="set init_partial to load what fits") as failure:
-        train("second", **other)
+        train("second", **larger)
     assert "model_options" in str(failure.value)
     assert "that are missing or have another shape: blocks.1." in str(failure.value)
     capsys.readouterr()
-    train("second", **other, **STILL, init_partial=True)
+    train("second", **larger, **STILL, init_partial=True)
     report = start_event(capsys.readouterr().out)["initial_weights"]
     before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
     assert report["loaded"] == len(before)
@@ -115,7 +115,7 @@ def test_fitting_tensors_are_loaded_and_others_are_reported(
 
 
 def test_a_model_without_any_fitting_tensor_is_refused(
-    first: Path, train: Train, texts: str
+    first_run: Path, train: Train, texts: str
 ) -> None:
     with pytest.raises(ConfigurationError, match="correct init_from"):
         train(
@@ -123,14 +123,14 @@ def test_a_model_without_any_fitting_tensor_is_refused(
             **GPT,
             data_dir=texts,
             model_options=SMALL,
-            init_from=str(first),
+            init_from=str(first_run),
             init_partial=True,
         )
 
 
-def test_weights_that_do_not_match_init_sha256_are_refused(first: Path, train: Train) -> None:
-    digest = read_manifest(first / "export").weights.sha256
-    warm = {"init_from": str(first), "epochs": 1}
+def test_weights_that_do_not_match_init_sha256_are_refused(first_run: Path, train: Train) -> None:
+    digest = read_manifest(first_run / "export").weights.sha256
+    warm = {"init_from": str(first_run), "epochs": 1}
     with pytest.raises(ConfigurationError, match=f"have sha256 {digest}, not init_sha256 aaaa"):
         train("second", **warm, init_sha256="a" * 64)
     assert train("second", **warm, init_sha256=digest) == exit_codes.DONE
@@ -144,17 +144,17 @@ def test_weights_that_do_not_match_init_sha256_are_refused(first: Path, train: T
     ],
 )
 def test_a_missing_or_damaged_export_is_refused(
-    damage: Callable[[Path], object], problem: str, first: Path, train: Train
+    damage: Callable[[Path], object], problem: str, first_run: Path, train: Train
 ) -> None:
-    damage(first / "export")
+    damage(first_run / "export")
     with pytest.raises(ConfigurationError, match=problem):
-        train("second", init_from=str(first))
+        train("second", init_from=str(first_run))
 
 
-@pytest.mark.parametrize("alone", [{"init_partial": True}, {"init_sha256": "0" * 64}])
-def test_warm_start_settings_require_init_from(alone: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{"init_partial": True}, {"init_sha256": "0" * 64}])
+def test_warm_start_settings_require_init_from(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="requires init_from"):
-        TrainingConfig.model_validate(alone)
+        TrainingConfig.model_validate(settings)
 
 
 def test_result_settings_include_init_from() -> None:
@@ -166,7 +166,7 @@ def test_result_settings_include_init_from() -> None:
 
 @pytest.fixture(scope="module")
 def trained_gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a small trained language model. Read-only: copy it to change it."""
+    """The run directory of a small trained language model. Read-only: tests change a copy."""
     folder = tmp_path_factory.mktemp("gpt")
     train_in(folder, "first", **GPT, data_dir=write_texts(folder), model_options=SMALL)
     return folder / "first"
@@ -183,7 +183,7 @@ def change(path: Path, **settings: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def split(llama: Path) -> None:
+def split_weights(llama: Path) -> None:
     """Split the weights into two files with an index, like transformers does for large models."""
     tensors = load_file(llama / "model.safetensors")
     (llama / "model.safetensors").unlink()
@@ -213,7 +213,9 @@ def with_old_settings(llama: Path) -> None:
     (llama / "config.json").write_text(json.dumps(settings | {"rope_scaling": None}))
 
 
-@pytest.mark.parametrize("form", [lambda _: None, split, with_redundant_tensors, with_old_settings])
+@pytest.mark.parametrize(
+    "form", [lambda _: None, split_weights, with_redundant_tensors, with_old_settings]
+)
 def test_a_run_starts_with_the_weights_of_a_hugging_face_directory(
     form: Callable[[Path], None],
     llama: Path,
@@ -251,12 +253,12 @@ def test_half_precision_weights_are_converted(
 @pytest.mark.parametrize(
     ("settings", "difference"),
     [
-        ({"rms_norm_eps": 1e-5}, "rms_norm_eps 1e-05, not 1.1920928955078125e-07"),
+        ({"rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-05, expected 1.1920928955078125e-07"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "'rope_theta': 500000"),
-        ({"num_key_value_heads": 1}, "num_key_value_heads 1, not 2"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings False, not True"),
-        ({"model_type": "qwen2"}, "model_type qwen2, not llama"),
-        ({"num_attention_heads": 0, "head_dim": None}, "num_attention_heads 0, not 2"),
+        ({"num_key_value_heads": 1}, "num_key_value_heads is 1, expected 2"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, expected True"),
+        ({"model_type": "qwen2"}, "model_type is qwen2, expected llama"),
+        ({"num_attention_heads": 0, "head_dim": None}, "num_attention_heads is 0, expected 2"),
     ],
 )
 def test_llama_that_differs_from_gpt_is_refused(
@@ -284,11 +286,11 @@ def test_llama_that_differs_from_gpt_is_refused(
         ("config.json", "{", "config.json is not readable JSON"),
         ("config.json", "[]", "config.json is not a JSON object"),
         ("model.safetensors", "x", "model.safetensors is not a readable safetensors file"),
-        ("model.safetensors.index.json", "{}", "does not map tensors to files next to it"),
+        ("model.safetensors.index.json", "{}", "has no valid weight_map, or lists a file outside"),
         (
             "model.safetensors.index.json",
             '{"weight_map": {"a": "../a.safetensors"}}',
-            "does not map tensors to files next to it",
+            "has no valid weight_map, or lists a file outside",
         ),
     ],
 )

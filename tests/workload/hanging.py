@@ -1,4 +1,4 @@
-"""A program that beats a watchdog four times, then hangs as its argument selects, or exits."""
+"""A program that beats a watchdog four times, then hangs or exits, depending on its argument."""
 
 import ctypes
 import sys
@@ -7,10 +7,10 @@ import time
 from workload.run import Watchdog
 
 
-def stuck(how: str) -> None:
-    if how == "sleeps":
+def hang(method: str) -> None:
+    if method == "sleeps":
         time.sleep(300)
-    elif how == "holds the GIL":
+    elif method == "holds the GIL":
         ctypes.PyDLL(None).sleep(300)
 
 
@@ -18,5 +18,5 @@ with Watchdog(1) as watchdog:
     for _ in range(4):
         time.sleep(0.3)
         watchdog.beat()
-    stuck(sys.argv[1])
+    hang(sys.argv[1])
 time.sleep(1.2)

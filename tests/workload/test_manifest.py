@@ -46,10 +46,10 @@ def test_written_manifest_is_read_back_unchanged(
     options: dict[str, Any], tokens: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
-    one = manifest(options=options, classes=(), outputs=tokens, artifacts=[ARTIFACT])
-    write_manifest(folder, one)
+    original = manifest(options=options, classes=(), outputs=tokens, artifacts=[ARTIFACT])
+    write_manifest(folder, original)
     read = read_manifest(folder)
-    assert read == one
+    assert read == original
     assert [*map(type, read.options.values())] == [*map(type, options.values())]
 
 

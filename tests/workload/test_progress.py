@@ -86,6 +86,6 @@ def test_custom_program_may_omit_and_add_fields() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "42", "null", '"event"', '["event"]', '{"other": 1}', "{"])
-def test_other_lines_are_not_events(line: str) -> None:
+def test_lines_that_are_not_valid_events_are_ignored(line: str) -> None:
     assert parse(line) is None
     assert parse('{"event": "epoch", "epoch": "many"}') is None

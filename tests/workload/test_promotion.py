@@ -20,6 +20,6 @@ def test_second_condition_for_the_same_metric_is_rejected() -> None:
         parse_named(["accuracy >= 0.95", "accuracy >= incumbent - 0.002"])
 
 
-def test_an_invalid_condition_is_named() -> None:
+def test_error_quotes_the_invalid_condition() -> None:
     with pytest.raises(ValueError, match=r"'accuracy>=0\.9' must compare with a number"):
         parse_named(["loss <= 1", "accuracy>=0.9"])

@@ -48,7 +48,7 @@ def output_on_terminal(setup: str = "", shown: bool = True) -> str:
         while True:
             try:
                 output += os.read(reader, 65536)
-            except OSError:  # raised by Linux when the other end is closed
+            except OSError:  # Linux raises EIO once the program has exited
                 break
     os.close(reader)
     assert process.returncode == 0
@@ -65,8 +65,8 @@ def test_terminal_shows_readable_lines_and_a_progress_bar_instead_of_json() -> N
     assert re.search(r"\d+ samples/s", text)
     assert re.search(r"0:00:\d\d", text)
     assert re.search(r"error +message the disk is full reads [1-3]\r\n$", text)
-    hidden, shown = raw.rfind("\x1b[?25l"), raw.rfind("\x1b[?25h")
-    assert 0 < hidden < shown
+    cursor_hidden, cursor_shown = raw.rfind("\x1b[?25l"), raw.rfind("\x1b[?25h")
+    assert 0 < cursor_hidden < cursor_shown
 
 
 def test_ranks_above_0_show_no_progress_bar() -> None:
@@ -77,11 +77,11 @@ def test_ranks_above_0_show_no_progress_bar() -> None:
 
 def test_pipe_receives_json_without_a_progress_bar() -> None:
     program = [sys.executable, "-c", PROGRAM.format("", True)]
-    done = subprocess.run(program, check=True, capture_output=True, text=True)
-    output = [json.loads(line) for line in done.stdout.splitlines()]
+    result = subprocess.run(program, check=True, capture_output=True, text=True)
+    output = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["event"] for line in output] == ["start", "epoch", "error"]
     assert output[-1]["reads"] == 0
-    assert done.stderr == ""
+    assert result.stderr == ""
 
 
 def test_terminal_receives_json_if_rich_is_not_installed() -> None:

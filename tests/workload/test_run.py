@@ -71,7 +71,7 @@ def test_progress_lines_can_be_parsed_by_the_platform(
     with Run(4, tmp_path, log_every=2) as run:
         run.resume(must_not_be_called)
         for step in range(1, 5):
-            # The loss has an autograd graph, which must not outlive the step.
+            # The autograd graph of the loss must be released after the step.
             run.step(step, torch.ones((), requires_grad=True) / 2, write_checkpoint, due=step == 2)
         run.finish(write_checkpoint, {"accuracy": 0.9})
     lines = capsys.readouterr().out.splitlines()
@@ -93,7 +93,7 @@ def test_progress_lines_can_be_parsed_by_the_platform(
 def test_signal_saves_a_checkpoint_and_exits_as_interrupted(
     number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = signal.getsignal(number)
+    handler = signal.getsignal(number)
 
     def train() -> None:
         with Run(9, tmp_path) as run:
@@ -104,7 +104,7 @@ def test_signal_saves_a_checkpoint_and_exits_as_interrupted(
 
     with pytest.raises(SystemExit) as exit_info:
         train()
-    assert signal.getsignal(number) is before
+    assert signal.getsignal(number) is handler
     assert exit_info.value.code == exit_codes.INTERRUPTED
     assert checkpoint_names(tmp_path) == ["step-00000002"]
     last = capsys.readouterr().out.splitlines()[-1]

@@ -42,20 +42,20 @@ def step(run: Path, name: str, *options: str, code: int = 0) -> "subprocess.Comp
     [("accuracy >= 0.95", True), ("accuracy >= 0.97", False), ("accuracy <= 0.9", False)],
 )
 def test_step_runs_only_if_its_condition_holds(run: Path, condition: str, runs: bool) -> None:
-    done = step(run, "publish", f"--when={condition}")
-    assert done.returncode == exit_codes.DONE
+    result = step(run, "publish", f"--when={condition}")
+    assert result.returncode == exit_codes.DONE
     assert (run / "publish").exists() is runs
     if not runs:
-        (line,) = map(json.loads, done.stdout.splitlines())
+        (line,) = map(json.loads, result.stdout.splitlines())
         assert (line["event"], line["step"]) == ("step_skipped", "publish")
         assert "accuracy is 0.95, but must be" in line["reason"]
 
 
 def test_step_after_a_skipped_step_is_skipped_until_that_step_runs(run: Path) -> None:
     step(run, "publish", "--when=accuracy >= 0.97")
-    done = step(run, "announce", "--after=publish")
-    assert done.returncode == exit_codes.DONE
-    assert "step publish was skipped" in done.stdout
+    result = step(run, "announce", "--after=publish")
+    assert result.returncode == exit_codes.DONE
+    assert "step publish was skipped" in result.stdout
     assert not (run / "announce").exists()
     step(run, "publish", "--when=accuracy >= 0.9")
     step(run, "announce", "--after=publish")
@@ -73,21 +73,21 @@ def test_step_exits_with_the_exit_code_of_its_command(run: Path) -> None:
 def test_condition_that_cannot_be_evaluated_is_a_permanent_failure(
     run: Path, condition: str, message: str
 ) -> None:
-    done = step(run, "publish", f"--when={condition}")
-    assert done.returncode == exit_codes.BAD_INPUT
-    assert message in done.stdout
+    result = step(run, "publish", f"--when={condition}")
+    assert result.returncode == exit_codes.BAD_INPUT
+    assert message in result.stdout
     assert not (run / "publish").exists()
 
 
 def test_run_directory_that_cannot_be_written_is_reported_as_one_event(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = step(tmp_path / "file", "publish")
-    assert done.returncode == exit_codes.FAILED
-    assert "Not a directory" in json.loads(done.stdout)["error"]
-    assert not done.stderr
+    result = step(tmp_path / "file", "publish")
+    assert result.returncode == exit_codes.FAILED
+    assert "Not a directory" in json.loads(result.stdout)["error"]
+    assert not result.stderr
 
 
 def test_condition_without_an_export_is_a_permanent_failure(tmp_path: Path) -> None:
-    done = step(tmp_path, "publish", "--when=accuracy >= 0.5")
-    assert done.returncode == exit_codes.BAD_INPUT
-    assert "does not exist yet" in done.stdout
+    result = step(tmp_path, "publish", "--when=accuracy >= 0.5")
+    assert result.returncode == exit_codes.BAD_INPUT
+    assert "does not exist yet" in result.stdout

@@ -32,7 +32,7 @@ OUTPUTS = {"rows": "number", "table": "text/csv"}
 
 def run_in_process(arguments: list[str], env: dict[str, str]) -> tuple[int, str]:
     """Run the step program in this process, and return its exit code and output."""
-    before, output = signal.getsignal(signal.SIGTERM), io.StringIO()
+    handler, output = signal.getsignal(signal.SIGTERM), io.StringIO()
     with (
         mock.patch.object(sys, "argv", arguments),
         mock.patch.dict(os.environ, env),
@@ -40,12 +40,12 @@ def run_in_process(arguments: list[str], env: dict[str, str]) -> tuple[int, str]
         pytest.raises(SystemExit) as caught,
     ):
         main()
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, handler)
     return int(caught.value.code or 0), output.getvalue()
 
 
 class Claim:
-    """A checkpoint claim with its runs."""
+    """A directory that represents a checkpoint claim with the directories of its runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Claim:
     ) -> dict[str, Any]:
         """Run a step and return its last event, with its exit code as `code`.
 
-        A step without outputs replaces its process, so it runs in a subprocess.
+        A step without outputs replaces the current process, so the step runs in a subprocess.
         """
         env = {**os.environ, **kwargs.pop("env", {})}
         command = self.command(run, name, program, *arguments, **kwargs)
@@ -91,7 +91,7 @@ class Claim:
         return self.step(run, "prepare", PREPARE, *arguments, outputs=OUTPUTS, **kwargs)
 
     def read(self, run: str, reference: str) -> dict[str, Any]:
-        """Run a step whose output is the text of its input."""
+        """Run a step that copies the referenced input to its output."""
         arguments = ("$(inputs.x)", "$(outputs.y)")
         return self.step(
             run, "read", COPY, *arguments, inputs={"x": reference}, outputs={"y": "text"}
@@ -155,8 +155,8 @@ def test_outputs_of_a_fan_out_are_passed_as_a_list(
         claim.step(
             "job-1", f"check-{index}", COPY, item, "$(outputs.name)", outputs={"name": type_}
         )
-    passed = claim.read("job-1", "[check-0.name,check-1.name]")["parameters"]["y"]
-    assert json.loads(passed) == values
+    parameter = claim.read("job-1", "[check-0.name,check-1.name]")["parameters"]["y"]
+    assert json.loads(parameter) == values
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_output_that_does_not_match_its_type_is_rejected(
         ("text", "3\n", "3"),
     ],
 )
-def test_a_parameter_keeps_its_type(
+def test_parameter_value_has_the_declared_type(
     tmp_path: Path, type_: str, content: str, value: object
 ) -> None:
     (tmp_path / "y").write_text(content)

@@ -15,7 +15,7 @@ from workload.tracking import Line, RejectedError, Service, Tracker, track
 
 
 class RecordingService(Service):
-    """A tracking service that waits for permission, fails as requested and records the steps."""
+    """A tracking service that records steps; tests can delay its writes and make them fail."""
 
     name = "recorded"
 
@@ -128,8 +128,10 @@ def test_metric_names_start_with_the_name_of_the_event() -> None:
     assert line.parameters == {}
     start = Line({"event": "resume", "step": 8, "done_epochs": 1, "seed": 0, "model": "gpt"})
     assert (start.metrics, start.parameters) == ({}, {"seed": "0", "model": "gpt"})
-    end = Line({"event": "finished", "accuracy": 0.5, "export": "/run/export", "already": False})
-    assert end.metrics == {"finished/accuracy": 0.5}
+    finished_line = Line(
+        {"event": "finished", "accuracy": 0.5, "export": "/run/export", "already": False}
+    )
+    assert finished_line.metrics == {"finished/accuracy": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -173,9 +175,9 @@ def test_run_with_an_unusable_service_exits_before_the_first_step(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setenv("RUN_TRACK", "wandb")
-    with pytest.raises(SystemExit) as ended, Run(1, tmp_path / "mine"):
+    with pytest.raises(SystemExit) as exit_error, Run(1, tmp_path / "mine"):
         pytest.fail("the run was trained")
-    assert ended.value.code == exit_codes.BAD_INPUT
+    assert exit_error.value.code == exit_codes.BAD_INPUT
 
 
 def test_no_service_is_imported_by_default(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Launched:
         psutil.Process(self.process.pid).children()[-1].kill()
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill the remaining processes."""
         if self.process.poll() is None:
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 process.kill()
@@ -91,7 +91,7 @@ class Forked:
         self.ranks[1].signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill the remaining processes."""
         for rank in self.ranks:
             rank.process.kill()
 

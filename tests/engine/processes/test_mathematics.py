@@ -11,7 +11,7 @@ from tests.training.test_mathematics import (  # noqa: F401 - collected again wi
     Cases,
     Result,
     check_training,
-    chosen,
+    selected_cases,
     test_evaluation_matches_all_held_out_samples,
     test_ranks_have_different_random_numbers,
     test_weights_and_losses_match_the_reference,
@@ -25,7 +25,7 @@ def gang(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Result]]:
     """Return the results of a gang of four processes, by rank."""
-    return trained(4, chosen(request), tmp_path_factory.mktemp("gang"))
+    return trained(4, selected_cases(request), tmp_path_factory.mktemp("gang"))
 
 
 COMPILED: Cases = {

@@ -15,13 +15,13 @@ from workload import exit_codes, files
 FLAGS = ["--model=digits-net", "--dataset=digits", "--epochs=1"]
 
 
-@pytest.mark.parametrize("through", ["directly", "by a script that sets the ranks"])
-def test_gang_started_by_mpirun_trains(through: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrapper", ["no wrapper", "script that sets the ranks"])
+def test_gang_started_by_mpirun_trains(wrapper: str, tmp_path: Path) -> None:
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         pytest.skip("mpirun of Open MPI is not installed (Debian: openmpi-bin)")
     program = [sys.executable, "-m", "training", *FLAGS, f"--run-dir={tmp_path / 'run'}"]
-    if through != "directly":
+    if wrapper != "no wrapper":
         ranks = "export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE"
         program = ["sh", "-c", f'{ranks}; exec "$@"', "sh", *program]
     options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]

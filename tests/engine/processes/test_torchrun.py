@@ -33,12 +33,12 @@ def test_torchrun_restarts_a_killed_process(tmp_path: Path) -> None:
     undisturbed = arguments(tmp_path / "whole", once)
     with (
         running(output, "training.launch", *options) as launcher,
-        running(tmp_path / "other", "training", *undisturbed) as whole,
+        running(tmp_path / "other", "training", *undisturbed) as undisturbed_run,
     ):
         until(lambda: output.read_text().count('"event": "step"') >= 6)
         psutil.Process(launcher.pid).children()[-1].kill()
         assert launcher.wait(800) == exit_codes.DONE, output.read_text()
-        assert whole.wait(800) == exit_codes.DONE
+        assert undisturbed_run.wait(800) == exit_codes.DONE
     lines = (line for line in output.read_text().splitlines() if line.startswith("{"))
     [resumed] = [event for event in map(json.loads, lines) if event["event"] == "resume"]
     assert 2 <= resumed["step"] <= 8
@@ -54,13 +54,13 @@ def test_an_elastic_gang_continues_with_the_remaining_nodes(tmp_path: Path) -> N
     outputs = [tmp_path / "one", tmp_path / "other"]
     # Both nodes start at the same time, to import PyTorch and join before last_call_timeout.
     with (
-        running(outputs[0], "training.launch", *options) as one,
-        running(outputs[1], "training.launch", *options) as other,
+        running(outputs[0], "training.launch", *options) as first,
+        running(outputs[1], "training.launch", *options) as second,
     ):
         until(lambda: any('"processes": 2' in output.read_text() for output in outputs))
         until(lambda: saved(run_dir))
-        # One of them hosts the rendezvous; the other one is killed.
-        launchers = [one, other]
+        # One node hosts the rendezvous; the other node is killed.
+        launchers = [first, second]
         (kept,) = (place for place, each in enumerate(launchers) if listens(each.pid, port))
         lost = psutil.Process(launchers[1 - kept].pid)
         for process in [*lost.children(), lost]:

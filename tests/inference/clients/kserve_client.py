@@ -36,9 +36,9 @@ async def kserve_rest(url: str, images: Any, binary: bool) -> Responses:
     async with kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2")) as client:
         response = await client.infer(url, kserve_request(images, binary), model_name=MODEL)
         ready = await client.is_model_ready(url, MODEL)
-        wrong = kserve_request(images.reshape(-1, 64), binary)
+        wrong_shape = kserve_request(images.reshape(-1, 64), binary)
         try:
-            await client.infer(url, wrong, model_name=MODEL)
+            await client.infer(url, wrong_shape, model_name=MODEL)
             error = ""
         except Exception as caught:
             error = str(caught)

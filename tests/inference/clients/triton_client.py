@@ -42,10 +42,10 @@ def query(url: str, images: Any, binary: bool) -> Responses:
 
 def shape_error(client: InferenceServerClient, images: Any) -> str:
     """Return the error of a request with a wrong shape."""
-    wrong = InferInput("images", [len(images), 64], "FP32")
-    wrong.set_data_from_numpy(images.reshape(-1, 64))
+    wrong_shape = InferInput("images", [len(images), 64], "FP32")
+    wrong_shape.set_data_from_numpy(images.reshape(-1, 64))
     try:
-        client.infer(MODEL, [wrong])
+        client.infer(MODEL, [wrong_shape])
     except Exception as error:
         return str(error)
     return ""

@@ -14,14 +14,14 @@ from tests.inference.engine.exports import Serve, until, write_probe
 
 @pytest.fixture(scope="session")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export that the handler `Probe` serves. Read-only: copy it to change it."""
+    """An export for the handler `Probe`. Read-only: use `probe_copy` to change the export."""
     folder = tmp_path_factory.mktemp("probe") / "export"
     write_probe(folder)
     return folder
 
 
 @pytest.fixture
-def copied(probe: Path, tmp_path: Path) -> Path:
+def probe_copy(probe: Path, tmp_path: Path) -> Path:
     """A copy of the probe's export, which the test may change."""
     return shutil.copytree(probe, tmp_path / "export")
 

@@ -51,9 +51,9 @@ def linear(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
     return nn.Linear(input_shape[0], outputs)
 
 
-def sample(what: int, seconds: float = 0, value: float = 0, count: int = 1) -> dict[str, Any]:
+def sample(action: int, seconds: float = 0, value: float = 0, count: int = 1) -> dict[str, Any]:
     """Return a request for the handler `Probe` with `count` equal samples."""
-    return {"inputs": np.tile(np.array([[what, seconds, value]], np.float32), (count, 1))}
+    return {"inputs": np.tile(np.array([[action, seconds, value]], np.float32), (count, 1))}
 
 
 def worker_pids(engine: ModelEngine) -> list[int]:

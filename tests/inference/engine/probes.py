@@ -44,22 +44,22 @@ class Probe(Handler):
 
     def predict(self, decoded: Tensors) -> Tensors:
         rows = decoded["inputs"]
-        for what, seconds, value in rows.tolist():
-            if what == SLEEP:
+        for action, seconds, value in rows.tolist():
+            if action == SLEEP:
                 time.sleep(seconds)
-            elif what == HOLD:
+            elif action == HOLD:
                 until = time.monotonic() + seconds
                 while not self.release.exists() and time.monotonic() < until:
                     time.sleep(0.01)
-            elif what == REFUSE:
+            elif action == REFUSE:
                 raise InputError(f"inputs has {value}")
-            elif what == REFUSE_AT_LENGTH:
+            elif action == REFUSE_AT_LENGTH:
                 raise InputError(f"{value} {LONG}")
-            elif what == FAIL:
+            elif action == FAIL:
                 raise ValueError("a mistake in the model")
-            elif what == CUDA:
+            elif action == CUDA:
                 raise torch.AcceleratorError("CUDA error: unspecified launch failure")
-            elif what == DIE:
+            elif action == DIE:
                 os.kill(os.getpid(), signal.SIGKILL)
         before = np.arange(self.computed, self.computed + len(rows))
         self.computed += len(rows)
@@ -73,7 +73,7 @@ class Probe(Handler):
 
 
 class Broken(Probe):
-    """Handler that fails for all samples except the zeros that it computes when it is loaded."""
+    """Handler that fails for all inputs except zeros, which are computed once during loading."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         if decoded["inputs"].any():
@@ -82,7 +82,7 @@ class Broken(Probe):
 
 
 class Slow(Probe):
-    """Handler that takes two seconds per batch, except for batches that it computes on loading."""
+    """Handler that takes two seconds per batch, except for the batches computed during loading."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         if decoded["inputs"].any():
@@ -127,7 +127,7 @@ class Changing(Probe):
 
 
 class NoHandler:
-    """Class that is not a handler."""
+    """A class without the methods of a handler."""
 
 
 class Unreachable(Probe):
@@ -137,21 +137,21 @@ class Unreachable(Probe):
         raise OSError(f"cannot connect to postgres://model:{PASSWORD}@features")
 
 
-def confuse_batches(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
+def confuse_batches(connection: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     """Answer the first batch with a result for the second slot. Replaces a worker's main loop."""
-    end.setblocking(True)
-    send(end, {"type": "ready", "inputs": [], "outputs": [], "devices": 1})
-    receive(end)
+    connection.setblocking(True)
+    send(connection, {"type": "ready", "inputs": [], "outputs": [], "devices": 1})
+    receive(connection)
     for slot in (1, 0):
-        send(end, {"slot": slot, "tensors": [], "seconds": 0})
-    receive(end)
+        send(connection, {"slot": slot, "tensors": [], "seconds": 0})
+    receive(connection)
 
 
-def send_too_much(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
+def send_too_much(connection: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     """Answer the first batch with a message that is too long. Replaces a worker's main loop."""
-    end.setblocking(True)
-    send(end, {"type": "ready", "inputs": [], "outputs": [], "devices": 1})
-    receive(end)
-    send(end, {"slot": 0, "tensors": [], "seconds": "0" * MAX_MESSAGE_BYTES})
-    send(end, {"slot": 0, "tensors": [], "seconds": 0})
-    receive(end)
+    connection.setblocking(True)
+    send(connection, {"type": "ready", "inputs": [], "outputs": [], "devices": 1})
+    receive(connection)
+    send(connection, {"slot": 0, "tensors": [], "seconds": "0" * MAX_MESSAGE_BYTES})
+    send(connection, {"slot": 0, "tensors": [], "seconds": 0})
+    receive(connection)

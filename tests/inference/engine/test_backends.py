@@ -115,7 +115,7 @@ def test_half_precision_does_not_round_token_ids(tmp_path: Path) -> None:
 
 
 class FakeGraph:
-    """A CUDA graph on the CPU: replays the calls of `Recorded` that it captured."""
+    """A replacement for a CUDA graph on the CPU, which repeats the captured calls of `Recorded`."""
 
     capturing: "FakeGraph | None" = None
 
@@ -162,7 +162,7 @@ def test_batches_are_padded_to_the_next_captured_size(monkeypatch: pytest.Monkey
         inputs = torch.rand(samples, 2)
         outputs.append((graphed(inputs), inputs.sum(1, keepdim=True)))
     # Results stay valid after later batches.
-    assert all(torch.equal(found, expected) for found, expected in outputs)
+    assert all(torch.equal(actual, expected) for actual, expected in outputs)
     assert len(network.called_with) == 8
     for shape in ((7, 2), (2, 3)):
         inputs = torch.rand(shape)
@@ -212,8 +212,8 @@ async def test_compiled_backends_compute_the_same_outputs_as_the_network(
     backend: Backend, tmp_path: Path, serve: Serve
 ) -> None:
     network = load_network(tmp_path, write_linear(tmp_path), LINEAR)
-    chosen = {"handler": "auto", "backend": backend, "own_model": LINEAR}
-    async with serve(tmp_path, workers=2 if backend == "aotinductor" else 1, **chosen) as engine:
+    settings = {"handler": "auto", "backend": backend, "own_model": LINEAR}
+    async with serve(tmp_path, workers=2 if backend == "aotinductor" else 1, **settings) as engine:
         assert engine.served
         assert engine.served.backend == backend
         for count in (1, 2, 5):

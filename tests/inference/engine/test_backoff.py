@@ -22,21 +22,21 @@ LONG = 600
 """Seconds that a worker computes unless it is interrupted."""
 
 
-async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> None:
+async def test_a_killed_worker_loses_no_request(probe_copy: Path, serve: Serve) -> None:
     class Listener(Observer):
         ends: list[str] = []  # noqa: RUF012
 
         def worker_ended(self, reason: str) -> None:
             self.ends.append(reason)
 
-    async with serve(copied, Listener(), max_batch=2) as engine:
+    async with serve(probe_copy, Listener(), max_batch=2) as engine:
         (pid,) = worker_pids(engine)
         begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG, count=2)))
         await until(lambda: not engine.pool.idle)
-        # The worker already has a second full batch; the third request is queued.
+        # The worker already has a second full batch, so the third request is queued.
         queued = [asyncio.create_task(infer(engine.pool, sample(FINE, value=n))) for n in range(3)]
         await until(lambda: engine.queued == 1)
-        (copied / RELEASE).touch()
+        (probe_copy / RELEASE).touch()
         os.kill(pid, signal.SIGKILL)
         assert (await begun).batch == 2
         answers = await asyncio.gather(*queued)
@@ -61,7 +61,7 @@ async def test_request_that_kills_workers_fails_alone(probe: Path, serve: Serve)
         assert engine.reason == ""
 
 
-async def test_consecutive_deaths_make_the_server_temporarily_unready(
+async def test_consecutive_worker_deaths_make_the_server_temporarily_unready(
     probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backoff, "MAX_DEATHS", 2)
@@ -87,19 +87,19 @@ async def test_gpu_error_ends_the_worker(probe: Path, serve: Serve) -> None:
 
 async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
     async with serve(probe, hang_seconds=3) as engine:
-        with pytest.raises(UnavailableError, match=r"it computed for more than 3 s"):
+        with pytest.raises(UnavailableError, match=r"a batch took more than 3 s"):
             await infer(engine.pool, sample(SLEEP, LONG))
         assert (await infer(engine.pool, sample(FINE))).batch == 1
 
 
-async def test_workers_compute_concurrently(copied: Path, serve: Serve) -> None:
-    async with serve(copied, workers=2) as engine:
+async def test_workers_compute_concurrently(probe_copy: Path, serve: Serve) -> None:
+    async with serve(probe_copy, workers=2) as engine:
         assert len(worker_pids(engine)) == 2
         begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG)))
         await until(lambda: not engine.pool.idle)
         assert (await infer(engine.pool, sample(FINE))).batch == 1
         pids = worker_pids(engine)
-        (copied / RELEASE).touch()
+        (probe_copy / RELEASE).touch()
         assert (await begun).batch == 1
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -109,7 +109,7 @@ async def test_workers_compute_concurrently(copied: Path, serve: Serve) -> None:
 
 
 async def test_shutdown_finishes_requests_and_leaks_no_resources(probe: Path, serve: Serve) -> None:
-    before = set(Path("/proc/self/fd").iterdir())
+    files_before = set(Path("/proc/self/fd").iterdir())
     async with serve(probe, max_batch=1) as engine:
         pids = worker_pids(engine)
         begun = [asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.1))) for _ in range(3)]
@@ -124,7 +124,7 @@ async def test_shutdown_finishes_requests_and_leaks_no_resources(probe: Path, se
         await infer(engine.pool, sample(FINE))
     assert not any(map(psutil.pid_exists, pids))
     # The fork server's files stay open, but their number does not grow.
-    assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 4
+    assert len(set(Path("/proc/self/fd").iterdir()) - files_before) <= 4
     assert not list(Path("/dev/shm").glob("inference*"))
 
 
@@ -165,9 +165,9 @@ async def test_an_invalid_handler_is_reported(
     async with serve(probe, handler=handler, ready=False) as engine:
         await until(lambda: "not loaded yet" not in engine.reason)
         service = Service(engine.config, engine, Metrics())
-        with pytest.raises(UnavailableError, match=message) as refused:
+        with pytest.raises(UnavailableError, match=message) as failure:
             service.pool()
-        assert PASSWORD not in str(refused.value)
+        assert PASSWORD not in str(failure.value)
         assert engine.served is None
         await until(lambda: not worker_pids(engine))
 
@@ -214,13 +214,13 @@ def test_the_server_process_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-def test_isolated_deaths_cause_no_delay() -> None:
+def test_isolated_worker_deaths_do_not_delay_the_restart() -> None:
     deaths = Backoff()
     assert [deaths.died(100 * turn, "signal 9") for turn in range(1, 9)] == [0] * 8
     assert deaths.reason(900) == ""
 
 
-def test_deaths_between_computed_batches_keep_the_server_ready() -> None:
+def test_worker_deaths_between_successful_batches_keep_the_server_ready() -> None:
     deaths = Backoff()
     for turn in range(6):
         assert deaths.died(turn, "poison") == 0
@@ -228,25 +228,36 @@ def test_deaths_between_computed_batches_keep_the_server_ready() -> None:
         assert deaths.reason(turn) == ""
 
 
-def test_a_request_that_kills_two_workers_counts_once() -> None:
+def test_two_worker_deaths_caused_by_one_request_count_as_one() -> None:
     deaths = Backoff()
     for turn in range(2):
-        deaths.died(turn, "why")
-        assert deaths.died(turn, "why", retried=True) == 0
+        deaths.died(turn, "signal 9")
+        assert deaths.died(turn, "signal 9", retried=True) == 0
         assert deaths.reason(turn) == ""
 
 
-def test_each_request_of_a_batch_that_kills_a_worker_counts() -> None:
+def test_three_requests_that_each_kill_a_worker_count_as_three_deaths() -> None:
     deaths = Backoff()
-    deaths.died(0, "why")
-    assert [deaths.died(0, "why", retried=True) for _ in range(3)] == [0, 0, 1]
-    assert deaths.reason(0) == "workers died 3 times in a row: why"
+    deaths.died(0, "signal 9")
+    assert [deaths.died(0, "signal 9", retried=True) for _ in range(3)] == [0, 0, 1]
+    assert deaths.reason(0) == "workers died 3 times in a row: signal 9"
 
 
-def test_consecutive_deaths_increase_the_delay() -> None:
+def test_consecutive_worker_deaths_increase_the_restart_delay() -> None:
     deaths = Backoff()
-    assert [deaths.died(turn, "why") for turn in range(10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert deaths.reason(10) == "workers died 10 times in a row: why"
+    assert [deaths.died(turn, "signal 9") for turn in range(10)] == [
+        0,
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        30,
+        30,
+        30,
+    ]
+    assert deaths.reason(10) == "workers died 10 times in a row: signal 9"
     assert deaths.reason(39) != ""
     assert deaths.reason(40) == ""
-    assert deaths.died(71, "why") == 0
+    assert deaths.died(71, "signal 9") == 0

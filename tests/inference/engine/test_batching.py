@@ -15,16 +15,16 @@ def request(peer: str, samples: int = 1, width: int = 1) -> Request:
 
 
 def put(queue: Queue, *requests: Request) -> None:
-    for one in requests:
-        queue.put(one, 1.0)
+    for each in requests:
+        queue.put(each, 1.0)
 
 
 def take_batch(queue: Queue) -> list[Request]:
     return [piece.request for piece in queue.take(1.0).pieces]
 
 
-def evicted(one: Request) -> bool:
-    return one.future.done() and isinstance(one.future.exception(), OverloadedError)
+def evicted(request: Request) -> bool:
+    return request.future.done() and isinstance(request.future.exception(), OverloadedError)
 
 
 async def test_requests_of_one_client_are_served_in_order() -> None:
@@ -36,9 +36,9 @@ async def test_requests_of_one_client_are_served_in_order() -> None:
 
 
 async def test_clients_take_turns_in_the_queue() -> None:
-    queue, first, late = Queue(2, 10, 1000), [request("a") for _ in range(4)], request("b")
-    put(queue, *first, late)
-    assert take_batch(queue) == [first[0], late]
+    queue, first, later = Queue(2, 10, 1000), [request("a") for _ in range(4)], request("b")
+    put(queue, *first, later)
+    assert take_batch(queue) == [first[0], later]
     assert take_batch(queue) == first[1:3]
 
 
@@ -54,7 +54,7 @@ async def test_order_of_a_client_is_kept_when_a_batch_is_returned_to_the_queue()
 async def test_full_queue_evicts_the_newest_request_of_the_largest_client() -> None:
     queue, many, few = Queue(1, 4, 1000), [request("a") for _ in range(4)], request("b")
     put(queue, *many, few)
-    assert [evicted(one) for one in many] == [False, False, False, True]
+    assert [evicted(each) for each in many] == [False, False, False, True]
     assert queue.samples == 4
     assert take_batch(queue) == [many[0]]
     assert take_batch(queue) == [few]
@@ -75,11 +75,11 @@ async def test_full_memory_evicts_requests_of_the_client_with_the_most_bytes() -
     queue = Queue(8, 100, 400)
     large, small = request("a", width=80), [request("b") for _ in range(5)]
     put(queue, *small, large)
-    late = request("c", width=20)
-    put(queue, late)
+    later = request("c", width=20)
+    put(queue, later)
     assert evicted(large)
     assert take_batch(queue) == small
-    assert take_batch(queue) == [late]
+    assert take_batch(queue) == [later]
     assert not queue
     put(queue, request("a", width=100))
 
@@ -98,10 +98,10 @@ async def test_evicted_and_cancelled_requests_are_not_counted() -> None:
 
 
 async def test_a_request_split_into_pieces_is_evicted_as_a_whole() -> None:
-    queue, large, late = Queue(2, 6, 1000), request("a", samples=6), request("b", samples=2)
+    queue, large, later = Queue(2, 6, 1000), request("a", samples=6), request("b", samples=2)
     put(queue, large)
     assert take_batch(queue) == [large]
-    put(queue, request("b", samples=1), late)
+    put(queue, request("b", samples=1), later)
     assert evicted(large)
     assert queue.samples == 3
 
@@ -117,10 +117,10 @@ async def test_estimated_queue_length_includes_the_turns_of_other_clients() -> N
 
 async def test_requests_with_equal_shapes_share_a_batch_and_skip_other_shapes() -> None:
     queue = Queue(4, 100, 1000)
-    first, other, same = [request("a"), request("a")], request("b", width=2), request("c")
-    put(queue, *first, other, same)
-    assert take_batch(queue) == [first[0], same, first[1]]
-    assert take_batch(queue) == [other]
+    first, wide, last = [request("a"), request("a")], request("b", width=2), request("c")
+    put(queue, *first, wide, last)
+    assert take_batch(queue) == [first[0], last, first[1]]
+    assert take_batch(queue) == [wide]
 
 
 async def test_remainder_of_a_large_request_is_first_in_the_next_batch() -> None:

@@ -36,15 +36,15 @@ class Load:
         await asyncio.gather(*self._clients)
 
 
-async def test_a_reload_loses_no_request(copied: Path, serve: Serve) -> None:
-    async with serve(copied) as engine:
+async def test_a_reload_loses_no_request(probe_copy: Path, serve: Serve) -> None:
+    async with serve(probe_copy) as engine:
         assert engine.served
         old, pids = engine.served.version, worker_pids(engine)
         assert (await engine.reload()).version == old
         assert worker_pids(engine) == pids
         load = Load(engine)
         await until(lambda: load.versions[old])
-        new = write_probe(copied, seed=1).version
+        new = write_probe(probe_copy, seed=1).version
         assert (await engine.reload()).version == new
         await until(lambda: load.versions[new])
         await load.stop()
@@ -54,30 +54,30 @@ async def test_a_reload_loses_no_request(copied: Path, serve: Serve) -> None:
 
 
 async def test_reload_waits_for_a_request_that_exceeds_the_default_deadline(
-    copied: Path, serve: Serve
+    probe_copy: Path, serve: Serve
 ) -> None:
-    async with serve(copied, request_seconds=0.1, drain_seconds=1) as engine:
+    async with serve(probe_copy, request_seconds=0.1, drain_seconds=1) as engine:
         slow = asyncio.create_task(infer(engine.pool, sample(HOLD, 60, 7)))
         await until(lambda: engine.pool is not None and not engine.pool.idle)
-        write_probe(copied, seed=1)
+        write_probe(probe_copy, seed=1)
         await engine.reload()
         await asyncio.sleep(1.5)
-        (copied / RELEASE).touch()
+        (probe_copy / RELEASE).touch()
         assert (await slow).outputs["value"].tolist() == [7]
         await until(lambda: len(worker_pids(engine)) == 1)
 
 
 async def test_invalid_new_version_does_not_replace_the_served_one(
-    copied: Path, serve: Serve
+    probe_copy: Path, serve: Serve
 ) -> None:
-    async with serve(copied) as engine:
+    async with serve(probe_copy) as engine:
         assert engine.served
         old, pids = engine.served.version, worker_pids(engine)
         load = Load(engine)
-        write_probe(copied, seed=1)
-        manifest = copied / "manifest.json"
+        write_probe(probe_copy, seed=1)
+        manifest = probe_copy / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"probe"', '"other:Model"'))
-        (copied / "model.safetensors").write_bytes(b"damaged")
+        (probe_copy / "model.safetensors").write_bytes(b"damaged")
         with pytest.raises(ExportError, match="7 bytes, but the manifest states"):
             await engine.reload()
         manifest.write_text("{")
@@ -89,10 +89,10 @@ async def test_invalid_new_version_does_not_replace_the_served_one(
 
 
 async def test_worker_that_dies_after_its_version_was_overwritten_is_replaced_by_the_new_one(
-    copied: Path, serve: Serve
+    probe_copy: Path, serve: Serve
 ) -> None:
-    async with serve(copied) as engine:
-        new = write_probe(copied, seed=1).version
+    async with serve(probe_copy) as engine:
+        new = write_probe(probe_copy, seed=1).version
         os.kill(worker_pids(engine)[0], signal.SIGKILL)
         await until(lambda: engine.served and engine.served.version == new)
         assert (await infer(engine.pool, sample(FINE))).served.version == new
@@ -141,10 +141,10 @@ async def test_failed_start_of_a_replacement_worker_is_retried(
 
 
 async def test_failed_worker_start_during_a_reload_keeps_the_served_version(
-    copied: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    probe_copy: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serve(copied) as engine:
-        write_probe(copied, seed=1)
+    async with serve(probe_copy) as engine:
+        write_probe(probe_copy, seed=1)
         fail_starts(monkeypatch, EOFError(), 1)
         with pytest.raises(ExportError, match="a worker cannot be started"):
             await engine.reload()
@@ -155,10 +155,10 @@ async def test_failed_worker_start_during_a_reload_keeps_the_served_version(
 async def test_a_server_without_workers_is_unready(
     probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(*_: object) -> None: ...
+    async def do_not_start(*_: object) -> None: ...
 
     async with serve(probe) as engine:
-        monkeypatch.setattr(engine.pool, "_replace", never)
+        monkeypatch.setattr(engine.pool, "_replace", do_not_start)
         os.kill(worker_pids(engine)[0], signal.SIGKILL)
         await until(lambda: engine.reason)
         assert engine.reason == "no worker is running"
@@ -192,11 +192,11 @@ async def test_best_run_of_a_sweep_is_served_once_its_link_exists(
 
 
 async def test_weights_that_do_not_match_the_pinned_digest_are_not_served(
-    copied: Path, serve: Serve
+    probe_copy: Path, serve: Serve
 ) -> None:
-    digest = read_manifest(copied).weights.sha256
-    async with serve(copied, model_sha256=digest) as engine:
-        write_probe(copied, seed=1)
+    digest = read_manifest(probe_copy).weights.sha256
+    async with serve(probe_copy, model_sha256=digest) as engine:
+        write_probe(probe_copy, seed=1)
         with pytest.raises(ExportError, match=f"only {digest[:12]}… may be served here"):
             await engine.reload()
 

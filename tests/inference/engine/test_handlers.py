@@ -45,10 +45,10 @@ async def test_logits_are_correct_for_sequences_of_any_length(
             with torch.no_grad():
                 expected = gpt(torch.from_numpy(text)).numpy()
             assert answer.outputs["logits"] == pytest.approx(expected, abs=1e-4)
-        for wrong, message in [
+        for invalid, message in [
             (np.zeros((1, CONTEXT + 1), np.int64), "must contain from 1 to 16"),
             (np.zeros((1, 0), np.int64), "must contain from 1 to 16"),
             (np.array([[3, TOKENS]]), "tokens contains 50: token IDs are from 0 to 49"),
         ]:
             with pytest.raises(InputError, match=message):
-                await infer(engine.pool, {"tokens": wrong})
+                await infer(engine.pool, {"tokens": invalid})

@@ -43,7 +43,7 @@ async def test_requests_batched_together_get_their_own_answers(probe: Path, serv
     assert sum(sizes) / len(sizes) > 6
 
 
-async def test_idle_worker_does_not_wait_for_further_requests(probe: Path, serve: Serve) -> None:
+async def test_idle_worker_computes_a_request_at_once(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_delay_ms=1000) as engine:
         for _ in range(3):
             answer = await infer(engine.pool, sample(FINE))
@@ -54,11 +54,11 @@ async def test_batch_waits_for_the_expected_samples_under_load(probe: Path, serv
     async with serve(probe, max_delay_ms=1000, max_batch=8) as engine:
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.05)))
         await until(lambda: not engine.pool.idle)
-        waiting = [asyncio.create_task(infer(engine.pool, sample(FINE))) for _ in range(3)]
+        requests = [asyncio.create_task(infer(engine.pool, sample(FINE))) for _ in range(3)]
         await busy
-        # Four samples existed when the previous batch ended.
-        waiting.append(asyncio.create_task(infer(engine.pool, sample(FINE))))
-        assert [answer.batch for answer in await asyncio.gather(*waiting)] == [4] * 4
+        # Four samples were present when the previous batch ended.
+        requests.append(asyncio.create_task(infer(engine.pool, sample(FINE))))
+        assert [answer.batch for answer in await asyncio.gather(*requests)] == [4] * 4
 
 
 async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) -> None:
@@ -71,18 +71,18 @@ async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) 
             sample(FINE, value=3, count=2),
             sample(FAIL),
         ]
-        one, two, three, four = await asyncio.gather(
+        first, second, third, fourth = await asyncio.gather(
             *(outcome(infer(engine.pool, inputs)) for inputs in requests)
         )
         await busy
-    assert isinstance(one, Answer)
-    assert (one.outputs["value"].tolist(), one.batch) == ([1], 5)
-    assert isinstance(three, Answer)
-    assert three.outputs["value"].tolist() == [3, 3]
-    assert isinstance(two, InputError)
-    assert str(two) == "inputs has 2.0"
-    assert isinstance(four, InputError)
-    assert str(four) == (
+    assert isinstance(first, Answer)
+    assert (first.outputs["value"].tolist(), first.batch) == ([1], 5)
+    assert isinstance(third, Answer)
+    assert third.outputs["value"].tolist() == [3, 3]
+    assert isinstance(second, InputError)
+    assert str(second) == "inputs has 2.0"
+    assert isinstance(fourth, InputError)
+    assert str(fourth) == (
         "the model cannot process this input; see compute_failed in the server log"
     )
 
@@ -111,12 +111,12 @@ async def test_requests_of_one_batch_get_only_the_outputs_that_they_request(
     probe: Path, serve: Serve
 ) -> None:
     async with serve(probe, max_batch=4) as engine:
-        pool, never = engine.pool, float("inf")
+        pool, no_deadline = engine.pool, float("inf")
         busy = asyncio.create_task(infer(pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not pool.idle)
-        split = pool.submit(sample(FINE, value=3, count=7), never, "", frozenset({"value"}))
-        text = pool.submit(sample(FINE, value=4), never, "", frozenset({"text", "value"}))
-        everything = pool.submit(sample(FINE, value=5), never)
+        split = pool.submit(sample(FINE, value=3, count=7), no_deadline, "", frozenset({"value"}))
+        text = pool.submit(sample(FINE, value=4), no_deadline, "", frozenset({"text", "value"}))
+        everything = pool.submit(sample(FINE, value=5), no_deadline)
         answers = await asyncio.gather(split.future, text.future, everything.future)
         await busy
     assert [set(answer.outputs) for answer in answers] == [
@@ -130,7 +130,9 @@ async def test_requests_of_one_batch_get_only_the_outputs_that_they_request(
 
 async def test_batch_computes_the_outputs_requested_by_any_of_its_requests() -> None:
     def batch(*wanted: frozenset[str] | None) -> Batch:
-        requests = [Request(sample(FINE), asyncio.Future(), 0, 0, "", one) for one in wanted]
+        requests = [
+            Request(sample(FINE), asyncio.Future(), 0, 0, "", outputs) for outputs in wanted
+        ]
         return Batch([Piece(request, 0, 1) for request in requests])
 
     assert batch(frozenset({"a"}), frozenset({"b"})).output_names == ["a", "b"]
@@ -153,7 +155,7 @@ async def test_a_request_larger_than_a_batch_is_split(probe: Path, serve: Serve)
 PADDED = {"handler": "tests.inference.engine.probes:Padded"}
 
 
-async def test_pieces_with_outputs_of_different_widths_fail_only_that_request(
+async def test_split_request_fails_alone_if_the_widths_of_its_outputs_differ(
     probe: Path, serve: Serve
 ) -> None:
     inputs = sample(FINE, value=2, count=9)
@@ -161,7 +163,7 @@ async def test_pieces_with_outputs_of_different_widths_fail_only_that_request(
     async with serve(probe, max_batch=8, **PADDED) as engine, asyncio.timeout(60):
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
-        # The small request shares the second batch of the large one.
+        # The small request is in the second batch of the large request.
         large, small = await asyncio.gather(
             outcome(infer(engine.pool, inputs)), infer(engine.pool, sample(FINE, value=3))
         )
@@ -183,13 +185,13 @@ async def test_requests_computed_separately_may_have_outputs_of_different_widths
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         values = [1, 3, 1, 2]
-        *answers, refused = await asyncio.gather(
+        *answers, error = await asyncio.gather(
             *(infer(engine.pool, sample(FINE, value=value)) for value in values),
             outcome(infer(engine.pool, sample(REFUSE))),
         )
         await busy
         assert worker_pids(engine) == pids
-    assert isinstance(refused, InputError)
+    assert isinstance(error, InputError)
     for value, answer in zip(values, answers, strict=True):
         assert isinstance(answer, Answer)
         assert answer.outputs["padded"].tolist() == [[value] * value]
@@ -237,14 +239,14 @@ async def test_full_queue_refuses_requests_with_a_retry_time(probe: Path, serve:
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
         # The worker has one more batch, and four samples are queued.
-        waiting = [asyncio.create_task(infer(engine.pool, sample(FINE))) for _ in range(6)]
+        requests = [asyncio.create_task(infer(engine.pool, sample(FINE))) for _ in range(6)]
         await until(lambda: engine.queued == 4)
         with pytest.raises(OverloadedError, match="4 samples are queued already") as caught:
             await infer(engine.pool, sample(FINE))
         assert 0 < caught.value.retry_after < 60
         with pytest.raises(InputError, match="send at most 4 samples"):
             await infer(engine.pool, sample(FINE, count=5))
-        assert len(await asyncio.gather(busy, *waiting)) == 7
+        assert len(await asyncio.gather(busy, *requests)) == 7
         assert engine.queued == 0
 
 
@@ -266,9 +268,9 @@ async def test_a_request_that_expires_in_the_queue_is_not_computed(
             await infer(engine.pool, sample(FINE), loop.time() + BUSY_SECONDS / 4)
         assert not busy.done()
         assert engine.queued == 0
-        before = (await busy).outputs["before"][0]
-        after = await infer(engine.pool, sample(FINE), loop.time() + 60)
-        assert after.outputs["before"][0] == before + 1
+        previous = (await busy).outputs["before"][0]
+        answer = await infer(engine.pool, sample(FINE), loop.time() + 60)
+        assert answer.outputs["before"][0] == previous + 1
 
 
 async def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once(
@@ -290,13 +292,13 @@ async def test_a_cancelled_request_is_not_computed(probe: Path, serve: Serve) ->
     async with serve(probe) as engine:
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)
-        waiting = asyncio.create_task(infer(engine.pool, sample(FINE, count=7)))
+        cancelled = asyncio.create_task(infer(engine.pool, sample(FINE, count=7)))
         await until(lambda: engine.queued == 7)
-        waiting.cancel()
-        await until(waiting.done)
+        cancelled.cancel()
+        await until(cancelled.done)
         assert engine.queued == 0
-        before = (await busy).outputs["before"][0]
-        assert (await infer(engine.pool, sample(FINE))).outputs["before"][0] == before + 1
+        previous = (await busy).outputs["before"][0]
+        assert (await infer(engine.pool, sample(FINE))).outputs["before"][0] == previous + 1
 
 
 def test_workers_share_the_cores_within_the_cpu_limit(

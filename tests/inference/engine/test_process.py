@@ -57,10 +57,10 @@ def test_arrays_of_a_batch_are_concatenated_in_the_arena(
         ]
         for index, dtype in enumerate(dtypes)
     }
-    got = arena.get(arena.put(arrays))
+    views = arena.get(arena.put(arrays))
     for name, parts in arrays.items():
-        assert got[name].dtype == parts[0].dtype
-        assert np.array_equal(got[name], np.concatenate(parts))
+        assert views[name].dtype == parts[0].dtype
+        assert np.array_equal(views[name], np.concatenate(parts))
     arena.close()
 
 
@@ -72,8 +72,8 @@ def test_bytes_elements_are_preserved(rows: list[list[bytes]]) -> None:
         part = np.empty((1, 2), np.object_)
         part[0] = row
         parts.append(part)
-    (got,) = arena.get(arena.put({"texts": parts})).values()
-    assert got.tolist() == rows
+    (view,) = arena.get(arena.put({"texts": parts})).values()
+    assert view.tolist() == rows
     arena.close()
 
 
@@ -92,17 +92,17 @@ def test_an_arena_that_cannot_grow_keeps_its_size(monkeypatch: pytest.MonkeyPatc
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     arena, large = Arena.create(), {"x": [np.zeros(INITIAL_BYTES)]}
-    other = Arena(os.dup(arena._descriptor))
+    reader = Arena(os.dup(arena._descriptor))
     with monkeypatch.context() as patch:
         patch.setattr("inference.engine.process.mmap.mmap", fail)
         with pytest.raises(OSError, match="Cannot allocate"):
             arena.put(large)
     assert os.fstat(arena._descriptor).st_size == INITIAL_BYTES
-    assert other.get(arena.put({"x": [np.arange(4)]}))["x"].tolist() == [0, 1, 2, 3]
+    assert reader.get(arena.put({"x": [np.arange(4)]}))["x"].tolist() == [0, 1, 2, 3]
     placed = arena.put(large)
-    assert len(other.get(placed)["x"]) == INITIAL_BYTES
+    assert len(reader.get(placed)["x"]) == INITIAL_BYTES
     arena.close()
-    other.close()
+    reader.close()
 
 
 def test_callback_runs_whenever_an_arena_is_mapped_again() -> None:
@@ -110,8 +110,8 @@ def test_callback_runs_whenever_an_arena_is_mapped_again() -> None:
     mapped: list[NDArray[np.uint8] | None] = []
     arena.on_map(mapped.append)
     arena.put({"x": [np.arange(INITIAL_BYTES, dtype=np.int64)]})
-    released, first, again, second = mapped
-    assert released is again is None
+    released, first, released_again, second = mapped
+    assert released is released_again is None
     assert first is not None
     assert second is not None
     assert (len(first), len(second)) == (INITIAL_BYTES, 8 * INITIAL_BYTES)
@@ -127,13 +127,13 @@ def test_array_type_without_a_protocol_datatype_is_refused() -> None:
 
 
 def test_message_longer_than_the_limit_is_an_error() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        send(theirs, {"text": "x" * (MAX_MESSAGE_BYTES - len('{"text":""}'))})
-        send(theirs, {"text": "x" * MAX_MESSAGE_BYTES})
-        assert receive(ours)
+    receiver, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with receiver, sender:
+        send(sender, {"text": "x" * (MAX_MESSAGE_BYTES - len('{"text":""}'))})
+        send(sender, {"text": "x" * MAX_MESSAGE_BYTES})
+        assert receive(receiver)
         with pytest.raises(ValueError, match="more than 131072 bytes"):
-            receive(ours)
+            receive(receiver)
 
 
 def spec_of(probe: Path) -> WorkerSpec:
@@ -163,12 +163,12 @@ async def test_failed_worker_start_leaves_no_open_files(
 ) -> None:
     await asyncio.to_thread(int)  # starts the event loop's thread pool
     worker = Worker(spec_of(probe), lambda *_: None, lambda *_: None)
-    before = open_files()
+    files_before = open_files()
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, out_of_memory)
         with pytest.raises(OSError, match="Cannot allocate memory"):
             await worker.start()
-    assert open_files() == before
+    assert open_files() == files_before
 
 
 @pytest.mark.parametrize(
@@ -183,17 +183,17 @@ async def test_worker_that_sends_an_invalid_result_is_killed(
 ) -> None:
     monkeypatch.setattr(process, "_run", run)
     results: list[Message] = []
-    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    end_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     worker = Worker(
         spec_of(probe),
         lambda _, message: results.append(message),
-        lambda _, found: ended.set_result(found),
+        lambda _, actual: end_reason.set_result(actual),
     )
     await worker.start()
     await worker.loaded
     request = Request(sample(FINE), asyncio.Future(), 0, 0)
     worker.compute(Batch([Piece(request, 0, 1)], 1))
     async with asyncio.timeout(60):
-        assert await ended == reason
+        assert await end_reason == reason
     assert worker.killed
     assert results == []

@@ -78,7 +78,7 @@ def test_arena_is_registered_with_cuda_until_it_is_replaced(
     runtime = MagicMock()
     runtime.cudaHostRegister.return_value = code
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    # The operation that clears CUDA's error fails without a GPU as it does on one.
+    # The call that clears the CUDA error fails with or without a GPU.
     arena = Arena.create()
     arena.on_map(Pinning())
     arena.put({"x": [np.zeros(INITIAL_BYTES)]})
@@ -295,6 +295,6 @@ def test_hanging_worker_does_not_outlive_its_fork_server(tmp_path: Path) -> None
     script.write_text(KILLED_FORK_SERVER)
     command = [sys.executable, str(script)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    pid = int(done.stdout)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    pid = int(result.stdout)
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")

@@ -23,7 +23,7 @@ class Outputs:
     """A model's outputs, which the tests observe through weak references."""
 
 
-def finish(_: Request, __: Outputs, ___: object) -> Response:
+def empty_response(_: Request, __: Outputs, ___: object) -> Response:
     return Response(b"{}")
 
 
@@ -51,7 +51,7 @@ class Computing:
         self.computations.append(asyncio.get_running_loop().create_future())
         outputs = Outputs()
         self.outputs.append(weakref.ref(outputs))
-        return Pending(self.computations[-1], partial(finish, request, outputs))
+        return Pending(self.computations[-1], partial(empty_response, request, outputs))
 
     def respond(self, request: Request, pending: Pending) -> Response:
         return Response(b"{}")
@@ -179,7 +179,7 @@ async def test_no_memory_is_charged_to_a_closed_connection() -> None:
     assert (connection.charged, application.limits.buffered) == (0, 0)
 
 
-async def test_requests_waiting_for_an_earlier_one_are_charged() -> None:
+async def test_pipelined_requests_that_wait_are_charged_to_their_connection() -> None:
     connection, transport, _ = connected()
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 40)
     assert connection.charged >= 40 * 1000
@@ -206,7 +206,7 @@ async def test_pipelined_requests_are_parsed_in_turns(
     assert connection.charged == 0
 
 
-async def test_requests_that_waited_for_a_computed_one_are_answered_in_turns(
+async def test_requests_queued_behind_a_computation_are_answered_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 0.0)
@@ -222,7 +222,9 @@ async def test_requests_that_waited_for_a_computed_one_are_answered_in_turns(
     assert transport.reading
 
 
-async def test_a_turn_answers_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_requests_answered_in_one_turn_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 0.0)
     connection, transport, _ = connected()
     connection.data_received(b"GET /now HTTP/1.1\r\n\r\n" * 400)

@@ -23,7 +23,7 @@ SHARE = 2048
 
 
 def infer(samples: int, body_bytes: int) -> Any:
-    """Send samples, whose outputs have 80 bytes each, to a server without memory for outputs."""
+    """Send samples with outputs of 80 bytes each to a server without free memory for outputs."""
     config = InferenceConfig(
         model_name="digits",
         model_path="/none",

@@ -43,8 +43,8 @@ def server(export: Path) -> Iterator[Server]:
         yield server
 
 
-def body(what: int, seconds: float = 0, padding: int = 0) -> bytes:
-    tensor = {"name": "inputs", "shape": [1, 3], "datatype": "FP32", "data": [what, seconds, 7]}
+def body(action: int, seconds: float = 0, padding: int = 0) -> bytes:
+    tensor = {"name": "inputs", "shape": [1, 3], "datatype": "FP32", "data": [action, seconds, 7]}
     return json.dumps({"inputs": [tensor], "id": "x" * padding}).encode()
 
 
@@ -87,7 +87,7 @@ def release(export: Path) -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture(autouse=True)
-def idle(server: Server, export: Path) -> None:
+def wait_until_idle(server: Server, export: Path) -> None:
     """Wait until the requests and connections of earlier tests have ended."""
     until(lambda: server.in_flight == 0)
     (export / RELEASE).unlink(missing_ok=True)
@@ -107,23 +107,25 @@ def test_excess_requests_are_refused_before_their_bodies_are_read(
     server: Server, connect: Connect, release: Callable[[], None]
 ) -> None:
     with ThreadPoolExecutor(MAX_IN_FLIGHT) as senders:
-        held = [
+        responses = [
             senders.submit(server.client.post, INFER, content=body(HOLD, LONG))
             for _ in range(MAX_IN_FLIGHT)
         ]
         until(lambda: server.in_flight == MAX_IN_FLIGHT)
         unsent, short = connect(server), connect(server)
         unsent.head(1_000_000)
-        assert (found := unsent.answer())[0] == 429
-        assert int(found[1]["retry-after"]) >= 1
-        assert found[1]["connection"] == "close"
-        # These requests were read completely, so their connection stays open for later ones.
+        assert (answer := unsent.answer())[0] == 429
+        assert int(answer[1]["retry-after"]) >= 1
+        assert answer[1]["connection"] == "close"
+        # The bodies of these requests were read completely, so the connection stays open.
         for padding in (0, 20_000):
             short.send(body(FINE, padding=padding))
             status, headers = short.answer()
             assert (status, headers.get("connection")) == (429, None)
         release()
-        assert sorted(one.result().status_code for one in held) == [200] * MAX_IN_FLIGHT
+        assert (
+            sorted(response.result().status_code for response in responses) == [200] * MAX_IN_FLIGHT
+        )
         short.send(body(FINE))
         assert short.answer()[0] == 200
 
@@ -143,8 +145,8 @@ def test_probes_and_metrics_are_answered_while_the_model_computes(
 
 def test_slow_uploads_do_not_block_other_requests(server: Server, connect: Connect) -> None:
     slow = [connect(server) for _ in range(MAX_IN_FLIGHT)]
-    for one in slow:
-        one.head(100)
+    for connection in slow:
+        connection.head(100)
     until(lambda: server.in_flight == len(slow))
     until(lambda: server.client.post(INFER, content=body(FINE)).status_code == 200)
     assert server.in_flight == len(slow)
@@ -154,9 +156,9 @@ def test_idle_connection_is_closed_to_accept_a_new_one(server: Server, connect: 
     busy = connect(server)
     busy.head(10)
     staying = [connect(server) for _ in range(CONNECTIONS)]
-    late = connect(server)
-    late.send(body(FINE))
-    assert late.answer()[0] == 200
+    new = connect(server)
+    new.send(body(FINE))
+    assert new.answer()[0] == 200
     # The connection that has been idle for the longest time is closed.
     assert staying[0].socket.recv(1) == b""
     busy.socket.sendall(b"0123456789")
@@ -184,10 +186,10 @@ def test_incomplete_large_bodies_do_not_block_new_requests(
     server: Server, connect: Connect
 ) -> None:
     stalled = [connect(server) for _ in range(4)]
-    for one in stalled:
-        one.head(BUFFERED // 3)
-        one.socket.sendall(b"x" * (BUFFERED // 3 - 1))
-    assert {one.answer()[0] for one in stalled} <= {408, 429}
+    for connection in stalled:
+        connection.head(BUFFERED // 3)
+        connection.socket.sendall(b"x" * (BUFFERED // 3 - 1))
+    assert {connection.answer()[0] for connection in stalled} <= {408, 429}
     assert server.client.post(INFER, content=body(FINE)).status_code == 200
     until(lambda: value(server.metrics, "inference_buffered_bytes") == 0)
 
@@ -214,10 +216,10 @@ def test_a_request_is_cancelled_when_its_client_disconnects(
     def cancelled() -> float:
         return value(server.metrics, 'inference_requests_total{code="499",protocol="rest"}')
 
-    before = cancelled()
+    cancelled_before = cancelled()
     leaving = connect(server)
     leaving.send(body(HOLD, LONG))
     until(lambda: server.in_flight == 1)
     leaving.close()
     until(lambda: server.in_flight == 0)
-    assert cancelled() == before + 1
+    assert cancelled() == cancelled_before + 1

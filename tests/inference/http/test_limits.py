@@ -30,12 +30,12 @@ async def test_connection_whose_check_fails_is_closed_and_sweeps_continue(
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.001)
     config = InferenceConfig(model_name="digits", model_path="/none")
-    swept, broken, again = Limits(config, 10), Broken(), asyncio.Event()
+    swept, broken, next_check = Limits(config, 10), Broken(), asyncio.Event()
     assert swept.add(cast(Connection, broken))
-    swept.start(again.set)
+    swept.start(next_check.set)
     for _ in range(2):
-        again.clear()
-        await asyncio.wait_for(again.wait(), 60)
+        next_check.clear()
+        await asyncio.wait_for(next_check.wait(), 60)
     swept.stop()
     assert broken.aborted
     assert "RuntimeError('unexpected')" in capsys.readouterr().out
@@ -75,24 +75,24 @@ def limits_with_share(share: float) -> Limits:
 
 def test_address_holds_at_most_its_share_of_buffered_bytes() -> None:
     limits = limits_with_share(0.5)
-    first, second, other = (Uploading(limits, peer) for peer in ("a", "a", "b"))
+    first, second, other_address = (Uploading(limits, peer) for peer in ("a", "a", "b"))
     assert first.charge(1500)
     assert second.charge(500)
     assert not first.charge(1000)
     assert second.charge(1000)
     assert first.lost
-    assert other.charge(2048)
-    assert (limits.buffered, other.lost) == (3548, False)
+    assert other_address.charge(2048)
+    assert (limits.buffered, other_address.lost) == (3548, False)
 
 
 def test_request_in_computation_counts_against_the_share_of_its_address() -> None:
     limits = limits_with_share(0.5)
-    computing, other = Uploading(limits, "a"), Uploading(limits, "b")
+    computing, other_address = Uploading(limits, "a"), Uploading(limits, "b")
     computing.sheddable = False
     assert computing.charge(2048)
     assert not computing.charge(1)
     assert not Uploading(limits, "a").charge(1)
-    assert other.charge(2048)
+    assert other_address.charge(2048)
     limits.release(computing.connection, 2048)
     assert computing.charge(1)
 
@@ -172,13 +172,13 @@ async def test_turns_do_not_pause_if_there_are_no_other_requests(
     clock, loop, others = Clock(), asyncio.get_running_loop(), 0
     pauses: list[float] = []
 
-    def later(delay: float, call: Callable[[], None]) -> None:
+    def advance_clock(delay: float, call: Callable[[], None]) -> None:
         pauses.append(delay)
         clock.now += delay
         loop.call_soon(call)
 
     monkeypatch.setattr("inference.http.limits.time.monotonic", clock.time)
-    monkeypatch.setattr(loop, "call_later", later)
+    monkeypatch.setattr(loop, "call_later", advance_clock)
     turns = Turns(0.1, lambda: others)
     connection = Waiting(turns, clock)
     turns.queue(cast(Connection, connection))
@@ -194,12 +194,12 @@ async def test_turns_do_not_pause_if_there_are_no_other_requests(
 async def test_turns_take_only_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, loop = Clock(), asyncio.get_running_loop()
 
-    def later(delay: float, call: Callable[[], None]) -> None:
+    def advance_clock(delay: float, call: Callable[[], None]) -> None:
         clock.now += delay
         loop.call_soon(call)
 
     monkeypatch.setattr("inference.http.limits.time.monotonic", clock.time)
-    monkeypatch.setattr(loop, "call_later", later)
+    monkeypatch.setattr(loop, "call_later", advance_clock)
     turns = Turns(0.1)
     connections = [Waiting(turns, clock) for _ in range(2)]
     for connection in connections:

@@ -14,23 +14,23 @@ from inference.http.listener import RESERVED_FILES, Certificate, allow_connectio
 
 
 @pytest.fixture
-def soft() -> Iterator[int]:
+def soft_limit() -> Iterator[int]:
     """The soft limit on open files, which is restored after the test."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lower = (RESERVED_FILES + 100, before[1])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lower = (RESERVED_FILES + 100, limits[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, lower)
     yield lower[0]
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_soft_limit_on_open_files_is_raised_for_connections(soft: int) -> None:
+def test_soft_limit_on_open_files_is_raised_for_connections(soft_limit: int) -> None:
     assert allow_connections(10) == 10
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == soft
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == soft_limit
     assert allow_connections(500) == 500
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 500 + RESERVED_FILES
 
 
-def test_number_of_connections_is_limited_by_the_open_files_limit(soft: int) -> None:
+def test_number_of_connections_is_limited_by_the_open_files_limit(soft_limit: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
         pytest.skip("the number of open files is not limited here")
@@ -51,14 +51,14 @@ def presented_certificate(context: ssl.SSLContext) -> str:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
     client = trusting.wrap_bio(to_client, to_server)
-    for end in (client, server, client):
+    for side in (client, server, client):
         try:
-            end.do_handshake()
+            side.do_handshake()
         except ssl.SSLWantReadError:
             continue
-    found = client.getpeercert(binary_form=True)
-    assert found is not None
-    return hashlib.sha256(found).hexdigest()
+    der = client.getpeercert(binary_form=True)
+    assert der is not None
+    return hashlib.sha256(der).hexdigest()
 
 
 @pytest.mark.parametrize("order", [["RSA", "ECDSA", "RSA"], ["ECDSA", "RSA", "ECDSA"]])

@@ -27,8 +27,8 @@ def test_predictions_over_http_equal_those_of_the_trained_model(
     with torch.no_grad():
         network = load_network(trained, read_manifest(trained))
         expected = network(torch.from_numpy(images)).softmax(1).numpy()
-    got = np.array(output(response, "probabilities")).reshape(expected.shape)
-    assert got == pytest.approx(expected, abs=1e-6)
+    actual = np.array(output(response, "probabilities")).reshape(expected.shape)
+    assert actual == pytest.approx(expected, abs=1e-6)
     assert output(response, "class") == expected.argmax(1).tolist()
     facts = server.client.get("/v2/models/digits").json()
     accuracy = np.mean(np.array(output(response, "label")).astype(int) == labels)
@@ -59,7 +59,7 @@ def test_predictions_over_http_equal_those_of_the_trained_model(
         ("POST", INFER, 400),
     ],
 )
-def test_every_path_returns_its_status_code(
+def test_every_path_returns_the_expected_status_code(
     method: str, path: str, code: int, server: Server
 ) -> None:
     response = server.client.request(method, path)
@@ -128,10 +128,10 @@ def test_a_chunked_body_is_read(server: Server) -> None:
 CHUNKED = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
 
 
-@pytest.mark.parametrize("end", [b"XX0\r\n\r\n", b"0\r\n\r\n", b"\r\nzz\r\n\r\n"])
-def test_chunk_with_an_invalid_end_is_refused(server: Server, end: bytes) -> None:
+@pytest.mark.parametrize("chunk_end", [b"XX0\r\n\r\n", b"0\r\n\r\n", b"\r\nzz\r\n\r\n"])
+def test_chunk_with_an_invalid_end_is_refused(server: Server, chunk_end: bytes) -> None:
     body = json.dumps(request_body(digits(2))).encode()
-    answer = exchange(server, CHUNKED + f"{len(body):x}\r\n".encode() + body + end)
+    answer = exchange(server, CHUNKED + f"{len(body):x}\r\n".encode() + body + chunk_end)
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
@@ -185,27 +185,27 @@ def test_every_answer_has_a_request_id(server: Server) -> None:
 
 def test_expired_deadline_is_answered_with_504(server: Server) -> None:
     body = request_body(digits(1))
-    late = server.client.post(INFER, json=body, headers={"X-Request-Timeout": "1e-9"})
-    assert late.status_code == 504
-    assert "retry-after" in late.headers
+    expired = server.client.post(INFER, json=body, headers={"X-Request-Timeout": "1e-9"})
+    assert expired.status_code == 504
+    assert "retry-after" in expired.headers
     assert server.client.post(INFER, json=body | {"parameters": {"timeout": 1}}).status_code == 504
-    wrong = server.client.post(INFER, json=body, headers={"X-Request-Timeout": "soon"})
-    assert wrong.status_code == 400
-    assert "X-Request-Timeout" in wrong.json()["error"]
+    invalid = server.client.post(INFER, json=body, headers={"X-Request-Timeout": "soon"})
+    assert invalid.status_code == 400
+    assert "X-Request-Timeout" in invalid.json()["error"]
 
 
 def test_metrics_count_requests_by_code_and_have_a_model_label(server: Server) -> None:
-    def settled() -> str:
+    def settled_metrics() -> str:
         # A request is counted after its answer is written. The metrics thread may run in between,
         # but the next request may not.
         server.client.get("/v2")
         return server.metrics
 
-    before = settled()
+    metrics_before = settled_metrics()
     server.client.post(INFER, json=request_body(digits(5)))
     server.client.post(INFER, content=b"{")
-    after = settled()
-    for series, more in (
+    metrics_after = settled_metrics()
+    for series, increase in (
         ('inference_requests_total{code="200",protocol="rest"}', 1),
         ('inference_requests_total{code="400",protocol="rest"}', 1),
         ("inference_samples_total", 5),
@@ -216,8 +216,8 @@ def test_metrics_count_requests_by_code_and_have_a_model_label(server: Server) -
         ('inference_batch_samples_bucket{le="4.0"}', 0),
         ('inference_batch_samples_bucket{le="8.0"}', 1),
     ):
-        assert value(after, series) - value(before, series) == more, series
+        assert value(metrics_after, series) - value(metrics_before, series) == increase, series
     [version] = server.client.get("/v2/models/digits").json()["versions"]
-    assert f'version="{version}"' in after
-    assert value(after, "inference_ready") == 1
-    assert value(after, "inference_queue_depth") == 0
+    assert f'version="{version}"' in metrics_after
+    assert value(metrics_after, "inference_ready") == 1
+    assert value(metrics_after, "inference_queue_depth") == 0

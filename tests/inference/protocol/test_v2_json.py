@@ -266,14 +266,14 @@ def test_any_invalid_body_raises_input_error(malformed: bytes) -> None:
 VALUES = np.arange(8, dtype="<f4") / 8
 
 
-def binary_request(size: int = 32, **more: object) -> tuple[bytes, str]:
+def binary_request(size: int = 32, **fields: object) -> tuple[bytes, str]:
     tensor = {
         "name": "images",
         "shape": [2, 1, 2, 2],
         "datatype": "FP32",
         "parameters": {"binary_data_size": size},
     }
-    head = json.dumps({"inputs": [tensor]} | more).encode()
+    head = json.dumps({"inputs": [tensor]} | fields).encode()
     return head, str(len(head))
 
 
@@ -305,9 +305,11 @@ def test_invalid_values_are_refused_even_if_the_plan_is_cached(values: bytes, me
 def test_same_json_head_is_parsed_again_for_another_model() -> None:
     head, length = binary_request()
     read_request(head + VALUES.tobytes(), SERVED, length)
-    other = dataclasses.replace(SERVED, inputs=(TensorSpec("images", "FP32", (-1, 3, 2, 2)),))
+    another_model = dataclasses.replace(
+        SERVED, inputs=(TensorSpec("images", "FP32", (-1, 3, 2, 2)),)
+    )
     with pytest.raises(InputError, match="shape"):
-        read_request(head + VALUES.tobytes(), other, length)
+        read_request(head + VALUES.tobytes(), another_model, length)
     read_request(head + VALUES.tobytes(), SERVED, length)
 
 
@@ -335,8 +337,8 @@ def test_answers_to_the_same_json_head_share_their_json() -> None:
 def test_cached_json_of_an_answer_is_not_used_for_another_model() -> None:
     head, length = binary_request(outputs=[{"name": "class", "parameters": {"binary_data": True}}])
     read = read_request(head + VALUES.tobytes(), SERVED, length)
-    other = dataclasses.replace(SERVED, name="other")
-    for served in (SERVED, other, SERVED):
+    another_model = dataclasses.replace(SERVED, name="other")
+    for served in (SERVED, another_model, SERVED):
         body, json_length = write_answer(read, Answer({"class": np.ones(2, int)}, served, 0, 0, 2))
         assert json.loads(body[:json_length])["model_name"] == served.name
 

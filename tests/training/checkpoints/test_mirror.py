@@ -44,10 +44,10 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """The bucket `models`. Environment variables contain its endpoint and access keys."""
     for name, value in {**ACCESS, "AWS_ENDPOINT_URL": f"http://{server}"}.items():
         monkeypatch.setenv(name, value)
-    found = boto3.resource("s3").Bucket("models")
-    found.create()
-    yield found
-    found.objects.delete()
+    s3_bucket = boto3.resource("s3").Bucket("models")
+    s3_bucket.create()
+    yield s3_bucket
+    s3_bucket.objects.delete()
 
 
 def object_names(bucket: object) -> list[str]:
@@ -103,12 +103,12 @@ def test_a_resumed_run_copies_its_checkpoint_again(
     train: Callable[..., int], bucket: object, tmp_path: Path
 ) -> None:
     assert train(epochs=1, run_url=URL) == exit_codes.DONE
-    before = sorted(object_names(bucket))
+    first_copies = sorted(object_names(bucket))
     (tmp_path / "run/export/manifest.json").unlink()
     bucket.objects.delete()  # type: ignore[attr-defined]
     assert train(epochs=1, run_url=URL) == exit_codes.DONE
-    assert sorted(object_names(bucket)) == before
-    assert any(name.startswith("checkpoints/") for name in before)
+    assert sorted(object_names(bucket)) == first_copies
+    assert any(name.startswith("checkpoints/") for name in first_copies)
 
 
 def test_nothing_is_restored_from_an_empty_store(bucket: object, tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_store_keeps_the_newest_copies_and_the_best_one(bucket: object, tmp_path
     copy_checkpoints(
         run_dir, *[save(run_dir, step, loss) for step, loss in enumerate([3, 1, 3, 3, 2], 1)]
     )
-    kept = {name.split("/")[1] for name in object_names(bucket)}
-    assert kept == {"step-00000002", "step-00000004", "step-00000005"}
+    kept_steps = {name.split("/")[1] for name in object_names(bucket)}
+    assert kept_steps == {"step-00000002", "step-00000004", "step-00000005"}
 
 
 def test_copies_of_later_steps_are_removed_when_a_run_resumes_from_an_earlier_step(
@@ -156,8 +156,8 @@ def test_older_checkpoint_is_restored_if_an_object_is_damaged(
     run_dir = tmp_path / "run"
     copy_checkpoints(run_dir, save(run_dir, 1), save(run_dir, 2))
     name = "runs/run/checkpoints/step-00000002/rank-0.safetensors"
-    found = bucket.Object(name)  # type: ignore[attr-defined]
-    found.delete() if damage is None else found.put(Body=damage)
+    s3_object = bucket.Object(name)  # type: ignore[attr-defined]
+    s3_object.delete() if damage is None else s3_object.put(Body=damage)
     shutil.rmtree(run_dir)
     assert copy_checkpoints(run_dir).restore(lambda: None)
     assert [path.name for path in files.list_checkpoints(run_dir / "checkpoints")] == [
@@ -182,20 +182,20 @@ def test_new_checkpoint_of_the_same_step_replaces_the_copy(bucket: object, tmp_p
     assert (folder / "rank-0.safetensors").read_bytes() == b"other"
 
 
-def requests_of(
+def requests_during(
     server: str, monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], failures: int = 0
 ) -> list[tuple[str, str]]:
     """Return the requests that an action sends. The first `failures` are answered with 503."""
-    seen: list[tuple[str, str]] = []
+    requests_seen: list[tuple[str, str]] = []
 
-    def fault(method: str, path: str) -> int | None:
-        seen.append((method, path.partition("?")[0]))
-        return 503 if len(seen) <= failures else None
+    def status_of_request(method: str, path: str) -> int | None:
+        requests_seen.append((method, path.partition("?")[0]))
+        return 503 if len(requests_seen) <= failures else None
 
-    with proxy(server, fault) as url:
+    with proxy(server, status_of_request) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         action()
-    return seen
+    return requests_seen
 
 
 def test_only_the_seal_of_an_amended_checkpoint_is_copied(
@@ -205,8 +205,8 @@ def test_only_the_seal_of_an_amended_checkpoint_is_copied(
     folder = save(run_dir, 1)
     copy_checkpoints(run_dir, folder)
     amend_checkpoint(run_dir / "checkpoints/step-00000001", Position(step=1), 1, 0.5)
-    seen = requests_of(server, monkeypatch, lambda: copy_checkpoints(run_dir, folder))
-    written = [path for method, path in seen if method == "PUT"]
+    requests = requests_during(server, monkeypatch, lambda: copy_checkpoints(run_dir, folder))
+    written = [path for method, path in requests if method == "PUT"]
     assert written == ["/models/runs/run/checkpoints/step-00000001/checkpoint.json"]
 
 
@@ -215,9 +215,9 @@ def test_requests_that_fail_with_503_are_retried(
 ) -> None:
     run_dir = tmp_path / "run"
     folder = save(run_dir, 1)
-    requests_of(server, monkeypatch, lambda: copy_checkpoints(run_dir, folder), failures=3)
+    requests_during(server, monkeypatch, lambda: copy_checkpoints(run_dir, folder), failures=3)
     shutil.rmtree(run_dir)
-    requests_of(
+    requests_during(
         server, monkeypatch, lambda: copy_checkpoints(run_dir).restore(lambda: None), failures=3
     )
     assert content(run_dir)
@@ -246,12 +246,12 @@ def test_slow_copy_is_not_treated_as_a_hang(
     folder = save(run_dir, 1)
     beat, write = threading.Event(), StoreDirectory.write
 
-    def slowly(self: StoreDirectory, name: str, content: bytes | Path) -> None:
+    def write_after_a_beat(self: StoreDirectory, name: str, content: bytes | Path) -> None:
         assert beat.wait(60)
         write(self, name, content)
 
     mirror = copy_checkpoints(run_dir)
-    monkeypatch.setattr(StoreDirectory, "write", slowly)
+    monkeypatch.setattr(StoreDirectory, "write", write_after_a_beat)
     mirror.submit(folder)
     mirror.wait(beat.set)
     (run_dir / "export").mkdir()
@@ -279,18 +279,18 @@ def test_manifest_of_an_export_is_copied_last(
     (run_dir / "export" / "huggingface").mkdir(parents=True)
     for name in ("manifest.json", "model.safetensors", "huggingface/config.json"):
         (run_dir / "export" / name).write_text(name)
-    seen = requests_of(
+    requests = requests_during(
         server, monkeypatch, lambda: copy_checkpoints(run_dir).copy_export(lambda: None)
     )
-    written = [path for method, path in seen if method == "PUT"]
+    written = [path for method, path in requests if method == "PUT"]
     assert written[-1] == "/models/runs/run/export/manifest.json"
     assert sorted(object_names(bucket)) == [
         "export/huggingface/config.json", "export/manifest.json", "export/model.safetensors",
     ]  # fmt: skip
-    again = requests_of(
+    later_requests = requests_during(
         server, monkeypatch, lambda: copy_checkpoints(run_dir).copy_export(lambda: None)
     )
-    assert [method for method, _ in again] == ["GET"]
+    assert [method for method, _ in later_requests] == ["GET"]
 
 
 def test_files_of_a_previous_export_are_removed(bucket: object, tmp_path: Path) -> None:
@@ -312,11 +312,11 @@ def test_files_of_a_data_set_are_fetched_again_only_if_they_differ(
         bucket.upload_file(str(path), f"books/{path.name}")  # type: ignore[attr-defined]
 
     def fetch() -> list[str]:
-        seen = requests_of(
+        requests = requests_during(
             server, monkeypatch, lambda: download("s3://models/books", target, print)
         )
         assert {path.name: path.read_bytes() for path in target.iterdir()} == source
-        return sorted(path.rpartition("/")[2] for _, path in seen)
+        return sorted(path.rpartition("/")[2] for _, path in requests)
 
     target = tmp_path / "data" / "tokens"
     source = {path.name: path.read_bytes() for path in (tmp_path / "source").iterdir()}
@@ -326,7 +326,9 @@ def test_files_of_a_data_set_are_fetched_again_only_if_they_differ(
     assert fetch() == ["manifest.json", "train-00000.bin"]
 
 
-def test_a_missing_object_of_a_data_set_is_invalid_input(bucket: object, tmp_path: Path) -> None:
+def test_missing_object_in_a_data_set_is_reported_as_a_data_error(
+    bucket: object, tmp_path: Path
+) -> None:
     write_tokens(tmp_path / "source", 80)
     bucket.upload_file(str(tmp_path / "source/manifest.json"), "books/manifest.json")  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=r"s3://models/books/train-00000\.bin"):

@@ -40,29 +40,29 @@ def test_replicated_tensors_are_written_by_a_few_processes() -> None:
 
 
 def save_and_read(folder: Path, world: World) -> tuple[list[str], torch.Tensor]:
-    """Save and read a shard; return the files that this process opened, and the shard."""
+    """Save and load one shard; return the names of the files opened for it, and the shard."""
     with joined(world, torch.device("cpu"), 60), pytest.MonkeyPatch.context() as patch:
         mesh = init_device_mesh("cpu", (world.size,))
-        whole = torch.arange(12.0).reshape(6, 2)
-        write(folder, {"w": distribute_tensor(whole, mesh, [Shard(0)])}, group(), world.rank)
+        tensor = torch.arange(12.0).reshape(6, 2)
+        write(folder, {"w": distribute_tensor(tensor, mesh, [Shard(0)])}, group(), world.rank)
         dist.barrier()
         opened: list[str] = []
         original = safetensors.safe_open
 
-        def count(filename: str, *arguments: Any, **named: Any) -> Any:
+        def open_and_record(filename: str, *arguments: Any, **options: Any) -> Any:
             opened.append(Path(filename).name)
-            return original(filename, *arguments, **named)
+            return original(filename, *arguments, **options)
 
-        patch.setattr(safetensors, "safe_open", count)
+        patch.setattr(safetensors, "safe_open", open_and_record)
         target = distribute_tensor(torch.zeros(6, 2), mesh, [Shard(0)])
         read(folder, {"w": target}, (), "optimizer/", ("model/",), group())
         return opened, target.to_local()
 
 
 def group() -> dist.ProcessGroup:
-    found = dist.group.WORLD
-    assert found is not None
-    return found
+    world_group = dist.group.WORLD
+    assert world_group is not None
+    return world_group
 
 
 def test_a_process_opens_only_the_files_of_its_shards(tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ def save(
     return path
 
 
-def steps(folder: Path) -> list[int]:
+def saved_steps(folder: Path) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder)]
 
 
-def problem(path: Path) -> str | None:
+def checkpoint_problem(path: Path) -> str | None:
     seal = read_seal(path)
     return seal if isinstance(seal, str) else find_fault(path, seal.files)
 
@@ -63,48 +63,48 @@ def test_a_sealed_checkpoint_is_read_back(folder: Path) -> None:
     seal = read_seal(path)
     assert isinstance(seal, Seal)
     assert (seal.position.step, seal.held_out_loss) == (4, 0.5)
-    assert problem(path) is None
+    assert checkpoint_problem(path) is None
 
 
-def test_newest_checkpoint_is_none_if_there_are_no_checkpoints(tmp_path: Path) -> None:
-    assert list_checkpoints(tmp_path / "never-made") == []
+def test_missing_run_directory_has_no_checkpoints(tmp_path: Path) -> None:
+    assert list_checkpoints(tmp_path / "missing") == []
 
 
 def test_only_the_newest_checkpoints_are_kept(folder: Path) -> None:
     save(folder, 10, keep=2)
-    assert steps(folder) == [3, 10]
+    assert saved_steps(folder) == [3, 10]
 
 
 def test_the_best_checkpoint_is_kept_regardless_of_age(tmp_path: Path) -> None:
     for step, loss in enumerate([0.9, 0.2, 0.5, None, 0.3, 0.4], start=1):
         save(tmp_path, step, keep=2, loss=loss, keep_best=True)
-    assert steps(tmp_path) == [2, 5, 6]
+    assert saved_steps(tmp_path) == [2, 5, 6]
 
 
 def truncate(path: Path) -> None:
     (path / TENSORS).write_bytes((path / TENSORS).read_bytes()[:500])
 
 
-def flip_a_bit(path: Path) -> None:
+def flip_bit(path: Path) -> None:
     content = bytearray((path / TENSORS).read_bytes())
     content[500] ^= 1
     (path / TENSORS).write_bytes(content)
 
 
-def lose_the_seal(path: Path) -> None:
+def delete_seal(path: Path) -> None:
     (path / SEAL_FILE).unlink()
 
 
-def empty_the_seal(path: Path) -> None:
+def clear_seal(path: Path) -> None:
     (path / SEAL_FILE).write_bytes(b"{}")
 
 
-def point_the_seal_elsewhere(path: Path) -> None:
+def set_path_outside_the_checkpoint(path: Path) -> None:
     text = (path / SEAL_FILE).read_text()
     (path / SEAL_FILE).write_text(text.replace(TENSORS, "../../secret"))
 
 
-def lose_the_tensors(path: Path) -> None:
+def delete_tensors(path: Path) -> None:
     (path / TENSORS).unlink()
 
 
@@ -112,33 +112,33 @@ def lose_the_tensors(path: Path) -> None:
     ("damage", "message"),
     [
         (truncate, "has 500 bytes instead of 1000"),
-        (flip_a_bit, "has changed since it was saved"),
-        (lose_the_seal, "cannot be read: No such file"),
-        (empty_the_seal, "has changed since it was written: model: Field required"),
-        (point_the_seal_elsewhere, "files.0.name: String should match pattern"),
-        (lose_the_tensors, "cannot be read: No such file"),
+        (flip_bit, "has changed since it was saved"),
+        (delete_seal, "cannot be read: No such file"),
+        (clear_seal, "has changed since it was written: model: Field required"),
+        (set_path_outside_the_checkpoint, "files.0.name: String should match pattern"),
+        (delete_tensors, "cannot be read: No such file"),
     ],
 )
 def test_damage_to_a_checkpoint_is_reported(
     damage: Callable[[Path], None], message: str, folder: Path
 ) -> None:
     damage(folder / "step-00000003")
-    assert message in str(problem(folder / "step-00000003"))
-    assert problem(folder / "step-00000002") is None
+    assert message in str(checkpoint_problem(folder / "step-00000003"))
+    assert checkpoint_problem(folder / "step-00000002") is None
 
 
-def test_next_save_removes_checkpoints_after_the_resumed_step(folder: Path) -> None:
+def test_save_after_a_resume_removes_checkpoints_of_later_steps(folder: Path) -> None:
     save(folder, 2, keep=1)
-    assert steps(folder) == [2]
+    assert saved_steps(folder) == [2]
 
 
 def test_a_damaged_checkpoint_is_replaced_when_its_step_is_saved_again(folder: Path) -> None:
     truncate(folder / "step-00000003")
-    assert problem(save(folder, 3)) is None
+    assert checkpoint_problem(save(folder, 3)) is None
 
 
 def test_files_of_an_interrupted_save_are_ignored_and_removed(folder: Path) -> None:
     (create_unfinished(checkpoint_of(folder, 4)) / TENSORS).write_bytes(b"half")
-    assert steps(folder) == [1, 2, 3]
+    assert saved_steps(folder) == [1, 2, 3]
     recover(folder)
     assert len(list(folder.iterdir())) == 3

@@ -18,7 +18,7 @@ def write(folder: Path) -> None:
     write_cifar100(folder / FOLDERS["cifar100"])
 
 
-def test_five_batches_are_training_data_and_one_is_held_out(tmp_path: Path) -> None:
+def test_cifar10_has_five_training_batches_and_one_held_out_batch(tmp_path: Path) -> None:
     write(tmp_path)
     data = load("cifar10", tmp_path, None, seed=0)
     assert (len(data.train), len(data.held_out)) == (25, 5)
@@ -27,7 +27,7 @@ def test_five_batches_are_training_data_and_one_is_held_out(tmp_path: Path) -> N
     assert bytes([labels[0]]) + pixels.tobytes() == record
 
 
-def test_fine_labels_of_cifar100_are_used_with_their_names(tmp_path: Path) -> None:
+def test_cifar100_has_the_fine_labels_and_their_class_names(tmp_path: Path) -> None:
     write(tmp_path)
     data = load("cifar100", tmp_path, None, seed=0)
     assert data.train.batch(np.arange(5))[1].tolist() == [95, 96, 97, 98, 99]
@@ -66,5 +66,5 @@ def test_pickled_version_is_refused_with_an_explanation(
     name: DatasetName, python: str, tmp_path: Path
 ) -> None:
     (tmp_path / python).mkdir()
-    with pytest.raises(DataError, match=f"{python} is the pickled version, which is never read"):
+    with pytest.raises(DataError, match=f"{python} is the pickled version, which is not supported"):
         load(name, tmp_path, None, seed=0)

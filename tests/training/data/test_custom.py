@@ -67,7 +67,7 @@ def test_identity_depends_on_the_targets_or_the_custom_digest() -> None:
         ("Unreadable", DataError, "sample 0 of .* cannot be read: OSError: disk failed"),
     ],
 )
-def test_mistakes_in_a_data_set_are_reported_when_it_is_loaded(
+def test_errors_in_a_custom_data_set_are_reported_when_it_is_loaded(
     name: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -101,7 +101,7 @@ def test_byte_images_are_enlarged_and_other_inputs_must_fit_the_model() -> None:
         ({"dataset": "mine:Data", "model": "gpt"}, "set dataset to text or tokens"),
     ],
 )
-def test_invalid_names_of_data_sets_are_refused(settings: dict[str, str], message: str) -> None:
+def test_invalid_data_set_names_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TrainingConfig.model_validate(settings)
 
@@ -121,17 +121,17 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_resumed_gang_has_the_same_weights_as_an_uninterrupted_one(
     name: str, tmp_path: Path
 ) -> None:
-    """Include random transformations: random number generators are part of a checkpoint."""
+    """Include data sets with random transformations, whose generators are saved in checkpoints."""
 
-    def start(run: str, *more: str) -> None:
+    def start(run: str, *options: str) -> None:
         flags = [f"--dataset={MODULE}:{name}", "--model=digits-net", "--device=cpu"]
-        flags += ["--schedule=constant", "--warm-up=0", f"--run-dir={tmp_path / run}", *more]
-        gang = start_gang(flags, 2, tmp_path / f"{run}-{len(more)}-{more[-1][-1]}")
+        flags += ["--schedule=constant", "--warm-up=0", f"--run-dir={tmp_path / run}", *options]
+        gang = start_gang(flags, 2, tmp_path / f"{run}-{len(options)}-{options[-1][-1]}")
         assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
 
     start("whole", "--epochs=2")
     start("parts", "--epochs=1")
     (tmp_path / "parts/export/manifest.json").unlink()
     start("parts", "--epochs=2")
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert all(torch.equal(whole[key], parts[key]) for key in whole)
+    uninterrupted, resumed = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(uninterrupted[key], resumed[key]) for key in uninterrupted)

@@ -40,12 +40,12 @@ def test_runs_are_evaluated_on_the_held_out_digits() -> None:
 
 @pytest.mark.parametrize("name", ["digits", "glyphs", "photos"])
 def test_built_in_data_sets_do_not_depend_on_the_seed(name: str) -> None:
-    first, again = (load(name, NOWHERE, None, seed) for seed in (1, 2))
-    for part, same in ((first.train, again.train), (first.held_out, again.held_out)):
-        assert isinstance(part, Images)
-        assert isinstance(same, Images)
-        assert np.array_equal(part.pixels, same.pixels)
-        assert set(part.labels) == set(range(first.outputs)) == set(range(len(first.classes)))
+    first, second = (load(name, NOWHERE, None, seed) for seed in (1, 2))
+    for images, other_images in ((first.train, second.train), (first.held_out, second.held_out)):
+        assert isinstance(images, Images)
+        assert isinstance(other_images, Images)
+        assert np.array_equal(images.pixels, other_images.pixels)
+        assert set(images.labels) == set(range(first.outputs)) == set(range(len(first.classes)))
     assert isinstance(first.train, Images)
     assert isinstance(first.held_out, Images)
     trained = {image.tobytes() for image in first.train.pixels}
@@ -54,12 +54,12 @@ def test_built_in_data_sets_do_not_depend_on_the_seed(name: str) -> None:
 
 
 def test_synthetic_images_depend_on_the_seed() -> None:
-    first, same, other = (
+    first, same, different = (
         load("synthetic", NOWHERE, (1, 8, 8), seed).train.batch(np.arange(9))[0]
         for seed in (1, 1, 2)
     )
     assert np.array_equal(first, same)
-    assert not np.array_equal(first, other)
+    assert not np.array_equal(first, different)
 
 
 FROM_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100"}

@@ -73,7 +73,7 @@ def test_the_largest_batch_is_known(count: int, batch: int, accumulate: int, siz
 
 
 @given(**SIZES)
-def test_batches_state_the_samples_of_their_step_and_the_position_after_it(
+def test_batch_states_the_size_of_its_step_and_the_position_after_that_step(
     count: int, batch: int, accumulate: int, size: int
 ) -> None:
     in_step, seen = 0, 0
@@ -86,14 +86,14 @@ def test_batches_state_the_samples_of_their_step_and_the_position_after_it(
     assert (in_step, seen) == (0, count)
 
 
-@given(**SIZES, other=st.integers(1, 5), after=st.integers(0, 20))
+@given(**SIZES, new_size=st.integers(1, 5), stop=st.integers(0, 20))
 def test_gang_of_another_size_resumes_at_the_same_sample(
-    count: int, batch: int, accumulate: int, size: int, other: int, after: int
+    count: int, batch: int, accumulate: int, size: int, new_size: int, stop: int
 ) -> None:
     turns = batches_by_turn(count, batch, accumulate, size)
     ends = [index + 1 for index, gang in enumerate(turns) if gang[0].last]
-    cut = ends[after % len(ends)]
-    remaining = batches_by_turn(count, batch, accumulate, other, seen=turns[cut - 1][0].seen)
+    cut = ends[stop % len(ends)]
+    remaining = batches_by_turn(count, batch, accumulate, new_size, seen=turns[cut - 1][0].seen)
     assert count_samples(turns[:cut]) + count_samples(remaining) == Counter(range(count))
 
 

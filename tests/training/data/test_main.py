@@ -77,7 +77,7 @@ def test_invalid_arguments_are_reported_in_one_line(
     assert output.count("\n") == 1
 
 
-def test_error_of_a_custom_data_set_is_reported_in_one_line(
+def test_custom_data_set_error_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["validate", "--dataset=absent_module:Halves", str(tmp_path / "report")]
@@ -134,7 +134,7 @@ def test_index_that_does_not_match_the_shards_is_rejected(
     assert "train-index.npy is not the index of train-00000.tar" in capsys.readouterr().err
 
 
-def test_target_that_is_not_empty_requires_force(
+def test_non_empty_target_requires_force(
     prepared_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["prepare", "images", "--dataset=photos", str(prepared_copy / "shards")]

@@ -1,4 +1,4 @@
-"""Files are compared with their digests once, and again only if they may have changed."""
+"""Verification of data files: unchanged files are compared with their digests only once."""
 
 import hashlib
 import os
@@ -15,13 +15,13 @@ from training.data.samples import DataError
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Part]:
     """Two files of a data set."""
-    found = []
+    parts_of_data_set = []
     for name in ("a", "b"):
         content = name.encode() * 1000
         (tmp_path / name).write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
-        found.append(Part(file=name, size=1000, sha256=digest, count=1))
-    return found
+        parts_of_data_set.append(Part(file=name, size=1000, sha256=digest, count=1))
+    return parts_of_data_set
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def check(folder: Path, parts: list[Part], *, writes: bool = True) -> None:
     verify(folder, parts, Verification(folder / "verified.json", writes=writes), print)
 
 
-def test_a_later_start_does_not_read_the_files_again(
+def test_unchanged_files_are_not_read_again_at_a_later_start(
     tmp_path: Path, parts: list[Part], files_read: list[str]
 ) -> None:
     check(tmp_path, parts)
@@ -60,7 +60,7 @@ def test_file_that_was_rewritten_is_read_again(
     assert files_read == ["a", "b", "b"]
 
 
-def test_file_with_another_modification_time_is_read_again(
+def test_file_with_a_new_modification_time_is_read_again(
     tmp_path: Path, parts: list[Part], files_read: list[str]
 ) -> None:
     check(tmp_path, parts)
@@ -73,9 +73,9 @@ def test_file_is_compared_again_if_its_expected_digest_changes(
     tmp_path: Path, parts: list[Part], files_read: list[str]
 ) -> None:
     check(tmp_path, parts)
-    other = parts[0].model_copy(update={"sha256": "0" * 64})
+    with_new_digest = parts[0].model_copy(update={"sha256": "0" * 64})
     with pytest.raises(DataError, match="a is damaged"):
-        check(tmp_path, [other, parts[1]])
+        check(tmp_path, [with_new_digest, parts[1]])
 
 
 def test_a_truncated_file_is_damaged_despite_the_record(tmp_path: Path, parts: list[Part]) -> None:

@@ -21,14 +21,14 @@ def test_order_contains_every_sample_once_and_is_reproducible(
 def test_only_a_few_files_are_read_at_a_time(sizes: list[int], window: int) -> None:
     order = local_order(sizes, window, np.random.default_rng(0))
     files = np.repeat(np.arange(len(sizes)), sizes)[order]
-    last_met = {file: place for place, file in enumerate(files)}
-    first_met = {file: place for place, file in reversed(list(enumerate(files)))}
-    for place in range(len(files)):
-        begun = [file for file in first_met if first_met[file] <= place <= last_met[file]]
-        assert len(begun) <= window
+    last_met = {file: position for position, file in enumerate(files)}
+    first_met = {file: position for position, file in reversed(list(enumerate(files)))}
+    for position in range(len(files)):
+        open_files = [file for file in first_met if first_met[file] <= position <= last_met[file]]
+        assert len(open_files) <= window
 
 
-def test_files_and_the_samples_of_several_files_are_shuffled() -> None:
+def test_order_shuffles_files_and_samples_across_files() -> None:
     order = local_order([50] * 20, 4, np.random.default_rng(0))
     files = np.repeat(np.arange(20), 50)[order]
     assert set(files[:200]) != {0, 1, 2, 3}
@@ -36,7 +36,7 @@ def test_files_and_the_samples_of_several_files_are_shuffled() -> None:
 
 
 def test_a_digest_depends_on_values_types_and_shapes() -> None:
-    """Distinguish arrays with the same bytes, because a checkpoint belongs to one data set."""
+    """Arrays with equal bytes but different types or shapes are different data sets."""
     pixels, labels = np.arange(12, dtype=np.uint8).reshape(3, 4), np.arange(3)
     digest = digest_of(pixels, labels)
     assert digest == digest_of(pixels.copy(), labels.copy())

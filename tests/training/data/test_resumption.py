@@ -33,20 +33,20 @@ def feed(samples: Samples, rank: int, size: int, seen: int, workers: int = 0) ->
     return Loader(samples, sampler, torch.device("cpu"), workers)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize(("old_size", "new_size"), [(2, 1), (1, 2), (3, 2)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_epoch_resumes_with_a_different_number_of_processes(
-    kind: DatasetName, before: int, after: int, folder: Path
+    kind: DatasetName, old_size: int, new_size: int, folder: Path
 ) -> None:
     samples = load(kind, folder, (8,) if kind in ("text", "tokens") else None, seed=0).train
     numbers: list[int] = []
     seen = 0
-    for rank in range(before):
-        for loaded in islice(feed(samples, rank, before, seen=0), 3):
+    for rank in range(old_size):
+        for loaded in islice(feed(samples, rank, old_size, seen=0), 3):
             numbers += loaded.batch.indices[: loaded.batch.real].tolist()
             seen = loaded.batch.seen
-    for rank in range(after):
-        for loaded in feed(samples, rank, after, seen):
+    for rank in range(new_size):
+        for loaded in feed(samples, rank, new_size, seen):
             numbers += loaded.batch.indices[: loaded.batch.real].tolist()
     assert sorted(numbers) == list(range(len(samples)))
 
@@ -57,7 +57,7 @@ def test_loader_workers_do_not_change_samples_or_their_order(
 ) -> None:
     samples = load(kind, folder, (8,) if kind == "tokens" else None, seed=0).train
     without_workers, with_workers = (feed(samples, 0, 1, 0, workers) for workers in (0, 2))
-    for one, other in islice(zip(without_workers, with_workers, strict=True), 5):
-        assert np.array_equal(one.batch.indices, other.batch.indices)
-        assert torch.equal(one.inputs, other.inputs)
-        assert torch.equal(one.targets, other.targets)
+    for expected, loaded in islice(zip(without_workers, with_workers, strict=True), 5):
+        assert np.array_equal(expected.batch.indices, loaded.batch.indices)
+        assert torch.equal(expected.inputs, loaded.inputs)
+        assert torch.equal(expected.targets, loaded.targets)

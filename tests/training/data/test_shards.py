@@ -26,7 +26,7 @@ def png(number: int) -> bytes:
 
 
 def write_shards(folder: Path, train: list[bytes], held_out: int = 3) -> ShardsManifest:
-    """Write shards of four images, whose labels are their numbers modulo 5."""
+    """Write shards of four images each. The label of an image is its number modulo 5."""
     folder.mkdir(parents=True, exist_ok=True)
     splits = []
     for prefix, images in (("train", train), ("held-out", [png(n) for n in range(held_out)])):
@@ -89,8 +89,8 @@ def test_webdataset_reads_the_shards(shards: Path) -> None:
         import webdataset
 
         stream = webdataset.WebDataset(files, shardshuffle=False).decode("rgb8")
-        found = [(int(image[0, 0, 0]), label) for image, label in stream.to_tuple("png", "cls")]
-    assert found == [(number, number % 5) for number in range(23)]
+        samples = [(int(image[0, 0, 0]), label) for image, label in stream.to_tuple("png", "cls")]
+    assert samples == [(number, number % 5) for number in range(23)]
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ def test_every_window_of_every_stream_is_seen_once_per_epoch(
     inputs, targets = windows.batch(order)
     assert inputs.shape == targets.shape == (len(windows), context)
     assert np.array_equal(inputs + 1, targets)
-    seen = sorted(inputs.ravel().tolist())
+    tokens = sorted(inputs.ravel().tolist())
     begins = np.cumsum(sizes) - sizes
-    assert seen == [
+    assert tokens == [
         begin + offset
         for begin, size in zip(begins, sizes, strict=True)
         for offset in range(max(size - 1, 0) // context * context)
@@ -86,7 +86,7 @@ def test_too_little_text_is_rejected(sizes: dict[str, int], message: str, tmp_pa
         load("text", tmp_path, (10,), seed=0)
 
 
-def test_error_names_the_unreadable_text(tmp_path: Path) -> None:
+def test_error_names_the_unreadable_text_file(tmp_path: Path) -> None:
     (tmp_path / "text/broken.txt").mkdir(parents=True)
     with pytest.raises(DataError, match=r"broken.txt cannot be read: Is a directory"):
         load("text", tmp_path, (10,), seed=0)

@@ -104,7 +104,8 @@ def test_changed_data_set_is_refused_permanently(
     assert validate(tmp_path / "second.json", against) == exit_codes.BAD_INPUT
     assert reason in capsys.readouterr().err
     assert any(
-        reason in found for found in json.loads((tmp_path / "second.json").read_text())["problems"]
+        reason in problem
+        for problem in json.loads((tmp_path / "second.json").read_text())["problems"]
     )
 
 

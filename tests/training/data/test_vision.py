@@ -49,7 +49,7 @@ def test_error_names_the_missing_or_damaged_file(
     assert str(tmp_path) in str(caught.value)
 
 
-def test_data_sets_that_need_no_torch_do_not_import_it() -> None:
+def test_loading_numpy_data_sets_does_not_import_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from training.data import load;"
         "[load(name, Path('/'), None, 0) for name in ('digits', 'glyphs', 'photos', 'synthetic')];"

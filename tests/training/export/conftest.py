@@ -21,7 +21,7 @@ def digits_net() -> Trained:
     return fitted("digits-net", (1, 8, 8), steps=150)
 
 
-def written(trained: Trained, folder: Path, settings: dict[str, object]) -> Manifest:
+def export_model(trained: Trained, folder: Path, settings: dict[str, object]) -> Manifest:
     values = {"model": "digits-net", "dataset": "digits", "run_dir": "/checkpoints/run-7"}
     config = TrainingConfig.model_validate(values | settings)
     metrics = artifacts.evaluate_on_cpu(trained.model.eval(), trained.data.held_out)
@@ -33,7 +33,7 @@ def export(digits_net: Trained, tmp_path: Path) -> Export:
     """A function that writes an export below tmp_path. Its keyword arguments are settings."""
 
     def write(trained: Trained = digits_net, **settings: object) -> tuple[Path, Manifest]:
-        return tmp_path / "export", written(trained, tmp_path / "export", settings)
+        return tmp_path / "export", export_model(trained, tmp_path / "export", settings)
 
     return write
 
@@ -42,8 +42,8 @@ def export(digits_net: Trained, tmp_path: Path) -> Export:
 def complete(
     digits_net: Trained, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Manifest]:
-    """An export with every kind of artifact. Read-only: copy it to change it."""
+    """An export with every kind of artifact. Read-only: tests change a copy."""
     folder = tmp_path_factory.mktemp("complete")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(artifacts, "TIMING_SECONDS", 0.0)
-        return folder, written(digits_net, folder, dict(ALL))
+        return folder, export_model(digits_net, folder, dict(ALL))

@@ -22,7 +22,7 @@ OPTIONS = {"context": 32, "layers": 3, "heads": 2, "width": 48}
 
 
 def exported(folder: Path, dataset: str) -> tuple[Path, torch.nn.Module]:
-    """Export a language model with random weights that are larger than initial ones."""
+    """Export a language model with random weights, which are larger than in a new model."""
     torch.manual_seed(3)
     values: dict[str, Any] = {"model": "gpt", "dataset": dataset, "model_options": OPTIONS}
     paths = {"data_dir": str(folder), "run_dir": "/checkpoints/run-7"}
@@ -37,7 +37,7 @@ def exported(folder: Path, dataset: str) -> tuple[Path, torch.nn.Module]:
 
 @dataclass(frozen=True)
 class ReadExport:
-    """An export, its inputs, and the results of transformers for it."""
+    """An export, the inputs of its model, and the results computed by transformers."""
 
     folder: Path
     model: torch.nn.Module
@@ -64,8 +64,8 @@ def prepare_tokens(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReadExport]:
-    """Exports of models for text files and for prepared tokens, read by one process."""
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReadExport]:
+    """Exports of models for text files and for prepared tokens, read with transformers."""
     exports = {}
     for dataset, write in (("text", write_text_files), ("tokens", prepare_tokens)):
         folder = tmp_path_factory.mktemp(dataset)
@@ -92,22 +92,22 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReadExport]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("dataset", ["text", "tokens"])
 def test_transformers_computes_the_same_logits_and_tokens(
-    read: dict[str, ReadExport], dataset: str
+    exports: dict[str, ReadExport], dataset: str
 ) -> None:
-    found = read[dataset]
+    export = exports[dataset]
     with torch.no_grad():
-        expected = found.model(found.tokens).numpy()
-    assert (found.answer["missing"], found.answer["unexpected"]) == ([], [])
-    assert np.abs(found.logits - expected).max() <= 1e-4 * np.abs(expected).max()
-    assert found.answer["decoded"] == TEXT
+        expected = export.model(export.tokens).numpy()
+    assert (export.answer["missing"], export.answer["unexpected"]) == ([], [])
+    assert np.abs(export.logits - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert export.answer["decoded"] == TEXT
 
 
-def test_bytes_are_the_tokens_of_text_files(read: dict[str, ReadExport]) -> None:
-    assert read["text"].answer["encoded"] == list(TEXT.encode())
+def test_bytes_are_the_tokens_of_text_files(exports: dict[str, ReadExport]) -> None:
+    assert exports["text"].answer["encoded"] == list(TEXT.encode())
 
 
-def test_the_tokenizer_of_the_data_set_is_exported(read: dict[str, ReadExport]) -> None:
-    folder = read["tokens"].folder
+def test_the_tokenizer_of_the_data_set_is_exported(exports: dict[str, ReadExport]) -> None:
+    folder = exports["tokens"].folder
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == 257
     original = folder.parents[1] / "tokenizer.json"
     assert (folder / "tokenizer.json").read_text() == original.read_text()

@@ -67,12 +67,12 @@ def test_interrupted_export_is_not_considered_finished(
 ) -> None:
     folder, _ = export()
 
-    def interrupted(*_: object) -> dict[str, float]:
+    def raise_interrupt(*_: object) -> dict[str, float]:
         raise KeyboardInterrupt
 
     config = TrainingConfig(model="digits-net", prune=0.5)
     with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "evaluate_on_cpu", interrupted)
+        patch.setattr(artifacts, "evaluate_on_cpu", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             write_export(folder, digits_net.model, config, digits_net.data, {})
     assert finished_export(folder) is None
@@ -129,12 +129,12 @@ def test_artifacts_of_token_models_are_evaluated_in_small_batches_with_watchdog_
     beats: list[None] = []
     forward = type(model).forward
 
-    def counted(self: nn.Module, inputs: Tensor) -> Tensor:
+    def record_batch_size(self: nn.Module, inputs: Tensor) -> Tensor:
         sizes.append(len(inputs))
         result: Tensor = forward(self, inputs)
         return result
 
-    monkeypatch.setattr(type(model), "forward", counted)
+    monkeypatch.setattr(type(model), "forward", record_batch_size)
     manifest = write_export(
         tmp_path / "export", model, config, data, {}, beat=lambda: beats.append(None)
     )
@@ -160,10 +160,10 @@ def test_shared_weights_are_written_once_and_shared_after_loading(tmp_path: Path
     path = tmp_path / "model.safetensors"
     write_weights(path, model)
     assert set(tensors_of(model)) == {"one.weight", "part"}
-    again = fill(Tied(), path)
-    assert again.other.weight is again.one.weight
+    loaded = fill(Tied(), path)
+    assert loaded.other.weight is loaded.one.weight
     inputs = torch.rand(2, 3)
-    assert torch.equal(again(inputs), model(inputs))
+    assert torch.equal(loaded(inputs), model(inputs))
 
 
 def test_file_with_missing_tensors_is_not_loaded(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def fitted(name: str, shape: tuple[int, ...], steps: int, **options: int) -> Tra
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     order = torch.randperm(len(data.train)).numpy()
     for step in range(steps):
-        chosen = order[step * 32 % 1024 : step * 32 % 1024 + 32]
-        inputs, targets = map(torch.from_numpy, data.train.batch(chosen))
+        indices = order[step * 32 % 1024 : step * 32 % 1024 + 32]
+        inputs, targets = map(torch.from_numpy, data.train.batch(indices))
         loss = cross_entropy(model(inputs.float() / data.train.divisor), targets)
         optimizer.zero_grad()
         loss.backward()

@@ -26,7 +26,7 @@ from workload.manifest import read_manifest
 
 
 def await_step(gang: list[Program]) -> None:
-    """Wait until a gang that logs every step has completed one."""
+    """Wait until a gang that logs every step has completed its first step."""
     gang[0].await_output('"event": "step"')
 
 
@@ -51,9 +51,9 @@ def test_gang_stopped_by_sigterm_to_one_rank_resumes_with_equal_weights(
     gang[1].signal(signal.SIGTERM)
     assert finish(gang) == [exit_codes.INTERRUPTED] * 2
     gang[0].await_output('"event": "interrupted"')
-    again = start_gang(arguments(run_dir), 2, tmp_path / "second")
-    assert finish(again) == [0, 0]
-    again[0].await_output('"event": "resume"')
+    resumed = start_gang(arguments(run_dir), 2, tmp_path / "second")
+    assert finish(resumed) == [0, 0]
+    resumed[0].await_output('"event": "resume"')
     assert digest(run_dir) == uninterrupted_digest
 
 
@@ -108,8 +108,8 @@ def test_run_resumes_with_a_different_number_of_processes(tmp_path: Path) -> Non
     await_step(gang)
     gang[0].signal(signal.SIGTERM)
     assert finish(gang) == [exit_codes.INTERRUPTED] * 2
-    [alone] = start_gang(arguments(run_dir), 1, tmp_path / "one")
-    assert alone.exit_code() == exit_codes.DONE
+    [single] = start_gang(arguments(run_dir), 1, tmp_path / "one")
+    assert single.exit_code() == exit_codes.DONE
     assert read_manifest(run_dir / "export").metrics["accuracy"] > 0.9
 
 

@@ -85,36 +85,36 @@ def test_launcher_waits_for_a_slow_save(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "code"),
+    ("handler", "code"),
     [("exit 75", 75), ("exit 0", 0), ("exit 64", 64), ("kill -9 $$$$", 128 + signal.SIGKILL)],
 )
-def test_launcher_reports_a_saved_run_only_if_its_process_did(
-    end: str, code: int, tmp_path: Path
+def test_launcher_reports_a_saved_run_only_if_its_process_reported_it(
+    handler: str, code: int, tmp_path: Path
 ) -> None:
-    script = f"trap '{end}' TERM; {READY}; while :; do sleep 0.1; done"
+    script = f"trap '{handler}' TERM; {READY}; while :; do sleep 0.1; done"
     launcher = launch(tmp_path / "output", script)
     launcher.await_output("ready\n")
     launcher.signal(signal.SIGTERM)
     assert launcher.exit_code() == code, launcher.text
 
 
-def test_signal_during_torchruns_own_measurements_is_an_interruption(
+def test_signal_while_torchrun_records_its_metrics_is_an_interruption(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted() -> float:
+    def raise_sigterm() -> float:
         raise SignalException("SIGTERM", signal.SIGTERM)
 
-    monkeypatch.setattr(metrics.api, "time", SimpleNamespace(time=interrupted))
+    monkeypatch.setattr(metrics.api, "time", SimpleNamespace(time=raise_sigterm))
     assert run_launcher(metrics.api.prof(lambda: None)) == 128 + signal.SIGTERM
 
 
-def test_process_aborted_by_a_library_leaves_a_message(tmp_path: Path) -> None:
+def test_process_aborted_by_a_library_is_reported_with_its_signal(tmp_path: Path) -> None:
     launcher = launch(tmp_path / "output", "kill -ABRT $$$$")
     assert launcher.exit_code() == 128 + signal.SIGABRT
     assert '"message": "rank 0 was killed by SIGABRT: a library aborted' in launcher.text
 
 
-def test_process_killed_by_torchrun_is_not_reported_as_saved(tmp_path: Path) -> None:
+def test_run_killed_by_torchrun_is_not_reported_as_saved(tmp_path: Path) -> None:
     script = f"trap '' TERM; {READY}; while :; do sleep 0.1; done"
     launcher = launch(tmp_path / "output", script, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"})
     launcher.await_output("ready\n")

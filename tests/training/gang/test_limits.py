@@ -55,10 +55,10 @@ def values_of_rank0(world: World) -> tuple[int, str]:
 
     with joined(world, CPU, 60):
         group = long_timeout_group()
-        found = await_rank0(lambda: 40 + world.rank, group, lambda: None)
+        value = await_rank0(lambda: 40 + world.rank, group, lambda: None)
         with pytest.raises(OSError, match="full") as caught:
             await_rank0(fail, group, lambda: None)
-    return found, str(caught.value)
+    return value, str(caught.value)
 
 
 def test_results_and_errors_of_rank_0_reach_all_ranks(tmp_path: Path) -> None:
@@ -119,13 +119,13 @@ def train_on_slowly_checked_tokens(folder: Path, world: World) -> int:
     text = importlib.import_module("training.data.text")
     verify = text.verify
 
-    def slowly(files: Path, parts: Any, verification: Any, report: Report) -> None:
+    def verify_slowly(files: Path, parts: Any, verification: Any, report: Report) -> None:
         for _ in range(8 if verification else 0):
             time.sleep(WORK / 8)
             report("checked a part")
         verify(files, parts, verification, report)
 
-    text.verify = slowly  # type: ignore[attr-defined]
+    text.verify = verify_slowly  # type: ignore[attr-defined]
     config = TrainingConfig.model_validate(
         {
             "model": "gpt",

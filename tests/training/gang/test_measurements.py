@@ -31,7 +31,7 @@ SECONDS = 0.05
 def check_with_fault(preflight: str, fault: str, folder: Path, world: World) -> str:
     """Run the check in a gang on three nodes, one of which is faulty; return its error."""
     os.environ["NODE_NAME"] = "abca"[world.rank]
-    # Nothing is written, because a busy disk on the host would hide the simulated slow disk.
+    # Skip the disk writes: a busy disk on the host would hide the simulated slow disk.
     measurements.write_probe = lambda *_: None  # type: ignore[attr-defined]
     measurements.SECONDS = SECONDS  # type: ignore[misc]
     if world.rank == SLOW:
@@ -52,21 +52,21 @@ def check_with_fault(preflight: str, fault: str, folder: Path, world: World) -> 
 def slow_products() -> None:
     multiply = torch.mm
 
-    def slowly(*arguments: Any, **options: Any) -> torch.Tensor:
+    def multiply_slowly(*arguments: Any, **options: Any) -> torch.Tensor:
         time.sleep(10 * PAUSE)
         return multiply(*arguments, **options)
 
-    torch.mm = slowly
+    torch.mm = multiply_slowly
 
 
 def slow_messages() -> None:
     send = torch.distributed.send
 
-    def slowly(*arguments: Any, **options: Any) -> None:
+    def send_slowly(*arguments: Any, **options: Any) -> None:
         time.sleep(PAUSE)
         send(*arguments, **options)
 
-    torch.distributed.send = slowly
+    torch.distributed.send = send_slowly
 
 
 def slow_disk() -> None:
@@ -74,8 +74,8 @@ def slow_disk() -> None:
 
 
 def wrong_clock() -> None:
-    now = time.time
-    time.time = lambda: now() + 5
+    true_time = time.time
+    time.time = lambda: true_time() + 5
 
 
 FAULTS: dict[str, Callable[[], None]] = {
@@ -98,18 +98,18 @@ def test_error_of_every_process_names_the_slow_node(fault: str, tmp_path: Path) 
     assert len(set(errors)) == 1
     [line] = [line for line in errors[0].splitlines() if line.startswith("slow node b: ")]
     assert f"{fault} of rank {SLOW} is " in line
-    found = [each for each in events(tmp_path, 0) if isinstance(each, SlowNode)]
-    assert (fault, "b", SLOW) in {(each.measurement, each.node, each.rank) for each in found}
+    slow_nodes = [each for each in events(tmp_path, 0) if isinstance(each, SlowNode)]
+    assert (fault, "b", SLOW) in {(each.measurement, each.node, each.rank) for each in slow_nodes}
     assert not [each for each in events(tmp_path, 2) if each], "a rank other than 0 printed events"
 
 
 def test_report_mode_names_the_slow_node_and_does_not_end_the_run(tmp_path: Path) -> None:
     action = functools.partial(check_with_fault, "report", "clock", tmp_path / "run")
     assert run_gang(4, action, tmp_path) == [""] * 4
-    first, *found = (each for each in events(tmp_path, 0) if each)
+    first, *slow_nodes = (each for each in events(tmp_path, 0) if each)
     assert isinstance(first, Preflight)
     assert set(first.line()) == {"event", "seconds", "all_reduce", *MEASUREMENTS}
-    [slow] = [each for each in found if each.measurement == "clock"]
+    [slow] = [each for each in slow_nodes if each.measurement == "clock"]
     assert (slow.node, slow.rank, slow.unit) == ("b", SLOW, "s")
     assert slow.value == pytest.approx(5, abs=0.5)
     assert slow.median < 0.5

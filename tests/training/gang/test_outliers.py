@@ -34,7 +34,7 @@ def outlier_ranks(name: str, *values: float, nodes: str = "abcdefghij") -> list[
 
 
 def noise(name: str) -> st.SearchStrategy[float]:
-    """Return a strategy for factors, any two of which differ too little for an outlier."""
+    """Return a strategy for factors so similar that no process is an outlier."""
     root = math.sqrt(MEASUREMENTS[name].factor * 0.99)
     return st.floats(1 / root, root)
 
@@ -129,7 +129,7 @@ def test_disturbances_on_different_nodes_are_not_combined() -> None:
     assert find_outliers(measure)[1] == []
 
 
-def test_process_is_an_outlier_only_if_it_is_one_in_each_attempt() -> None:
+def test_process_is_an_outlier_only_if_every_attempt_finds_it() -> None:
     measure, remaining = repeated(
         reports("matmul", 5, 5, 2), reports("matmul", 9, 9, 5), reports("matmul", 9, 9, 1)
     )
@@ -169,15 +169,15 @@ def test_each_slow_node_is_described_in_one_line() -> None:
 def test_rounds_consist_of_disjoint_pairs_that_are_never_repeated(count: int, maximum: int) -> None:
     schedule = rounds(count, maximum)
     assert len(schedule) <= maximum
-    seen: set[frozenset[int]] = set()
+    all_pairs: set[frozenset[int]] = set()
     for pairs in schedule:
         members = [node for pair in pairs for node in pair]
         assert len(members) == len(set(members)) == count - count % 2
         assert set(members) <= set(range(count))
-        seen |= {frozenset(pair) for pair in pairs}
-    assert len(seen) == sum(map(len, schedule))
+        all_pairs |= {frozenset(pair) for pair in pairs}
+    assert len(all_pairs) == sum(map(len, schedule))
     if maximum >= count:
-        assert len(seen) == count * (count - 1) // 2
+        assert len(all_pairs) == count * (count - 1) // 2
 
 
 @given(st.integers(3, 40))

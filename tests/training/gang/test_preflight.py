@@ -142,13 +142,13 @@ def on_a_small_volume(program: str, folder: Path) -> str:
     namespaces = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*namespaces, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine does not permit user namespaces")
-    done = subprocess.run(
+    result = subprocess.run(
         [*namespaces, sys.executable, "-c", program, str(folder)],
         check=True,
         capture_output=True,
         text=True,
     )
-    return done.stdout
+    return result.stdout
 
 
 def test_checkpoints_larger_than_the_disk_are_rejected(tmp_path: Path) -> None:
@@ -194,13 +194,13 @@ def test_error_states_the_owner_of_an_unwritable_directory(mode: int, run_dir: s
         volume = Path(name)
         os.chown(volume, 65534, 65533)
         volume.chmod(mode)
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", AS_ANOTHER_USER, str(volume / run_dir)],
             capture_output=True,
             text=True,
             check=True,
         )
-    assert done.stdout == (
+    assert result.stdout == (
         f"run_dir {volume / run_dir} cannot be written: Permission denied ({volume} belongs to "
         f"user 65534 and group 65533 with mode {mode:04o}, but this process is user 10001 in "
         "groups 2000, 10001); mount a writable volume there or choose another directory\n"
@@ -224,8 +224,8 @@ warn_about_locked_memory(os.environ)
 def test_low_locked_memory_limit_is_reported_if_rdma_is_used(
     variables: dict[str, str], warned: bool
 ) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LIMITED], env=variables, capture_output=True, text=True, check=True
     )
-    assert ("LimitMEMLOCK=infinity" in done.stdout) is warned
-    assert ("can lock at most 1 MiB" in done.stdout) is warned
+    assert ("LimitMEMLOCK=infinity" in result.stdout) is warned
+    assert ("can lock at most 1 MiB" in result.stdout) is warned

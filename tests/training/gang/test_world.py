@@ -59,7 +59,7 @@ def test_a_process_without_a_rank_is_a_gang_of_one(environment: dict[str, str]) 
         (TORCHRUN, World(3, 4, 1, "job-master-0:23456", 2)),
         # accelerate starts its processes with torchrun.
         (TORCHRUN | ACCELERATE, World(3, 4, 1, "job-master-0:23456", 2)),
-        # torchrun started by mpirun, whose ranks number the nodes.
+        # mpirun starts one torchrun per node, so the ranks of Open MPI are node numbers.
         (
             TORCHRUN | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
             World(3, 4, 1, "job-master-0:23456", 2),
@@ -142,13 +142,13 @@ def test_processes_that_would_train_separately_are_rejected(
 
 
 def test_master_port_in_use_is_distinguished_from_an_unreachable_master() -> None:
-    with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))  # noqa: S104 - as the master binds
-        taken.listen()
-        world = World(0, 2, 0, f"127.0.0.1:{taken.getsockname()[1]}")
+    with socket.socket() as listener:
+        listener.bind(("0.0.0.0", 0))  # noqa: S104 - as the master binds
+        listener.listen()
+        world = World(0, 2, 0, f"127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(dist.DistNetworkError) as caught:
             dist.TCPStore(  # type: ignore[attr-defined]
-                "127.0.0.1", taken.getsockname()[1], 2, is_master=True
+                "127.0.0.1", listener.getsockname()[1], 2, is_master=True
             )
     assert f"MASTER_PORT of {world.master} is in use" in str(port_in_use_error(world, caught.value))
     with pytest.raises(dist.DistError) as silent:

@@ -55,16 +55,16 @@ def start_node(port: int, folder: Path) -> list[Program]:
 
 def test_the_first_process_of_a_node_serves_metrics(tmp_path: Path) -> None:
     port = free_port()
-    seen: list[dict[str, float]] = []
+    scrapes: list[dict[str, float]] = []
     gang = start_node(port, tmp_path)
 
     def in_the_second_epoch() -> bool:
-        seen.append(scrape(port))
-        return seen[-1].get("training_epoch") == 1 and seen[-1]["training_step"] > 14
+        scrapes.append(scrape(port))
+        return scrapes[-1].get("training_epoch") == 1 and scrapes[-1]["training_step"] > 14
 
     until(in_the_second_epoch)
     assert [program.exit_code() for program in gang] == [exit_codes.DONE] * 2
-    latest = seen[-1]
+    latest = scrapes[-1]
     # The first epoch had 1,437 samples in 12 steps of up to 128. Metrics that are read while they
     # are updated may miss one step.
     samples = 1437 + 128 * (latest["training_step"] - 12)
@@ -79,7 +79,9 @@ def test_the_first_process_of_a_node_serves_metrics(tmp_path: Path) -> None:
     assert 0 < latest["training_gradient_norm"] < 100
     assert 0.1 < latest["training_accuracy"] <= 1
     assert latest["training_info"] == 1
-    rates = [found["training_learning_rate"] for found in seen if found.get("training_step")]
+    rates = [
+        metrics["training_learning_rate"] for metrics in scrapes if metrics.get("training_step")
+    ]
     assert len(set(rates)) > 1
 
 
@@ -95,19 +97,19 @@ def test_metrics_do_not_change_the_weights(train: Train, tmp_path: Path) -> None
 def test_a_port_in_use_is_reported_before_the_first_step(
     train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))  # noqa: S104 - as the server binds
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("0.0.0.0", 0))  # noqa: S104 - as the server binds
+        listener.listen()
+        port = listener.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"metrics_port {port} is not available"):
             train(metrics_port=port)
     assert not capsys.readouterr().out
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
-    found = metrics.registry.get_sample_value(name, labels)
-    assert found is not None, name
-    return found
+    sample = metrics.registry.get_sample_value(name, labels)
+    assert sample is not None, name
+    return sample
 
 
 def seconds(metrics: Metrics, activity: str) -> float:
@@ -115,7 +117,7 @@ def seconds(metrics: Metrics, activity: str) -> float:
 
 
 def test_activities_account_for_all_time() -> None:
-    before = time.perf_counter()
+    started = time.perf_counter()
     metrics = Metrics(torch.device("cpu"))
     created = time.perf_counter()
     for _ in metrics.timed([1, 2]):
@@ -131,7 +133,7 @@ def test_activities_account_for_all_time() -> None:
     names = ("start", "data", "step", "checkpoint", "evaluation", "export", "other")
     total = sum(seconds(metrics, name) for name in names)
     # Time passes between the readings.
-    assert min_seconds <= total <= time.perf_counter() - before
+    assert min_seconds <= total <= time.perf_counter() - started
     assert value(metrics, "training_checkpoint_seconds_count") == 2
     assert value(metrics, "training_step_seconds_sum") >= 0.12
 
@@ -152,9 +154,9 @@ def test_a_resumed_run_reports_its_checkpoint_before_the_next_save(
     train(epochs=2, batch_size=64)
     settings = {"model": "digits-net", "dataset": "digits", "batch_size": 64}
     config = TrainingConfig.model_validate(settings | {"run_dir": str(tmp_path / "run")})
-    device, alone = torch.device("cpu"), World(rank=0, size=1, local_rank=0, master="")
-    with joined(alone, device, 60), Watchdog(0) as watchdog, Metrics(device) as metrics:
-        assert resume(prepare(config, alone, device, watchdog, metrics))
+    device, world = torch.device("cpu"), World(rank=0, size=1, local_rank=0, master="")
+    with joined(world, device, 60), Watchdog(0) as watchdog, Metrics(device) as metrics:
+        assert resume(prepare(config, world, device, watchdog, metrics))
     assert value(metrics, "training_checkpoint_step") == 46
     assert value(metrics, "training_step") == 46
     assert value(metrics, "training_epoch") == 2
@@ -169,7 +171,7 @@ def test_a_step_skipped_by_the_scaler_is_counted() -> None:
     assert value(metrics, "training_skipped_steps_total") == 1
 
 
-def test_unknown_values_are_nan() -> None:
+def test_metrics_without_a_known_value_are_nan() -> None:
     metrics = Metrics(torch.device("cpu"))
     assert math.isnan(value(metrics, "training_loss"))
     assert math.isnan(value(metrics, "training_gradient_norm"))

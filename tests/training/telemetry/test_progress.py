@@ -35,29 +35,29 @@ def test_sweep_sees_every_evaluation_and_throughput_excludes_evaluations(
     trial, _ = stage.api.jobs
     stage.api.set("Running")
     evaluate, evaluated = evaluate_held_out, ProgressOutputs.evaluated
-    paused, seen = 0.0, list[int]()
+    paused, evaluated_steps = 0.0, list[int]()
 
-    def slow(run: Run, maximum: int = 0) -> Evaluation | None:
+    def evaluate_slowly(run: Run, maximum: int = 0) -> Evaluation | None:
         nonlocal paused
         paused += 1000
         return evaluate(run, maximum)
 
-    def watched(outputs: ProgressOutputs, *arguments: Any) -> None:
+    def step_after_evaluation(outputs: ProgressOutputs, *arguments: Any) -> None:
         evaluated(outputs, *arguments)
         stage.step(10)
         [row] = (each for each in stage.api.summary["trials"] if each["run"] == trial)
-        seen.append(row["trained"])
+        evaluated_steps.append(row["trained"])
 
     def clock() -> float:
         return time.perf_counter() + paused
 
     fake = SimpleNamespace(monotonic=clock, perf_counter=clock, sleep=time.sleep)
-    monkeypatch.setattr(training, "evaluate_held_out", slow)
-    monkeypatch.setattr(ProgressOutputs, "evaluated", watched)
+    monkeypatch.setattr(training, "evaluate_held_out", evaluate_slowly)
+    monkeypatch.setattr(ProgressOutputs, "evaluated", step_after_evaluation)
     monkeypatch.setattr(training, "time", fake)
     monkeypatch.setattr(progress, "time", fake)
     train(trial, epochs=None, log_every=1, **settings)
-    assert seen == [10, 20, 23, 26]
+    assert evaluated_steps == [10, 20, 23, 26]
     assert stage.api.commands[0] == (trial, "AbortJob")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     rates = [line["samples_per_second"] for line in lines if line["event"] == "step"]

@@ -16,12 +16,12 @@ def scraped(name: str) -> float | None:
 
 
 def test_used_shared_memory_is_measured() -> None:
-    before = scraped("size")
+    initial_size = scraped("size")
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY) as file:
         file.write(b"x" * 2**20)
         file.flush()
         size, used = scraped("size"), scraped("used")
-    assert size == before
+    assert size == initial_size
     assert size is not None
     assert used is not None
     assert 0 < used <= size

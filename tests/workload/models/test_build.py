@@ -57,8 +57,8 @@ def test_every_model_overfits_one_batch(name: str) -> None:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_same_seed_gives_the_same_weights(name: str) -> None:
-    one, other = (model_and_inputs(name)[0].state_dict() for _ in range(2))
-    assert all(torch.equal(one[key], other[key]) for key in one)
+    first, second = (model_and_inputs(name)[0].state_dict() for _ in range(2))
+    assert all(torch.equal(first[key], second[key]) for key in first)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -68,7 +68,7 @@ def test_every_model_can_be_copied(name: str) -> None:
     assert torch.equal(copy.deepcopy(model)(inputs), model(inputs))
 
 
-def test_first_layers_of_a_resnet_do_not_downsample_small_images() -> None:
+def test_resnet_does_not_downsample_small_images_in_its_first_layers() -> None:
     sizes = {}
     for size in (64, 65, 224):
         model = build("resnet18", {"image_size": size}, 10, (3, size, size))

@@ -13,16 +13,16 @@ def small_gpt(dropout: float = 0.0) -> Gpt:
 
 
 @settings(max_examples=20)
-@given(changed=st.integers(0, 15), seed=st.integers(0, 1000))
-def test_attention_is_causal(changed: int, seed: int) -> None:
+@given(position=st.integers(0, 15), seed=st.integers(0, 1000))
+def test_attention_is_causal(position: int, seed: int) -> None:
     model = small_gpt()
     tokens = torch.randint(20, (1, 16), generator=torch.Generator().manual_seed(seed))
-    other = tokens.clone()
-    other[0, changed] = (other[0, changed] + 1) % 20
+    changed_tokens = tokens.clone()
+    changed_tokens[0, position] = (changed_tokens[0, position] + 1) % 20
     with torch.no_grad():
-        one, two = model(tokens), model(other)
-    assert torch.equal(one[:, :changed], two[:, :changed])
-    assert not torch.equal(one[:, changed], two[:, changed])
+        outputs, changed_outputs = model(tokens), model(changed_tokens)
+    assert torch.equal(outputs[:, :position], changed_outputs[:, :position])
+    assert not torch.equal(outputs[:, position], changed_outputs[:, position])
 
 
 def test_prefix_has_the_same_outputs_as_in_the_full_sequence() -> None:
@@ -46,8 +46,8 @@ def test_dot_products_of_rotated_vectors_depend_only_on_their_distance(
     cos, sin = rotations(61, 8, torch.device("cpu"))
 
     def product(first: int, second: int) -> float:
-        one = rotated(x, (cos[first], sin[first]))
-        return float(one @ rotated(y, (cos[second], sin[second])))
+        rotated_x = rotated(x, (cos[first], sin[first]))
+        return float(rotated_x @ rotated(y, (cos[second], sin[second])))
 
     assert product(start, start + distance) == pytest.approx(product(0, distance), abs=1e-4)
 

@@ -31,10 +31,10 @@ def test_every_row_of_the_column_is_a_text(tmp_path: Path) -> None:
 
 
 def test_rows_without_text_are_unreadable(tmp_path: Path) -> None:
-    bad = pa.Array.from_buffers(
+    invalid_utf8 = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
     )
-    column = pa.concat_arrays([pa.array(["first", None]), bad, pa.array(["last"])])
+    column = pa.concat_arrays([pa.array(["first", None]), invalid_utf8, pa.array(["last"])])
     assert [*texts(write(tmp_path / "a.parquet", text=column), "text")] == [
         b"first",
         None,
@@ -45,13 +45,13 @@ def test_rows_without_text_are_unreadable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 3, 200])
-def test_a_damaged_file_is_one_unreadable_text(cut: int, tmp_path: Path) -> None:
+def test_damaged_file_counts_as_one_unreadable_text(cut: int, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", text=["x" * 90] * 300)
     path.write_bytes(path.read_bytes()[:cut])
     assert [*texts(path, "text")] == [None]
 
 
-def test_a_file_without_the_column_is_one_unreadable_text(tmp_path: Path) -> None:
+def test_file_without_the_text_column_counts_as_one_unreadable_text(tmp_path: Path) -> None:
     assert [*texts(write(tmp_path / "a.parquet", body=["x"]), "text")] == [None]
 
 

@@ -31,12 +31,12 @@ def write_pictures(folder: Path, count: int = 20) -> None:
     (folder / "cat/.hidden").write_text("")
 
 
-def prepare(folder: Path, target: Path, *more: str) -> int:
-    options = [f"--folder={folder}", "--size=32", "--held-out=0.3", *more]
+def prepare(folder: Path, target: Path, *arguments: str) -> int:
+    options = [f"--folder={folder}", "--size=32", "--held-out=0.3", *arguments]
     return main(["prepare", "images", *options, str(target)])
 
 
-def test_directories_of_classes_are_prepared_as_shards(
+def test_class_directories_are_converted_to_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_pictures(tmp_path / "pictures")
@@ -65,8 +65,8 @@ def test_shards_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     assert prepare(tmp_path / "pictures", tmp_path / "one", "--workers=1") == 0
     assert prepare(tmp_path / "pictures", tmp_path / "many", "--workers=4") == 0
-    one, many = (read_manifest(tmp_path / name) for name in ("one", "many"))
-    assert one == many
+    one_worker, many_workers = (read_manifest(tmp_path / name) for name in ("one", "many"))
+    assert one_worker == many_workers
 
 
 def test_adding_images_keeps_the_earlier_held_out_images(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_adding_images_keeps_the_earlier_held_out_images(tmp_path: Path) -> None
     ("suffix", "order"), [("png", "<"), ("tif", "<"), ("tif", ">"), ("pgm", "<")]
 )
 @pytest.mark.parametrize("options", [[], ["--grey"]])
-def test_images_of_16_bits_per_channel_are_reduced_to_8(
+def test_16_bit_images_are_converted_to_8_bits_per_channel(
     options: list[str], suffix: str, order: str, tmp_path: Path
 ) -> None:
     pixels = np.random.default_rng(0).integers(0, 2**16, (20, 32, 32), dtype=np.uint16)
@@ -95,16 +95,16 @@ def test_images_of_16_bits_per_channel_are_reduced_to_8(
         Image.fromarray(image.astype(f"{order}u2")).save(path)
     assert prepare(tmp_path / "pictures", tmp_path / "shards", *options) == 0
     data = load("shards", tmp_path, None, seed=0)
-    found = [part.batch(np.arange(len(part)))[0][:, 0] for part in (data.train, data.held_out)]
-    assert {each.tobytes() for each in np.concatenate(found)} == {
+    red_channels = [
+        part.batch(np.arange(len(part)))[0][:, 0] for part in (data.train, data.held_out)
+    ]
+    assert {each.tobytes() for each in np.concatenate(red_channels)} == {
         each.tobytes() for each in (pixels >> 8).astype(np.uint8)
     }
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
-def test_images_of_32_bits_per_channel_are_unreadable(
-    dtype: type[np.generic], tmp_path: Path
-) -> None:
+def test_32_bit_images_are_reported_as_unreadable(dtype: type[np.generic], tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     pixels = np.arange(40 * 50).reshape(40, 50).astype(dtype)
     Image.fromarray(pixels).save(tmp_path / "pictures/cat/depth.tif")
@@ -141,7 +141,7 @@ def test_an_oversized_image_is_not_decoded(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="module")
-def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def digit_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which digits are split into several shards. Read-only."""
     folder = tmp_path_factory.mktemp("split")
     options = ["--dataset=digits", "--max-mib=1"]
@@ -149,8 +149,8 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_shards_have_a_limited_size(split: Path) -> None:
-    manifest = check_prepared(split / "shards", print)
+def test_shards_have_a_limited_size(digit_shards: Path) -> None:
+    manifest = check_prepared(digit_shards / "shards", print)
     assert len(manifest.train.parts) == 3
     assert all(part.size <= 2**20 for part in manifest.parts())
 
@@ -159,19 +159,19 @@ def test_built_in_data_sets_keep_their_size_and_held_out_samples(tmp_path: Path)
     target = tmp_path / "shards"
     assert main(["prepare", "images", "--dataset=digits", str(target)]) == 0
     packed = load("shards", tmp_path, None, seed=0)
-    known = load("digits", tmp_path, None, seed=0)
-    assert (packed.shape, packed.classes) == (known.shape, known.classes)
-    assert isinstance(known.held_out, Images)
+    original = load("digits", tmp_path, None, seed=0)
+    assert (packed.shape, packed.classes) == (original.shape, original.classes)
+    assert isinstance(original.held_out, Images)
     pixels, labels = packed.held_out.batch(np.arange(360))
-    expected = known.held_out.pixels.astype(np.uint16) * 255 // 16
+    expected = original.held_out.pixels.astype(np.uint16) * 255 // 16
     assert sorted(image.tobytes() for image in pixels) == sorted(
         image.astype(np.uint8).tobytes() for image in expected
     )
-    assert np.array_equal(np.bincount(labels), np.bincount(known.held_out.labels))
+    assert np.array_equal(np.bincount(labels), np.bincount(original.held_out.labels))
 
 
-def test_shard_contains_images_of_all_classes(split: Path) -> None:
-    train = load("shards", split, None, seed=0).train
+def test_shard_contains_images_of_all_classes(digit_shards: Path) -> None:
+    train = load("shards", digit_shards, None, seed=0).train
     assert set(train.batch(np.arange(100))[1]) == set(range(10))
 
 
@@ -223,17 +223,17 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> ShardsManifest:
 def test_interrupted_preparation_can_be_repeated(
     error: BaseException, uninterrupted: ShardsManifest, tmp_path: Path
 ) -> None:
-    whole = from_dataset("digits", tmp_path)
+    source = from_dataset("digits", tmp_path)
 
     def interrupted_pictures() -> Iterator[Picture | Dropped]:
         for _ in range(random.Random(0).randrange(400, 1500)):  # noqa: S311
-            yield next(whole.pictures)
+            yield next(source.pictures)
         raise error
 
     target = tmp_path / "shards"
     with pytest.raises((KeyboardInterrupt, OSError)):
         prepare_source(
-            Source(whole.classes, whole.shape, whole.total, interrupted_pictures()), target
+            Source(source.classes, source.shape, source.total, interrupted_pictures()), target
         )
     assert list(target.iterdir()) == []
     assert prepare_source(from_dataset("digits", tmp_path), target) == uninterrupted

@@ -40,7 +40,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_finished_data_set_contains_only_its_files(tmp_path: Path) -> None:
+def test_prepared_data_set_contains_no_temporary_files(tmp_path: Path) -> None:
     create_dataset(tmp_path / "deep/data", "one")
     assert names(tmp_path / "deep/data") == [MANIFEST_FILE, "one.bin"]
 
@@ -82,7 +82,7 @@ def test_failed_replacement_keeps_the_existing_data_set(
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL, after which no cleanup runs."""
+    """Simulates SIGKILL: no cleanup code handles this exception."""
 
 
 @pytest.mark.parametrize("steps", range(5))

@@ -21,16 +21,19 @@ def prepare(folder: Path, target: Path, *options: str) -> int:
     return main(["prepare", "text", f"--folder={folder}", *options, str(target)])
 
 
-def test_tokens_of_bytes_have_the_same_samples_as_the_text(tmp_path: Path) -> None:
+def test_byte_tokens_have_the_same_samples_as_the_text(tmp_path: Path) -> None:
     write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000})
     assert prepare(tmp_path / "text", tmp_path / "tokens") == 0
     packed, plain = (load(name, tmp_path, (10,), seed=0) for name in ("tokens", "text"))
     assert packed.outputs == plain.outputs == 256
-    for one, other in ((packed.train, plain.train), (packed.held_out, plain.held_out)):
-        assert len(one) == len(other)
-        every = np.arange(len(one))
-        assert np.array_equal(one.batch(every)[0], other.batch(every)[0])
-        assert np.array_equal(one.batch(every)[1], other.batch(every)[1])
+    for token_samples, text_samples in (
+        (packed.train, plain.train),
+        (packed.held_out, plain.held_out),
+    ):
+        assert len(token_samples) == len(text_samples)
+        indices = np.arange(len(token_samples))
+        assert np.array_equal(token_samples.batch(indices)[0], text_samples.batch(indices)[0])
+        assert np.array_equal(token_samples.batch(indices)[1], text_samples.batch(indices)[1])
 
 
 def test_unusable_files_are_skipped_and_counted(
@@ -76,8 +79,8 @@ def test_files_have_a_limited_size_and_contain_all_tokens(tmp_path: Path) -> Non
     files = [tmp_path / "tokens" / part.file for part in manifest.train.parts]
     assert [path.stat().st_size for path in files] == [2**20, 2**20, 1_350_000 * 2 - 2**21]
     tokens = np.concatenate([np.fromfile(path, "<u2") for path in files])
-    whole = (tmp_path / "text/a.txt").read_bytes()
-    assert tokens.astype(np.uint8).tobytes() == whole[:1_350_000]
+    content = (tmp_path / "text/a.txt").read_bytes()
+    assert tokens.astype(np.uint8).tobytes() == content[:1_350_000]
 
 
 @pytest.fixture
@@ -85,13 +88,13 @@ def tokenizer(tmp_path: Path) -> Path:
     """A tokenizer trained on a few words."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(["the cat and the dog and the cat"] * 9, trainer)
-    made.save(str(tmp_path / "tokenizer.json"))
+    bpe.train_from_iterator(["the cat and the dog and the cat"] * 9, trainer)
+    bpe.save(str(tmp_path / "tokenizer.json"))
     return tmp_path / "tokenizer.json"
 
 
@@ -107,14 +110,14 @@ def test_tokenizer_is_used_and_stored_with_the_tokens(
     assert prepare(tmp_path / "text", tmp_path / "tokens", f"--tokenizer={tokenizer}") == 0
     manifest = read_manifest(tmp_path / "tokens")
     assert manifest.kind == "tokens"
-    known = Tokenizer.from_file(str(tmp_path / "tokens/tokenizer.json"))
-    assert manifest.vocabulary == known.get_vocab_size() == load(
+    stored = Tokenizer.from_file(str(tmp_path / "tokens/tokenizer.json"))
+    assert manifest.vocabulary == stored.get_vocab_size() == load(
         "tokens", tmp_path, (8,), seed=0
     ).outputs  # fmt: skip
     parts = [
         np.fromfile(tmp_path / f"tokens/{name}-00000.bin", "<u2") for name in ("train", "held-out")
     ]
-    assert "".join(known.decode(part.tolist()) for part in parts) == content
+    assert "".join(stored.decode(part.tolist()) for part in parts) == content
     assert sum(map(len, parts)) < 0.6 * len(content)
 
 
@@ -126,15 +129,15 @@ def test_a_tokenizer_that_truncates_and_pads_keeps_all_text(
     (tmp_path / "text").mkdir()
     content = "the dog and the cat\n" * 40
     (tmp_path / "text/a.txt").write_text(content)
-    known = Tokenizer.from_file(str(tokenizer))
-    known.enable_truncation(16)
-    known.enable_padding(length=1000)
-    known.save(str(tokenizer))
+    limited = Tokenizer.from_file(str(tokenizer))
+    limited.enable_truncation(16)
+    limited.enable_padding(length=1000)
+    limited.save(str(tokenizer))
     assert prepare(tmp_path / "text", tmp_path / "tokens", f"--tokenizer={tokenizer}") == 0
     parts = [
         np.fromfile(tmp_path / f"tokens/{name}-00000.bin", "<u2") for name in ("train", "held-out")
     ]
-    assert "".join(known.decode(part.tolist()) for part in parts) == content
+    assert "".join(limited.decode(part.tolist()) for part in parts) == content
 
 
 @pytest.mark.parametrize(
@@ -165,19 +168,19 @@ def test_lines_are_packed_as_texts_that_end_with_the_end_of_text_token(
 ) -> None:
     from tokenizers import Tokenizer
 
-    known = Tokenizer.from_file(str(tokenizer))
-    known.add_special_tokens(["<|end|>"])
-    known.save(str(tokenizer))
+    extended = Tokenizer.from_file(str(tokenizer))
+    extended.add_special_tokens(["<|end|>"])
+    extended.save(str(tokenizer))
     lines = [f"the {number} cat and the dog" for number in range(200)]
     write_lines(tmp_path / "text/a.jsonl", [{"body": line} for line in lines])
     options = [f"--tokenizer={tokenizer}", "--min-bytes=1", "--field=body"]
     options += ["--end-of-text=<|end|>"]
     assert prepare(tmp_path / "text", tmp_path / "tokens", *options) == 0
-    end, parts = known.token_to_id("<|end|>"), []
+    end, parts = extended.token_to_id("<|end|>"), []
     for name in ("train", "held-out"):
         tokens = np.fromfile(tmp_path / f"tokens/{name}-00000.bin", "<u2").tolist()
         assert tokens[-1] == end
-        texts = [known.decode([*part]) for key, part in groupby(tokens, end.__eq__) if not key]
+        texts = [extended.decode([*part]) for key, part in groupby(tokens, end.__eq__) if not key]
         parts.append(texts)
     train, held_out = parts
     assert sorted(train + held_out) == sorted(lines)
@@ -196,21 +199,21 @@ def test_adding_lines_keeps_the_earlier_held_out_lines(tmp_path: Path) -> None:
     lines: list[object] = [{"text": f"{number:03}" + "x" * 80} for number in range(100)]
     write_lines(tmp_path / "some/a.jsonl", lines[50:])
     write_lines(tmp_path / "all/a.jsonl", lines)
-    found = []
+    held_out_lines = []
     for name in ("some", "all"):
         assert prepare(tmp_path / name, tmp_path / "tokens", "--force") == 0
         tokens = np.fromfile(tmp_path / "tokens/held-out-00000.bin", "<u2").astype(np.uint8)
-        found.append({part[:3] for part in tokens.tobytes().decode().split("x") if part})
-    some, every = found
+        held_out_lines.append({part[:3] for part in tokens.tobytes().decode().split("x") if part})
+    some, every = held_out_lines
     assert some == {number for number in every if int(number) >= 50}
 
 
 def test_invalid_lines_are_skipped_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = [{"text": f"{number} {'word ' * 20}"} for number in range(60)]
-    invalid = [good[0], {"text": 7}, {"body": "x" * 90}, ["text"], "text", {"text": "short"}, None]
-    write_lines(tmp_path / "text/a.jsonl", [*good, *invalid])
+    valid = [{"text": f"{number} {'word ' * 20}"} for number in range(60)]
+    invalid = [valid[0], {"text": 7}, {"body": "x" * 90}, ["text"], "text", {"text": "short"}, None]
+    write_lines(tmp_path / "text/a.jsonl", [*valid, *invalid])
     with (tmp_path / "text/a.jsonl").open("ab") as file:
         file.write(b"\n  \n{\n\xff\n" + b"[" * 100_000 + b"\n" + rb'{"text": "\ud800"}' + b"\n")
         file.write(json.dumps({"text": "the last line without an end " * 3}).encode())
@@ -239,10 +242,10 @@ def test_unknown_end_of_text_token_is_rejected(
 
 @given(content=st.text(ALPHABET), offset=st.integers(0, 20))
 def test_text_is_never_cut_within_a_character(content: str, offset: int) -> None:
-    whole = content.encode()
-    cut = _character_start(whole, min(offset, len(whole)))
-    assert whole[:cut].decode() + whole[cut:].decode() == content
-    assert min(offset, len(whole)) - cut <= 3
+    encoded = content.encode()
+    cut = _character_start(encoded, min(offset, len(encoded)))
+    assert encoded[:cut].decode() + encoded[cut:].decode() == content
+    assert min(offset, len(encoded)) - cut <= 3
 
 
 @given(content=st.text(alphabet="ab\né"))

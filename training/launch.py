@@ -68,11 +68,11 @@ def run_launcher(launch: Callable[[], object]) -> int:
         except (SignalException, UnboundLocalError) as error:
             # If a signal arrives during the first line of torchrun's metrics wrapper, the wrapper
             # fails with an UnboundLocalError whose context is the SignalException.
-            signalled = error if isinstance(error, SignalException) else error.__context__
-            if not isinstance(signalled, SignalException):
+            signal_error = error if isinstance(error, SignalException) else error.__context__
+            if not isinstance(signal_error, SignalException):
                 raise
-            sys.stderr.write(f"interrupted: {signalled}\n")
-            return interrupted_code(ended, signalled.sigval)
+            sys.stderr.write(f"interrupted: {signal_error}\n")
+            return interrupted_code(ended, signal_error.sigval)
     return exit_codes.DONE
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from training.config import TrainingConfig
 from training.export.huggingface import (
     CONFIG_FILE,
-    HUGGINGFACE_FOLDER,
+    HUGGINGFACE_DIRECTORY,
     LLAMA_LAYERS,
     read_json,
     write_json,
@@ -139,7 +139,7 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
     `base` is a run, an export or a Hugging Face directory. The written configuration refers to the
     Hugging Face directory of `base`, or to `base` itself if there is none.
     """
-    candidates = (base, base / HUGGINGFACE_FOLDER, base / "export" / HUGGINGFACE_FOLDER)
+    candidates = (base, base / HUGGINGFACE_DIRECTORY, base / "export" / HUGGINGFACE_DIRECTORY)
     llama = next((each for each in candidates if (each / CONFIG_FILE).exists()), base)
     folder.mkdir(parents=True, exist_ok=True)
     ours, state = _tensor_names(len(model.blocks), lora.targets), model.state_dict()

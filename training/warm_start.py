@@ -145,5 +145,7 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
     }
     if not equal_options(config.model, manifest.options, config.model_options):
         pairs["model_options"] = manifest.options, config.model_options
-    differences = [f"{name} {old}, not {new}" for name, (old, new) in pairs.items() if old != new]
+    differences = [
+        f"{name} is {old}, expected {new}" for name, (old, new) in pairs.items() if old != new
+    ]
     return manifest.weights.sha256, read_weights(folder, manifest), differences

@@ -39,7 +39,7 @@ class Started(Event):
     step: int = 0
     """Step of the checkpoint."""
     batch_size: int = 1
-    """Samples per process and batch."""
+    """Batch size per process."""
     processes: int = 1
     run_dir: str = ""
     device: str = ""
@@ -66,7 +66,7 @@ class Step(Event):
     tokens_per_second: float | None = None
     """Tokens per second, for text."""
     mfu: float | None = None
-    """Model FLOPs utilization, if the peak of the GPU is known."""
+    """Model FLOPs utilization; None if the GPU's peak FLOPS is unknown."""
     memory_bytes: int | None = None
     """Peak memory (bytes) allocated on the GPU of rank 0."""
 
@@ -193,7 +193,7 @@ _EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
 
 def parse(line: str) -> AnyEvent | None:
-    """Return the event of a log line, or None if the line is something else."""
+    """Return the event of a log line, or None if the line is not an event."""
     try:
         return _EVENT.validate_json(line)
     except ValidationError:

@@ -191,7 +191,7 @@ class Pool:
         """Queue a client's request and return it. The answer is set on its `future`.
 
         `inputs` must have been checked against `served.inputs`. `deadline` is a timestamp of
-        `time.monotonic`. The answer contains only the named `outputs`; None stands for all outputs.
+        `time.monotonic`. The answer contains only the named `outputs`; None means all outputs.
         Raise InputError, OverloadedError or UnavailableError if the request is rejected. The future
         may fail with the same errors, or with DeadlineError.
         """
@@ -346,7 +346,7 @@ class Pool:
         computing = worker.batches[0].pieces if worker.batches else []
         retried = bool(computing) and all(piece.request.retried for piece in computing)
         delay = self._backoff.died(time.monotonic(), reason, retried=retried)
-        emit("worker_ended", reason=reason, again_in=delay)
+        emit("worker_ended", reason=reason, retry_in=delay)
         task = asyncio.create_task(self._replace(worker.spec, delay))
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
@@ -364,7 +364,7 @@ class Pool:
                     return
                 self.replacement_error = str(error)
                 delay = max(1.0, self._backoff.died(time.monotonic(), self.replacement_error))
-                emit("worker_failed", reason=self.replacement_error, again_in=delay)
+                emit("worker_failed", reason=self.replacement_error, retry_in=delay)
 
     def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.
@@ -394,7 +394,7 @@ class Pool:
         limit = self._config.hang_seconds
         for worker in self._workers:
             if worker.batches and now - worker.busy_since > limit:
-                worker.kill(f"it computed for more than {limit:g} s")
+                worker.kill(f"a batch took more than {limit:g} s")
         self._ticking = False
         if not self.idle:
             self._schedule_tick()

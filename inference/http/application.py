@@ -114,8 +114,8 @@ class Application:
         """Error for a request that exceeds the memory limit of its client or of all clients."""
         limit = self._service.config.max_buffered_bytes
         return OverloadedError(
-            f"requests and responses in memory exceed {limit} bytes, or the share of this client: "
-            "try again"
+            f"buffered requests and responses exceed the limit of {limit} bytes or this client's "
+            "share of it: try again later"
         )
 
     def assign_id(self, request: Request) -> None:
@@ -204,15 +204,15 @@ class Application:
             )
 
     def _find(self, request: Request) -> tuple[Route, str]:
-        """Return the route and the model's name, and set the route and the version of the request.
+        """Return the route and the model name.
 
-        Raise HttpError 404 or 405.
+        Also store the route and the version on the request. Raise HttpError 404 or 405.
         """
         found = self._known.get(request.path) or self._parse(request.path)
         route, model, request.version = found
         if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
             allowed = "GET, HEAD" if route.method == "GET" else route.method
-            raise HttpError(405, f"this path supports {allowed}", (("allow", allowed),))
+            raise HttpError(405, f"this path supports only {allowed}", (("allow", allowed),))
         request.route = route
         return route, model
 
@@ -245,7 +245,7 @@ class Application:
             raise request.too_large
 
     def _check_capacity(self, request: Request) -> None:
-        """Raise OverloadedError if as many requests are in flight as the engine can hold.
+        """Raise OverloadedError if the engine is at its maximum number of in-flight requests.
 
         Each request counts as one sample. A client with less than its equal share of the requests
         is not rejected, because its request may evict queued ones.

@@ -16,7 +16,7 @@ from training.data.builtin import (
     synthetic,
 )
 from training.data.custom import load_custom
-from training.data.images import Images, Shape, fit, fitted
+from training.data.images import Images, Shape, enlarge_images, with_shape
 from training.data.manifest import (
     Manifest,
     ShardsManifest,
@@ -27,9 +27,9 @@ from training.data.manifest import (
 from training.data.progress import Report, report_event
 from training.data.published import (
     CIFAR10_CLASSES,
+    DIRECTORIES,
     FASHION_CLASSES,
-    FOLDERS,
-    PLAIN_FOLDERS,
+    PLAIN_DIRECTORIES,
     cifar10,
     cifar100,
     fetch,
@@ -39,7 +39,15 @@ from training.data.samples import DataError, Dataset, digest_of
 from training.data.shards import read_index, scan, shards
 from training.data.text import text, tokens
 
-__all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_digits", "load"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Images",
+    "check_prepared",
+    "enlarge_images",
+    "held_out_digits",
+    "load",
+]
 
 
 FULL_VERIFICATION: Final = Verification()
@@ -79,7 +87,7 @@ def load(
             data = _in_memory(name, folder, shape, seed)
     if shape is None:
         return data
-    train, held_out = (fitted(part, data.shape, shape) for part in (data.train, data.held_out))
+    train, held_out = (with_shape(part, data.shape, shape) for part in (data.train, data.held_out))
     return replace(data, train=train, held_out=held_out, shape=shape)
 
 
@@ -94,15 +102,19 @@ def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Datas
             train, held_out = photos()
             classes = PHOTO_CLASSES
         case "mnist":
-            train, held_out = mnist(folder / FOLDERS[name] / "raw", folder / PLAIN_FOLDERS[name])
+            train, held_out = mnist(
+                folder / DIRECTORIES[name] / "raw", folder / PLAIN_DIRECTORIES[name]
+            )
         case "fashion-mnist":
-            train, held_out = mnist(folder / FOLDERS[name] / "raw", folder / PLAIN_FOLDERS[name])
+            train, held_out = mnist(
+                folder / DIRECTORIES[name] / "raw", folder / PLAIN_DIRECTORIES[name]
+            )
             classes = FASHION_CLASSES
         case "cifar10":
-            train, held_out = cifar10(folder / FOLDERS[name])
+            train, held_out = cifar10(folder / DIRECTORIES[name])
             classes = CIFAR10_CLASSES
         case "cifar100":
-            train, held_out, classes = cifar100(folder / FOLDERS[name])
+            train, held_out, classes = cifar100(folder / DIRECTORIES[name])
         case "synthetic":
             train, held_out = synthetic(shape or (3, 32, 32), seed)
         case _:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.images import Images, Shape, fit
+from training.data.images import Images, Shape, enlarge_images
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont, ImageFont
@@ -24,7 +24,7 @@ def held_out_digits(shape: Shape = (1, 8, 8)) -> tuple[NDArray[np.float32], NDAr
 
     `shape` is a model's input shape.
     """
-    images = fit(digits()[1], shape)
+    images = enlarge_images(digits()[1], shape)
     return images.scaled(), images.labels
 
 

@@ -12,7 +12,10 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Maximum size after enlarging of data sets that are enlarged in advance instead of per batch."""
+"""Data sets of up to this size, after enlarging, are enlarged in advance.
+
+Larger data sets are enlarged per batch.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,12 @@ class EnlargedImages:
         return self.samples.order(random)
 
 
-def fit(images: Images, shape: Shape) -> Images:
+def enlarge_images(images: Images, shape: Shape) -> Images:
     """Convert images in memory to another shape. Raise DataError if this would shrink them."""
     return Images(enlarge(images.pixels, shape), images.labels, images.divisor)
 
 
-def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
+def with_shape(samples: Samples, current: Shape, shape: Shape) -> Samples:
     """Convert images to another shape: in advance if this takes little memory, otherwise on access.
 
     Raise DataError if this would shrink them.
@@ -84,15 +87,15 @@ def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
         return samples
     enlarge(np.empty((0, *current), np.uint8), shape)  # raises DataError now, not in the first step
     if isinstance(samples, Images) and len(samples) * math.prod(shape) <= MAX_ENLARGED_BYTES:
-        return fit(samples, shape)
+        return enlarge_images(samples, shape)
     return EnlargedImages(samples, shape)
 
 
 def enlarge(pixels: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
-    """Enlarge images by an integer factor, center them on black, and convert gray to color.
+    """Enlarge images by an integer factor, center them on black, and convert grayscale to RGB.
 
     The result has the shape N x `shape`. Raise DataError if the images would have to be shrunk or
-    converted from color to gray.
+    converted from RGB to grayscale.
     """
     channels, height, width = pixels.shape[1:]
     factor = min(shape[1] // height, shape[2] // width) if len(shape) == 3 else 0

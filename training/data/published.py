@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from training.data.images import Images
 from training.data.samples import DataError
 
-FOLDERS: Final[dict[str, str]] = {
+DIRECTORIES: Final[dict[str, str]] = {
     "mnist": "MNIST",
     "fashion-mnist": "FashionMNIST",
     "cifar10": "cifar-10-batches-bin",
     "cifar100": "cifar-100-binary",
 }
 """Directory of a data set below data_dir, as named by torchvision or by the archive."""
-PLAIN_FOLDERS: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
+PLAIN_DIRECTORIES: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
 """Alternative directory below data_dir. It contains the files directly instead of in `raw`."""
 
 CIFAR: Final = {
@@ -44,12 +44,14 @@ def fetch(name: str, folder: Path) -> None:
     several processes on one machine call this function, the first one downloads and the others
     wait. Raise DataError if the download fails.
     """
-    if name not in FOLDERS:
+    if name not in DIRECTORIES:
         raise DataError(
-            f"{name} cannot be downloaded (only {', '.join(FOLDERS)} can): leave out download"
+            f"{name} cannot be downloaded (only {', '.join(DIRECTORIES)} can be): unset download"
         )
-    target = folder / FOLDERS[name]
-    if target.is_dir() or (name in PLAIN_FOLDERS and (folder / PLAIN_FOLDERS[name]).is_dir()):
+    target = folder / DIRECTORIES[name]
+    if target.is_dir() or (
+        name in PLAIN_DIRECTORIES and (folder / PLAIN_DIRECTORIES[name]).is_dir()
+    ):
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -219,6 +221,6 @@ def _missing_cifar_error(path: Path) -> DataError:
         if (path.parent.parent / python).is_dir() and python[:8] == path.parent.name[:8]:
             return DataError(
                 f"{path} is missing: {path.parent.parent / python} is the pickled version, which "
-                "is never read, so put the binary version next to it or set download"
+                "is not supported: put the binary version next to it, or set download"
             )
     return _missing_error(path)

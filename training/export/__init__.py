@@ -21,7 +21,7 @@ from training.export.artifacts import (
     spread_samples,
     write_weights,
 )
-from training.export.huggingface import HUGGINGFACE_FOLDER, write_huggingface
+from training.export.huggingface import HUGGINGFACE_DIRECTORY, write_huggingface
 from workload.files import describe
 from workload.manifest import (
     MANIFEST_FILE,
@@ -82,11 +82,11 @@ def write_export(
     beat()
     if isinstance(model, Gpt):
         try:
-            write_huggingface(folder / HUGGINGFACE_FOLDER, model, config)
+            write_huggingface(folder / HUGGINGFACE_DIRECTORY, model, config)
         except (OSError, ExportError) as error:
             # The export is complete even without this directory.
-            shutil.rmtree(folder / HUGGINGFACE_FOLDER, ignore_errors=True)
-            message = f"{HUGGINGFACE_FOLDER} is not exported: {error}"
+            shutil.rmtree(folder / HUGGINGFACE_DIRECTORY, ignore_errors=True)
+            message = f"{HUGGINGFACE_DIRECTORY} is not exported: {error}"
             emit(Message(event="warning", message=message))
         beat()
     artifacts: tuple[Artifact, ...] = ()

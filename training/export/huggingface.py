@@ -25,7 +25,7 @@ from workload.files import write_atomically
 from workload.manifest import WEIGHTS_FILE, ExportError
 from workload.models.gpt import Gpt
 
-HUGGINGFACE_FOLDER: Final = "huggingface"
+HUGGINGFACE_DIRECTORY: Final = "huggingface"
 CONFIG_FILE: Final = "config.json"
 _INDEX_FILE: Final = "model.safetensors.index.json"
 
@@ -129,14 +129,15 @@ def _weight_names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
 def read_huggingface(
     folder: Path, model: Gpt, beat: Callable[[], object]
 ) -> tuple[str, dict[str, Tensor], list[str]]:
-    """Return the digest of Llama weights, the tensors under gpt's names, and the differences.
+    """Read a Llama model.
 
-    The digest covers the safetensors files in the order of their names. A difference is a setting
-    that does not match `model`. Raise ExportError on failure.
+    Return the digest of its weights, the tensors renamed for `gpt`, and the settings that differ
+    from `model`. The digest covers the safetensors files in the order of their names. Raise
+    ExportError on failure.
     """
     found, expected = _llama_settings(read_json(folder / CONFIG_FILE)), llama_config(model)
     differences = [
-        f"{name} {found.get(name)}, not {expected[name]}"
+        f"{name} is {found.get(name)}, expected {expected[name]}"
         for name in _COMPARED_SETTINGS
         if found.get(name) != expected[name]
     ]
@@ -166,7 +167,7 @@ _COMPARED_SETTINGS: Final = (
 def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
     """Return the content of config.json, completed with transformers' defaults for Llama.
 
-    Releases of transformers before 5 write `rope_theta` and `rope_scaling` instead of
+    transformers releases before 5.0 write `rope_theta` and `rope_scaling` instead of
     `rope_parameters`. Raise ExportError if `rope_scaling` is not an object.
     """
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
@@ -198,7 +199,9 @@ def _weight_files(folder: Path) -> list[Path]:
     if not isinstance(names, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in names.values()
     ):
-        raise ExportError(f"{folder / _INDEX_FILE} does not map tensors to files next to it")
+        raise ExportError(
+            f"{folder / _INDEX_FILE} has no valid weight_map, or lists a file outside its directory"
+        )
     return [folder / name for name in sorted(set(names.values()))]
 
 

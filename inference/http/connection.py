@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import httptools
 
+from inference.config import InferenceConfig
 from inference.http.limits import LINGER_SECONDS
 from inference.http.messages import HttpError, Request, Response, error_response
 
@@ -39,6 +40,25 @@ HIGH_WATER: Final = 1 << 16
 waits."""
 
 
+class Progress:
+    """Progress of a transfer, in which a client must keep the minimum rate."""
+
+    _since = 0.0
+    _done = 0
+
+    def restart(self, now: float, done: int) -> None:
+        """Measure the rate from now on, after `done` bytes."""
+        self._since, self._done = now, done
+
+    def is_too_slow(self, now: float, done: int, config: InferenceConfig) -> bool:
+        """Return whether the rate in the last `stall_seconds` was below the minimum."""
+        if now - self._since < config.stall_seconds:
+            return False
+        transferred = done - self._done
+        self.restart(now, done)
+        return transferred < config.min_bytes_per_second * config.stall_seconds
+
+
 class Connection(asyncio.Protocol):
     """Connection that receives requests and sends their responses in order."""
 
@@ -63,8 +83,9 @@ class Connection(asyncio.Protocol):
         self._queue: deque[Request] = deque()
         """Complete pipelined requests that wait behind the active one."""
         self._head_bytes = self._header_lines = self._received = self._served = 0
-        self._window = self._body_since = self.since
-        self._window_bytes = self._unsent = 0
+        self._body_since = self.since
+        self._receiving, self._sending = Progress(), Progress()
+        self._unsent = 0
 
     @property
     def idle(self) -> bool:
@@ -213,7 +234,6 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Record that the client reads more slowly than responses are written."""
         self._paused = True
-        self._open_window(time.monotonic())
 
     def resume_writing(self) -> None:
         """Continue with the next request."""
@@ -260,7 +280,7 @@ class Connection(asyncio.Protocol):
         request.peer = self.peer
         self._received, self._in_body = 0, True
         self._body_since = request.started
-        self._open_window(request.started)
+        self._receiving.restart(request.started, 0)
         if request.response is None:
             request.response = self._application.begin(request, self.parser.get_http_version())
         length = request.length
@@ -268,7 +288,7 @@ class Connection(asyncio.Protocol):
             if length is None or length > DISCARDED_BYTES or request.headers.get("expect"):
                 self._reject_with(request, request.response)
         elif length != 0 and request.headers.get("expect") == "100-continue" and not self._active:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         """Store and count a part of the body."""
@@ -343,19 +363,21 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Enforce the time limits on the client."""
         config = self._limits.config
-        if self._lingering:
-            if now - self.since > LINGER_SECONDS:
+        if size := self.transport.get_write_buffer_size():
+            if self._sending.is_too_slow(now, -size, config):
                 self.abort()
-        elif size := self.transport.get_write_buffer_size():
-            if self._is_too_slow(now, self._window_bytes - size, size):
+            elif self._lingering:
+                self.since = now
+        elif self._lingering:
+            if now - self.since > LINGER_SECONDS:
                 self.abort()
         elif self._in_body and self._unparsed:
             # The server, and not the client, is delaying the body.
             self._body_since = now
-            self._open_window(now, self._received)
+            self._receiving.restart(now, self._received)
         elif self._in_body:
             late = now - self._body_since > config.body_seconds
-            if late or self._is_too_slow(now, self._received - self._window_bytes, self._received):
+            if late or self._receiving.is_too_slow(now, self._received, config):
                 self._reject(HttpError(408, "the body did not arrive in time"))
         elif self.evictable:
             if self._reading is not None or not self._served:
@@ -366,16 +388,9 @@ class Connection(asyncio.Protocol):
             if now - started > limit:
                 self.close()
 
-    def _open_window(self, now: float, size: int = 0) -> None:
-        self._window, self._window_bytes = now, size
-
-    def _is_too_slow(self, now: float, transferred: int, size: int) -> bool:
-        """Return whether the transfer in the last `stall_seconds` was below the minimum rate."""
-        config = self._limits.config
-        if now - self._window < config.stall_seconds:
-            return False
-        self._open_window(now, size)
-        return transferred < config.min_bytes_per_second * config.stall_seconds
+    def _write(self, data: bytes) -> None:
+        self.transport.write(data)
+        self._sending.restart(time.monotonic(), -self.transport.get_write_buffer_size())
 
     def _reject(self, error: Exception) -> None:
         """Respond with an error without receiving the rest of the request, and close."""
@@ -440,7 +455,7 @@ class Connection(asyncio.Protocol):
             request.close or (self._input_ended and not self._queue) or self._application.draining
         )
         request.code = response.status
-        self.transport.write(response.encode(request, close))
+        self._write(response.encode(request, close))
         self._application.finished(request)
         if self._paused:
             self._unsent += request.charged

@@ -70,7 +70,8 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.reading = True
-        self.closed = False
+        self.closed = self.aborted = False
+        self.unsent = 0
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("10.0.0.1", 1) if name == "peername" else default
@@ -93,13 +94,14 @@ class Transport(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.aborted = self.closed = True
 
     def can_write_eof(self) -> bool:
         return False
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -278,3 +280,57 @@ async def test_outputs_are_released_when_the_response_is_written() -> None:
         assert application.outputs[0]() is None
     finally:
         gc.enable()
+
+
+def answer_large(close: bool = False) -> tuple[Connection, Transport]:
+    """Return a connection whose client has not received a response of 10 MB."""
+    connection, transport, _ = connected()
+
+    def write(_: object) -> None:
+        transport.unsent = 10_000_000
+        connection.pause_writing()
+
+    transport.write = write  # type: ignore[assignment]
+    receive(
+        connection, b"GET /now HTTP/1.1\r\nHost: a\r\n" + b"Connection: close\r\n" * close + b"\r\n"
+    )
+    return connection, transport
+
+
+@pytest.mark.parametrize("close", [False, True])
+async def test_large_response_is_sent_as_long_as_the_client_reads_it(close: bool) -> None:
+    connection, transport = answer_large(close)
+    now = time.monotonic()
+    for seconds in (3, 6, 12, 18):
+        transport.unsent -= 1_000_000
+        connection.check(now + seconds)
+        assert not transport.aborted
+    connection.check(now + 24)
+    assert transport.aborted
+
+
+async def test_connection_lingers_after_its_response_is_sent() -> None:
+    connection, transport = answer_large(close=True)
+    now = time.monotonic()
+    transport.unsent = 1
+    connection.check(now + 4)
+    transport.unsent = 0
+    connection.check(now + 5)
+    assert not transport.aborted
+    connection.check(now + 7)
+    assert transport.aborted
+
+
+async def test_time_of_the_computation_does_not_count_as_time_of_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection, transport, application = connected()
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")
+    later = time.monotonic() + 20
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    transport.unsent = 1000
+    application.computations[0].set_result(None)
+    while not transport.written:
+        await asyncio.sleep(0)
+    connection.check(later)
+    assert not transport.aborted

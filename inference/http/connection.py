@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
     parser: httptools.HttpRequestParser
+    _is_encrypted: bool
 
     def __init__(self, application: "Application") -> None:
         self._application, self._limits = application, application.limits
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._reading: Request | None = None
         """The request that is being received."""
         self._in_body = self._input_ended = self._lingering = self._lost = self._paused = False
+        self._may_send_more = False
         self._unparsed = b""
         """Received bytes to parse after the response to an earlier request, or in the next turn."""
         self._awaits_turn = False
@@ -86,6 +88,8 @@ class Connection(asyncio.Protocol):
         self._body_since = self.since
         self._receiving, self._sending = Progress(), Progress()
         self._unsent = 0
+        self._rest = memoryview(b"")
+        """Bytes of a response that the transport has not taken yet."""
 
     @property
     def idle(self) -> bool:
@@ -117,6 +121,7 @@ class Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=HIGH_WATER)
         address = transport.get_extra_info("peername")
         self.peer = address[0] if address else ""
+        self._is_encrypted = transport.get_extra_info("ssl_object") is not None
         self.parser = httptools.HttpRequestParser(self)
         if not self._limits.add(self):
             self.abort()
@@ -124,6 +129,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """Cancel the requests of a client that has disconnected."""
         self._lost = self._input_ended = True
+        self._rest = memoryview(b"")
         self._limits.remove(self)
         self._limits.release(self, self.charged)
         reading, self._reading = self._reading, None
@@ -236,12 +242,18 @@ class Connection(asyncio.Protocol):
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Continue with the next request."""
+        """Continue with the response or, once the transport has taken it, with the next request."""
         self._paused = False
+        self._write_rest()
+        if self._paused:
+            return
         unsent, self._unsent = self._unsent, 0
         self._limits.release(self, min(unsent, self.charged))
         self.since = time.monotonic()
-        self._advance()
+        if self._lingering:
+            self._end()
+        else:
+            self._advance()
 
     def on_message_begin(self) -> None:
         """Begin a request. The parser calls this and the other `on_...` methods."""
@@ -287,7 +299,9 @@ class Connection(asyncio.Protocol):
         if request.response is not None:
             if length is None or length > DISCARDED_BYTES or request.headers.get("expect"):
                 self._reject_with(request, request.response)
-        elif length != 0 and request.headers.get("expect") == "100-continue" and not self._active:
+        elif (
+            length != 0 and request.headers.get("expect") == "100-continue" and not self._is_blocked
+        ):
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
@@ -363,7 +377,7 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Enforce the time limits on the client."""
         config = self._limits.config
-        if size := self.transport.get_write_buffer_size():
+        if size := self._unsent_bytes:
             if self._sending.is_too_slow(now, -size, config):
                 self.abort()
             elif self._lingering:
@@ -389,8 +403,20 @@ class Connection(asyncio.Protocol):
                 self.close()
 
     def _write(self, data: bytes) -> None:
-        self.transport.write(data)
-        self._sending.restart(time.monotonic(), -self.transport.get_write_buffer_size())
+        self._rest = memoryview(data)
+        self._write_rest()
+        self._sending.restart(time.monotonic(), -self._unsent_bytes)
+
+    def _write_rest(self) -> None:
+        # With TLS, the write buffer excludes encrypted bytes, and `write` encrypts everything.
+        size = HIGH_WATER if self._is_encrypted else len(self._rest)
+        while self._rest and not self._paused:
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            self.transport.write(piece)
+
+    @property
+    def _unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() + len(self._rest)
 
     def _reject(self, error: Exception) -> None:
         """Respond with an error without receiving the rest of the request, and close."""
@@ -465,7 +491,13 @@ class Connection(asyncio.Protocol):
             return
         self._input_ended, self._lingering = True, True
         self._queue.clear()
-        if request.response is None and self._reading is None:
+        self._may_send_more = request.response is not None or self._reading is not None
+        if not self._paused:
+            self._end()
+
+    def _end(self) -> None:
+        """Close the connection, or only one direction if the client may still be sending."""
+        if not self._may_send_more:
             self.transport.close()
         else:
             if self.transport.can_write_eof():

@@ -12,7 +12,7 @@ import pytest
 
 from inference.config import InferenceConfig
 from inference.http.application import Application, Pending
-from inference.http.connection import PIECE_BYTES, Connection
+from inference.http.connection import HIGH_WATER, PIECE_BYTES, Connection
 from inference.http.limits import Limits
 from inference.http.messages import HttpError, Request, Response
 
@@ -72,9 +72,10 @@ class Transport(asyncio.Transport):
         self.reading = True
         self.closed = self.aborted = False
         self.unsent = 0
+        self.ssl_object: object = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("10.0.0.1", 1) if name == "peername" else default
+        return {"peername": ("10.0.0.1", 1), "ssl_object": self.ssl_object}.get(name, default)
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -107,9 +108,10 @@ class Transport(asyncio.Transport):
         pass
 
 
-def connected() -> tuple[Connection, Transport, Computing]:
+def connected(ssl_object: object = None) -> tuple[Connection, Transport, Computing]:
     limits = Limits(InferenceConfig(model_name="digits", model_path="/none"), 10)
     application, transport = Computing(limits), Transport()
+    transport.ssl_object = ssl_object
     connection = Connection(cast(Application, application))
     connection.connection_made(transport)
     return connection, transport, application
@@ -334,3 +336,41 @@ async def test_time_of_the_computation_does_not_count_as_time_of_the_client(
         await asyncio.sleep(0)
     connection.check(later)
     assert not transport.aborted
+
+
+@pytest.mark.parametrize("close", [False, True])
+async def test_response_is_encrypted_piece_by_piece_as_the_client_reads_it(close: bool) -> None:
+    connection, transport, application = connected(ssl_object=object())
+    body = b"x" * (2 * HIGH_WATER)
+
+    def answer(_: Request, reserve: Callable[[int], bool]) -> Response:
+        reserve(len(body))
+        return Response(body)
+
+    def write(piece: bytes) -> None:
+        transport.written += piece
+        connection.pause_writing()
+
+    application.answer = answer  # type: ignore[assignment]
+    transport.write = write  # type: ignore[assignment]
+    closing = b"Connection: close\r\n" * close
+    receive(connection, b"GET / HTTP/1.1\r\nHost: a\r\n" + closing + b"\r\n")
+    for pieces in (1, 2):
+        assert len(transport.written) == pieces * HIGH_WATER
+        assert connection.charged == len(body)
+        connection.resume_writing()
+    assert transport.written.endswith(b"\r\n\r\n" + body)
+    assert not transport.closed
+    connection.resume_writing()
+    assert connection.charged == 0
+    assert transport.closed == close
+
+
+async def test_response_is_released_when_its_client_disconnects() -> None:
+    connection, transport, application = connected(ssl_object=object())
+    application.answer = lambda *_: Response(b"x" * 2 * HIGH_WATER)
+    transport.write = lambda _: connection.pause_writing()  # type: ignore[assignment]
+    receive(connection, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert len(connection._rest) > HIGH_WATER
+    connection.connection_lost(None)
+    assert not connection._rest

@@ -224,10 +224,10 @@ class Connection(asyncio.Protocol):
         if self._input_ended:
             return
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # The request itself is complete; nothing may follow it.
-            self._input_ended = True
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if not self._input_ended:
                 self._reject(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
@@ -236,6 +236,21 @@ class Connection(asyncio.Protocol):
             self._head_bytes += min(len(data), PIECE_BYTES)
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
                 self._reject(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Continue after the headers of a request that offers an upgrade, such as to HTTP/2."""
+        request = self._reading
+        if request is None:
+            # The request itself is complete; nothing may follow it.
+            self._input_ended = True
+            return
+        # The parser does not expect a body, so use another one.
+        framing = "transfer-encoding: chunked"
+        if request.length is not None:
+            framing = f"content-length: {request.length}"
+        self.parser = httptools.HttpRequestParser(_BodyCallbacks(self))
+        self.parser.feed_data(f"POST / HTTP/1.1\r\nconnection: close\r\n{framing}\r\n\r\n".encode())
+        self.parser.feed_data(rest)
 
     def pause_writing(self) -> None:
         """Record that the client reads more slowly than responses are written."""
@@ -328,6 +343,9 @@ class Connection(asyncio.Protocol):
         """Answer the request, or queue it behind earlier ones."""
         request = self._reading
         if request is None or self._input_ended:
+            return
+        if self.parser.should_upgrade() and request.length != 0:
+            # The body follows: see `_ignore_upgrade`.
             return
         self._reading, self._in_body = None, False
         if self._active is not None or self._paused:
@@ -503,3 +521,10 @@ class Connection(asyncio.Protocol):
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self._resume_reading()
+
+
+class _BodyCallbacks:
+    """The callbacks of a parser that receives only the body of a request."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.on_body, self.on_message_complete = connection.on_body, connection.on_message_complete

@@ -374,3 +374,28 @@ async def test_response_is_released_when_its_client_disconnects() -> None:
     assert len(connection._rest) > HIGH_WATER
     connection.connection_lost(None)
     assert not connection._rest
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: 5\r\n\r\nhello",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("size", [1, PIECE_BYTES])
+async def test_offer_to_upgrade_to_http_2_is_ignored(rest: bytes, size: int) -> None:
+    connection, transport, application = connected()
+    bodies = []
+
+    def answer(request: Request, _: object) -> Response:
+        bodies.append(bytes(request.body))
+        return Response(b"{}")
+
+    application.answer = answer  # type: ignore[assignment]
+    data = INFER + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" + rest + b"GET /"
+    for start in range(0, len(data), size):
+        connection.data_received(data[start : start + size])
+    assert bodies == [b"hello"]
+    assert b"\r\nconnection: close\r\n" in transport.written
+    assert transport.closed

@@ -310,13 +310,11 @@ class Connection(asyncio.Protocol):
         self._receiving.restart(request.started, 0)
         if request.response is None:
             request.response = self._application.begin(request, self.parser.get_http_version())
-        length = request.length
+        length, expectation = request.length, request.headers.get("expect", "").lower()
         if request.response is not None:
-            if length is None or length > DISCARDED_BYTES or request.headers.get("expect"):
+            if length is None or length > DISCARDED_BYTES or expectation:
                 self._reject_with(request, request.response)
-        elif (
-            length != 0 and request.headers.get("expect") == "100-continue" and not self._is_blocked
-        ):
+        elif length != 0 and expectation == "100-continue" and not self._is_blocked:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:

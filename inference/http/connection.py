@@ -303,13 +303,18 @@ class Connection(asyncio.Protocol):
         request.method = self.parser.get_method().decode("latin-1")
         path = request.path.partition("?")[0]
         request.path = unquote(path) if "%" in path else path
-        request.close = not self.parser.should_keep_alive() or self.parser.should_upgrade()
+        version = self.parser.get_http_version()
+        # A client with HTTP/1.0 waits for the end of the connection unless the response contains
+        # `Connection: keep-alive`.
+        request.close = (
+            version == "1.0" or not self.parser.should_keep_alive() or self.parser.should_upgrade()
+        )
         request.peer = self.peer
         self._received, self._in_body = 0, True
         self._body_since = request.started
         self._receiving.restart(request.started, 0)
         if request.response is None:
-            request.response = self._application.begin(request, self.parser.get_http_version())
+            request.response = self._application.begin(request, version)
         length, expectation = request.length, request.headers.get("expect", "").lower()
         if request.response is not None:
             if length is None or length > DISCARDED_BYTES or expectation:

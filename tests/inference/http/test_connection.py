@@ -406,3 +406,10 @@ async def test_client_that_waits_before_it_sends_a_body_is_asked_to_continue(val
     connection, transport, _ = connected()
     receive(connection, INFER + b"Content-Length: 1\r\nExpect: " + value + b"\r\n\r\n")
     assert transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+async def test_connection_of_an_http_1_0_client_is_closed() -> None:
+    connection, transport, _ = connected()
+    receive(connection, b"GET /now HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    assert b"\r\nconnection: close\r\n" in transport.written
+    assert transport.closed

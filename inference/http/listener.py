@@ -77,12 +77,13 @@ class Certificate:
         return stamp_of(self._chain), stamp_of(self._key)
 
     def _read(self) -> ssl.SSLContext:
-        self._read_stamps = self._stamps()
+        stamps = self._stamps()
         # Create a new context for each read. A context keeps one certificate per key type, so
         # reusing it could keep an old certificate, and a failed load would make it unusable.
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = self._minimum
         context.load_cert_chain(self._chain, self._key)
+        self._read_stamps = stamps
         return context
 
 

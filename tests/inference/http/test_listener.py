@@ -61,32 +61,38 @@ def presented_certificate(context: ssl.SSLContext) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
+def renew(folder: Path, authority: trustme.CA, kind: str = "ECDSA") -> str:
+    """Write a new certificate and its key, and return the digest of the certificate."""
+    issued = authority.issue_cert("127.0.0.1", key_type=trustme.KeyType[kind])
+    issued.private_key_pem.write_to_path(folder / "key")
+    issued.cert_chain_pems[0].write_to_path(folder / "chain")
+    der = ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
+    return hashlib.sha256(der).hexdigest()
+
+
+def read_certificate(folder: Path) -> Certificate:
+    return Certificate(
+        InferenceConfig(
+            model_name="digits",
+            model_path="/none",
+            tls_certificate=str(folder / "chain"),
+            tls_key=str(folder / "key"),
+            tls_minimum="1.3",
+        )
+    )
+
+
 @pytest.mark.parametrize("order", [["RSA", "ECDSA", "RSA"], ["ECDSA", "RSA", "ECDSA"]])
 def test_renewed_certificate_may_have_a_different_key_type(
     order: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    authority, chain, key = trustme.CA(), tmp_path / "chain", tmp_path / "key"
-
-    def renew(kind: str) -> str:
-        issued = authority.issue_cert("127.0.0.1", key_type=trustme.KeyType[kind])
-        issued.private_key_pem.write_to_path(key)
-        issued.cert_chain_pems[0].write_to_path(chain)
-        der = ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
-        return hashlib.sha256(der).hexdigest()
-
-    issued = renew(order[0])
-    certificate = Certificate(
-        InferenceConfig(
-            model_name="digits",
-            model_path="/none",
-            tls_certificate=str(chain),
-            tls_key=str(key),
-            tls_minimum="1.3",
-        )
-    )
+    authority = trustme.CA()
+    key = tmp_path / "key"
+    issued = renew(tmp_path, authority, order[0])
+    certificate = read_certificate(tmp_path)
     assert presented_certificate(certificate.context) == issued
     for kind in order[1:]:
-        issued = renew(kind)
+        issued = renew(tmp_path, authority, kind)
         certificate.refresh()
         assert presented_certificate(certificate.context) == issued
         assert certificate.context.minimum_version == ssl.TLSVersion.TLSv1_3
@@ -99,3 +105,23 @@ def test_renewed_certificate_may_have_a_different_key_type(
         certificate.refresh()
     assert presented_certificate(certificate.context) == issued
     assert capsys.readouterr().out.count("certificate_kept") == 1
+
+
+def test_renewed_certificate_that_could_not_be_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = trustme.CA()
+    renew(tmp_path, authority)
+    certificate = read_certificate(tmp_path)
+    issued = renew(tmp_path, authority)
+
+    def fail(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ssl.SSLContext, "load_cert_chain", fail)
+        for _ in range(3):
+            certificate.refresh()
+    assert capsys.readouterr().out.count("certificate_kept") == 1
+    certificate.refresh()
+    assert presented_certificate(certificate.context) == issued

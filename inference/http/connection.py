@@ -511,6 +511,8 @@ class Connection(asyncio.Protocol):
         if not close:
             return
         self._input_ended, self._lingering = True, True
+        for other in self._queue:
+            self._application.abandoned(other)
         self._queue.clear()
         self._may_send_more = request.response is not None or self._reading is not None
         if not self._paused:

@@ -37,6 +37,8 @@ class Computing:
         self.limits = limits
         self.computations: list[asyncio.Future[object]] = []
         self.outputs: list[weakref.ref[Outputs]] = []
+        self.ended: list[str] = []
+        """Paths of the requests that were answered or abandoned."""
 
     def begin(self, request: Request, version: str) -> Response | None:
         request.limit = 1 << 20
@@ -57,10 +59,10 @@ class Computing:
         return Response(b"{}")
 
     def finished(self, request: Request) -> None:
-        pass
+        self.ended.append(request.path)
 
     def abandoned(self, request: Request) -> None:
-        pass
+        self.ended.append(request.path)
 
 
 class Transport(asyncio.Transport):
@@ -413,3 +415,13 @@ async def test_connection_of_an_http_1_0_client_is_closed() -> None:
     receive(connection, b"GET /now HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     assert b"\r\nconnection: close\r\n" in transport.written
     assert transport.closed
+
+
+async def test_pipelined_requests_that_a_closing_server_does_not_answer_are_counted() -> None:
+    connection, transport, application = connected()
+    receive(connection, INFER + b"\r\n" + b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+    application.draining = True
+    application.computations[0].set_result(None)
+    while not transport.closed:
+        await asyncio.sleep(0)
+    assert application.ended == ["/infer", "/now", "/now"]

@@ -110,8 +110,13 @@ def pack_texts(texts: Iterable[bytes]) -> bytes:
 def unpack_texts(content: memoryview, shape: tuple[int, ...], field: str) -> NDArray[Any]:
     """Reverse `pack_texts`. Raise InputError, which names `field`, on failure."""
     found: list[bytes] = []
+    needed = math.prod(shape)
     offset = 0
     while offset < len(content):
+        if len(found) == needed:
+            raise InputError(
+                f"{field} has more than the {needed} values of its shape {list(shape)}"
+            )
         if offset + 4 > len(content):
             raise InputError(f"{field} ends within the length of string {len(found)}")
         (length,) = struct.unpack_from("<I", content, offset)

@@ -28,7 +28,11 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     pool = service.pool(request.version)
     limits = service.config
     parsed = v2_json.read_request(
-        request.body, pool.served, request.headers.get(JSON_LENGTH), limits.max_json_bytes
+        request.body,
+        pool.served,
+        request.headers.get(JSON_LENGTH),
+        limits.max_json_bytes,
+        limits.max_queue,
     )
     request.body = b""
     seconds = parsed.plan.timeout

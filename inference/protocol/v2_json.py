@@ -8,6 +8,7 @@ For a small request, parsing and serializing this JSON takes longer than everyth
 event loop. Parsed JSON is therefore cached as a `Plan`, together with the JSON of its responses.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -121,11 +122,13 @@ def read_request(
     served: Served,
     header_length: str | None = None,
     max_json: int = DEFAULT_MAX_JSON,
+    max_samples: int = sys.maxsize,
 ) -> InferRequest:
     """Parse the body of POST …/infer.
 
     `header_length` is the value of Inference-Header-Content-Length, the length of the JSON. Raise
-    InputError if the request is invalid or its JSON has more than `max_json` bytes.
+    InputError if the request is invalid, if its JSON has more than `max_json` bytes, or if it has
+    more than `max_samples` samples.
     """
     length = len(body) if header_length is None else _length(header_length, len(body))
     if length > max_json:
@@ -147,7 +150,7 @@ def read_request(
     if not isinstance(identity, str):
         raise InputError(f"id is {show(identity)}: it must be a string")
     parameters = _parameters(document, "parameters", REQUEST_PARAMETERS)
-    inputs, tensors = _inputs(document, served, header_length is not None)
+    inputs, tensors = _inputs(document, served, header_length is not None, max_samples)
     if header_length is not None:
         inputs |= read_binary(tensors, body, length)
     samples = {name: len(values) for name, values in inputs.items()}
@@ -310,7 +313,7 @@ def _length(text: str, body: int) -> int:
 
 
 def _inputs(
-    document: Object, served: Served, allow_binary: bool
+    document: Object, served: Served, allow_binary: bool, max_samples: int
 ) -> tuple[dict[str, NDArray[Any]], list[BinaryTensor]]:
     """Return the inputs with values in the JSON, and those whose values follow the JSON."""
     tensors = document.get("inputs")
@@ -326,6 +329,11 @@ def _inputs(
             raise InputError(f"{path}.datatype is {show(datatype)}: it must be {spec.datatype!r}")
         check_fields(tensor, TENSOR_FIELDS, path)
         shape = check_shape(tensor["shape"], spec, f"{path}.shape")
+        if shape[0] > max_samples:
+            # Check this first, because reading millions of strings would block the event loop.
+            raise InputError(
+                f"{path}.shape has {shape[0]} samples: send at most {max_samples} at once"
+            )
         parameters = _parameters(tensor, f"{path}.parameters", TENSOR_PARAMETERS)
         size = parameters.get("binary_data_size") if parameters is not None else None
         if size is None:

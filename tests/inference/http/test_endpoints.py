@@ -53,6 +53,11 @@ def test_outputs_that_may_fit_into_memory_later_are_refused_temporarily(
         infer(samples, body_bytes)
 
 
+def test_more_samples_than_the_queue_holds_are_refused_before_their_values_are_read() -> None:
+    with pytest.raises(InputError, match="shape has 513 samples: send at most 512 at once"):
+        infer(513, 0)
+
+
 @pytest.mark.parametrize(
     ("max_bytes", "free_bytes", "error"),
     [(10_000, 10_000, None), (2000, 10_000, InputError), (10_000, 1000, OverloadedError)],

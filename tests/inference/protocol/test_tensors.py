@@ -56,9 +56,11 @@ def test_binary_strings_are_prefixed_with_their_lengths() -> None:
         (b"\3\0\0", "ends within the length of string 0"),
         (b"\3\0\0\0ab", "ends within string 0, of 3 bytes"),
         (b"\0\0\0\0", "has 1 values"),
+        # Reading stops at the third string, although its length is invalid.
+        (b"\0\0\0\0" * 2 + b"\1", "has more than the 2 values"),
     ],
 )
-def test_truncated_strings_are_refused(blob: bytes, message: str) -> None:
+def test_wrong_strings_are_refused(blob: bytes, message: str) -> None:
     served = model_with_inputs(TensorSpec("x", "BYTES", (-1,)))
     tensor = {"name": "x", "shape": [2], "datatype": "BYTES"}
     body, length = packed(tensor | {"parameters": {"binary_data_size": len(blob)}}, blob)

@@ -108,9 +108,15 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary, "export")
         for layer in version.layers:
-            if (directory / layer.path).exists():
-                raise RejectedError(f"{location} contains the file {layer.path} twice")
-            repository.download(layer.digest, directory / layer.path)
+            try:
+                if (directory / layer.path).exists():
+                    raise RejectedError(f"{location} contains the file {layer.path} twice")
+                repository.download(layer.digest, directory / layer.path)
+            except (OSError, ValueError) as error:
+                # The path may be too long, or contain the path of another file.
+                raise GitopsError(
+                    f"{location}: the file {layer.path!r} cannot be written: {error}"
+                ) from None
         try:
             signing.verify(directory, bundle, key, location)
             export = artifact.Files(directory).export()

@@ -109,6 +109,18 @@ def a_file_with_an_absolute_path(shelf: Shelf, digest: str) -> str:
     return an_additional_file(shelf, digest, "/tmp/outside")
 
 
+def a_file_below_another_file(shelf: Shelf, digest: str) -> str:
+    return an_additional_file(shelf, digest, f"{WEIGHTS}/extra.py")
+
+
+def a_file_whose_name_is_too_long(shelf: Shelf, digest: str) -> str:
+    return an_additional_file(shelf, digest, "x" * 300)
+
+
+def a_file_whose_name_contains_a_null_character(shelf: Shelf, digest: str) -> str:
+    return an_additional_file(shelf, digest, "extra\0.py")
+
+
 def the_same_file_twice(shelf: Shelf, digest: str) -> str:
     return an_additional_file(shelf, digest, WEIGHTS)
 
@@ -260,6 +272,9 @@ PROMOTIONS: dict[Attempt, str] = {
     an_additional_file_that_signatures_ignore_by_default: "signed ones: .gitattributes",
     a_file_outside_the_directory: "is outside the model's directory",
     a_file_with_an_absolute_path: "is outside the model's directory",
+    a_file_below_another_file: "cannot be written",
+    a_file_whose_name_is_too_long: "cannot be written",
+    a_file_whose_name_contains_a_null_character: "cannot be written",
     the_same_file_twice: "twice",
     a_missing_file: "signed ones: manifest.json",
     two_files_with_swapped_names: "signed ones: manifest.json, model.safetensors",

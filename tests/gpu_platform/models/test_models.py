@@ -62,7 +62,7 @@ def test_lineage_contains_data_code_specification_metrics_and_policies(shelf: Sh
     manifest = read_manifest(shelf.exports["first"])
     reference = shelf.repository.reference.at(manifest.run)
     assert manifest.data_sha256
-    lineage = shown(reference)["lineage"]
+    lineage = show_model(reference)["lineage"]
     assert lineage["run"] == manifest.run
     assert lineage["specification"] == manifest.run.rpartition("-")[2]
     assert lineage["code"] == "registry.example.com/a@sha256:" + "0" * 64
@@ -71,7 +71,7 @@ def test_lineage_contains_data_code_specification_metrics_and_policies(shelf: Sh
     assert lineage["policies"]["passed"] is True
 
 
-def shown(reference: str) -> dict[str, dict[str, object]]:
+def show_model(reference: str) -> dict[str, dict[str, object]]:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(["models", "show", reference]) == 0
     found: dict[str, dict[str, object]] = yaml.safe_load(out.getvalue())

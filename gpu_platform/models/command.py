@@ -29,8 +29,6 @@ except ImportError as error:
         "`pip install --require-hashes -r requirements/models.txt`"
     ) from None
 
-_STAGES = ("staging", "production")
-
 
 def run(options: argparse.Namespace) -> int:
     """Run an action and return the exit status."""
@@ -102,7 +100,7 @@ def _list(options: argparse.Namespace) -> Iterator[str]:
         tags.setdefault(repository.resolve(tag), []).append(tag)
     rows = [["version", "digest", "stages", "data", "metrics"]]
     for digest, names in tags.items():
-        stages = [stage for stage in _STAGES if stage in names]
+        stages = [stage for stage in promotion.STAGES if stage in names]
         try:
             lineage = promotion.read(repository, digest).lineage
         except GitopsError:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gitops.errors import GitopsError
 from gpu_platform.models import artifact, signing
 from gpu_platform.models.lineage import FILE, Lineage, build_lineage, parse
-from gpu_platform.models.registry import Repository
+from gpu_platform.models.registry import SIGNATURE_SUFFIX, Repository
 from infra.manifests import Manifest as Object
 from kube.promoted_models import NAME, NAMESPACE, PROMOTER, entry
 from workload.manifest import Manifest
 from workload.promotion import Condition, violations
+
+STAGES: Final = ("staging", "production")
+
+_TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class RejectedError(GitopsError):
@@ -48,11 +53,17 @@ def publish(
 
     Raises:
         GitopsError: If the export is damaged, does not belong to the run of `objects`, or cannot be
-            signed or pushed.
+            signed or pushed, or if the name of its run cannot be the tag of a version.
     """
     with tempfile.TemporaryDirectory() as temporary:
         files = artifact.gather(export, Path(temporary, "export"))
         manifest = files.export()
+        run = manifest.run
+        if not _TAG.fullmatch(run) or run in STAGES or run.endswith(SIGNATURE_SUFFIX):
+            raise GitopsError(
+                f"{export} belongs to run {run!r}, which cannot be the tag of a version: use a run "
+                f"whose name is a valid tag other than {' and '.join(STAGES)}"
+            )
         lineage = build_lineage(repository.reference.repository, manifest, objects, settings)
         (files.directory / FILE).write_text(lineage.model_dump_json(indent=2) + "\n")
         bundle = signing.sign(files.directory, key, password)
@@ -75,7 +86,7 @@ def publish(
     repository.push_manifest(content, digest)
     repository.push_signature(digest, artifact.signature_manifest(subject, bundle))
     # The tag is pushed last, so that the signature already exists when the tag appears.
-    repository.push_manifest(content, manifest.run)
+    repository.push_manifest(content, run)
     return Version(digest, artifact.Model.parse(content, digest).layers, lineage)
 
 

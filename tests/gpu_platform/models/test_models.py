@@ -30,7 +30,7 @@ from kube.promoted_models import ENTRY
 from tests.gpu_platform.models.conftest import Shelf
 from tests.readme import blocks
 from tests.registry import PASSWORD, USER, serving
-from workload.manifest import read_manifest
+from workload.manifest import read_manifest, write_manifest
 
 PAGE = CHECKOUT / "docs" / "model-registry.md"
 
@@ -275,6 +275,15 @@ def test_objects_of_another_run_are_rejected(
     status = main(["models", "publish", *arguments, "--objects", str(shelf.objects["second"])])
     assert status == 1
     assert "use the export and the objects of the same run" in capsys.readouterr().err
+    assert shelf.repository.tags() == []
+
+
+@pytest.mark.parametrize("run", ["production", "", "team/digits", "sha256-1a2b3c4d.sig"])
+def test_run_whose_name_cannot_be_a_tag_is_rejected(run: str, shelf: Shelf, tmp_path: Path) -> None:
+    export = Path(shutil.copytree(shelf.exports["first"], tmp_path / "export"))
+    write_manifest(export, read_manifest(export).model_copy(update={"run": run}))
+    with pytest.raises(GitopsError, match="cannot be the tag of a version"):
+        promotion.publish(shelf.repository, export, [], {}, shelf.key, None)
     assert shelf.repository.tags() == []
 
 

@@ -16,7 +16,7 @@ from devcluster.paths import CHECKOUT, Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
 from devcluster.toolchain.manifests import VolcanoFiles
 from simulation.control_plane import ControlPlane
-from simulation.supervisor import API_ANSWERS, EventLog, Service, Supervisor
+from simulation.supervisor import API_READY, EventLog, Service, Supervisor
 from simulation.volcano import Webhooks, apply_definitions, volcano_services
 
 
@@ -68,7 +68,7 @@ def run_simulated(
         control_plane.start()
         server = f"https://127.0.0.1:{api_port}"
         control_plane.write_kubeconfig(layout.kubeconfig, server)
-        events.add("control-plane", API_ANSWERS)
+        events.add("control-plane", API_READY)
         apply_definitions(layout.kubeconfig, binaries, files.definitions, is_restart=is_restart)
         webhooks = Webhooks.of(files.webhooks, layout.pki)
         webhooks.apply(layout.kubeconfig, binaries)

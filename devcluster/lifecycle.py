@@ -23,7 +23,7 @@ from devcluster.spec import ClusterSpec, Kind
 from devcluster.toolchain import Group, Toolchain, ensure, volcano_release
 from simulation import nodes as simulated_nodes
 from simulation.configuration import PORTS
-from simulation.supervisor import API_ANSWERS, EventLog
+from simulation.supervisor import API_READY, EventLog
 
 START_TIMEOUT = 300.0
 """Timeout (s) for a start, which takes 15 s on an idle machine, and more than 120 s on two cores
@@ -205,7 +205,7 @@ def _follow(cluster: Cluster, events: EventLog, step: Step, early: EarlyWork | N
             )
         if received:
             step.update(f"{received[-1].node}: {received[-1].step}")
-        if early is not None and any(event.step == API_ANSWERS for event in received):
+        if early is not None and any(event.step == API_READY for event in received):
             early.begin(cluster)
             early = None
         if sum(event.ready for event in received) >= expected:

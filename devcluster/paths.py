@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def node_kubeconfig(self) -> Path:
-        """Kubeconfig for the nodes, which exists once their kubelets may start."""
+        """Kubeconfig for the nodes. Nodes start their kubelets once this file exists."""
         return self.state / "node-kubeconfig"
 
     @property

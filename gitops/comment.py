@@ -39,7 +39,7 @@ examples:
 environment:
   GitHub   GITHUB_TOKEN, GITHUB_REPOSITORY; GITHUB_API_URL and GITHUB_EVENT_PATH (set by
            GitHub Actions)
-  GitLab   GITLAB_TOKEN (a project token with `api`), CI_PROJECT_ID; CI_API_V4_URL and
+  GitLab   GITLAB_TOKEN (a project token with the `api` scope), CI_PROJECT_ID; CI_API_V4_URL and
            CI_MERGE_REQUEST_IID (set by GitLab pipelines)
   If a GitHub workflow uses a custom token, set GITOPS_AUTHOR to the token's user.
 
@@ -136,7 +136,7 @@ def put_comment(host: "Host", body: str) -> Outcome:
         return "created"
     if _are_equal(comment.body, body):
         return "unchanged"
-    host.change_comment(comment.number, body)
+    host.update_comment(comment.number, body)
     return "updated"
 
 
@@ -155,7 +155,7 @@ def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> 
         if headline not in note.body and note.author == host.author():
             outdated.append((note.number, _with_commit(f"{marker}\n{headline}\n", commit)))
     for number, body in outdated:
-        host.change_comment(number, body)
+        host.update_comment(number, body)
     return len(outdated)
 
 
@@ -176,7 +176,7 @@ def put_issue(host: "Host", title: str, body: str) -> Outcome:
         return "created"
     if _are_equal(issue.body, body):
         return "unchanged"
-    host.change_issue(issue.number, title, body)
+    host.update_issue(issue.number, title, body)
     return "updated"
 
 

@@ -50,7 +50,7 @@ class GitHub:
         self._api = _Api(environment.get("GITHUB_API_URL") or "https://api.github.com", headers)
 
     def author(self) -> str:
-        """Return the author of everything written with the token: a bot or the token's user."""
+        """Return the account that writes with this token: a bot or the token's owner."""
         if self._environment.get("GITHUB_ACTIONS") == "true":
             return self._environment.get("GITOPS_AUTHOR") or _ACTIONS_BOT
         return str(self._api.get("user")["login"])
@@ -74,7 +74,7 @@ class GitHub:
         path = f"{self._repository}/issues/{self._pull_number()}/comments"
         self._api.write("POST", path, {"body": body})
 
-    def change_comment(self, number: int, body: str) -> None:
+    def update_comment(self, number: int, body: str) -> None:
         """Replace the text of a comment."""
         path = f"{self._repository}/issues/comments/{number}"
         self._api.write("PATCH", path, {"body": body})
@@ -89,7 +89,7 @@ class GitHub:
         issue = {"title": title, "body": body, "labels": [LABEL]}
         self._api.write("POST", f"{self._repository}/issues", issue)
 
-    def change_issue(self, number: int, title: str, body: str) -> None:
+    def update_issue(self, number: int, title: str, body: str) -> None:
         """Replace the title and the text of an issue."""
         path = f"{self._repository}/issues/{number}"
         self._api.write("PATCH", path, {"title": title, "body": body})
@@ -126,8 +126,8 @@ class GitLab:
         project = environment.get("CI_PROJECT_ID")
         if not token or not project:
             raise GitopsError(
-                "GITLAB_TOKEN (a project token with `api`; CI_JOB_TOKEN cannot write notes) and "
-                "CI_PROJECT_ID must be set"
+                "GITLAB_TOKEN (a project token with the `api` scope; CI_JOB_TOKEN cannot write "
+                "notes) and CI_PROJECT_ID must be set"
             )
         self._environment = environment
         self._number = number or environment.get("CI_MERGE_REQUEST_IID")
@@ -154,7 +154,7 @@ class GitLab:
         """Create a note."""
         self._api.write("POST", f"{self._merge_request()}/notes", {"body": body})
 
-    def change_comment(self, number: int, body: str) -> None:
+    def update_comment(self, number: int, body: str) -> None:
         """Replace the text of a note."""
         self._api.write("PUT", f"{self._merge_request()}/notes/{number}", {"body": body})
 
@@ -168,7 +168,7 @@ class GitLab:
         issue = {"title": title, "description": body, "labels": LABEL}
         self._api.write("POST", f"{self._project}/issues", issue)
 
-    def change_issue(self, number: int, title: str, body: str) -> None:
+    def update_issue(self, number: int, title: str, body: str) -> None:
         """Replace the title and the text of an issue."""
         path = f"{self._project}/issues/{number}"
         self._api.write("PUT", path, {"title": title, "description": body})
@@ -282,7 +282,7 @@ def _json(response: httpx.Response, path: str) -> Any:
     try:
         return response.json()
     except ValueError:
-        kind = response.headers.get("Content-Type", "no type")
+        kind = response.headers.get("Content-Type", "a response without a Content-Type")
         raise GitopsError(
             f"GET {path} returned {kind} instead of JSON: the API URL may be wrong"
         ) from None
@@ -319,6 +319,6 @@ def _hint(response: httpx.Response) -> str:
     if response.status_code in (401, 403):
         return (
             " (the token lacks a permission: GitHub jobs need `pull-requests: write` for comments "
-            "and `issues: write` for issues, GitLab jobs need a project token with `api`)"
+            "and `issues: write` for issues, GitLab jobs need a project token with the `api` scope)"
         )
     return ""

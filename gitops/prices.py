@@ -1,4 +1,4 @@
-"""Price table: hourly prices of GPUs, CPUs and memory, monthly storage prices, and utilisation."""
+"""Price table: hourly prices of GPUs, CPUs and memory, monthly storage prices, and utilization."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -43,7 +43,7 @@ class Host(_Settings):
     """True if CPUs and memory of GPU pods cost extra. If false, GPU prices include them."""
 
 
-class Utilisation(_Settings):
+class Utilization(_Settings):
     """Fraction of a month during which pods run, by role."""
 
     training: Share = Decimal(1)
@@ -59,14 +59,14 @@ class Queue(_Settings):
 
 
 class Environment(_Settings):
-    """GPUs, hosts and storage of an environment, and their utilisation."""
+    """GPUs, hosts and storage of an environment, and their utilization."""
 
     product: str | None = None
     host: str | None = None
     storage_class: str | None = None
     purchase: Purchase = "on-demand"
     installed: dict[str, Annotated[int, Field(ge=0)]] = {}
-    utilisation: Utilisation = Utilisation()
+    utilisation: Utilization = Utilization()
     queues: dict[str, Queue] = {}
 
 

@@ -106,7 +106,7 @@ def document_of(content: bytes, file: str) -> dict[str, Any]:
     """Parse the content of a stack's configuration file.
 
     Raises:
-        GitopsError: If the content is not a stack's configuration. The message states the file.
+        GitopsError: If the content is not a stack's configuration. The message names the file.
     """
     try:
         value = parse(content.decode())

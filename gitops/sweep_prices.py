@@ -73,7 +73,8 @@ def sweep_prices(
             }
             problems.append(
                 f"{_budget_text(key, sweep)}, but the price table {table.name} lacks "
-                f"{' and '.join(sorted(missing))}: complete it, or set budget.gpu_hours instead."
+                f"{' and '.join(sorted(missing))}: add the missing entries, or set "
+                "budget.gpu_hours instead."
             )
             continue
         price = hourly / sweep.gpus
@@ -89,8 +90,8 @@ def _problems(
 ) -> Iterator[str]:
     if not price and sweep.budget.gpu_hours is None:
         yield (
-            f"{_budget_text(key, sweep)}, but the sweep's GPUs are free in the price table, so the "
-            "sweep has no limit: set budget.gpu_hours."
+            f"{_budget_text(key, sweep)}, but the price of the sweep's GPUs is 0 in the price "
+            "table, so the budget never runs out: set budget.gpu_hours."
         )
     interval = settings.training.sweep_controller.interval_seconds
     reserve = sweep.reserve(interval) / 3600 * float(price)

@@ -47,7 +47,7 @@ class Prediction:
 
     def __str__(self) -> str:
         result = "correct" if self.correct else "WRONG"
-        return f"test sample labelled {self.label}: predicted {self.predicted} ({result})"
+        return f"test sample labeled {self.label}: predicted {self.predicted} ({result})"
 
 
 class NoPredictionError(Exception):

@@ -18,7 +18,7 @@ from devcluster.nodes.services import NodeServices
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode, cluster_spec
 from simulation.control_plane import ControlPlane
-from simulation.supervisor import API_ANSWERS, EventLog, Supervisor
+from simulation.supervisor import API_READY, EventLog, Supervisor
 
 READY_TIMEOUT = 180.0
 
@@ -76,7 +76,7 @@ class Node:
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
         self._kubectl("apply", "--server-side", "-f", "-", text=objects)
-        self.events.add(self.node.name, API_ANSWERS)
+        self.events.add(self.node.name, API_READY)
 
     @property
     def _names(self) -> list[str]:

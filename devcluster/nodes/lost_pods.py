@@ -18,7 +18,7 @@ _STOPPED = (State.SUCCEEDED, State.FAILED, State.SUSPENDED)
 
 
 def delete_lost_pods(kubectl: Callable[..., str], nodes: Iterable[str]) -> None:
-    """Delete the unfinished pods of nodes, and the failed pods of active Volcano Jobs.
+    """Delete the unfinished pods on the given nodes and all failed pods of active Volcano Jobs.
 
     Args:
         kubectl: Runs kubectl with the given arguments and returns its output.

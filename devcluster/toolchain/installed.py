@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 20
 
 
 def find(programs: Iterable[Program], cache: Path, cache_file: Path) -> dict[str, Path]:
-    """Map the names of programs that are installed in the pinned version to their executables.
+    """Map each program that is installed at its pinned version to its executable.
 
     Executables in `cache` were built by this project and are skipped. `cache_file` stores the
     result for each tool until the tool changes, because some tools take half a second to print

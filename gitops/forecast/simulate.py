@@ -1,4 +1,4 @@
-"""Simulation of a snapshot with changes in a temporary cluster."""
+"""Simulation of a snapshot, with or without changes, in a temporary cluster."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -39,9 +39,10 @@ def simulate(
     base: State | None = None,
     repeat: int | None = None,
 ) -> Answer:
-    """Simulate in a temporary cluster until no gang waits or `horizon` gangs have finished.
+    """Simulate `state` in a temporary cluster.
 
-    The simulation also ends if no running gang has a known end.
+    The simulation ends when no gang is waiting, when `horizon` gangs have finished, or when no
+    running gang has a known end.
 
     `base`, the snapshot without the change, is simulated once for comparison. `state` is simulated
     `repeat` times (default: see `REPETITIONS`): first with gangs of the same age in alphabetical
@@ -51,14 +52,14 @@ def simulate(
         GitopsError: If the simulated cluster does not start or rejects the snapshot.
     """
     with sandbox(state.scheduler_configuration, state.volcano) as cluster:
-        without = None
+        baseline = None
         if base is not None:
-            without = _replay(Replay(cluster, base), horizon).replay
+            baseline = _replay(Replay(cluster, base), horizon).replay
         answers = []
         for shuffle in orders(state, repeat):
             cluster.clear()
             replayed = _replay(Replay(cluster, state, shuffle), horizon)
-            answers.append(_answer(replayed, without, base or state, now))
+            answers.append(_answer(replayed, baseline, base or state, now))
     return combine(answers)
 
 
@@ -82,7 +83,7 @@ def simulate_in(
     return _answer(_replay(replay, horizon), None, state, state.taken)
 
 
-def _answer(replayed: _ReplayResult, without: Replay | None, base: State, now: datetime) -> Answer:
+def _answer(replayed: _ReplayResult, baseline: Replay | None, base: State, now: datetime) -> Answer:
     replay, last = replayed.replay, replayed.replay.used_by_queue()
     state = replay.state
     before: Counter[str] = Counter()
@@ -98,8 +99,8 @@ def _answer(replayed: _ReplayResult, without: Replay | None, base: State, now: d
         gpus=sum(accelerators(node.allocatable).total() for node in state.nodes),
         free=replayed.free,
         fragmented=replayed.fragmented,
-        gangs=[*_verdicts(replay, without), *_suspended_answers(state)],
-        victims=_victims(replay, without),
+        gangs=[*_verdicts(replay, baseline), *_suspended_answers(state)],
+        victims=_victims(replay, baseline),
         queues=[
             QueueAnswer(
                 queue=name, before=before[name], after=replayed.used[name], at_horizon=last[name]
@@ -107,7 +108,7 @@ def _answer(replayed: _ReplayResult, without: Replay | None, base: State, now: d
             for name in names
             if name != "root"
         ],
-        compared=without is not None,
+        compared=baseline is not None,
         assumptions=list(_assumptions(replay, now)),
     )
 
@@ -124,8 +125,8 @@ def _replay(replay: Replay, horizon: int) -> _ReplayResult:
     return replayed
 
 
-def _verdicts(replay: Replay, without: Replay | None) -> Iterator[GangAnswer]:
-    earlier = {run.gang.key: run for run in without.runs} if without is not None else {}
+def _verdicts(replay: Replay, baseline: Replay | None) -> Iterator[GangAnswer]:
+    earlier = {run.gang.key: run for run in baseline.runs} if baseline is not None else {}
     for run in replay.runs:
         same = earlier.get(run.gang.key)
         yield GangAnswer.model_validate(
@@ -140,7 +141,7 @@ def _verdicts(replay: Replay, without: Replay | None) -> Iterator[GangAnswer]:
                 "end_seconds": run.final_time,
                 "start_without_seconds": same and same.start,
                 "end_without_seconds": same and same.final_time,
-                "added": without is not None and same is None,
+                "added": baseline is not None and same is None,
                 "reason": run.reason,
             }
         )
@@ -154,9 +155,9 @@ def _verdict(run: SimulatedGang) -> str:
     return "starts later" if run.start > 0 else "starts at once"
 
 
-def _victims(replay: Replay, without: Replay | None) -> list[Victim]:
+def _victims(replay: Replay, baseline: Replay | None) -> list[Victim]:
     evicted_without_change = (
-        {(v.namespace, v.name) for v in without.victims} if without is not None else set()
+        {(v.namespace, v.name) for v in baseline.victims} if baseline is not None else set()
     )
     return [
         victim.model_copy(

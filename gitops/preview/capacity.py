@@ -129,7 +129,7 @@ def _purchase(demand: Demand, prices: Prices, environment: Environment) -> Purch
 def costs(rows: Iterable[PoolRow], prices: Prices, stack: str) -> list[CostRow]:
     """Return the cost of every pool.
 
-    Hourly costs assume that all pods are running; monthly costs use the pool's utilisation. Both
+    Hourly costs assume that all pods are running; monthly costs use the pool's utilization. Both
     are None if the price is unknown, but an empty pool always costs 0.
     """
     environment = prices.environment(stack)
@@ -138,13 +138,13 @@ def costs(rows: Iterable[PoolRow], prices: Prices, stack: str) -> list[CostRow]:
 
 def _cost(row: PoolRow, prices: Prices, environment: Environment) -> CostRow:
     hourly = prices.of_resource(row.product, row.resource, row.purchase)
-    utilisation = _utilisation(row, environment)
-    hours = prices.hours_per_month * utilisation
+    utilization = _utilization(row, environment)
+    hours = prices.hours_per_month * utilization
     now, after = _cost_of(row.now, hourly), _cost_of(row.after, hourly)
     return CostRow(
         **row.model_dump(include={"queue", "product", "resource", "purchase", "role"}),
         price=hourly,
-        utilisation=utilisation,
+        utilisation=utilization,
         now_hour=now,
         after_hour=after,
         now_month=_cost_of(hours, now),
@@ -157,7 +157,7 @@ def _cost_of(amount: Decimal, price: Decimal | None) -> Decimal | None:
     return amount * price if price is not None else None if amount else Decimal(0)
 
 
-def _utilisation(row: PoolRow, environment: Environment) -> Decimal:
+def _utilization(row: PoolRow, environment: Environment) -> Decimal:
     queue = environment.queues.get(row.queue)
     if queue is not None and queue.utilisation is not None:
         return queue.utilisation

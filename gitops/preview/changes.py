@@ -81,7 +81,7 @@ class Change:
 
     @property
     def is_retained(self) -> bool:
-        """True if the object stays in the cluster when it leaves the stack."""
+        """True if the object stays in the cluster when it is removed from the stack."""
         return self.step.old is not None and self.step.old.retained
 
 

@@ -59,7 +59,7 @@ class State:
     outputs: dict[str, Any] = field(default_factory=dict)
     protected: bool = False
     retained: bool = False
-    """True if the object stays in the cluster when the resource leaves the stack."""
+    """True if the object stays in the cluster when the resource is removed from the stack."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def missing(changes: Iterable[Change]) -> list[str]:
 
 
 def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
-    """Return the demand of runs that leave the stack and may continue in the cluster."""
+    """Return the demand of runs that are removed from the stack but may keep running."""
     # Evaluate all objects together, because a PodGroup may define the queue of its pods.
     staying = [
         change.old

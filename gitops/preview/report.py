@@ -78,7 +78,7 @@ class StorageRow(_Model):
     after: Number | None
     """Requested GiB; 0 if the update deletes the claim and its volume."""
     stays: bool
-    """True if the claim leaves the stack, but the claim or its volume stays in the cluster."""
+    """True if the claim is removed from the stack but it or its volume stays in the cluster."""
     price: Number | None
     now_month: Number | None
     after_month: Number | None
@@ -148,12 +148,15 @@ class Report(_Model):
     stack: str
     mode: Mode
     base: str | None = None
-    """Revision with which the settings and a rendered preview are compared."""
+    """Git revision that the settings and the rendered manifests are compared with."""
     status: Status
     notices: list[str] = []
     """Reasons why the preview is incomplete."""
     complete: bool
-    """False if an error stopped the preview. In that case, nothing is counted."""
+    """False if an error stopped the preview.
+
+    In that case, the lists of GPUs, costs, new runs, storage and limits are empty.
+    """
     currency: str
     simulation: Answer | None = None
     """Result of the simulation; null if the plan was not simulated."""
@@ -163,12 +166,12 @@ class Report(_Model):
     impacts: list[str]
     resources: list[ResourceChange]
     options: list[str]
-    """Changed protection and retention of resources that stay in the stack."""
+    """Changes to the protection and retention of resources that remain in the stack."""
     outputs: list[str]
     """Changed outputs of the stack."""
     gpus: list[PoolRow]
     held_by_earlier_runs: dict[str, Number]
-    """Maps queues to the GPUs of runs that leave the stack and may continue in the cluster."""
+    """Maps queues to the GPUs of runs that are removed from the stack but may keep running."""
     held_cost_hour: Number | None
     """Hourly cost of the runs in `held_by_earlier_runs`; null if a price is unknown."""
     new_runs: list[RunRow]

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stack",
         metavar="NAME",
         default="",
-        help="stack whose GPU model is assumed for unlabelled nodes",
+        help="stack whose GPU model is assumed for unlabeled nodes",
     )
     parser.add_argument("--prices", metavar="FILE", type=Path, help="price table to use")
     views = parser.add_mutually_exclusive_group()
@@ -119,7 +119,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
     from gitops.runs.status import read_runs
     from gitops.runs.table import render
 
-    gc.enable()  # unlike other commands, --watch keeps running
+    gc.enable()  # the CLI disables it, but --watch runs indefinitely
     with Live(screen=False, auto_refresh=False) as live:
         while True:
             now = datetime.now(UTC)

@@ -14,7 +14,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
-    """Validate a model that has `values` at the path `within`, and return the model.
+    """Validate `values` against `model` and return the model's instance.
+
+    `within` is the path in the model at which the values belong.
 
     Raises:
         InputPropertiesError: If a value is invalid. Pulumi prints the resource, and the key and
@@ -41,9 +43,9 @@ def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Mod
 
 
 def invalid_properties(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
-    """Return an error with the key of each rejected value and the reason."""
+    """Return an error that lists the key and reason of each rejected value."""
     details: list[InputPropertyErrorDetails] = [
-        # An empty path means the resource's name, which becomes part of object names.
+        # A problem without a key concerns the resource's name, which is part of object names.
         {"property_path": path or "name", "reason": reason}
         for path, reason in problems
     ]

@@ -73,8 +73,8 @@ _IMAGE: Final = _string("Image of the pods, pinned by digest (`…@sha256:…`).
 _GPU_NODES_TEXT: Final = "GPU resource, node selector, tolerations and RuntimeClass of GPU pods."
 _PLACEMENT: Final = {
     "platform": _string(
-        "Stack of this project, such as `organization/gpu-platform/prod`. Its outputs are the "
-        "defaults of namespace, claims and GPU nodes."
+        "Stack of this project, such as `organization/gpu-platform/prod`. Its outputs provide "
+        "the defaults for `namespace`, `claims` and `gpuNodes`."
     ),
     "namespace": _string("Namespace of the pods; required without `platform`."),
     "claims": _string_map(
@@ -154,7 +154,8 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
                 optional=True,
                 type=PropertyType.ARRAY,
                 items=PropertyDefinition(type=PropertyType.INTEGER, description="Port."),
-                description="Metrics ports of the workloads, which network policies allow.",
+                description="Metrics ports of the workloads. Network policies allow the namespaces "
+                "in `scrapedFrom` to connect to them.",
             ),
             "isolated": _ISOLATION,
         },
@@ -177,7 +178,7 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
 
 
 def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
-    """Return each component's outputs that are objects, and add their types to `types`."""
+    """Return the object-typed outputs of each component, and add their types to `types`."""
     root = PLATFORM_OUTPUTS.json_schema()
     for name in (_RUN_OUTPUT, _SERVICE_OUTPUT):
         section = root["$defs"][name]
@@ -207,7 +208,7 @@ def python_names(properties: Properties) -> dict[str, str]:
 
 
 def schema_names(properties: Properties) -> Properties:
-    """Return the properties under their names in the schema."""
+    """Return the properties keyed by their names in the schema."""
     return {camel_case(name): definition for name, definition in properties.items()}
 
 

@@ -97,11 +97,11 @@ class Member:
 
         Jobs that other programs created have no run label and are found by name.
         """
-        labelled = f"--selector={RUN_LABEL}={run}"
+        selector = f"--selector={RUN_LABEL}={run}"
         objects = [
             (resource, item)
             for resource in (*RESOURCES, TEMPLATE)
-            for item in self._list(resource.name, labelled)
+            for item in self._list(resource.name, selector)
         ] or [
             (resource, item)
             for resource in RESOURCES

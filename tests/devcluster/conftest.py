@@ -25,8 +25,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def alone(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without any embedded cluster, including those of other users."""
+def no_clusters(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which no user has an embedded cluster."""
     (tmp_path / "proc" / "1").mkdir(parents=True)  # psutil assumes at least one process
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
 

@@ -30,7 +30,7 @@ SIMULATED = cluster_spec(Kind.SIMULATED)
 
 
 @pytest.fixture
-def able(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
+def supported_host(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
     """A host that meets all requirements: Linux on x86_64, and root."""
     install("unshare", "exit 0")
     machine = SimpleNamespace(sysname="Linux", machine="x86_64")
@@ -41,26 +41,26 @@ def able(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
 
 
 @pytest.fixture
-def roomy(alone: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
-    """A disk with free space, no routes, and no other cluster."""
+def unoccupied_host(no_clusters: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
+    """A host with free disk space, without routes and other clusters."""
     monkeypatch.setattr(host, "GIB", 1)
     install("ip", "echo '[]'")
     install("unshare", "exit 0")
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("supported_host")
 def test_real_nodes_are_chosen_if_the_host_supports_them() -> None:
     assert host.choose_kind("auto").kind is Kind.REAL
     assert host.choose_kind("real").reason == "requested by NODES=real"
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("supported_host")
 def test_simulated_nodes_can_be_requested_anywhere() -> None:
     verdict = host.choose_kind("simulated")
     assert (verdict.kind, verdict.reason) == (Kind.SIMULATED, "requested by NODES=simulated")
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("supported_host")
 def test_simulated_nodes_are_chosen_without_root_and_the_reason_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -70,7 +70,7 @@ def test_simulated_nodes_are_chosen_without_root_and_the_reason_is_given(
     assert verdict.reason == "real nodes are not possible here: they require root"
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("supported_host")
 def test_real_nodes_are_not_chosen_in_a_container_without_privileges(install: Install) -> None:
     install("unshare", 'echo "unshare failed: Operation not permitted" >&2; exit 1')
     verdict = host.choose_kind("auto")
@@ -78,7 +78,7 @@ def test_real_nodes_are_not_chosen_in_a_container_without_privileges(install: In
     assert "(unshare failed: Operation not permitted)" in verdict.reason
 
 
-@pytest.mark.usefixtures("roomy")
+@pytest.mark.usefixtures("unoccupied_host")
 def test_missing_permission_to_create_namespaces_is_reported_before_the_build(
     layout: Layout, install: Install
 ) -> None:
@@ -87,7 +87,7 @@ def test_missing_permission_to_create_namespaces_is_reported_before_the_build(
         host.check(SIMULATED, layout)
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("supported_host")
 def test_error_for_unsupported_real_nodes_suggests_simulated_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -97,13 +97,13 @@ def test_error_for_unsupported_real_nodes_suggests_simulated_ones(
         host.choose_kind("real")
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("supported_host")
 def test_unknown_kind_of_nodes_is_rejected() -> None:
     with pytest.raises(DevclusterError, match="NODES is 'fake': use NODES=real"):
         host.choose_kind("fake")
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("supported_host")
 def test_installable_packages_are_not_required_beforehand(
     monkeypatch: pytest.MonkeyPatch, install: Install
 ) -> None:
@@ -113,7 +113,7 @@ def test_installable_packages_are_not_required_beforehand(
     assert host.choose_kind("auto").kind is Kind.REAL
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("supported_host")
 def test_error_names_the_missing_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(host.PROGRAMS, "no-such-program", "second")
@@ -146,9 +146,9 @@ def test_running_update_of_the_package_lists_is_awaited(
     monkeypatch.setattr(host, "POLICY", tmp_path / "policy-rc.d")
     install("apt-get", f"cat {lists_lock}")
     command = [sys.executable, "-c", UPDATE_LISTS, lists_lock]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "locked\n"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as updater:
+        assert updater.stdout is not None
+        assert updater.stdout.readline() == "locked\n"
         host.install_packages(["pigz"], tmp_path / "log")
     assert (tmp_path / "log").read_text() == "updated\n" * 2
 
@@ -261,7 +261,7 @@ def test_caches_of_an_interrupted_build_count_as_free_disk_space(
         host.check(SIMULATED, layout)
 
 
-@pytest.mark.usefixtures("roomy")
+@pytest.mark.usefixtures("unoccupied_host")
 def test_host_with_enough_disk_space_is_accepted(layout: Layout) -> None:
     host.check(REAL, layout)
 
@@ -274,7 +274,7 @@ def test_a_full_disk_is_rejected_with_the_required_space(
         host.check(SIMULATED, layout)
 
 
-@pytest.mark.usefixtures("roomy")
+@pytest.mark.usefixtures("unoccupied_host")
 def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path) -> None:
     layout = Layout(tmp_path, tmp_path / ("long" * 30))
     with pytest.raises(DevclusterError, match=r"at most 107 bytes\).*GPU_PLATFORM_STATE"):
@@ -282,7 +282,7 @@ def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path) -> None:
     host.check(SIMULATED, layout)  # Simulated nodes have no such socket.
 
 
-@pytest.mark.usefixtures("roomy")
+@pytest.mark.usefixtures("unoccupied_host")
 def test_the_longest_socket_path_is_accepted(tmp_path: Path) -> None:
     room = host.SOCKET_LIMIT - len(str(tmp_path / "s" / "docker.sock"))
     layout = Layout(tmp_path, tmp_path / ("s" * (room + 1)))
@@ -291,14 +291,14 @@ def test_the_longest_socket_path_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*mounts.OVERLAID, "run", "dev"])
-@pytest.mark.usefixtures("roomy")
+@pytest.mark.usefixtures("unoccupied_host")
 def test_checkout_in_a_directory_used_by_the_nodes_is_rejected(tmp_path: Path, name: str) -> None:
     layout = Layout(tmp_path, Path("/", name, "platform"))
     with pytest.raises(DevclusterError, match=f"cannot be in /{name},"):
         host.check(REAL, layout)
 
 
-@pytest.mark.usefixtures("roomy")
+@pytest.mark.usefixtures("unoccupied_host")
 def test_file_system_without_overlayfs_support_is_rejected(
     layout: Layout, tmp_path: Path, install: Install
 ) -> None:
@@ -311,7 +311,7 @@ def test_file_system_without_overlayfs_support_is_rejected(
         assert not list(directory.glob("tmp*"))
 
 
-@pytest.mark.usefixtures("roomy")
+@pytest.mark.usefixtures("unoccupied_host")
 def test_cluster_network_that_is_already_in_use_is_rejected(
     layout: Layout, install: Install
 ) -> None:

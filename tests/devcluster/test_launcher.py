@@ -27,7 +27,7 @@ def record_of(pid: int) -> Record:
     return Record(pid, launcher.start_ticks(pid), launcher.boot_id(), "real", [], "/checkout")
 
 
-def note(layout: Layout, record: Record) -> None:
+def write_record(layout: Layout, record: Record) -> None:
     layout.record.write_text(json.dumps(asdict(record)))
 
 
@@ -38,35 +38,35 @@ def test_a_cluster_that_was_never_started_is_not_running(home: Path) -> None:
 
 
 def test_running_process_is_recognized(layout: Layout, process: subprocess.Popen[bytes]) -> None:
-    note(layout, record_of(process.pid))
+    write_record(layout, record_of(process.pid))
     found = launcher.running(layout)
     assert found is not None
     assert found.pid == process.pid
 
 
-@pytest.mark.parametrize(("binaries", "other"), [("/tools/bin-1", False), ("/tools/bin-2", True)])
+@pytest.mark.parametrize(
+    ("binaries", "expected"), [("/tools/bin-1", False), ("/tools/bin-2", True)]
+)
 def test_cluster_started_with_another_version_of_the_tools_is_recognized(
-    binaries: str, other: bool
+    binaries: str, expected: bool
 ) -> None:
     command = ["sh", "-c", "read line", "devcluster.cluster_init", "real", "/tools/bin-1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as started:
-        while not psutil.Process(
-            started.pid
-        ).cmdline():  # It is empty for a moment after the start.
+        while not psutil.Process(started.pid).cmdline():  # The command line is empty at first.
             time.sleep(0.001)
-        assert launcher.has_other_tools(record_of(started.pid), Path(binaries)) is other
+        assert launcher.has_other_tools(record_of(started.pid), Path(binaries)) is expected
         started.kill()
 
 
 def test_a_dead_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]) -> None:
-    note(layout, record_of(process.pid))
+    write_record(layout, record_of(process.pid))
     process.kill()
     process.wait()
     assert launcher.running(layout) is None
 
 
 def test_a_zombie_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]) -> None:
-    note(layout, record_of(process.pid))
+    write_record(layout, record_of(process.pid))
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
@@ -77,7 +77,7 @@ def test_another_process_with_the_same_pid_is_not_recognized(
     layout: Layout, process: subprocess.Popen[bytes]
 ) -> None:
     record = record_of(process.pid)
-    note(layout, replace(record, started=record.started - 60))
+    write_record(layout, replace(record, started=record.started - 60))
     assert launcher.running(layout) is None
     assert launcher.stop(layout) == []
     assert process.poll() is None
@@ -98,7 +98,7 @@ def test_stopping_ends_the_process_and_deletes_its_record(
 ) -> None:
     group = tmp_path / "memory" / "gpu-platform-real"
     (group / "supervisor").mkdir(parents=True)
-    note(layout, replace(record_of(process.pid), cgroups=[str(group)]))
+    write_record(layout, replace(record_of(process.pid), cgroups=[str(group)]))
     assert launcher.stop(layout) == []
     assert not psutil.pid_exists(process.pid)
     assert not group.exists()
@@ -132,5 +132,7 @@ def test_relative_directories_are_made_absolute_for_cluster_processes(
 def test_process_from_a_previous_boot_is_not_recognized(
     layout: Layout, process: subprocess.Popen[bytes]
 ) -> None:
-    note(layout, replace(record_of(process.pid), boot="11111111-2222-3333-4444-555555555555"))
+    write_record(
+        layout, replace(record_of(process.pid), boot="11111111-2222-3333-4444-555555555555")
+    )
     assert launcher.running(layout) is None

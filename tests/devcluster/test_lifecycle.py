@@ -21,7 +21,7 @@ from devcluster.progress import Reporter, Step
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain
 from simulation.configuration import PORTS
-from simulation.supervisor import API_ANSWERS, EventLog
+from simulation.supervisor import API_READY, EventLog
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_kubectl_only_accesses_this_cluster(cluster: Cluster, layout: Layout) ->
 @pytest.mark.usefixtures("alive")
 def test_start_is_complete_when_every_node_is_ready(cluster: Cluster, step: Step) -> None:
     events = EventLog(cluster.layout.events)
-    events.add("gpu-node-0", API_ANSWERS)
+    events.add("gpu-node-0", API_READY)
     events.add("gpu-node-1", "node is Ready", ready=True)
     events.add("gpu-node-0", "node is Ready", ready=True)
     lifecycle._follow(cluster, events, step)
@@ -76,7 +76,7 @@ def test_ready_api_server_is_reported_exactly_once(cluster: Cluster, step: Step)
             for node in ("gpu-node-0", "gpu-node-1"):
                 events.add(node, "node is Ready", ready=True)
 
-    events.add("gpu-node-0", API_ANSWERS)
+    events.add("gpu-node-0", API_READY)
     lifecycle._follow(cluster, events, step, Early())
     assert seen == [cluster]
 

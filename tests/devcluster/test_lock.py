@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def other(path: Path) -> Iterator[subprocess.Popen[str]]:
+def lock_holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock until it is stopped."""
     command = [sys.executable, "-c", HOLD, str(path)]
     pipe = subprocess.PIPE
@@ -40,27 +40,29 @@ def other(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_second_process_reports_the_holder_of_the_lock(
-    path: Path, other: subprocess.Popen[str]
+    path: Path, lock_holder: subprocess.Popen[str]
 ) -> None:
     with pytest.raises(DevclusterError) as caught, exclusive(path, "make down"):
         pass
     message = str(caught.value)
     assert message.startswith("`make up` has been running since 20")
-    assert f"(process {other.pid})" in message
+    assert f"(process {lock_holder.pid})" in message
     assert message.endswith("wait until it exits, or stop it")
 
 
 def test_the_second_process_does_not_disturb_the_first(
-    path: Path, other: subprocess.Popen[str]
+    path: Path, lock_holder: subprocess.Popen[str]
 ) -> None:
     for _ in range(2):
         with pytest.raises(DevclusterError, match="`make up`"), exclusive(path, "make down"):
             pass
 
 
-def test_lock_of_a_dead_process_can_be_acquired(path: Path, other: subprocess.Popen[str]) -> None:
-    other.send_signal(signal.SIGKILL)
-    other.wait()
+def test_lock_of_a_dead_process_can_be_acquired(
+    path: Path, lock_holder: subprocess.Popen[str]
+) -> None:
+    lock_holder.send_signal(signal.SIGKILL)
+    lock_holder.wait()
     with exclusive(path, "make down"):
         assert f'"pid": {os.getpid()}' in path.with_suffix(".holder").read_text()
 
@@ -73,7 +75,9 @@ def test_lock_is_released_after_an_error(path: Path) -> None:
     assert not path.with_suffix(".holder").exists()
 
 
-def test_unnamed_holder_of_the_lock_is_reported(path: Path, other: subprocess.Popen[str]) -> None:
+def test_unnamed_holder_of_the_lock_is_reported(
+    path: Path, lock_holder: subprocess.Popen[str]
+) -> None:
     path.with_suffix(".holder").write_text('{"pid": 1')
     with pytest.raises(DevclusterError, match="another command is using"), exclusive(path, "x"):
         pass

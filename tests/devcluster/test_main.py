@@ -21,14 +21,14 @@ COMMANDS = {
     "logs": "the last lines",
 }
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("no_clusters")
 
 
 def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def error_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Return the only line of a failed command's error."""
     assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -74,7 +74,7 @@ def test_an_invalid_number_of_nodes_is_rejected(
 def test_an_unknown_kind_of_nodes_is_reported_in_one_line(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = refused([command, "--nodes=fake"], capsys)
+    line = error_line([command, "--nodes=fake"], capsys)
     assert line == "error: NODES is 'fake': use NODES=real, NODES=simulated or neither"
 
 
@@ -82,7 +82,7 @@ def test_a_cache_directory_that_cannot_be_created_is_reported_in_one_line(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home.touch()
-    assert str(home) in refused(["up", "--nodes=simulated"], capsys)
+    assert str(home) in error_line(["up", "--nodes=simulated"], capsys)
 
 
 @pytest.mark.parametrize("text", [True, False])
@@ -101,7 +101,7 @@ def test_failed_external_command_is_reported_with_its_error(
 
 
 def test_env_without_a_cluster_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    line = refused(["env"], capsys)
+    line = error_line(["env"], capsys)
     assert line == "error: no embedded cluster is running: start one with `make up`"
 
 
@@ -122,7 +122,7 @@ def test_a_concurrent_command_is_reported_in_one_line(
     layout: Layout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with exclusive(layout.lock, "make up"):
-        line = refused(["down"], capsys)
+        line = error_line(["down"], capsys)
     assert line.startswith("error: `make up` has been running since")
 
 
@@ -168,7 +168,7 @@ def test_the_last_lines_of_a_log_are_shown(
 def test_a_missing_log_is_reported_in_one_line(
     layout: Layout, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = refused(["logs", "kublet"], capsys)
+    line = error_line(["logs", "kublet"], capsys)
     assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists the existing logs"
 
 

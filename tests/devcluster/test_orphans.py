@@ -17,7 +17,7 @@ from devcluster import launcher
 from devcluster.launcher import Record, exclusive
 from devcluster.paths import Layout
 
-# No cluster on the host of these tests has this kind.
+# No cluster on the host that runs these tests has this kind.
 KIND: Any = f"test-{os.getpid()}"
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -37,9 +37,7 @@ def start() -> Iterator[Start]:
             preexec_fn=partial(os.chroot, root) if root != "/" else None,
         )
         started.append(process)
-        while not psutil.Process(
-            process.pid
-        ).cmdline():  # It is empty for a moment after the start.
+        while not psutil.Process(process.pid).cmdline():  # The command line is empty at first.
             time.sleep(0.001)
         return process
 
@@ -49,7 +47,7 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def note(state: Path, pid: int, *, groups: Sequence[Path] = (), boot: str = "") -> None:
+def write_record(state: Path, pid: int, *, groups: Sequence[Path] = (), boot: str = "") -> None:
     (state / KIND).mkdir(parents=True, exist_ok=True)
     started, boot = launcher.start_ticks(pid), boot or launcher.boot_id()
     record = Record(pid, started, boot, KIND, [str(group) for group in groups], "/checkout")
@@ -58,7 +56,7 @@ def note(state: Path, pid: int, *, groups: Sequence[Path] = (), boot: str = "") 
 
 def test_recorded_cluster_is_not_stopped(tmp_path: Path, start: Start) -> None:
     process = start(tmp_path)
-    note(tmp_path, process.pid)
+    write_record(tmp_path, process.pid)
     assert launcher.stop_orphans(KIND) == 0
     assert process.poll() is None
 
@@ -67,7 +65,7 @@ def test_recorded_cluster_is_not_stopped(tmp_path: Path, start: Start) -> None:
 def test_cluster_in_a_container_is_not_stopped(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The path of its state directory is the same, but in another file system.
+    # The container's state directory has the same path, but in another file system.
     monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))
     process = start(tmp_path, root="/usr")
     assert launcher.running_elsewhere(KIND) == []
@@ -85,7 +83,7 @@ def test_cluster_is_stopped_if_its_record_names_another_process(
     tmp_path: Path, start: Start
 ) -> None:
     first, second = start(tmp_path), start(tmp_path)
-    note(tmp_path, second.pid)
+    write_record(tmp_path, second.pid)
     assert launcher.stop_orphans(KIND) == 1
     assert not psutil.pid_exists(first.pid)
     assert second.poll() is None
@@ -97,7 +95,7 @@ def test_other_clusters_processes_in_the_same_cgroups_are_not_killed(
     process, group = start(tmp_path / "other"), tmp_path / "group"
     group.mkdir()
     (group / "cgroup.procs").write_text(f"{process.pid}\n")
-    note(tmp_path, process.pid, groups=[group], boot="before")
+    write_record(tmp_path, process.pid, groups=[group], boot="before")
     assert launcher.stop(Layout(tmp_path, tmp_path / KIND)) == []
     assert process.poll() is None
     assert launcher.read_record(Layout(tmp_path, tmp_path / KIND)) is None
@@ -106,7 +104,7 @@ def test_other_clusters_processes_in_the_same_cgroups_are_not_killed(
 def test_cluster_that_another_process_is_starting_is_not_stopped(
     tmp_path: Path, start: Start
 ) -> None:
-    process = start(tmp_path)  # Its record has not been written yet.
+    process = start(tmp_path)  # The cluster's record has not been written yet.
     with exclusive(tmp_path / KIND / "lock", "make up"):
         assert launcher.stop_orphans(KIND) == 0
     assert process.poll() is None

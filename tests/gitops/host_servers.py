@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.state.issues.append({**body, **number, **user, "state": state})
         self._send(201, self.state.issues[-1])
 
-    def change_issue(self, body: Any, number: int, _: Any) -> None:
+    def update_issue(self, body: Any, number: int, _: Any) -> None:
         (issue,) = [issue for issue in self.state.issues if issue[self.number_key] == number]
         if body.pop("state_event", None) == "close":
             body["state"] = "closed"
@@ -135,7 +135,7 @@ class _GitHub(_Handler):
         ("PATCH", r"/repos/team/platform/issues/comments/(?P<id>\d+)", "change_note"),
         ("GET", "/repos/team/platform/issues", "list_issues"),
         ("POST", "/repos/team/platform/issues", "add_issue"),
-        ("PATCH", r"/repos/team/platform/issues/(?P<id>\d+)", "change_issue"),
+        ("PATCH", r"/repos/team/platform/issues/(?P<id>\d+)", "update_issue"),
     ]
 
     def authorized(self) -> bool:
@@ -151,7 +151,7 @@ class _GitLab(_Handler):
         ("PUT", r"/api/v4/projects/42/merge_requests/7/notes/(?P<id>\d+)", "change_note"),
         ("GET", "/api/v4/projects/42/issues", "list_issues"),
         ("POST", "/api/v4/projects/42/issues", "add_issue"),
-        ("PUT", r"/api/v4/projects/42/issues/(?P<id>\d+)", "change_issue"),
+        ("PUT", r"/api/v4/projects/42/issues/(?P<id>\d+)", "update_issue"),
     ]
 
     def authorized(self) -> bool:

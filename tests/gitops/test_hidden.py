@@ -87,7 +87,7 @@ def test_terminated_preview_leaves_no_temporary_directory(tmp_path: Path, ending
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 30
-    # Wait for a directory: Python first creates a temporary file to check that it can write.
+    # Wait for a directory: Python first creates a temporary file to test whether it can write.
     while not any(scratch.glob("gpu-platform-*/")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert any(scratch.glob("gpu-platform-*/"))

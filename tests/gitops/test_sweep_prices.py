@@ -13,20 +13,22 @@ from gitops.sweep_prices import sweep_prices
 from infra.settings import SettingsError
 from policies.evaluation import resource_of
 from policies.views import View
-from tests.infra.sweeps import described, sweep
+from tests.infra.sweeps import stack_settings, sweep
 
 A800 = {"gpu_product": "NVIDIA-A800-SXM4-80GB"}
 
 
 def problem(stack: str, table: Path | None = None, **changes: Any) -> str:
     with pytest.raises(SettingsError) as caught:
-        sweep_prices(described(**changes), stack, **({} if table is None else {"table": table}))
+        sweep_prices(
+            stack_settings(**changes), stack, **({} if table is None else {"table": table})
+        )
     (found,) = caught.value.problems
     return found
 
 
 def test_gpu_hour_price_equals_the_price_in_previews() -> None:
-    settings = described(job=A800, budget={"money": 100})
+    settings = stack_settings(job=A800, budget={"money": 100})
     (price,) = sweep_prices(settings, "elsewhere").values()
     manifest = sweep(settings).manifest({"learning_rate": 0.01, "optimizer": "sgd"})
     hourly = cost_per_hour(demands([View(resource_of(manifest))]), load(), "elsewhere")
@@ -42,7 +44,7 @@ def test_price_includes_separately_charged_cpus(tmp_path: Path) -> None:
         "currency: EUR\nproducts: {A: {on_demand: 2}}\n"
         f"hosts: {{racks: {host}}}\nenvironments: {{prod: {{product: A, host: racks}}}}\n"
     )
-    settings = described(budget={"money": 100}, job={"cpu": 4, "gpus_per_node": 2})
+    settings = stack_settings(budget={"money": 100}, job={"cpu": 4, "gpus_per_node": 2})
     (price,) = sweep_prices(settings, "prod", table).values()
     assert (price.gpu_hour, price.currency) == (2 + 4 / 2, "EUR")
 
@@ -51,16 +53,16 @@ def test_money_budget_without_a_price_is_rejected() -> None:
     found = problem("elsewhere", budget={"money": 100}, job={"gpu_product": "NVIDIA-B200"})
     assert found == (
         "gpu-platform:training.sweeps.digits.budget.money is 100, but the price table prices.yaml "
-        "lacks a price for NVIDIA-B200 (nvidia.com/gpu, on-demand): complete it, or set "
-        "budget.gpu_hours instead."
+        "lacks a price for NVIDIA-B200 (nvidia.com/gpu, on-demand): add the missing entries, or "
+        "set budget.gpu_hours instead."
     )
     unnamed = problem("elsewhere", budget={"money": 100})
-    assert "prices.yaml lacks environments.elsewhere.product: complete it" in unnamed
+    assert "prices.yaml lacks environments.elsewhere.product: add the missing entries" in unnamed
 
 
 def test_money_budget_does_not_limit_free_gpus() -> None:
-    assert "the sweep has no limit" in problem("dev", budget={"money": 100})
-    settings = described(budget={"money": 100, "gpu_hours": 10})
+    assert "the budget never runs out" in problem("dev", budget={"money": 100})
+    settings = stack_settings(budget={"money": 100, "gpu_hours": 10})
     (price,) = sweep_prices(settings, "dev").values()
     assert price.gpu_hour == 0
 
@@ -72,9 +74,9 @@ def test_money_budget_too_small_for_one_trial_is_rejected() -> None:
 
 
 def test_sweep_without_a_money_budget_needs_no_price() -> None:
-    assert sweep_prices(described(), "elsewhere") == {}
+    assert sweep_prices(stack_settings(), "elsewhere") == {}
 
 
 def test_an_invalid_price_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GitopsError, match=r"the price table .*none.yaml cannot be read"):
-        sweep_prices(described(budget={"money": 100}), "prod", tmp_path / "none.yaml")
+        sweep_prices(stack_settings(budget={"money": 100}), "prod", tmp_path / "none.yaml")

@@ -162,7 +162,7 @@ def test_key_that_is_not_a_valid_name_is_rejected(key: str) -> None:
         platform.inference_service(key, service(run="digits-0123abcd"), image=INFERENCE_IMAGE)
 
 
-def test_key_of_a_job_with_a_fixed_run_only_has_to_be_a_label_value() -> None:
+def test_key_of_a_job_with_a_fixed_run_may_be_any_label_value() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     placed = platform.training_job("Digits_Run", job(run="digits"), image=TRAINING_IMAGE)
     assert placed.key == "Digits_Run"

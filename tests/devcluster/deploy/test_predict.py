@@ -186,7 +186,7 @@ def test_no_digit_is_sent_to_a_model_for_other_images(
         predict.predict(server.url, "photos", model_metadata(served(manifest)))
 
 
-def test_a_server_that_requires_a_key_is_not_an_error(server: Server) -> None:
+def test_no_prediction_is_requested_from_a_server_that_requires_an_api_key(server: Server) -> None:
     server.protected = True
     with pytest.raises(NoPredictionError, match="requires an API key"):
         predict.wait_ready(server.url, "digits", "digits-1", lambda _: None)

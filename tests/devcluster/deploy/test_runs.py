@@ -38,7 +38,7 @@ FINISHED = {"event": "finished", "accuracy": 0.97, "seconds": 12.5}
 EPOCH = {"event": "epoch", "epoch": 3, "epochs": 15, "loss": 0.51234, "accuracy": 0.9}
 
 
-class World:
+class FakeCluster:
     """A cluster whose objects may change once."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,9 +88,9 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     monkeypatch.setattr(runs, "POLL_SECONDS", 0.01)
-    return World(tmp_path)
+    return FakeCluster(tmp_path)
 
 
 def ray_job(run: str, status: str) -> dict[str, Any]:
@@ -120,9 +120,11 @@ def test_run_is_parsed_from_the_stack_output() -> None:
     ],
     ids=lambda job: f"{job['apiVersion']}/{job['kind']}",
 )
-def test_completed_run_of_every_kind_is_recognized(world: World, job: dict[str, Any]) -> None:
-    world.has(job)
-    assert world.wait().state is State.SUCCEEDED
+def test_completed_run_of_every_kind_is_recognized(
+    cluster: FakeCluster, job: dict[str, Any]
+) -> None:
+    cluster.has(job)
+    assert cluster.wait().state is State.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -137,59 +139,63 @@ def test_completed_run_of_every_kind_is_recognized(world: World, job: dict[str, 
     ],
     ids=lambda job: f"{job['apiVersion']}/{job['kind']}",
 )
-def test_failed_run_of_every_kind_is_reported(world: World, job: dict[str, Any]) -> None:
-    world.has(job)
-    assert world.status().state is State.FAILED
+def test_failed_run_of_every_kind_is_reported(cluster: FakeCluster, job: dict[str, Any]) -> None:
+    cluster.has(job)
+    assert cluster.status().state is State.FAILED
     with pytest.raises(DevclusterError, match="the run digits-1 has failed"):
-        world.wait()
+        cluster.wait()
 
 
 @pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
 def test_admission_missed_by_volcanos_controllers_is_repeated(
-    world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, waiting: str
 ) -> None:
     monkeypatch.setattr(runs, "REPAIR_DELAY_SECONDS", 0.05)
     missed = group("digits-1", "Inqueue")
-    world.has(volcano_job("digits-1", "Pending"), missed)
-    world.after_patch(volcano_job("digits-1", "Completed"), *(pod("digits-1", n) for n in range(2)))
-    getattr(world, waiting)()
-    (patch,) = world.patches()
+    cluster.has(volcano_job("digits-1", "Pending"), missed)
+    cluster.after_patch(
+        volcano_job("digits-1", "Completed"), *(pod("digits-1", n) for n in range(2))
+    )
+    getattr(cluster, waiting)()
+    (patch,) = cluster.patches()
     assert patch.startswith(f"podgroups.scheduling.volcano.sh {missed['metadata']['name']} ")
     assert '{"status": {"phase": "Pending"}}' in patch
 
 
 @pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
 def test_run_is_restarted_if_volcano_missed_its_failed_pod(
-    world: World, monkeypatch: pytest.MonkeyPatch, waiting: str
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, waiting: str
 ) -> None:
     monkeypatch.setattr(runs, "REPAIR_DELAY_SECONDS", 0.05)
     gang = group("digits-1", "Running", min_member=2)
     job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "digits-1"}
     gang["metadata"] = gang["metadata"] | {"ownerReferences": [job]}
     pods = pod("digits-1", 0, "Failed"), pod("digits-1", 1, "Pending")
-    world.has(volcano_job("digits-1", "Running"), gang, *pods)
-    world.after_patch(volcano_job("digits-1", "Completed"), *(pod("digits-1", n) for n in range(2)))
-    getattr(world, waiting)()
-    assert world.patches() == ["pods digits-1-worker-0 --namespace=ml"]
+    cluster.has(volcano_job("digits-1", "Running"), gang, *pods)
+    cluster.after_patch(
+        volcano_job("digits-1", "Completed"), *(pod("digits-1", n) for n in range(2))
+    )
+    getattr(cluster, waiting)()
+    assert cluster.patches() == ["pods digits-1-worker-0 --namespace=ml"]
 
 
-def test_waiting_reports_an_aborted_run_as_suspended(world: World) -> None:
+def test_waiting_reports_an_aborted_run_as_suspended(cluster: FakeCluster) -> None:
     # Volcano restarts an aborted job only on ResumeJob, so waiting for its end would never return.
-    world.has(volcano_job("digits-1", "Aborted"), group("digits-1"))
-    assert world.status().state is State.SUSPENDED
+    cluster.has(volcano_job("digits-1", "Aborted"), group("digits-1"))
+    assert cluster.status().state is State.SUSPENDED
     resume = "`python -m gpu_platform resume digits-1 --namespace ml` resumes it"
     with pytest.raises(DevclusterError, match=f"digits-1 is suspended: {resume}"):
-        world.wait()
+        cluster.wait()
 
 
 @pytest.mark.parametrize(
     ("phase", "state"), [("Running", State.RUNNING), ("Aborted", State.SUSPENDED)]
 )
 def test_waiting_for_a_notebook_returns_its_current_state(
-    world: World, phase: str, state: State
+    cluster: FakeCluster, phase: str, state: State
 ) -> None:
-    world.has(volcano_job("digits-1", phase), group("digits-1"), pod("digits-1"))
-    assert world.wait(replace(DIGITS, kind="notebook")).state is state
+    cluster.has(volcano_job("digits-1", phase), group("digits-1"), pod("digits-1"))
+    assert cluster.wait(replace(DIGITS, kind="notebook")).state is state
 
 
 def sweep(**summary: Any) -> dict[str, Any]:
@@ -203,102 +209,108 @@ def sweep(**summary: Any) -> dict[str, Any]:
     return {"kind": TEMPLATE.kind, "metadata": metadata}
 
 
-def test_waiting_for_a_sweep_returns_its_winner(world: World) -> None:
-    kubectl = world.answers([sweep(state="running")], [sweep(state="complete", winner="digits-1")])
-    assert wait_for_sweep(kubectl, "ml", "digits", world.reports.append) == "digits-1"
-    assert world.reports[0].startswith("digits: running, 1 of 4 trials, 1 of 2 GPU-hours")
+def test_waiting_for_a_sweep_returns_its_winner(cluster: FakeCluster) -> None:
+    kubectl = cluster.answers(
+        [sweep(state="running")], [sweep(state="complete", winner="digits-1")]
+    )
+    assert wait_for_sweep(kubectl, "ml", "digits", cluster.reports.append) == "digits-1"
+    assert cluster.reports[0].startswith("digits: running, 1 of 4 trials, 1 of 2 GPU-hours")
 
 
-def test_a_sweep_whose_trials_are_rejected_reports_the_reason(world: World) -> None:
+def test_a_sweep_whose_trials_are_rejected_reports_the_reason(cluster: FakeCluster) -> None:
     rejected = sweep(state="running", problem="exceeded quota")
-    kubectl = world.answers([rejected], [sweep(state="complete", winner="digits-1")])
-    wait_for_sweep(kubectl, "ml", "digits", world.reports.append)
-    assert "rejected by the API server: exceeded quota" in world.reports[0]
-    assert "rejected" not in world.reports[1]
+    kubectl = cluster.answers([rejected], [sweep(state="complete", winner="digits-1")])
+    wait_for_sweep(kubectl, "ml", "digits", cluster.reports.append)
+    assert "rejected by the API server: exceeded quota" in cluster.reports[0]
+    assert "rejected" not in cluster.reports[1]
 
 
-def test_a_sweep_without_a_finished_trial_has_no_winner(world: World) -> None:
+def test_a_sweep_without_a_finished_trial_has_no_winner(cluster: FakeCluster) -> None:
     trial = {"run": "digits-1", "phase": "failed", "epochs": 0, "value": None}
     trials = [{**trial, "hyperparameters": {}}]
-    kubectl = world.answers([sweep(state="complete", winner=None, trials=trials)])
+    kubectl = cluster.answers([sweep(state="complete", winner=None, trials=trials)])
     with pytest.raises(DevclusterError, match="none of its trials has finished"):
-        wait_for_sweep(kubectl, "ml", "digits", world.reports.append)
+        wait_for_sweep(kubectl, "ml", "digits", cluster.reports.append)
 
 
-def test_run_suspended_by_its_settings_is_not_awaited(world: World) -> None:
-    world.has(batch_job("digits-1", "Suspended"))
+def test_run_suspended_by_its_settings_is_not_awaited(cluster: FakeCluster) -> None:
+    cluster.has(batch_job("digits-1", "Suspended"))
     with pytest.raises(DevclusterError, match="is suspended: `suspend: false` resumes it"):
-        world.wait()
+        cluster.wait()
 
 
-def test_run_with_steps_is_awaited_until_its_last_step_has_ended(world: World) -> None:
+def test_run_with_steps_is_awaited_until_its_last_step_has_ended(cluster: FakeCluster) -> None:
     waits = group("digits-1-1-evaluate", "Inqueue", min_member=1)
     waits["metadata"]["ownerReferences"] = [{"name": "digits-1-1-evaluate"}]
-    world.has(
+    cluster.has(
         job_flow("digits-1", "Running", train="Completed", evaluate="Pending"),
         step_job("digits-1", "evaluate", "Pending"),
         pod("digits-1", 0, "Succeeded", **ended(json.dumps(FINISHED))),
         waits,
     )
-    world.has_later(
+    cluster.has_later(
         job_flow("digits-1", "Succeed"),
         pod("digits-1", 0, "Succeeded", **ended(json.dumps(FINISHED))),
     )
-    assert result(world.wait().progress) == "accuracy 97.00% in 12.5 s"
-    first, last = world.reports
+    assert result(cluster.wait().progress) == "accuracy 97.00% in 12.5 s"
+    first, last = cluster.reports
     assert first.startswith("waiting, evaluate: Volcano admitted the job, but has not created")
     assert last == "succeeded"
 
 
-def test_result_is_read_from_the_launchers_log(world: World) -> None:
+def test_result_is_read_from_the_launchers_log(cluster: FakeCluster) -> None:
     launcher = pod("digits-1", 0, "Succeeded")
     launcher["metadata"]["name"] = "digits-1-launcher-0"
-    world.has(volcano_job("digits-1", "Completed"), launcher)
-    world.log("digits-1-launcher-0", FINISHED)
-    assert result(world.status().progress) == "accuracy 97.00% in 12.5 s"
+    cluster.has(volcano_job("digits-1", "Completed"), launcher)
+    cluster.log("digits-1-launcher-0", FINISHED)
+    assert result(cluster.status().progress) == "accuracy 97.00% in 12.5 s"
 
 
-def test_description_of_a_waiting_run_includes_the_reason(world: World) -> None:
+def test_description_of_a_waiting_run_includes_the_reason(cluster: FakeCluster) -> None:
     waits = pod("digits-1", phase="Pending")
     waits["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are unavailable"}
     ]
-    world.has(volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", min_member=2), waits)
-    assert describe(world.status()) == "waiting: Volcano: 0/1 nodes are unavailable"
+    cluster.has(
+        volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", min_member=2), waits
+    )
+    assert describe(cluster.status()) == "waiting: Volcano: 0/1 nodes are unavailable"
 
 
-def test_description_of_a_running_run_includes_the_progress_of_its_first_pod(world: World) -> None:
+def test_description_of_a_running_run_includes_the_progress_of_its_first_pod(
+    cluster: FakeCluster,
+) -> None:
     master = pod("digits-1")
     master["metadata"]["name"] = "digits-1-master-0"
-    world.has(volcano_job("digits-1", "Running"), pod("digits-1"), master)
+    cluster.has(volcano_job("digits-1", "Running"), pod("digits-1"), master)
     start = {"event": "start", "epochs": 15}
-    world.log("digits-1-master-0", start, EPOCH, "warning: [W]", '{"other": 1}')
-    assert describe(world.status()) == "running, epoch 3 of 15, loss 0.5123"
+    cluster.log("digits-1-master-0", start, EPOCH, "warning: [W]", '{"other": 1}')
+    assert describe(cluster.status()) == "running, epoch 3 of 15, loss 0.5123"
 
 
-def test_the_result_of_a_custom_program_is_empty(world: World) -> None:
-    world.has(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
-    world.log("digits-1-worker-0", {"event": "finished", "step": 20})
-    assert result(world.status().progress) == ""
-    world.log("digits-1-worker-0", {"event": "epoch", "epoch": "1/2"})
-    assert describe(world.status()) == "succeeded"
+def test_the_result_of_a_custom_program_is_empty(cluster: FakeCluster) -> None:
+    cluster.has(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
+    cluster.log("digits-1-worker-0", {"event": "finished", "step": 20})
+    assert result(cluster.status().progress) == ""
+    cluster.log("digits-1-worker-0", {"event": "epoch", "epoch": "1/2"})
+    assert describe(cluster.status()) == "succeeded"
 
 
-def test_waiting_ends_when_the_run_does(world: World) -> None:
-    world.has(volcano_job("digits-1", "Running"), pod("digits-1"))
-    world.has_later(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
-    world.log("digits-1-worker-0", FINISHED)
-    assert world.wait().state is State.SUCCEEDED
-    assert world.reports == ["running", "succeeded"]
+def test_waiting_ends_when_the_run_ends(cluster: FakeCluster) -> None:
+    cluster.has(volcano_job("digits-1", "Running"), pod("digits-1"))
+    cluster.has_later(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
+    cluster.log("digits-1-worker-0", FINISHED)
+    assert cluster.wait().state is State.SUCCEEDED
+    assert cluster.reports == ["running", "succeeded"]
 
 
-def test_failed_run_is_reported_with_the_last_log_line_of_every_pod(world: World) -> None:
+def test_failed_run_is_reported_with_the_last_log_line_of_every_pod(cluster: FakeCluster) -> None:
     pods = [pod("digits-1", number, "Failed") for number in range(2)]
-    world.has(volcano_job("digits-1", "Failed"), *pods)
-    world.log("digits-1-worker-0", "no data")
-    world.log("digits-1-worker-1", "connection closed by peer")
+    cluster.has(volcano_job("digits-1", "Failed"), *pods)
+    cluster.log("digits-1-worker-0", "no data")
+    cluster.log("digits-1-worker-1", "connection closed by peer")
     with pytest.raises(DevclusterError) as caught:
-        world.wait()
+        cluster.wait()
     assert str(caught.value).splitlines() == [
         "the run digits-1 has failed:",
         "no data",
@@ -306,71 +318,71 @@ def test_failed_run_is_reported_with_the_last_log_line_of_every_pod(world: World
     ]
 
 
-def test_failed_run_without_pods_is_reported_with_the_jobs_reason(world: World) -> None:
+def test_failed_run_without_pods_is_reported_with_the_jobs_reason(cluster: FakeCluster) -> None:
     job = volcano_job("digits-1", "Failed", retryCount=3)
     job["spec"]["maxRetry"] = 3
-    world.has(job)
+    cluster.has(job)
     with pytest.raises(
         DevclusterError, match=r"failed:\nVolcano Job: 3 of 3 restarts are used up$"
     ):
-        world.wait()
+        cluster.wait()
 
 
-def test_waiting_fails_if_the_run_was_removed(world: World) -> None:
-    world.has(volcano_job("other", "Running"))
+def test_waiting_fails_if_the_run_was_removed(cluster: FakeCluster) -> None:
+    cluster.has(volcano_job("other", "Running"))
     with pytest.raises(DevclusterError, match="digits-1 no longer exists in ml"):
-        world.wait()
+        cluster.wait()
 
 
 @pytest.mark.parametrize("function", [wait, wait_scheduled, wait_for_sweep])
 def test_waiting_survives_a_brief_api_server_outage(
-    world: World, function: Callable[..., object]
+    cluster: FakeCluster, function: Callable[..., object]
 ) -> None:
-    world.has(volcano_job("digits-1", "Completed"), pod("digits-1"), pod("digits-1", 1))
-    (world.folder / "silent").touch()
+    cluster.has(volcano_job("digits-1", "Completed"), pod("digits-1"), pod("digits-1", 1))
+    (cluster.folder / "silent").touch()
 
     def report(line: str) -> None:
-        world.reports.append(line)
-        (world.folder / "silent").unlink(missing_ok=True)
+        cluster.reports.append(line)
+        (cluster.folder / "silent").unlink(missing_ok=True)
 
     if function is wait_for_sweep:
-        kubectl = world.answers([sweep(state="complete", winner="digits-1")])
+        kubectl = cluster.answers([sweep(state="complete", winner="digits-1")])
         assert wait_for_sweep(kubectl, "ml", "digits", report) == "digits-1"
     else:
-        function(world.kubectl, DIGITS, report)
-    assert world.reports[0].endswith(": connection refused")
-    assert len(world.reports) == 2
+        function(cluster.kubectl, DIGITS, report)
+    assert cluster.reports[0].endswith(": connection refused")
+    assert len(cluster.reports) == 2
 
 
 def test_waiting_fails_after_a_long_api_server_outage(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "OUTAGE_SECONDS", 0.05)
-    (world.folder / "silent").touch()
+    (cluster.folder / "silent").touch()
     with pytest.raises(GitopsError, match="connection refused"):
-        world.wait()
+        cluster.wait()
 
 
-def test_a_gang_is_scheduled_when_every_pod_has_a_node(world: World) -> None:
-    world.has(pod("digits-1"), pod("digits-1", 1, "Pending"))
-    world.has_later(pod("digits-1"), pod("digits-1", 1))
-    assert world.wait_scheduled() == 2
-    assert world.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
+def test_a_gang_is_scheduled_when_every_pod_has_a_node(cluster: FakeCluster) -> None:
+    cluster.has(pod("digits-1"), pod("digits-1", 1, "Pending"))
+    cluster.has_later(pod("digits-1"), pod("digits-1", 1))
+    assert cluster.wait_scheduled() == 2
+    assert cluster.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
-def test_pods_of_steps_are_not_counted_as_part_of_the_gang(world: World) -> None:
+def test_pods_of_steps_are_not_counted_as_part_of_the_gang(cluster: FakeCluster) -> None:
     step = pod("digits-1", 2, "Succeeded")
     step["metadata"]["labels"] |= {"volcano.sh/task-spec": "step"}
-    world.has(step, pod("digits-1"))
-    world.has_later(step, pod("digits-1"), pod("digits-1", 1))
-    assert world.wait_scheduled() == 2
-    assert world.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
+    cluster.has(step, pod("digits-1"))
+    cluster.has_later(step, pod("digits-1"), pod("digits-1", 1))
+    assert cluster.wait_scheduled() == 2
+    assert cluster.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
-def test_unscheduled_gang_is_reported_with_the_reasons(world: World) -> None:
+def test_unscheduled_gang_is_reported_with_the_reasons(cluster: FakeCluster) -> None:
     pods = [pod("digits-1", number, "Pending") for number in range(2)]
     job, gang = volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", min_member=2)
-    put(world.folder, [job, gang, *pods, node(gpus=2), queue()])
+    put(cluster.folder, [job, gang, *pods, node(gpus=2), queue()])
     reason = f"was not scheduled within 0 s: requests 4 {GPU}, but the cluster has only 2"
     with pytest.raises(DevclusterError, match=reason):
-        world.wait_scheduled(timeout=0.05)
+        cluster.wait_scheduled(timeout=0.05)

@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
 done
 exit "$(cat "$FAKE_CLI/status")"
 """
-REFUSED = """\
+REJECTED_PREVIEW = """\
 Previewing update (dev):
  +  kubernetes:core/v1:Pod worker create
 Diagnostics:
@@ -157,13 +157,13 @@ def test_a_policy_violation_is_reported_from_its_diagnostics(
     stack: Stack, fake_cli: Path, layout: Layout
 ) -> None:
     (fake_cli / "status").write_text("255")
-    (fake_cli / "out").write_text(REFUSED)
+    (fake_cli / "out").write_text(REJECTED_PREVIEW)
     with pytest.raises(DevclusterError) as caught:
         stack.preview().finish(lambda _: None)
     first, *rest = str(caught.value).splitlines()
     log = layout.logs / "pulumi-preview.log"
     assert first == f"`pulumi preview` failed; see the log at {log}"
-    assert rest == REFUSED.splitlines()[2:]
+    assert rest == REJECTED_PREVIEW.splitlines()[2:]
 
 
 def test_a_failure_without_diagnostics_shows_its_last_lines(stack: Stack, fake_cli: Path) -> None:

@@ -155,7 +155,7 @@ def test_connected_clients_receive_gpu_metrics(gpus: Gpus, faults: Path, tmp_pat
         answering.start()
         try:
             faults.write_text('{"2": {"DCGM_FI_DEV_XID_ERRORS": 31}}')
-            found = [ask(where) for _ in range(2)]
+            found = [request_metrics(where) for _ in range(2)]
         finally:
             served.shutdown()
             answering.join()
@@ -163,7 +163,7 @@ def test_connected_clients_receive_gpu_metrics(gpus: Gpus, faults: Path, tmp_pat
     assert found[1][2]["fields"]["DCGM_FI_DEV_XID_ERRORS"] == 31
 
 
-def ask(where: Path) -> list[dict[str, Any]]:
+def request_metrics(where: Path) -> list[dict[str, Any]]:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(where))
         return list(json.loads(connection.makefile().read()))

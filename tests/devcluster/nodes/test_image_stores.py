@@ -64,7 +64,7 @@ esac"""
 
 @pytest.fixture
 def stores(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    """A machine without a cluster, whose nodes have images from earlier ones."""
+    """A machine without a cluster, whose node stores have images from earlier clusters."""
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [])
     monkeypatch.setattr(image_stores, "MIN_FREE_BYTES", 1)
     store = layout.node_store("gpu-node-0") / "containerd"
@@ -104,7 +104,7 @@ def test_image_stores_of_a_running_cluster_are_kept(
 
 
 class Process:
-    """A containerd as psutil finds it."""
+    """A containerd process as psutil returns it."""
 
     def __init__(self, pid: int, configuration: Path) -> None:
         self.pid = pid

@@ -66,7 +66,7 @@ def test_most_frequent_verdict_comes_first_with_counts() -> None:
     assert gangs["new"].reason == "Unschedulable"
     assert gangs["late"].outcome == "starts later"
     assert gangs["late"].start_range == Range(least=1800, most=3600)
-    # The start times come from a typical simulation, which the first one is not.
+    # The start times come from the most typical simulation, not from the first one.
     assert [each.start_seconds for each in found.gangs] == [1800, 0, 0]
     assert [each.name for each in found.gangs] == ["late", "new", "a"]
 
@@ -94,7 +94,7 @@ def test_evictions_are_listed_with_counts_and_losses() -> None:
     assert "2 of 2" in render(found)
 
 
-def test_unknown_loss_counts_as_the_worst() -> None:
+def test_unknown_loss_of_one_simulation_makes_the_combined_loss_unknown() -> None:
     found = combine([answer(victims=[victim("b", hours=hours)]) for hours in (1, None)])
     assert (found.victims[0].gpu_hours, found.victims[0].lost_hours) == (None, "unknown")
 

@@ -77,7 +77,7 @@ def test_pods_without_a_maximum_have_the_requested_number() -> None:
     assert gang.size == 3
 
 
-def test_a_negative_number_of_pods_is_none() -> None:
+def test_task_with_a_negative_number_of_pods_has_no_gang() -> None:
     task = {"name": "worker", "replicas": -1, "template": {"spec": POD}}
     assert gangs(volcano(tasks=[task])) == []
 

@@ -171,7 +171,7 @@ def test_a_secret_is_masked_in_urls_and_inside_longer_base64(before: str) -> Non
     basic = base64.b64encode(f"{before}{secret}:x".encode()).decode()
     shown = hide(f"Authorization: Basic {basic}")
     assert HIDDEN in shown
-    # Only the characters that also depend on the bytes around the secret are left.
+    # Only characters that also encode bytes around the secret stay visible.
     assert len(basic) - len(shown.replace(HIDDEN, "").split()[-1]) >= len(secret) * 8 // 6 - 1
     for url in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
         assert hide(f"https://{url}@host") == f"https://{HIDDEN}@host"

@@ -30,9 +30,11 @@ def job(name: str = "urgent", **spec: Any) -> dict[str, Any]:
     return dict(made)
 
 
-def after(*events: dict[str, Any], of: State | None = None) -> tuple[dict[str, str], list[str]]:
+def after_plan(
+    *events: dict[str, Any], snapshot: State | None = None
+) -> tuple[dict[str, str], list[str]]:
     """Return the gangs' states by name after a plan, and the assumptions."""
-    found, assumptions = with_plan(changes(plan(events).steps), of or state())
+    found, assumptions = with_plan(changes(plan(events).steps), snapshot or state())
     return {gang.name: gang.state for gang in found.gangs}, assumptions
 
 
@@ -40,7 +42,7 @@ INITIAL_STATES = {"a": "running", "b": "running", "large": "pending", "small": "
 
 
 def test_created_runs_are_pending_and_deleted_runs_are_removed() -> None:
-    gangs, _ = after(plans.step("create", new=job()), plans.step("delete", old=job("b")))
+    gangs, _ = after_plan(plans.step("create", new=job()), plans.step("delete", old=job("b")))
     assert gangs == {name: INITIAL_STATES[name] for name in ("a", "large", "small")} | {
         "urgent": "pending"
     }
@@ -48,14 +50,14 @@ def test_created_runs_are_pending_and_deleted_runs_are_removed() -> None:
 
 def test_a_replaced_run_starts_again() -> None:
     old, new = job("a"), job("other")
-    gangs, _ = after(plans.step("replace", old=old, new=new, keys=["metadata.name"]))
+    gangs, _ = after_plan(plans.step("replace", old=old, new=new, keys=["metadata.name"]))
     assert gangs == {name: INITIAL_STATES[name] for name in ("b", "large", "small")} | {
         "other": "pending"
     }
 
 
 def test_retained_run_continues() -> None:
-    gangs, _ = after(plans.step("delete", old=job("a"), retain=True))
+    gangs, _ = after_plan(plans.step("delete", old=job("a"), retain=True))
     assert gangs == INITIAL_STATES
 
 
@@ -81,9 +83,9 @@ def test_deleting_a_run_removes_its_steps() -> None:
     step, other = "run-0123abcd-0123abcd-train", "run-0123abcd-else"
     for number, name in enumerate((step, other)):
         running.gangs[number] = running.gangs[number].model_copy(update={"name": name})
-    gangs, _ = after(plans.step("delete", old=flow), of=running)
+    gangs, _ = after_plan(plans.step("delete", old=flow), snapshot=running)
     assert gangs == {other: "running", "large": "pending", "small": "pending"}
-    gangs, _ = after(plans.step("delete", old=flow, retain=True), of=running)
+    gangs, _ = after_plan(plans.step("delete", old=flow, retain=True), snapshot=running)
     assert gangs[step] == "running"
 
 
@@ -95,7 +97,7 @@ def test_terminated_run_is_removed() -> None:
         "action": "TerminateJob",
         "target": {"kind": "Job", "name": "a"},
     }
-    gangs, _ = after(plans.step("create", new=command))
+    gangs, _ = after_plan(plans.step("create", new=command))
     assert "a" not in gangs
 
 
@@ -119,33 +121,37 @@ def indexed(name: str, *, suspend: bool) -> dict[str, Any]:
 
 def test_runs_are_suspended_and_resumed() -> None:
     event = plans.step("update", indexed("a", suspend=False), indexed("a", suspend=True))
-    gangs, _ = after(event)
+    gangs, _ = after_plan(event)
     assert gangs["a"] == "suspended"
     halted = state()
     halted.gangs[0] = halted.gangs[0].model_copy(update={"state": "suspended"})
     event = plans.step("update", indexed("a", suspend=True), indexed("a", suspend=False))
-    gangs, _ = after(event, of=halted)
+    gangs, _ = after_plan(event, snapshot=halted)
     assert gangs["a"] == "pending"
 
 
 @pytest.mark.parametrize("kind", sorted(kinds_that_support("state: suspended")))
 def test_runs_of_every_kind_are_resumed_as_whole_gangs(kind: str) -> None:
-    """Only the job changes; other objects define its gang, which the snapshot lacks."""
+    """Change only the job; its gang is not in the snapshot and is defined by other objects."""
     running, suspended = (
         jobs.objects(jobs.job(kind, state=state, priority_class=None))
         for state in (None, "suspended")
     )
     empty = state().model_copy(update={"gangs": [], "queues": [Queue(name="research")]})
 
-    def changed(old: list[dict[str, Any]], new: list[dict[str, Any]], of: State) -> State:
+    def apply_changes(
+        old: list[dict[str, Any]], new: list[dict[str, Any]], snapshot: State
+    ) -> State:
         pairs = zip(old, new, strict=True)
         steps = [plans.same(b) if a == b else plans.step("update", a, b) for a, b in pairs]
-        return with_plan(changes(plan(steps).steps), of)[0]
+        return with_plan(changes(plan(steps).steps), snapshot)[0]
 
-    resumed = changed(suspended, running, empty)
+    resumed = apply_changes(suspended, running, empty)
     (found,) = resumed.gangs
     assert (found.state, found.minimum) == ("pending", found.size)
-    assert [each.state for each in changed(running, suspended, resumed).gangs] == ["suspended"]
+    assert [each.state for each in apply_changes(running, suspended, resumed).gangs] == [
+        "suspended"
+    ]
 
 
 def test_runs_can_use_queues_and_priorities_created_by_the_plan() -> None:
@@ -169,18 +175,18 @@ def test_runs_can_use_queues_and_priorities_created_by_the_plan() -> None:
     assert {each.name: each.value for each in found.priority_classes}["first"] == 9000
     assert [each.name for each in found.priority_classes if each.is_default] == ["first"]
     with pytest.raises(GitopsError, match="urgent is in queue lab, but the snapshot contains only"):
-        after(run)
+        after_plan(run)
 
 
 def test_a_run_in_the_snapshot_is_not_added_again() -> None:
-    gangs, assumptions = after(plans.step("create", new=job("small")))
+    gangs, assumptions = after_plan(plans.step("create", new=job("small")))
     assert gangs == INITIAL_STATES
     assert assumptions == ["ml/small is already in the snapshot"]
 
 
 def test_a_redacted_snapshot_is_rejected() -> None:
     with pytest.raises(GitopsError, match="take a snapshot without --redact"):
-        after(of=state().model_copy(update={"redacted": True}))
+        after_plan(snapshot=state().model_copy(update={"redacted": True}))
 
 
 ALONE = answer(

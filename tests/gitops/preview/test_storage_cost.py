@@ -108,7 +108,7 @@ def test_comment_lists_costs_that_gpu_prices_exclude() -> None:
 |  | now | after | change |
 | :-- | --: | --: | --: |
 | CPUs and memory per hour, all pods running | 0.60 | 0.60 | 0 |
-| CPUs and memory per month, at their utilisation | 60.00 | 60.00 | 0 |
+| CPUs and memory per month, at their utilization | 60.00 | 60.00 | 0 |
 | storage per month | 5.00 | 25.00 | +20.00 |
 | **all per month**, GPUs, CPUs and memory, storage | 465.00 | 485.00 | +20.00 |
 

@@ -91,7 +91,7 @@ def test_unreachable_cluster_is_an_error(stack: Stack, answer: str) -> None:
         (f"config: {{kubernetes:kubeconfig: '{{{'x' * 300}}}'}}", "is not a file path"),
         ("environment: [team/prod]", "Pulumi ESC"),
     ],
-    ids=["unreachable", "secret", "contents", "environment"],
+    ids=["unreachable cluster", "encrypted kubeconfig", "inline kubeconfig", "Pulumi ESC"],
 )
 def test_validation_of_other_projects_may_be_unknown(stack: Stack, text: str, reason: str) -> None:
     stack.file.write_text(text)

@@ -57,7 +57,7 @@ def put(folder: Path, objects: Sequence[dict[str, Any]], name: str = "all") -> N
 
 
 def forbid(folder: Path, *kinds: str) -> None:
-    """Forbid the user to list these kinds."""
+    """Deny the user permission to list these kinds."""
     items = json.loads((folder / "all").read_text())["items"]
     (folder / "all").unlink()
     for resource, kind in KINDS.items():

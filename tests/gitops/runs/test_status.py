@@ -47,14 +47,14 @@ def cluster_of(folder: Path, *objects: dict[str, Any], names: Sequence[str] = ()
     return Cluster([str(install(folder, objects, log=LOG, names=names))])
 
 
-def only(cluster: Cluster) -> RunStatus:
+def single_run(cluster: Cluster) -> RunStatus:
     (found,) = read_runs(cluster, prices.load(), NOW)
     return found
 
 
 def test_running_run_shows_progress_and_cost(tmp_path: Path) -> None:
     objects = (volcano_job("digits", "Running"), group("digits", min_member=2), node(), queue())
-    found = only(cluster_of(tmp_path, *objects, pod("digits"), pod("digits", 1)))
+    found = single_run(cluster_of(tmp_path, *objects, pod("digits"), pod("digits", 1)))
     assert (found.kind, found.queue, found.state) == ("Volcano Job", "vision", State.RUNNING)
     assert (found.pods, found.wanted, found.gpus) == (2, 2, {GPU: 4})
     assert found.progress is not None
@@ -94,7 +94,7 @@ def test_waiting_runs_show_positions_and_reasons(tmp_path: Path) -> None:
 def test_failed_run_shows_its_last_log_lines(tmp_path: Path) -> None:
     error = json.dumps({"event": "error", "message": "batch_size is 7: write 8"})
     failed = pod("digits", phase="Failed", **ended(error))
-    found = only(
+    found = single_run(
         cluster_of(tmp_path, volcano_job("digits", "Failed", retryCount=3), failed, node())
     )
     assert found.state is State.FAILED
@@ -104,7 +104,7 @@ def test_failed_run_shows_its_last_log_lines(tmp_path: Path) -> None:
 
 def test_job_owned_by_another_job_is_not_a_separate_run(tmp_path: Path) -> None:
     inner = batch_job("digits", owner="digits-jobset")
-    assert only(cluster_of(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"
+    assert single_run(cluster_of(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"
 
 
 def step_group(run: str, step: str, phase: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_run_with_steps_is_listed_once_with_its_current_step(
     done, waits = pod("run-1", phase="Succeeded"), pod("run-1", 1, phase="Pending")
     done["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "gone"}
     waits["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "run-1-train-uid"}
-    found = only(
+    found = single_run(
         cluster_of(
             tmp_path,
             job_flow("run-1", "Running", prepare="Completed", train="Pending"),
@@ -142,7 +142,9 @@ def test_failed_step_fails_the_run_and_shows_its_last_log_lines(tmp_path: Path) 
     failed = pod("run-1", phase="Failed", **ended(json.dumps({"event": "error", "message": "no"})))
     failed["metadata"]["annotations"] = {}
     flow = job_flow("run-1", "Running", prepare="Failed")
-    found = only(cluster_of(tmp_path, flow, step_job("run-1", "prepare", "Failed"), failed, node()))
+    found = single_run(
+        cluster_of(tmp_path, flow, step_job("run-1", "prepare", "Failed"), failed, node())
+    )
     assert (found.state, found.stage, found.queue) == (State.FAILED, "prepare", "vision")
     assert found.last_log_lines == ("run-1-worker-0:", "no")
 
@@ -190,24 +192,24 @@ def test_completed_runs_come_last(tmp_path: Path) -> None:
 
 def test_runs_are_read_from_a_cluster_without_volcano(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, batch_job("digits"), pod("digits"), node(), names=["jobs.batch"])
-    assert only(cluster).state is State.RUNNING
+    assert single_run(cluster).state is State.RUNNING
 
 
 def test_kinds_that_the_user_may_not_list_are_skipped(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), pod("digits"), node())
     forbid(tmp_path, "nodes", "events")
-    found = only(cluster)
+    found = single_run(cluster)
     assert (found.state, found.pods, found.cost) == (State.RUNNING, 1, None)
     (tmp_path / "pods").unlink()
     with pytest.raises(
         GitopsError, match="cannot list the pods of the cluster: forbidden"
     ) as raised:
-        only(cluster)
+        single_run(cluster)
     assert str(raised.value).endswith(
         "If you may list the pods of a namespace, add --namespace NAME."
     )
     with pytest.raises(GitopsError, match=r"of namespace ml: forbidden: pods$"):
-        only(replace(cluster, namespace="ml"))
+        single_run(replace(cluster, namespace="ml"))
 
 
 def test_runs_are_read_even_if_an_aggregated_api_is_unavailable(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_runs_are_read_even_if_an_aggregated_api_is_unavailable(tmp_path: Path) 
     program = tmp_path / "kubectl"
     program.write_text(program.read_text().replace("exec cat names", "cat names; exit 1"))
     forbid(tmp_path, "nodes")  # so that each kind is requested separately
-    assert only(cluster).state is State.RUNNING
+    assert single_run(cluster).state is State.RUNNING
 
 
 def test_podgroups_and_queues_without_a_spec_are_accepted(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_podgroups_and_queues_without_a_spec_are_accepted(tmp_path: Path) -> Non
     for each in objects[1:]:
         del each["spec"]
     cluster = cluster_of(tmp_path, *objects)
-    assert only(cluster).state is State.WAITING
+    assert single_run(cluster).state is State.WAITING
     assert waiting(cluster.snapshot())
 
 
@@ -245,7 +247,7 @@ def test_result_is_read_from_the_log_or_a_termination_message(
     ]
     cluster = cluster_of(tmp_path, volcano_job("digits", "Completed"), *pods)
     (tmp_path / "log").write_text(f"2026-01-01T09:00:00Z {finished}\n" if has_log else "")
-    found = only(cluster).progress
+    found = single_run(cluster).progress
     assert found is not None
     assert (found.accuracy, found.seconds) == (0.97, 12.5)
 
@@ -255,7 +257,7 @@ def test_progress_is_read_from_pods_of_the_latest_attempt(tmp_path: Path) -> Non
     cluster = cluster_of(tmp_path, batch_job("digits"), *pods)
     epoch = '2026-01-01T09:10:00Z {"event": "epoch", "epoch": 9, "epochs": 9, "loss": 0.5}'
     (tmp_path / "logs-digits-worker-0").write_text(epoch)
-    found = only(cluster).progress
+    found = single_run(cluster).progress
     assert found is not None
     assert found.epoch == 1
 
@@ -272,10 +274,10 @@ def test_logs_of_at_most_three_pods_are_read_once_each(
         return []
 
     monkeypatch.setattr(Cluster, "logs", logs)
-    only(cluster)
+    single_run(cluster)
     assert read == [f"digits-worker-{number}" for number in range(3)]
     read.clear()
-    only(cluster_of(tmp_path, volcano_job("digits", "Running"), *pods[:2]))
+    single_run(cluster_of(tmp_path, volcano_job("digits", "Running"), *pods[:2]))
     assert read == ["digits-worker-0", "digits-worker-1"]
 
 

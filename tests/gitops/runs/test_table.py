@@ -33,7 +33,7 @@ RUN = RunStatus(
 )
 
 
-def shown(*runs: RunStatus, width: int = 120) -> str:
+def rendered(*runs: RunStatus, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(render(runs, "EUR", NOW))
     file = console.file
@@ -42,7 +42,7 @@ def shown(*runs: RunStatus, width: int = 120) -> str:
 
 
 def test_run_is_shown_on_one_line_with_all_columns() -> None:
-    heading, line = shown(RUN).splitlines()
+    heading, line = rendered(RUN).splitlines()
     assert heading.split() == [
         *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "EPOCHS", "LOSS", "LEFT", "AGE"),
         *("GPU", "H", "EUR"),
@@ -54,7 +54,7 @@ def test_run_is_shown_on_one_line_with_all_columns() -> None:
 
 def test_empty_columns_are_omitted() -> None:
     plain = dataclasses.replace(RUN, progress=None, cost=None)
-    assert shown(plain).splitlines()[0].split() == [
+    assert rendered(plain).splitlines()[0].split() == [
         *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "AGE", "GPU", "H"),
     ]
 
@@ -63,7 +63,7 @@ def test_narrow_terminal_omits_columns_instead_of_truncating_cells() -> None:
     ended = dataclasses.replace(
         RUN, name="language-model-1a2b3c4d", state=State.SUCCEEDED, restarts=0
     )
-    lines = shown(RUN, ended, width=80).splitlines()
+    lines = rendered(RUN, ended, width=80).splitlines()
     assert lines[0].split() == ["RUN", "QUEUE", "STATE", "PODS", "EPOCHS", "LEFT"]
     assert lines[1].split()[:4] == ["digits-1a2b3c4d", "vision", "running,", "1"]
     assert "succeeded  " in lines[2]
@@ -77,7 +77,7 @@ def test_all_columns_are_printed_to_a_pipe(capsys: pytest.CaptureFixture[str]) -
 
 def test_long_name_is_wrapped() -> None:
     named = dataclasses.replace(RUN, name="a" * 70)
-    text = shown(named, width=60)
+    text = rendered(named, width=60)
     assert "…" not in text
     assert sum(line.partition(" ")[0].count("a") for line in text.splitlines()) == 70
     assert "running, 1 restart" in text
@@ -85,8 +85,8 @@ def test_long_name_is_wrapped() -> None:
 
 def test_namespace_is_shown_only_if_there_are_several() -> None:
     other = dataclasses.replace(RUN, namespace="other")
-    assert "ml/digits" not in shown(RUN)
-    assert "other/digits-1a2b3c4d" in shown(RUN, other)
+    assert "ml/digits" not in rendered(RUN)
+    assert "other/digits-1a2b3c4d" in rendered(RUN, other)
 
 
 def test_reasons_for_waiting_and_failed_runs_follow_the_table() -> None:
@@ -97,21 +97,21 @@ def test_reasons_for_waiting_and_failed_runs_follow_the_table() -> None:
         waiting_reason="ml/digits-1a2b3c4d in queue vision: 0 of 2 pods are scheduled",
         reasons=("queue [b]vision[/b] is full",),
     )
-    text = shown(waiting)
+    text = rendered(waiting)
     assert "waiting, position 2" in text
     assert "in queue vision: 0 of 2 pods are scheduled\n  queue [b]vision[/b] is full" in text
     failed = dataclasses.replace(RUN, state=State.FAILED, last_log_lines=("no data",))
-    assert "ml/digits-1a2b3c4d has failed:\n  no data" in shown(failed)
+    assert "ml/digits-1a2b3c4d has failed:\n  no data" in rendered(failed)
 
 
 def test_empty_table_is_printed_as_no_runs() -> None:
-    assert shown() == "no runs\n"
+    assert rendered() == "no runs\n"
 
 
 @pytest.mark.parametrize("seconds", [0, 59, 3599, 86_399, 10**7])
 def test_durations_do_not_wrap_the_line(seconds: int) -> None:
     run = dataclasses.replace(RUN, progress=Progress(3, 10, 400, 0.1, 0.9, seconds))
-    assert len(shown(run).splitlines()) == 2
+    assert len(rendered(run).splitlines()) == 2
 
 
 def test_json_output_has_null_for_unknown_values() -> None:
@@ -132,7 +132,7 @@ def test_failed_run_shows_the_command_for_its_failure_log() -> None:
     other = dataclasses.replace(
         RUN, name="gang-2", failure_log_command=command.replace("digits-1a2b3c4d", "gang-2")
     )
-    assert shown(failed, other).splitlines()[3:] == [
+    assert rendered(failed, other).splitlines()[3:] == [
         "",
         "ml/digits-1a2b3c4d has failed:",
         "  no memory",
@@ -143,7 +143,7 @@ def test_failed_run_shows_the_command_for_its_failure_log() -> None:
     named_like_a_word = dataclasses.replace(
         other, name="exec", failure_log_command=command.replace("digits-1a2b3c4d", "exec")
     )
-    assert shown(named_like_a_word).endswith(command.replace("digits-1a2b3c4d", "RUN") + "\n")
+    assert rendered(named_like_a_word).endswith(command.replace("digits-1a2b3c4d", "RUN") + "\n")
     assert failed.as_json()["failureLogCommand"] == command
     assert RUN.as_json()["failureLogCommand"] is None
 

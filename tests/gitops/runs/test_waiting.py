@@ -78,7 +78,7 @@ def job(name: str, phase: str = "Pending") -> dict[str, Any]:
     }
 
 
-def other(kind: str, status: dict[str, Any]) -> dict[str, Any]:
+def job_of_kind(kind: str, status: dict[str, Any]) -> dict[str, Any]:
     """Return a job named `done` of a kind that is not part of Volcano."""
     groups = {"Job": "batch", "RayJob": "ray.io", "TrainJob": "trainer.kubeflow.org"}
     groups["JobSet"] = "jobset.x-k8s.io"
@@ -90,21 +90,21 @@ def other(kind: str, status: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def only(*objects: dict[str, Any]) -> Waiting:
+def single_waiting(*objects: dict[str, Any]) -> Waiting:
     (found,) = waiting(Snapshot.of(objects))
     return found
 
 
 def test_a_job_waits_for_gpus_that_are_in_use() -> None:
     busy = (group("busy", min_member=1), pod("busy", on="n"))
-    found = only(node(), node(), queue(), *busy, group("late"), pod("late"), pod("late"))
+    found = single_waiting(node(), node(), queue(), *busy, group("late"), pod("late"), pod("late"))
     assert found.name == "ml/late in queue vision"
     assert found.state == "0 of 2 pods are scheduled (minimum to start: 2)"
     assert found.reasons == (f"requests 16 {GPU}, but only 8 of 16 are free", f"Volcano: {MISSING}")
 
 
 def test_job_larger_than_the_cluster_is_reported() -> None:
-    found = only(node(), queue(), job("big"), group("big"))
+    found = single_waiting(node(), queue(), job("big"), group("big"))
     assert f"requests 16 {GPU}, but the cluster has only 8" in found.reasons
 
 
@@ -115,7 +115,7 @@ def test_amounts_have_suffixes() -> None:
     busy = pod("busy", on="n")
     busy["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] = "1k"
     limited = queue(capability={"rdma/hca": "1k"})
-    found = only(large, limited, group("busy", min_member=1), busy, job("late"), gang)
+    found = single_waiting(large, limited, group("busy", min_member=1), busy, job("late"), gang)
     assert "queue vision is full: it uses 1000 of 1000 rdma/hca" in found.reasons
     assert "requests 1 rdma/hca, but only 0 of 1000 are free" in found.reasons
 
@@ -137,12 +137,12 @@ def test_podgroups_without_pods_get_the_priority_of_their_class() -> None:
 def test_full_queue_is_reported() -> None:
     limited = queue(capability={GPU: "16"})
     busy = (group("busy", min_member=1), pod("busy", on="n"))
-    found = only(node(64), limited, *busy, group("late"), pod("late"))
+    found = single_waiting(node(64), limited, *busy, group("late"), pod("late"))
     assert f"queue vision is full: it uses 8 of 16 {GPU}" in found.reasons
 
 
 def test_job_larger_than_its_queue_is_reported() -> None:
-    found = only(node(64), queue(capability={GPU: "8"}), job("big"), group("big"))
+    found = single_waiting(node(64), queue(capability={GPU: "8"}), job("big"), group("big"))
     assert f"requests 16 {GPU}, but queue vision is limited to 8" in found.reasons
 
 
@@ -153,22 +153,22 @@ def test_full_parent_queue_is_reported() -> None:
         queue("language", parent="science"),
     ]
     busy = (group("busy", "language", min_member=1), pod("busy", on="n"))
-    found = only(node(64), *queues, *busy, group("late"), pod("late"))
+    found = single_waiting(node(64), *queues, *busy, group("late"), pod("late"))
     assert f"queue science is full: it uses 8 of 16 {GPU}" in found.reasons
-    big = only(node(64), *queues, *busy, group("big", min_member=3), pod("big"))
+    big = single_waiting(node(64), *queues, *busy, group("big", min_member=3), pod("big"))
     assert f"requests 24 {GPU}, but queue science is limited to 16" in big.reasons
 
 
 def test_queue_that_has_used_its_share_is_reported() -> None:
     others = (queue("language"), group("other", "language", min_member=1), pod("other", on="n"))
-    found = only(node(64), queue(), *others, group("late"), pod("late"), pod("late"))
+    found = single_waiting(node(64), queue(), *others, group("late"), pod("late"), pod("late"))
     assert any("queue vision has used its share" in reason for reason in found.reasons)
     assert any(reason.endswith("language") for reason in found.reasons)
 
 
 def test_pods_not_created_by_volcano_are_reported() -> None:
     late = group("late")
-    found, name = only(node(64), queue(), job("late"), late), late["metadata"]["name"]
+    found, name = single_waiting(node(64), queue(), job("late"), late), late["metadata"]["name"]
     assert found.reasons[0] == (
         "Volcano admitted the job, but has not created its pods: `kubectl describe "
         "jobs.batch.volcano.sh late --namespace ml` shows failures; if there are none, `kubectl "
@@ -185,7 +185,9 @@ def failed(job: str) -> dict[str, Any]:
 
 
 def test_failure_missed_by_volcano_is_reported() -> None:
-    found = only(node(64), queue(), job("late"), group("late"), failed("late"), pod("late"))
+    found = single_waiting(
+        node(64), queue(), job("late"), group("late"), failed("late"), pod("late")
+    )
     assert found.reasons[0] == (
         "Volcano has not restarted the job after the failure of late-0: if this does not change "
         "within a minute, `kubectl delete pods late-0 --namespace=ml` restarts it"
@@ -198,21 +200,21 @@ def test_failed_pod_that_is_deleted_or_replaced_is_not_reported() -> None:
     other = group("late")
     other["metadata"]["ownerReferences"][0]["apiVersion"] = "batch/v1"
     for objects in ((group("late"), deleted), (other, failed("late"))):
-        found = only(node(64), queue(), job("late"), *objects, pod("late"))
+        found = single_waiting(node(64), queue(), job("late"), *objects, pod("late"))
         assert not any("has not restarted" in reason for reason in found.reasons)
 
 
 def test_a_running_elastic_job_is_not_restarted_for_a_failed_pod() -> None:
     running = pod("elastic", on="n")
     pods = (running, failed("elastic"), pod("elastic"))
-    found = only(node(64), queue(), job("elastic"), group("elastic", min_member=1), *pods)
+    found = single_waiting(node(64), queue(), job("elastic"), group("elastic", min_member=1), *pods)
     assert found.state == "1 of 2 pods are scheduled (running, can scale up)"
     assert not any("has not restarted" in reason for reason in found.reasons)
 
 
 def test_pod_message_replaces_the_generic_message_of_its_podgroup() -> None:
     message = "0/1 nodes are unavailable: 1 node(s) had untolerated taint."
-    found = only(
+    found = single_waiting(
         node(64), queue(), group("late"), pod("late", message=message), pod("late", message=message)
     )
     assert found.reasons == (f"Volcano: {message}",)
@@ -230,7 +232,9 @@ def test_reason_comes_from_the_podgroup_if_pods_have_planned_nodes() -> None:
         "minAvailable is satisfied"
         for number in range(2)
     )
-    found = only(node(64), queue(), late, *(pod("late", message=message) for message in planned))
+    found = single_waiting(
+        node(64), queue(), late, *(pod("late", message=message) for message in planned)
+    )
     assert found.reasons == (f"Volcano: {reason}",)
 
 
@@ -242,14 +246,14 @@ def test_reason_for_an_unadmitted_job_comes_from_events() -> None:
         "reason": "Unschedulable",
         "message": "resource in cluster is overused",
     }
-    found = only(node(), queue(), event, job("late"), group("late", phase="Pending"))
+    found = single_waiting(node(), queue(), event, job("late"), group("late", phase="Pending"))
     assert found.reasons[-1] == "Volcano: resource in cluster is overused"
 
 
 def test_closed_and_missing_queues_are_reported() -> None:
-    closed = only(node(64), queue(state="Closed"), job("late"), group("late"))
+    closed = single_waiting(node(64), queue(state="Closed"), job("late"), group("late"))
     assert closed.reasons[0].startswith("queue vision is Closed: `vcctl queue operate")
-    missing = only(node(64), queue("default"), job("late"), group("late"))
+    missing = single_waiting(node(64), queue("default"), job("late"), group("late"))
     assert missing.reasons[0] == "queue vision does not exist"
 
 
@@ -257,7 +261,7 @@ def test_unlistable_nodes_and_queues_are_not_reported_as_reasons() -> None:
     """By default, team members may list neither nodes nor queues."""
     late = (group("late"), pod("late"), pod("late"))
     for visible in ((), (node(64),), (queue(),)):
-        assert only(*visible, *late).reasons == (f"Volcano: {MISSING}",)
+        assert single_waiting(*visible, *late).reasons == (f"Volcano: {MISSING}",)
 
 
 def test_usage_is_a_bound_if_only_one_namespace_is_visible() -> None:
@@ -278,13 +282,13 @@ def test_usage_is_a_bound_if_only_one_namespace_is_visible() -> None:
 
 def test_elastic_job_below_its_maximum_size_is_reported() -> None:
     pods = (pod("elastic", on="n"), pod("elastic", on="n"), pod("elastic"))
-    found = only(node(16), queue(), group("elastic"), *pods)
+    found = single_waiting(node(16), queue(), group("elastic"), *pods)
     assert found.state == "2 of 3 pods are scheduled (running, can scale up)"
     assert f"requests 8 {GPU}, but only 0 of 16 are free" in found.reasons
 
 
 def test_suspended_job_is_reported_with_its_resume_command() -> None:
-    found = only(job("late", "Aborted"), group("late"))
+    found = single_waiting(job("late", "Aborted"), group("late"))
     assert (found.name, found.state) == ("ml/late", "suspended")
     assert "python -m gpu_platform resume late --namespace ml" in found.reasons[0]
 
@@ -306,7 +310,7 @@ def test_finished_job_is_not_waiting(phase: str) -> None:
 def test_leftover_podgroup_of_a_finished_job_is_not_waiting(
     kind: str, status: dict[str, Any]
 ) -> None:
-    assert waiting(Snapshot.of([group("done"), other(kind, status)])) == []
+    assert waiting(Snapshot.of([group("done"), job_of_kind(kind, status)])) == []
 
 
 def test_podgroup_of_a_removed_job_is_not_waiting() -> None:
@@ -314,26 +318,26 @@ def test_podgroup_of_a_removed_job_is_not_waiting() -> None:
 
 
 def test_a_job_suspended_by_its_settings_is_reported_once() -> None:
-    suspended = other("PyTorchJob", {"conditions": [{"type": "Suspended", "status": "True"}]})
-    found = only(suspended, group("done", phase="Pending"), queue())
+    suspended = job_of_kind("PyTorchJob", {"conditions": [{"type": "Suspended", "status": "True"}]})
+    found = single_waiting(suspended, group("done", phase="Pending"), queue())
     assert str(found) == "ml/done: suspended\n  `suspend: false` resumes it"
 
 
 def test_job_owned_by_a_suspended_job_is_not_reported_separately() -> None:
-    inner = other("Job", {"conditions": [{"type": "Suspended", "status": "True"}]})
-    inner["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
-    whole = other("RayJob", {"jobDeploymentStatus": "Suspended"})
-    assert only(inner, whole, group("done")).job == "done"
+    owned_job = job_of_kind("Job", {"conditions": [{"type": "Suspended", "status": "True"}]})
+    owned_job["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
+    ray_job = job_of_kind("RayJob", {"jobDeploymentStatus": "Suspended"})
+    assert single_waiting(owned_job, ray_job, group("done")).job == "done"
 
 
 def test_the_job_set_of_a_suspended_train_job_is_not_reported_separately() -> None:
     status = {"conditions": [{"type": "Suspended", "status": "True"}]}
-    inner = other("JobSet", status)
-    inner["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
-    assert only(inner, other("TrainJob", status), group("done")).job == "done"
+    owned_job = job_of_kind("JobSet", status)
+    owned_job["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
+    assert single_waiting(owned_job, job_of_kind("TrainJob", status), group("done")).job == "done"
 
 
-def test_a_gang_with_succeeded_pods_waits_for_nothing() -> None:
+def test_gang_with_succeeded_pods_is_not_waiting() -> None:
     done = pod("digits", on="n")
     done["status"]["phase"] = "Succeeded"
     gang = (job("digits", "Running"), group("digits", phase="Running"), done)
@@ -343,7 +347,7 @@ def test_a_gang_with_succeeded_pods_waits_for_nothing() -> None:
 
 def test_unscheduled_pod_without_a_podgroup_is_reported() -> None:
     alone = pod(None, message="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
-    found = only(node(), queue(), group("runs", min_member=1), pod("runs", on="n"), alone)
+    found = single_waiting(node(), queue(), group("runs", min_member=1), pod("runs", on="n"), alone)
     assert str(found) == (
         "ml/None-0: the pod is not scheduled\n"
         "  0/1 nodes are available: 1 Insufficient nvidia.com/gpu."

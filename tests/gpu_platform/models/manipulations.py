@@ -166,7 +166,7 @@ def a_layer_with_an_external_url(shelf: Shelf, digest: str) -> str:
     found = document(shelf, digest)
     layer(found, WEIGHTS)["digest"] = "../../other/blobs/" + layer(found, WEIGHTS)["digest"]
     content = artifact.encoded(found)
-    # This registry rejects such a manifest, so only a malicious registry could send it.
+    # The test registry rejects such a manifest; only a malicious registry could send it.
     shelf.corrupt(digest, lambda _: content)
     return digest
 

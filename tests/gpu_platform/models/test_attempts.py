@@ -133,10 +133,10 @@ def test_earlier_promotion_does_not_admit_the_new_target_of_its_tag(
 
 def fetched(shelf: Shelf, digest: str, folder: Path) -> str:
     """Fetch the model as a pod would, and return the reason for the rejection."""
-    with pytest.raises((ExportError, FetchError)) as refused:
+    with pytest.raises((ExportError, FetchError)) as raised:
         fetch(f"oci://{shelf.name}@{digest}", folder)
     assert not (folder / "manifest.json").exists()
-    return str(refused.value)
+    return str(raised.value)
 
 
 def test_changed_weights_are_not_fetched(shelf: Shelf, digest: str, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_export_with_a_manifest_that_contradicts_its_weights_is_not_fetched(
 def test_cached_files_of_another_model_are_not_used(
     shelf: Shelf, digest: str, tmp_path: Path
 ) -> None:
-    """Cached files are replaced with those of another model, one at a time and all at once."""
+    """Replace the cached files with another model's files, one at a time and all at once."""
     cache = Cache(tmp_path / "cache", 2**30)
     cache.folder.mkdir()
     models = [digest, shelf.publish("second")]

@@ -19,7 +19,7 @@ from tests.infra.jobs import job, objects
 
 
 class Api(Member):
-    """A member with a fake kubectl: its first two arguments select the response.
+    """A member with a fake kubectl, whose first two arguments select the response.
 
     By default, every list is empty.
     """
@@ -311,7 +311,7 @@ def test_devices_are_unknown_if_the_member_cannot_read_the_queue(api: Api) -> No
 
 
 @pytest.mark.parametrize("answer", ["Welcome", '{"items": [{"meta', "[]", '{"items": null}'])
-def test_other_output_of_kubectl_is_shown(api: Api, answer: str) -> None:
+def test_unexpected_kubectl_output_is_quoted_in_the_error(api: Api, answer: str) -> None:
     names = ("configmap", "queues.scheduling.volcano.sh", "resourcequotas")
     api.answers = {f"get {name}": (answer, "") for name in names}
     expected = re.escape(f"expected JSON from kubectl, but got {answer!r}")
@@ -329,7 +329,9 @@ def test_other_output_of_kubectl_is_shown(api: Api, answer: str) -> None:
         ("exit 1", "cannot be listed: kubectl printed no error"),
     ],
 )
-def test_a_failure_of_kubectl_is_one_error(tmp_path: Path, script: str, message: str) -> None:
+def test_kubectl_failure_is_reported_as_a_single_error(
+    tmp_path: Path, script: str, message: str
+) -> None:
     program = tmp_path / "kubectl"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -338,7 +340,7 @@ def test_a_failure_of_kubectl_is_one_error(tmp_path: Path, script: str, message:
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_the_status_of_logs_is_that_of_kubectl(tmp_path: Path, status: int) -> None:
+def test_logs_succeeds_only_if_kubectl_does(tmp_path: Path, status: int) -> None:
     program = tmp_path / "kubectl"
     found = json.dumps({"items": [VOLCANO]})
     program.write_text(f"#!/bin/sh\ncase $1 in logs) exit {status};; esac\necho '{found}'\n")

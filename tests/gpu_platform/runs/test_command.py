@@ -136,15 +136,15 @@ def test_notebook_with_a_route_must_be_defined_in_the_stack(
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["rum"], ["stop", "--namespace", "a"]])
 def test_invalid_arguments_have_a_distinct_exit_status(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main(arguments)
-    assert left.value.code == 64
+    assert exited.value.code == 64
 
 
 def test_help_describes_the_file_and_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main(["--help"])
-    assert left.value.code == 0
+    assert exited.value.code == 0
     captured = capsys.readouterr().out
     assert all(words in captured for words in ("job.yaml", "exit status", "--follow", "queue:"))
 

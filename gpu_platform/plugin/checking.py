@@ -1,7 +1,7 @@
 """Validation of arguments from programs in other languages. Errors name the invalid key."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
@@ -9,6 +9,7 @@ from pulumi.provider.experimental.util import camel_case
 from pydantic import BaseModel, ValidationError
 
 from infra.settings.problems import dotted, rule
+from infra.settings.schema import keys
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -31,11 +32,7 @@ def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Mod
         names = set(_keys(values))
         raise invalid_properties(
             (
-                dotted(
-                    camel_case(part) if isinstance(part, str) else part
-                    for part in detail["loc"][len(within) :]
-                    if part != "[key]"
-                ),
+                dotted(_in_schema(model, detail["loc"])[len(within) :]),
                 _in_camel_case(rule(detail), names),
             )
             for detail in error.errors(include_url=False)
@@ -61,6 +58,18 @@ def with_integers(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [with_integers(item) for item in value]
     return value
+
+
+def _in_schema(model: type[BaseModel], location: Sequence[str | int]) -> list[str | int]:
+    """Return a location in a model with the keys of sections, but not of mappings, in camel case.
+
+    The keys of mappings, such as the names of variables, are those of the user's program.
+    """
+    path = [part for part in location if part != "[key]"]
+    return [
+        camel_case(part) if isinstance(part, str) and part in keys(model, path[:at]) else part
+        for at, part in enumerate(path)
+    ]
 
 
 def _keys(values: Any) -> Iterable[str]:

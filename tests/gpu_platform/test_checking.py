@@ -49,6 +49,12 @@ def test_each_error_contains_the_key_path_in_camel_case() -> None:
     assert found["nodes"] == "must be an integer"
 
 
+def test_keys_of_mappings_are_unchanged_in_errors() -> None:
+    found = problems({**JOB, "env": {"NCCL_DEBUG": True}, "env_from": {"WANDB_KEY": {"key": "k"}}})
+    assert found.keys() == {"env.NCCL_DEBUG", "envFrom.WANDB_KEY"}
+    assert problems({**JOB, "my_key": 1.0}).keys() == {"my_key"}
+
+
 def test_keys_in_error_messages_are_in_camel_case() -> None:
     (reason,) = problems({**JOB, "min_nodes": 3.0}).values()
     assert "minNodes" in reason

@@ -168,7 +168,7 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
 
     Raises:
         NoPredictionError: If the model does not classify digits in images of at least 8 x 8 pixels.
-        DevclusterError: If the server responds with an error.
+        DevclusterError: If the server does not respond, or responds with an error.
     """
     model_input = metadata["inputs"][0]
     outputs = [output["name"] for output in metadata["outputs"]]
@@ -184,9 +184,14 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
         "data": _pixels(channels, height, width),
     }
     request = {"inputs": [tensor], "outputs": [{"name": "class"}]}
-    response = httpx.post(
-        f"{url}/v2/models/{model}/infer", json=request, timeout=30.0, trust_env=False
-    )
+    try:
+        response = httpx.post(
+            f"{url}/v2/models/{model}/infer", json=request, timeout=30.0, trust_env=False
+        )
+    except httpx.HTTPError as error:
+        raise DevclusterError(
+            f"{url} did not return a prediction: {type(error).__name__}: {error}"
+        ) from error
     if response.status_code != httpx.codes.OK:
         raise DevclusterError(f"{url} responded with {response.status_code}: {response.text}")
     results = {output["name"]: output for output in response.json()["outputs"]}

@@ -237,3 +237,9 @@ def test_an_error_of_the_server_is_reported(server: Server) -> None:
     metadata["inputs"][0]["name"] = "pictures"
     with pytest.raises(DevclusterError, match=r"responded with 400: .*pictures"):
         predict.predict(server.url, "digits", metadata)
+
+
+def test_a_server_that_stops_before_the_prediction_is_reported() -> None:
+    metadata = model_metadata(served(MANIFEST))
+    with pytest.raises(DevclusterError, match="did not return a prediction: ConnectError"):
+        predict.predict("http://127.0.0.1:9", "digits", metadata)

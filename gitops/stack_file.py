@@ -81,6 +81,13 @@ _Loader.yaml_constructors = {
 } | {_PLAIN_TAG: lambda _, node: _scalar(node)}
 
 
+class Dumper(kubernetes_yaml.Dumper):
+    """Dumper that also quotes strings that Pulumi would read as dates, such as 2026-1-1."""
+
+
+Dumper.add_implicit_resolver(f"{_TAG_PREFIX}timestamp", _DATE, list("0123456789"))
+
+
 def parse(text: str) -> Any:
     """Parse YAML in the same way as Pulumi.
 

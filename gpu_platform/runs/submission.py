@@ -16,7 +16,7 @@ from gitops.errors import GitopsError
 from gitops.preview.new_runs import run_rows
 from gitops.preview.report import RunRow
 from gitops.prices import Prices
-from gitops.stack_file import parse
+from gitops.stack_file import Dumper, parse
 from gpu_platform.platform_stack import Platform, PlatformError
 from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest, with_metadata
@@ -25,7 +25,6 @@ from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import TrainingSettings
 from infra.training_run import manifests, run_name
 from policies.evaluation import Finding, resource_of
-from policies.kubernetes_yaml import Dumper
 from policies.views import View
 
 

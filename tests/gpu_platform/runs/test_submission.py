@@ -109,7 +109,10 @@ def test_printed_manifests_are_parsed_by_kubectl_without_changes(
         assert canonical(read_again) == canonical(submission.manifests)
 
 
-@pytest.mark.parametrize("text", ["1e3", "08", "0o17", "1.e5", "y", "Off", "12e4567", "a: b", ""])
+@pytest.mark.parametrize(
+    "text",
+    ["1e3", "08", "0o17", "1.e5", "y", "Off", "12e4567", "a: b", "", "2026-01-02", "2026-1-2"],
+)
 def test_exported_strings_remain_strings(text: str, tmp_path: Path) -> None:
     job = {"queue": "q", "cpu": 1, "memory": "1Gi", "command": ["run", text], "env": {"TEXT": text}}
     file = tmp_path / "jobs.yaml"

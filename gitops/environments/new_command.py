@@ -32,6 +32,14 @@ _MAX_COUNT: Final = 10_000
 _UNQUOTED: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
 
 
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("use text in UTF-8") from None
+    return value
+
+
 @dataclass(frozen=True)
 class _Question:
     """A flag, and the question that is asked if the flag is missing."""
@@ -39,7 +47,7 @@ class _Question:
     flag: str
     text: str
     default: Callable[[dict[str, Any]], Any]
-    parse: Callable[[str], Any] = str
+    parse: Callable[[str], Any] = _text
 
 
 def _constant(value: Any) -> Callable[[dict[str, Any]], Any]:

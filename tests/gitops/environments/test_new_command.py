@@ -96,6 +96,7 @@ def test_an_existing_environment_is_not_changed(
         (["lab", "--nodes", "10001"], "use a number from 1 to 10000"),
         (["lab", "--gpus-per-node", "9" * 11], "use a number from 1 to 10000"),
         (["lab", "--context", "a\nb"], "cluster.context"),
+        (["lab", "--context", "a\udcff"], r"--context is 'a\udcff': use text in UTF-8"),
         (["lab", "--namespace", "kube-system"], "tenancy.namespace"),
         (["lab", "--registry", "https://r.example.com"], "images.registry"),
     ],

@@ -132,7 +132,11 @@ def run(options: argparse.Namespace) -> int:
     text = render(answers)
     _check(text)
     write_atomically(target, text.encode())
-    write_atomically(config, policies(answers).encode())
+    try:
+        write_atomically(config, policies(answers).encode())
+    except BaseException:
+        target.unlink()  # otherwise the next attempt would report an existing environment
+        raise
     sys.stdout.write(_next_steps(name, target, config))
     return 0
 

@@ -109,6 +109,15 @@ def test_invalid_arguments_leave_no_files(
     assert not list(project.glob("Pulumi.*"))
 
 
+def test_no_file_remains_if_one_of_the_files_cannot_be_written(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "policies" / "config").rmdir()
+    assert new(project, "lab", "--defaults") == 1
+    assert "lab.json" in capsys.readouterr().err
+    assert not list(project.glob("Pulumi.*"))
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

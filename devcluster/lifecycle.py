@@ -20,7 +20,7 @@ from devcluster.operators import Requirements
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
-from devcluster.toolchain import Group, Toolchain, ensure, volcano_release
+from devcluster.toolchain import Group, Toolchain, ensure, files, volcano_release
 from simulation import nodes as simulated_nodes
 from simulation.configuration import PORTS
 from simulation.supervisor import API_READY, EventLog
@@ -171,7 +171,7 @@ def _free_port(layout: Layout) -> int:
     if not port_file.exists():
         blocks = list(range(*PORT_RANGE, PORTS))
         random.shuffle(blocks)
-        port_file.write_text(str(next(port for port in blocks if _port_in_use(port) is None)))
+        files.write(port_file, str(next(port for port in blocks if _port_in_use(port) is None)))
     first = int(port_file.read_text())
     if port := _port_in_use(first):
         raise DevclusterError(

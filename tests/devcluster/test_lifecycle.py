@@ -1,5 +1,6 @@
 """The start of a cluster as observed from outside, with a placeholder process."""
 
+import errno
 import io
 import json
 import socket
@@ -115,6 +116,20 @@ def test_port_of_the_api_server_does_not_change(simulated: Layout) -> None:
     port = lifecycle._free_port(simulated)
     assert 1024 <= port < 65536
     assert lifecycle._free_port(simulated) == port
+
+
+def test_port_is_chosen_again_if_a_full_disk_prevented_its_storage(
+    simulated: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_nothing(self: Path, _: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", write_nothing)
+        with pytest.raises(OSError, match="No space left"):
+            lifecycle._free_port(simulated)
+    assert lifecycle._free_port(simulated) == lifecycle._free_port(simulated)
 
 
 @pytest.mark.parametrize("which", [0, PORTS - 1])

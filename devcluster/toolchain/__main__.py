@@ -46,6 +46,9 @@ def main() -> int:
     except (DevclusterError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted: run the command again to resume the build", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from filelock import FileLock
 
 from devcluster import DevclusterError
+from devcluster.toolchain import __main__ as command
 from devcluster.toolchain import ensure, go, missing, pins
 
 GO = r"""#!/bin/sh
@@ -472,3 +473,15 @@ def test_languages_are_built_only_on_request(machine: Machine) -> None:
     assert not (toolchain.bin / "pulumi-language-yaml").exists()
     toolchain = ensure("engine", machine.cache, machine.reported.append, ["languages"])
     assert (toolchain.bin / "pulumi-language-yaml").exists()
+
+
+def test_an_interrupted_command_states_how_to_resume(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "ensure", interrupt)
+    monkeypatch.setattr("sys.argv", ["toolchain", "engine"])
+    assert command.main() == 130
+    assert capsys.readouterr().err == "interrupted: run the command again to resume the build\n"

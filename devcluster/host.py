@@ -182,6 +182,13 @@ def _await_lists() -> None:
 
 def check(spec: ClusterSpec, layout: Layout, extras: Collection[Extra] = ()) -> None:
     """Raise DevclusterError if the host has a problem that would make the start fail later."""
+    for directory in (layout.cache, layout.state):
+        # PATH and KUBECONFIG separate paths with colons, and kubectl's --filename with commas.
+        if {":", ","}.intersection(str(directory)):
+            raise DevclusterError(
+                f"{directory} contains a colon or a comma: set GPU_PLATFORM_CACHE (or "
+                "GPU_PLATFORM_STATE, if set) to a directory without them"
+            )
     layout.cache.mkdir(parents=True, exist_ok=True)
     _check_disk(spec, layout, extras)
     if spec.kind is Kind.REAL:

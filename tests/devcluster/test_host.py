@@ -274,6 +274,14 @@ def test_a_full_disk_is_rejected_with_the_required_space(
         host.check(SIMULATED, layout)
 
 
+@pytest.mark.parametrize("name", ["a:b", "a,b"])
+@pytest.mark.usefixtures("unoccupied_host")
+def test_paths_with_separators_of_paths_are_rejected(tmp_path: Path, name: str) -> None:
+    for layout in (Layout(tmp_path / name, tmp_path), Layout(tmp_path, tmp_path / name)):
+        with pytest.raises(DevclusterError, match=rf"{name} contains a colon or a comma: set GPU"):
+            host.check(SIMULATED, layout)
+
+
 @pytest.mark.usefixtures("unoccupied_host")
 def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path) -> None:
     layout = Layout(tmp_path, tmp_path / ("long" * 30))

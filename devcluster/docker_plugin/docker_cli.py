@@ -169,7 +169,7 @@ def copy_configuration(to: Path, server: str) -> None:
     The copy omits `credsStore` and the credential helper for the server, which would store the
     login elsewhere.
     """
-    source = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
+    source = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser().absolute()
     try:
         settings = json.loads((source / "config.json").read_text())
     except (OSError, ValueError):

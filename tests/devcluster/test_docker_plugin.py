@@ -297,6 +297,17 @@ async def test_password_is_passed_on_stdin_with_a_separate_docker_configuration(
     assert kept.is_secret
 
 
+def test_cli_plugins_of_a_relative_configuration_directory_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_CONFIG", "users")
+    (tmp_path / "users" / "cli-plugins").mkdir(parents=True)
+    (tmp_path / "copy").mkdir()
+    docker_cli.copy_configuration(tmp_path / "copy", "127.0.0.1:5000")
+    assert (tmp_path / "copy" / "cli-plugins").is_dir()
+
+
 async def test_secrets_are_not_printed(plugin: Plugin) -> None:
     build = {"context": "app", "args": {"TOKEN": Secret("s3cret-token")}}
     created = await plugin.create(build=build)

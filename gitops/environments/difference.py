@@ -153,7 +153,9 @@ def _brief(value: Any) -> str:
     if isinstance(value, BaseModel):
         written = value.model_dump(exclude_unset=True)
         scalars = [
-            f"{key} {item}" for key, item in written.items() if isinstance(item, str | int | float)
+            f"{key} {_shown(item)}"
+            for key, item in written.items()
+            if isinstance(item, str | int | float)
         ]
         return ", ".join(scalars[:4])
     return _shown(value) if _entries(value) is None else ""

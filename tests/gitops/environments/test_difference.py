@@ -36,6 +36,11 @@ def test_section_missing_in_one_environment_is_reported_once() -> None:
     assert text.startswith("`inference.services.digits` is only in one (job digits")
 
 
+def test_booleans_of_a_missing_section_are_written_as_in_the_configuration() -> None:
+    (text,) = sentences(changed("volcano.queues.more", {"weight": 2, "reclaimable": False}))
+    assert text == "`volcano.queues.more` is only in other (weight 2, reclaimable false)."
+
+
 @pytest.mark.parametrize(
     ("key", "before", "after"),
     [

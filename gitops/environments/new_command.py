@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -191,7 +192,9 @@ def render(answers: Mapping[str, Any]) -> str:
 
 
 def _scalar(value: object) -> str:
-    """Return a value as a YAML scalar, quoted only if necessary (JSON is YAML)."""
+    """Return a value as a YAML scalar, quoted only if necessary."""
+    import yaml
+
     from policies.kubernetes_yaml import scalar
 
     if isinstance(value, int):
@@ -199,7 +202,7 @@ def _scalar(value: object) -> str:
     text = str(value)
     # Some YAML parsers read `yes` as a boolean, although Pulumi does not.
     is_plain = _UNQUOTED.fullmatch(text) and scalar(text) == text
-    return text if is_plain else json.dumps(text)
+    return text if is_plain else yaml.safe_dump(text, default_style='"', width=math.inf).rstrip()
 
 
 def policies(answers: Mapping[str, Any]) -> str:

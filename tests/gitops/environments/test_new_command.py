@@ -38,6 +38,7 @@ def new(project: Path, *arguments: str) -> int:
             "r.example.com:5",
         ],
         ["--context", "yes", "--namespace", "no"],
+        ["--context", "é \U0001f600"],
     ],
 )
 def test_new_environment_passes_settings_schema_and_policy_checks(

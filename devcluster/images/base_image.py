@@ -18,6 +18,7 @@ from devcluster import DevclusterError
 from devcluster.images import torch_cpu
 from devcluster.images.oci import ImageConfig, Layer, Layout
 from devcluster.paths import CHECKOUT
+from devcluster.toolchain.go import kill_with_parent
 
 DEBIAN_PACKAGES = ("python3-minimal", "libpython3-stdlib", "ca-certificates")
 DPKG_OPTIONS = (
@@ -157,7 +158,7 @@ class _LayerBuilder:
         command += [f"--dpkgopt={option}" for option in DPKG_OPTIONS]
         with self.log.open("ab") as out:
             return subprocess.Popen(
-                [*command, "bookworm", str(tar)],
+                [*kill_with_parent(), *command, "bookworm", str(tar)],
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
@@ -185,11 +186,12 @@ def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
     options = ["--no-deps", "--require-hashes", "--compile-bytecode", f"--target={packages}"]
     target = [f"--python={PYTHON}", "--python-platform=x86_64-manylinux_2_28"]
     files = [part for file in base.requirements for part in ("-r", str(file))]
+    install = [str(uv), "pip", "install"]
     for source in sources:
         shutil.rmtree(packages, ignore_errors=True)
         with log.open("ab") as out:
             done = subprocess.run(
-                [str(uv), "pip", "install", *source, *options, *target, *files],
+                [*kill_with_parent(), *install, *source, *options, *target, *files],
                 # Unchecked hashes (PEP 552), because layers do not keep the modification times.
                 env={**os.environ, "PYC_INVALIDATION_MODE": "UNCHECKED_HASH"},
                 stdin=subprocess.DEVNULL,

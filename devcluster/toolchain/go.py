@@ -245,7 +245,7 @@ class Go:
             print("$ go", *arguments, file=messages, flush=True)
             begin = messages.tell()
             process = subprocess.Popen(
-                [*_kill_with_parent(), "go", *arguments],
+                [*kill_with_parent(), "go", *arguments],
                 cwd=work,
                 env=self.environment | {"GOTMPDIR": str(temporary)},
                 stdin=subprocess.DEVNULL,
@@ -335,7 +335,7 @@ def _size(directory: Path, files: Sequence[str]) -> int:
     return sum((directory / name).stat().st_size for name in files)
 
 
-def _kill_with_parent() -> list[str]:
+def kill_with_parent() -> list[str]:
     """Return a command prefix that stops a build when its parent exits; empty without setpriv."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 

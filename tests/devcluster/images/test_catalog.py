@@ -1,10 +1,16 @@
 """The images in the registry before a deployment."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from devcluster import DevclusterError
@@ -49,6 +55,39 @@ def test_catalog_contains_the_pause_image_of_containerd() -> None:
 
 def test_dev_stack_builds_on_the_base_image_in_the_catalog() -> None:
     assert f"127.0.0.1:5000/{PYTORCH.reference}" in (CHECKOUT / "Pulumi.dev.yaml").read_text()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_builds_of_base_images_stop_with_the_command(tmp_path: Path, install: Install) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    for name in ("mmdebstrap", "uv"):
+        install(name, f"touch {pids}/$$; exec sleep 60")
+    program = f"""if True:
+        import time
+        from pathlib import Path
+        from devcluster.images.catalog import BaseImages
+        from devcluster.paths import Layout
+        BaseImages(Layout(Path({str(tmp_path)!r}), Path({str(tmp_path)!r})), Path("uv")).start()
+        while len(list(Path({str(pids)!r}).iterdir())) < 2:
+            time.sleep(0.02)
+        raise SystemExit("the tools cannot be built")
+    """
+    subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, timeout=60, check=False)
+    started = [int(file.name) for file in pids.iterdir()]
+    assert len(started) == 2
+    deadline = time.monotonic() + 10
+    while (running := [pid for pid in started if is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+    assert not running
 
 
 def test_image_is_built_only_once_for_the_same_program(tmp_path: Path, binaries: Path) -> None:

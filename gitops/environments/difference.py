@@ -117,7 +117,10 @@ def _compare(one: Any, other: Any, path: Steps) -> Iterator[Difference]:
     first, second = _entries(one), _entries(other)
     if first is None or second is None:
         if one != other:
-            shown, shown_other = (_shown(_visible(path, value)) for value in (one, other))
+            visible, visible_other = (_visible(path, value) for value in (one, other))
+            shown, shown_other = _shown(visible), _shown(visible_other)
+            if shown == shown_other:  # they differ after the maximum length
+                shown, shown_other = (_shown(each, None) for each in (visible, visible_other))
             yield Difference(path, shown, shown_other)
         return
     for key in [*first, *(key for key in second if key not in first)]:
@@ -161,7 +164,7 @@ def _brief(value: Any) -> str:
     return _shown(value) if _entries(value) is None else ""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, maximum: int | None = _MAX_LENGTH) -> str:
     if value is None or value in ([], {}):
         return "nothing"
     if isinstance(value, bool):
@@ -173,7 +176,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(_item(item) for item in value)
     text = " ".join(str(value).split())
-    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
+    return text if maximum is None or len(text) <= maximum else f"{text[: maximum - 1]}…"
 
 
 def _item(value: Any) -> str:

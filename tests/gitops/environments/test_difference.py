@@ -50,6 +50,7 @@ def test_booleans_of_a_missing_section_are_written_as_in_the_configuration() -> 
             f"{REGISTRY}/gpu-platform/training@sha256:{'0' * 64}",
             f"{REGISTRY}/gpu-platform/training@sha256:{'0' * 63}1",
         ),
+        ("training.jobs.digits.env.ARGUMENTS", f"{'x' * 300}0", f"{'x' * 300}1"),
     ],
 )
 def test_nearly_equal_values_are_shown_in_full(key: str, before: object, after: object) -> None:

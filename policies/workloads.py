@@ -74,14 +74,17 @@ class Pod:
 
     @cached_property
     def priorities(self) -> list[Node]:
-        """The fields that set a priority or a priority class: the pod's, then those of the kind."""
+        """Fields that set a priority or a priority class.
+
+        The pod's own fields come first, then those that the workload kind defines elsewhere.
+        """
         root, steps = self.resource.root, self.steps
         others = (value_near_pod(root, path, steps) for path in self.location.priority)
         return [self.spec["priorityClassName"], self.spec["priority"], *others]
 
     @property
     def priority_classes(self) -> list[Node]:
-        """The fields with the name of a priority class, or the pod's own field if none is set."""
+        """The fields that name a priority class; if none is set, only the pod's own field."""
         class_name, _, *others = self.priorities
         configured = [field for field in (class_name, *others) if field.text or not field.known]
         return configured or [class_name]
@@ -194,12 +197,12 @@ class Pod:
         return volumes
 
     def volume(self, name: Node) -> Node | None:
-        """Return the declared volume with a mount's `name`, or None."""
+        """Return the volume that a mount refers to by `name`, or None."""
         return self._volumes_by_name.get(name.text or "")
 
     @cached_property
     def volume_names_known(self) -> bool:
-        """True if all volume names are known, so that a missing name is really missing."""
+        """True if all volume names are known, so a name that is not listed is undeclared."""
         names = (volume["name"] for volume in self.volumes.items())
         return self.volumes.complete and all(name.known for name in names)
 

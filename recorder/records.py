@@ -31,15 +31,15 @@ _TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits for lines and bytes (`size`) per container, and for failures per run.
+    """Maximum lines and bytes per container, failures per run, and records per failure.
 
-    `pods` is the maximum number of records per failure. Each record describes one container.
+    Each record describes one container.
     """
 
     lines: int = 500
-    size: int = 64 * 1024
+    bytes: int = 64 * 1024
     failures: int = 10
-    pods: int = 16
+    records: int = 16
 
 
 def write(
@@ -59,21 +59,21 @@ def write(
     """
     attempt = termination.attempt
     name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
-    # A re-created pod has the same name, so only the UID identifies it.
+    # A re-created pod reuses the name, so compare UIDs.
     same = (json.loads(path.read_text()) for path in (run_dir / DIRECTORY).glob(f"*/{name}"))
     directory = _directory(run_dir / DIRECTORY, termination)
     if any(record["uid"] == attempt.uid for record in same):
         return None
-    if len(list(directory.glob("*.json"))) >= bounds.pods:
+    if len(list(directory.glob("*.json"))) >= bounds.records:
         return None
     path = directory / name
     if shutil.disk_usage(_existing_ancestor(run_dir)).free < RESERVED_BYTES:
         raise OSError(
-            f"{run_dir}: less than {RESERVED_BYTES // 2**20} MiB are free; this space is reserved "
+            f"{run_dir}: less than {RESERVED_BYTES // 2**20} MiB is free; this space is reserved "
             "for checkpoints"
         )
     directory.mkdir(parents=True, exist_ok=True)
-    # The JSON file comes last: if it exists, its log file exists.
+    # Write the JSON file last, so that its presence implies that the log file exists.
     _write_atomically(path.with_suffix(".log"), "".join(f"{line}\n" for line in lines))
     _write_atomically(path, json.dumps(_as_json(termination) | dict(facts), indent=2) + "\n")
     for old in _failures(run_dir)[: -bounds.failures]:

@@ -72,7 +72,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self.client = self.connect()
-        self.streams = LogStreams(self.connect, self.bounds.lines, self.bounds.size)
+        self.streams = LogStreams(self.connect, self.bounds.lines, self.bounds.bytes)
         self._write_lock = asyncio.Lock()
 
     @retry(wait=_retry_wait, retry=retry_if_exception_type(HTTPError), before_sleep=_log_retry)

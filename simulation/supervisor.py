@@ -51,7 +51,7 @@ class Supervisor:
                 pass_fds=service.pass_fds,
                 preexec_fn=service.before,
             )
-        # Popen must not collect the exit status, because the supervisor does.
+        # Keep Popen from reaping the process: the supervisor does that.
         process.returncode = 0
         self.running[process.pid] = service
         (self.logs / f"{service.name}.pid").write_text(str(process.pid))
@@ -110,13 +110,13 @@ class Supervisor:
             log.write(f"--- {service.name} {text}\n")
 
 
-API_ANSWERS: Final = "API server answers"
+API_READY: Final = "API server is ready"
 """Step after which kubectl can be used."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A step of the cluster start that a node has reached."""
+    """A startup step that a node has reached."""
 
     time: float
     """Seconds since the epoch."""

@@ -125,7 +125,8 @@ class Controller:
             try:
                 self._act(action, jobs)
             except HTTPStatusError as error:
-                # For example, an admission policy rejects a job. Other trials must still be paused.
+                # For example, an admission policy may have rejected the job. Continue, because
+                # other trials may have to be paused.
                 problem = str(error)
                 _log.warning("%s %s: %s", action.kind, action.run, problem)
         complete = is_complete(self._bounds, trials, exhausted=exhausted)
@@ -244,7 +245,8 @@ class Controller:
             entry = ledger.get(trial.run)
             if entry is None:
                 created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
-                # The ledger may be lost, and a paused trial may have had GPUs before.
+                # If the ledger was lost, assume that a paused trial had GPUs until now, so that the
+                # total is never too low.
                 phase = "waiting" if trial.phase == "waiting" else "placed"
                 entry = {"seconds": 0.0, "seen": created.timestamp(), "phase": phase}
             idle = trial.phase in _WITHOUT_GPUS and entry["phase"] in _WITHOUT_GPUS
@@ -313,9 +315,10 @@ class Controller:
 
 
 def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:
-    """Return the step or completed epoch of an event; None between epochs if `unit` is epochs.
+    """Return the step or the completed epoch of an event, or None.
 
-    Return None for impossible numbers, because programs may print anything.
+    None means that `unit` is "epochs" and the event is not at the end of an epoch, or that the
+    number is missing or impossible, because programs may print anything.
     """
     if unit == "steps":
         return event.step if event.step is not None and event.step >= 0 else None

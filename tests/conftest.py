@@ -17,37 +17,37 @@ from tests.durations import TIERS, VARIABLE, Durations, tier_of
 from tests.platforms import checkpoints, real, simulated, untouched  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
-LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faults": 3600}
+TIMEOUT_SECONDS = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faults": 3600}
 """Seconds after which a test counts as hanging. Cluster tests may include builds from scratch."""
-LAST = HERE / "cluster" / "real" / "test_9_down.py"
+TAKE_DOWN_FILE = HERE / "cluster" / "real" / "test_9_down.py"
 """File that takes down the cluster with real nodes, which tests of other tiers share."""
 
-LONG = (HERE / "training", HERE / "inference", HERE / "gpu_platform" / "models")
+SLOW_DIRECTORIES = (HERE / "training", HERE / "inference", HERE / "gpu_platform" / "models")
 """Directories whose files take longest."""
 
 # The tests in these directories share a cluster, or inspect the processes, ports and mounts of the
 # machine. The group of the innermost directory applies, and the longest groups start first.
-ONE_AFTER_ANOTHER = {
+SERIAL_DIRECTORIES = {
     "devcluster": "devcluster",
     "cluster/simulated": "simulated nodes",
-    "cluster/separate": "clusters of their own",
+    "cluster/separate": "separate clusters",
     "cluster": "real nodes",
     "faults": "real nodes",
     "operators": "real nodes",
     "engine/gitops": "gitops",
-    "cluster/separate/volcano": "a cluster for gangs",
+    "cluster/separate/volcano": "gang scheduling cluster",
     "engine": "engine",
     "engine/policies": "policies",
-    "cluster/simulated/tenants": "simulated nodes with tenants",
+    "cluster/simulated/tenants": "tenants on simulated nodes",
     "engine/processes": "processes",
 }
 
-# Small models are slower with several threads, and much slower on a busy machine. Read by PyTorch
-# when it is imported, also in the processes that tests start.
+# Small models are slower with several threads, and much slower on a busy machine. PyTorch reads
+# this variable when it is imported, also in the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Its compiler then does not start processes that import PyTorch again.
+# With one thread, PyTorch's compiler starts no processes that would import PyTorch again.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-# Precompiling its headers takes longer than the few kernels of a test.
+# Precompiling PyTorch's headers takes longer than compiling the few kernels of a test.
 os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 # With Go's default (100), pulumi and kubectl spend a quarter of their start on garbage collection.
@@ -62,8 +62,8 @@ settings.load_profile("untimed")
 def pytest_collection() -> Generator[None, object, object]:
     """Exclude modules and collected tests, which live until the end, from garbage collection.
 
-    Searching them takes a third of the collection's CPU time, and a tenth of that of the tests.
-    Fewer collections save the tests another twentieth.
+    Scanning these objects would take a third of the CPU time of the collection and a tenth of that
+    of the tests. Running the collector less often saves the tests another twentieth.
     """
     gc.disable()
     try:
@@ -83,8 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _one_fork_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Start programs of all processes of a run from the same fork server."""
-    # Not `worker_id`: a test runs pytest without xdist.
+    """Use the same fork server in all processes of a test run."""
+    # The fixture `worker_id` is not used, because a test runs pytest without xdist.
     if hasattr(request.config, "workerinput"):
         fork_server.share(tmp_path_factory.getbasetemp().parent)
 
@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = tier_of(item.path.relative_to(HERE))
         if not item.get_closest_marker("slow"):
             item.add_marker(tier)
-        item.add_marker(pytest.mark.timeout(LONGEST[tier]))
+        item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS[tier]))
     items.sort(key=lambda item: _order(item.path))
 
 
@@ -119,13 +119,13 @@ def _order(path: Path) -> tuple[bool, bool, int]:
     """
     place = path.relative_to(HERE)
     if _of_other_tier(path):
-        return path == LAST, True, [*ONE_AFTER_ANOTHER].index(_directory(place))
-    return False, not any(map(path.is_relative_to, LONG)), crc32(str(place).encode())
+        return path == TAKE_DOWN_FILE, True, [*SERIAL_DIRECTORIES].index(_directory(place))
+    return False, not any(map(path.is_relative_to, SLOW_DIRECTORIES)), crc32(str(place).encode())
 
 
 def _directory(file: Path) -> str:
-    """Return the innermost directory of `ONE_AFTER_ANOTHER` that contains a file, if any."""
-    return max(filter(file.is_relative_to, ONE_AFTER_ANOTHER), key=len, default="")
+    """Return the innermost directory of `SERIAL_DIRECTORIES` that contains a file, if any."""
+    return max(filter(file.is_relative_to, SERIAL_DIRECTORIES), key=len, default="")
 
 
 class DirectoryOrFile(LoadFileScheduling):
@@ -142,7 +142,7 @@ class DirectoryOrFile(LoadFileScheduling):
 @cache
 def _group(file: str) -> str:
     """Return the name of the group that a process runs with a file."""
-    return ONE_AFTER_ANOTHER.get(_directory(Path(file).relative_to("tests")), file)
+    return SERIAL_DIRECTORIES.get(_directory(Path(file).relative_to("tests")), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -48,7 +48,7 @@ def tier_of(path: Path) -> str:
 
 
 class Durations:
-    """A pytest plugin that collects phases, including those of pytest-xdist's processes."""
+    """A pytest plugin that collects phases from all pytest-xdist processes."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

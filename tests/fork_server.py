@@ -1,6 +1,6 @@
-"""One fork server for all processes of a test run, so that PyTorch is imported once, not by each.
+"""One fork server for all processes of a test run, so that PyTorch is imported only once.
 
-The first process that needs the server starts it and writes down how to reach it.
+The first process that needs the server starts it and records its address in a file.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _forkserver: Any = forkserver._forkserver
 
 
 def share(directory: Path) -> None:
-    """Use the fork server of the processes that call this with the same directory.
+    """Share one fork server among all processes that pass the same directory.
 
     A fork server runs until no process has the writing end of its pipe open. Every process opens
     that end, so the server outlives the process that started it.
@@ -37,7 +37,7 @@ def share(directory: Path) -> None:
                 _forkserver._forkserver_address = address
                 resource_tracker.ensure_running()
                 return
-            # Its socket must not be in a directory that is deleted when this process ends.
+            # The server's socket must outlive this process and its temporary directory.
             process: Any = multiprocessing.current_process()
             process._config["tempdir"] = str(directory)
             start()

@@ -29,7 +29,7 @@ from workload.files import write_atomically
 from workload.manifest import ExportError
 from workload.models.gpt import Gpt
 
-ADAPTER_FOLDER: Final = "adapter"
+ADAPTER_DIRECTORY: Final = "adapter"
 """Directory of the adapter in an export."""
 
 _ADAPTER_CONFIG: Final = "adapter_config.json"
@@ -133,7 +133,7 @@ def merge(model: Gpt) -> None:
         model.set_submodule(name, layer.merged(), strict=True)
 
 
-def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
+def write_adapter(directory: Path, model: Gpt, lora: Lora, base: Path) -> None:
     """Write the adapters of a model as a PEFT directory.
 
     `base` is a run, an export or a Hugging Face directory. The written configuration refers to the
@@ -141,12 +141,12 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
     """
     candidates = (base, base / HUGGINGFACE_DIRECTORY, base / "export" / HUGGINGFACE_DIRECTORY)
     llama = next((each for each in candidates if (each / CONFIG_FILE).exists()), base)
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     ours, state = _tensor_names(len(model.blocks), lora.targets), model.state_dict()
     tensors = {theirs: state[name].cpu().contiguous() for theirs, name in ours.items()}
-    write_atomically(folder / _WEIGHTS_FILE, save(tensors, {"format": "pt"}))
+    write_atomically(directory / _WEIGHTS_FILE, save(tensors, {"format": "pt"}))
     write_json(
-        folder / _ADAPTER_CONFIG,
+        directory / _ADAPTER_CONFIG,
         {
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
@@ -161,17 +161,17 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
     )
 
 
-def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
+def load_adapter(directory: Path, model: Gpt) -> tuple[str, Lora]:
     """Add the adapters in a PEFT directory to a model; return their digest and settings.
 
     Raise ExportError if the adapters do not match all blocks of this model.
     """
-    settings = read_json(folder / _ADAPTER_CONFIG)
+    settings = read_json(directory / _ADAPTER_CONFIG)
     try:
-        content = (folder / _WEIGHTS_FILE).read_bytes()
+        content = (directory / _WEIGHTS_FILE).read_bytes()
         found = load(content)
     except (SafetensorError, OSError) as error:
-        raise ExportError(f"{folder / _WEIGHTS_FILE} is not readable: {error}") from None
+        raise ExportError(f"{directory / _WEIGHTS_FILE} is not readable: {error}") from None
     targets = frozenset(match[1] for match in map(_LAYER.search, found) if match)
     names = _tensor_names(len(model.blocks), targets)
     if not found or found.keys() != names.keys():

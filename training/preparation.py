@@ -40,8 +40,8 @@ def prepare(
     """Check everything that could fail later, load the data, and build the model."""
     group = long_timeout_group()
     if config.data_url:
-        folder = Path(config.data_dir) / config.dataset
-        fetch = partial(download, config.data_url, folder, partial(_report, watchdog))
+        directory = Path(config.data_dir) / config.dataset
+        fetch = partial(download, config.data_url, directory, partial(_report, watchdog))
         # One process per node downloads the data set.
         mine = (lambda: None) if world.local_rank else fetch
         all_or_none(lambda: await_peers(mine, group, watchdog.beat), group)

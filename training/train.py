@@ -21,7 +21,7 @@ from training.gang.distributed import await_rank0, gather, joined
 from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_about_locked_memory
 from training.gang.world import World
-from training.lora import ADAPTER_FOLDER, Lora, adapt, merge, write_adapter
+from training.lora import ADAPTER_DIRECTORY, Lora, adapt, merge, write_adapter
 from training.objective import Evaluation
 from training.optimizer import learning_rate
 from training.preparation import open_mirror, prepare
@@ -56,7 +56,7 @@ def run(config: TrainingConfig, world: World) -> int:
         Watchdog(config.hang_limit) as watchdog,
         Metrics(device) as metrics,
     ):
-        done = on_rank0(lambda: finished_export(export_folder(config)))
+        done = on_rank0(lambda: finished_export(export_directory(config)))
         if done is not None and not is_continued(config, done):
             if (mirror := open_mirror(config)) is not None:
                 # The previous process may have exited after it wrote the export and before it
@@ -256,7 +256,7 @@ def interrupt(run: Run) -> None:
         conclude(Interrupted(epoch=run.position.epoch, step=run.position.step))
 
 
-def export_folder(config: TrainingConfig) -> Path:
+def export_directory(config: TrainingConfig) -> Path:
     """Return the directory of the run's export."""
     return Path(config.run_dir) / "export"
 
@@ -274,16 +274,16 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
     def write(weights: dict[str, Tensor]) -> Manifest:
         # Load the weights into a new unsharded model on the CPU.
         model = build(config.model, config.model_options, data.outputs, data.shape)
-        beat, folder = run.watchdog.beat, export_folder(config)
+        beat, directory = run.watchdog.beat, export_directory(config)
         lora = Lora.of(config)
         if lora is None or not isinstance(model, Gpt):
             model.load_state_dict(weights)
         else:
             adapt(model, lora)
             model.load_state_dict(weights)
-            write_adapter(folder / ADAPTER_FOLDER, model, lora, Path(str(config.init_from)))
+            write_adapter(directory / ADAPTER_DIRECTORY, model, lora, Path(str(config.init_from)))
             merge(model)
-        manifest = write_export(folder, model, config, data, metrics, beat=beat)
+        manifest = write_export(directory, model, config, data, metrics, beat=beat)
         if run.saver.mirror is not None:
             run.saver.mirror.copy_export(beat)
         return manifest
@@ -360,7 +360,7 @@ def report_finished(config: TrainingConfig, world: World, manifest: Manifest, al
     if world.is_rank0:
         result = {
             **manifest.metrics,
-            "export": str(export_folder(config)),
+            "export": str(export_directory(config)),
             "sha256": manifest.weights.sha256,
             "already": already,
         }

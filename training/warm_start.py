@@ -108,12 +108,12 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
 
 def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
     """Add the adapter to the model, and merge it unless the run trains it. Return its digest."""
-    folder = Path(str(config.init_adapter))
+    directory = Path(str(config.init_adapter))
     try:
-        digest, found = load_adapter(folder, model)
+        digest, found = load_adapter(directory, model)
     except ExportError as error:
         raise ConfigurationError(
-            f"init_adapter {folder}: {error}; set it to the PEFT directory of a LoRA adapter of "
+            f"init_adapter {directory}: {error}; set it to the PEFT directory of a LoRA adapter of "
             "this model"
         ) from None
     wanted = Lora.of(config)
@@ -121,7 +121,7 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
         merge(model)
     elif found != replace(wanted, dropout=0.0):
         raise ConfigurationError(
-            f"init_adapter {folder} has rank {found.rank}, alpha {found.alpha:g} and targets "
+            f"init_adapter {directory} has rank {found.rank}, alpha {found.alpha:g} and targets "
             f"{','.join(sorted(found.targets))}: set lora_rank, lora_alpha and "
             "lora_targets to these values to train it, or leave lora_rank out to merge it"
         )
@@ -136,8 +136,8 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
             raise ExportError(f"it contains a {CONFIG_FILE}, but only gpt can load Llama weights")
         return read_huggingface(path, model, run.watchdog.beat)
     # The path is the directory of an export or of the run that wrote it.
-    folder = path if (path / MANIFEST_FILE).exists() else path / "export"
-    manifest = read_manifest(folder)
+    directory = path if (path / MANIFEST_FILE).exists() else path / "export"
+    manifest = read_manifest(directory)
     config = run.config
     pairs: dict[str, tuple[object, object]] = {
         "model": (manifest.model, config.model),
@@ -148,4 +148,4 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
     differences = [
         f"{name} is {old}, expected {new}" for name, (old, new) in pairs.items() if old != new
     ]
-    return manifest.weights.sha256, read_weights(folder, manifest), differences
+    return manifest.weights.sha256, read_weights(directory, manifest), differences

@@ -64,7 +64,7 @@ def finetune(options: argparse.Namespace) -> int:
             report(accelerator, step, loss)
         if stop:
             accelerator.set_trigger()
-        if accelerator.check_trigger():  # true in all processes if one of them was signalled
+        if accelerator.check_trigger():  # true in all processes if one of them was signaled
             save(accelerator, options.run_dir, step)
             if accelerator.is_main_process:
                 conclude("interrupted", step=step)

@@ -71,7 +71,9 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
     """
     if config.length[0] != "epochs":
         name, value = config.length
-        raise ConfigurationError(f"{name} is {value}, but this program counts epochs: set epochs")
+        raise ConfigurationError(
+            f"{name} is {value}, but this program supports only epochs: set epochs instead"
+        )
     began = time.monotonic()
     strategy = strategy_of(worker, config.peer_timeout)
     with strategy.scope():
@@ -105,7 +107,7 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
 
 def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
     train, _ = digits()
-    # Channels last, because convolutions on the CPU support nothing else.
+    # TensorFlow's CPU convolutions support only the channels-last layout.
     images = np.moveaxis(train.scaled(), 1, -1)
     # All workers must run the same number of steps: a worker with more steps would wait forever for
     # the others.
@@ -163,8 +165,7 @@ def _epoch(
 ) -> float:
     loss = 0.0
     for images, labels in _batches(strategy, config, number):
-        # All workers learn in the same step that one of them must stop, so all of them save after
-        # this step.
+        # All workers see the stop flag in the same step, so they all save after that step.
         loss, stops = step(images, labels, tf.constant(int(stopping())))
         if int(stops) > 0:
             checkpoints.save()

@@ -80,7 +80,7 @@ def _route(gang: Gang, route: NotebookRouteSettings) -> list[Manifest]:
     port = {"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}
     gateway = route.gateway.namespace or gang.namespace
     rule = {
-        # JupyterLab serves its paths under this prefix, so the route does not remove it.
+        # JupyterLab serves its paths under this prefix, so the route does not strip it.
         "matches": [{"path": {"type": "PathPrefix", "value": route.path}}],
         "backendRefs": [{"name": gang.name, "port": PORT, "weight": 100}],
     }

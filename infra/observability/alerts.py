@@ -140,7 +140,7 @@ def _gpu_alerts(limits: Thresholds) -> list[Alert]:
             minutes=0,
             severity="critical",
             summary=f"{_GPU} reports Xid {{{{ $value }}}}",
-            description="Look up the number in NVIDIA's list of Xid errors. If it stands for "
+            description="Look up the number in NVIDIA's list of Xid errors. If it indicates "
             "a hardware error, cordon the node.",
         ),
         Alert(
@@ -149,7 +149,7 @@ def _gpu_alerts(limits: Thresholds) -> list[Alert]:
             minutes=limits.gpu_unhealthy_minutes,
             severity="warning",
             summary="{{ $value }} GPUs of {{ $labels.node }} are unhealthy",
-            description="The device plugin does not offer these GPUs. Read the plugin's log.",
+            description="The device plugin does not advertise these GPUs. Read the plugin's log.",
         ),
         Alert(
             name="GpuMemoryNearlyFull",
@@ -247,7 +247,7 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             description="Raise `memory`, which includes /dev/shm.",
         ),
         Alert(
-            name="RestartsInARow",
+            name="FrequentRestarts",
             expr="max by (namespace, pod) (increase(kube_pod_container_status_restarts_total[1h]) "
             f'and {ON_POD} kube_pod_labels{{label_gpu_platform_dev_workload!=""}}) '
             f"> {limits.restarts_per_hour}",
@@ -258,7 +258,7 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             "kubectl logs --previous.",
         ),
         Alert(
-            name="JobRestartsInARow",
+            name="FrequentJobRestarts",
             # volcano_job_retry_counts counts attempts to place a gang, one per second. Instead,
             # divide the run's number of pods in the last hour by its maximum number of
             # concurrent pods.
@@ -297,8 +297,8 @@ def _queue_alerts(limits: Thresholds) -> list[Alert]:
             '"queue", "$1", "queue_name", "(.*)")) > 0',
             minutes=limits.pending_minutes,
             severity="warning",
-            summary="{{ $value }} gangs are waiting in queue {{ $labels.queue }}, which admits "
-            "none",
+            summary="{{ $value }} gangs are waiting in queue {{ $labels.queue }}, and none "
+            "are being admitted",
             description="python -m gitops status shows Volcano's reason.",
         ),
         Alert(

@@ -105,14 +105,14 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
         ports={},
         probes={},
     )
-    # A LeaderWorkerSet has no strategy `Recreate`, so allow all replicas to be unavailable.
+    # LeaderWorkerSet has no `Recreate` strategy, so allow all replicas to be unavailable.
     update = _rolling_update(args.service.rollout)
     if args.service.rollout.recreate:
         update = {"maxUnavailable": "100%", "maxSurge": 0}
     return {
         "startupPolicy": "LeaderCreated",
         # By default, the controller creates a headless Service named after the LeaderWorkerSet.
-        # The Service for requests already has this name.
+        # The Service that receives requests already uses that name.
         "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
         "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": update},
         "leaderWorkerTemplate": {
@@ -130,7 +130,7 @@ def _rolling_update(rollout: RolloutSettings) -> Manifest:
 
 
 def launch(args: InferenceServiceArgs, version: Version) -> Launch:
-    """Return the values that the stack determines for a version's server."""
+    """Return the launch parameters that the stack sets for a version's server."""
     settings = args.service
     hub = version.source.hub if version.source is not None else None
     return Launch(

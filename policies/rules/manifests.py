@@ -57,15 +57,17 @@ def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
     if pod.resource.is_patch and pod.spec["containers"].absent:
         yield Violation(
             pod.spec["containers"],
-            "the whole pod specification, because a patch creates a missing object, or add "
-            f"{pod.resource.address} to existingObjects of {NAME}",
+            f"the complete pod specification, or add {pod.resource.address} to existingObjects of "
+            f"{NAME} if it exists outside this stack: a patch of a missing object creates it",
         )
     for key in _POD_LISTS:
         yield from _check_objects(pod.spec[key])
     yield from _check_object(pod.spec["securityContext"])
     patch = pod.spec["podSpecPatch"]
     if patch.present:
-        yield Violation(patch, "the fields of the pod: rules cannot read a patch that is text")
+        yield Violation(
+            patch, "the fields of the pod itself: rules cannot read a patch in a string"
+        )
     for count in pod.replica_counts():
         if count.present and (isinstance(count.value, bool) or not isinstance(count.value, int)):
             yield Violation(count, "an integer")

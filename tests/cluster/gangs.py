@@ -1,4 +1,4 @@
-"""Assertions of scheduling tests: which pods have nodes, and whether gangs stay complete."""
+"""Assertions for scheduling tests: which pods have nodes, and whether gangs stay complete."""
 
 import itertools
 import time
@@ -18,7 +18,7 @@ VOLCANO: dict[str, Any] = {
     },
     "priority_classes": {"batch": {"value": 1000}, "urgent": {"value": 2000}},
 }
-"""Queues of the cluster for all scheduling tests, which has three nodes with eight GPUs each."""
+"""Queues for the scheduling tests' cluster of three nodes with eight GPUs each."""
 RACK = "topology.example.com/rack"
 
 

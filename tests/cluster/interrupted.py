@@ -34,9 +34,9 @@ class Stack:
     """All resources that `kubectl get` can list."""
 
     def configure(self, turn: int) -> None:
-        """Write a configuration that differs from that of every other turn in many settings."""
+        """Write a configuration that has many settings unique to this turn."""
         document = yaml.safe_load((ROOT / "Pulumi.simulated.yaml").read_text())
-        document["config"] = _small(document["config"], turn)
+        document["config"] = _small_stack(document["config"], turn)
         file = self.platform.checkout / f"Pulumi.{NAME}.yaml"
         file.write_text(yaml.safe_dump(document, sort_keys=False))
 
@@ -160,7 +160,7 @@ def commands(platform: Platform, page: str, containing: str) -> list[str]:
     return [f"{command} --non-interactive" for command in here]
 
 
-def _small(config: dict[str, Any], turn: int) -> dict[str, Any]:
+def _small_stack(config: dict[str, Any], turn: int) -> dict[str, Any]:
     """Return queues, classes and a run for a turn, with names that no other stack has."""
     suffix = f"-{NAME}"
     training = config["gpu-platform:training"]["jobs"]["sweep"]

@@ -20,7 +20,7 @@ class KilledPods:
 
     platform: Platform
     jobs: tuple[str, ...]
-    """Keys of the jobs; the names of their runs and pods begin with them."""
+    """Keys of the jobs; names of their runs and pods begin with these keys."""
     output: str = ""
     placed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     before: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

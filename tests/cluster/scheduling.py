@@ -29,7 +29,7 @@ from workload.files import write_atomically
 NAMESPACE = "ml"
 GPU = "nvidia.com/gpu"
 KEEP_RUNNING = "gpu-platform.dev/lasts"
-"""Annotation of pods that kwok leaves running until it is removed."""
+"""Annotation that prevents kwok from completing a pod."""
 
 
 def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
@@ -107,11 +107,11 @@ class Scheduling:
     def __init__(self, platform: Platform, nodes: int) -> None:
         self.platform = platform
         self._nodes = nodes
-        # kwok completes pods of Jobs immediately. `_let_pods_last` adds an exception to its
-        # configuration, which kwok reads when it starts.
+        # kwok completes pods of Jobs immediately. `_keep_annotated_pods_running` adds an exception
+        # to the configuration, which kwok reads when it starts.
         self.devcluster("up", "--simulated-nodes=0")
         self.devcluster("down")
-        self._let_pods_last()
+        self._keep_annotated_pods_running()
         self.devcluster("up", f"--simulated-nodes={nodes}")
 
     def close(self) -> None:
@@ -225,12 +225,12 @@ class Scheduling:
             and "deletionTimestamp" not in pod["metadata"]
         ]
 
-    def evicted(self, why: str) -> set[str]:
+    def evicted(self, reason: str) -> set[str]:
         """Return jobs with pods that Volcano evicted for this reason (`preempt` or `reclaim`)."""
         return {
             event["involvedObject"]["name"].rpartition("-worker-")[0]
             for event in self.all("events")
-            if event["reason"] == "Evict" and event["message"].endswith(f"because of {why}")
+            if event["reason"] == "Evict" and event["message"].endswith(f"because of {reason}")
         }
 
     def job(self, name: str) -> dict[str, Any]:
@@ -292,12 +292,12 @@ class Scheduling:
         )
 
     def _await_start(self, pod: dict[str, Any]) -> None:
-        """Wait until Volcano knows that the pod's job is running; otherwise it may miss the end.
+        """Wait until Volcano knows that the pod's job runs; otherwise it may miss the pod's end.
 
         The job of a pod that is being aborted does not start, and the pod is soon deleted.
         """
         name = _job_of(pod)
-        jobs = [made["metadata"]["name"] for made in self.all("jobs.batch.volcano.sh")]
+        jobs = [job["metadata"]["name"] for job in self.all("jobs.batch.volcano.sh")]
 
         def started() -> bool:
             present = {each["metadata"]["uid"] for each in self.all("pods")}
@@ -326,7 +326,7 @@ class Scheduling:
         kubectl = self.platform.shell("command -v kubectl").strip()
         return [kubectl, f"--kubeconfig={self._kubeconfig}"]
 
-    def _let_pods_last(self) -> None:
+    def _keep_annotated_pods_running(self) -> None:
         (file,) = (self.platform.state / "simulated").rglob("kwok.yaml")
         stages = list(yaml.safe_load_all(file.read_text()))
         (completing,) = (s for s in stages if s["metadata"].get("name") == "pod-complete")

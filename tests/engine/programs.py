@@ -23,7 +23,7 @@ class Program:
     folder: Path
     tools: Toolchain
     backend: Path
-    also: tuple[Path, ...] = ()
+    path_directories: tuple[Path, ...] = ()
     """Additional directories for PATH."""
     stack: str = "test"
     variables: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Program:
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables of a command."""
-        folders = [*map(str, self.also), str(self.tools.bin), os.environ["PATH"]]
+        folders = [*map(str, self.path_directories), str(self.tools.bin), os.environ["PATH"]]
         return {
             "PATH": ":".join(folders),
             "HOME": os.environ["HOME"],

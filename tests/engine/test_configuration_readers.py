@@ -1,4 +1,4 @@
-"""Agreement between our parser of stack files and that of the Pulumi CLI."""
+"""Agreement between our parser for stack files and the Pulumi CLI's parser."""
 
 import json
 
@@ -20,7 +20,7 @@ CASES = {
     "merged after": "{k: 3, <<: *base}",
     "list": "[1, no, [2], {x: off}]",
 }
-REFUSED = ("{x: 1, x: 2}", "{x: .inf}", "&c {x: *c}")
+INVALID = ("{x: 1, x: 2}", "{x: .inf}", "&c {x: *c}")
 
 
 def test_both_parsers_return_the_same_values(engine: MakeStack) -> None:
@@ -36,7 +36,7 @@ def test_both_parsers_return_the_same_values(engine: MakeStack) -> None:
 
 def test_both_parsers_reject_the_same_texts(engine: MakeStack) -> None:
     stack = engine("simulated")
-    for value in REFUSED:
+    for value in INVALID:
         text = f"config:\n  gpu-platform:x: {value}\n"
         assert stack.read_configuration(text).status != 0, value
         with pytest.raises(yaml.YAMLError):

@@ -36,10 +36,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment
 
 
-def project(installed: Path, tools: Toolchain, name: str, also: tuple[Path, ...] = ()) -> Program:
+def project(
+    installed: Path, tools: Toolchain, name: str, path_directories: tuple[Path, ...] = ()
+) -> Program:
     folder = installed.parent / name
     shutil.copytree(DATA / name.partition("-")[0], folder)
-    return Program(folder, tools, installed.parent / f"backend-{name}", also)
+    return Program(folder, tools, installed.parent / f"backend-{name}", path_directories)
 
 
 def python(installed: Path, code: str, folder: Path) -> str:
@@ -268,12 +270,14 @@ def documented_program(language: str) -> str:
     return str(block)
 
 
-def platform(folder: Path, of: Program) -> None:
+def platform(folder: Path, program: Program) -> None:
     """Create the stack that a program reads."""
     folder.mkdir()
     outputs = PLATFORM["outputs"] | {"images": IMAGES}
     (folder / "Pulumi.yaml").write_text(yaml.safe_dump(PLATFORM | {"outputs": outputs}))
-    stack = replace(of, folder=folder, stack="prod", also=(language_hosts(),), variables={})
+    stack = replace(
+        program, folder=folder, stack="prod", path_directories=(language_hosts(),), variables={}
+    )
     stack.create()
     assert stack.up().status == 0
 
@@ -336,7 +340,7 @@ def test_the_pack_accepts_a_teams_program_with_its_configuration(
 def test_each_of_many_jobs_results_in_a_run(
     installed: Path, tools: Toolchain, tmp_path: Path
 ) -> None:
-    """The program is that of docs/scale.md, with the jobs of its example."""
+    """Run the program in docs/scale.md with the jobs of the page's example."""
     folder = tmp_path / "sweep"
     shutil.copytree(CHECKOUT / "examples" / "many-jobs", folder)
     (folder / ".venv").symlink_to(installed)

@@ -61,7 +61,7 @@ def test_platform_is_compared_with_the_configured_cluster(
         ({"jobs": {"digits": {"queue": "research", "nodes": "two"}}}, r"nodes is \"two\", but"),
         ({"cluster": {"context": 1}}, r"ClusterSettings\.context is 1"),
     ],
-    ids=["job", "cluster"],
+    ids=["invalid job", "invalid cluster"],
 )
 def test_invalid_settings_are_reported_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str

@@ -63,11 +63,11 @@ class Arena:
                 change(task["template"]["spec"])
         text = json.dumps(job)
 
-        def taken() -> bool:
+        def accepted() -> bool:
             self.kubectl("create", "--filename=-", text=text, check=False)
             return bool(self.get(JOBS, name, "-n", NAMESPACE))
 
-        await_(taken, f"the API server has {name}")
+        await_(accepted, f"the API server has {name}")
 
     @contextlib.contextmanager
     def gang(self, slug: str, change: Change | None = None, epochs: float = 3.5) -> Iterator[Gang]:
@@ -161,18 +161,18 @@ class Arena:
 
     def settle(self) -> None:
         """Wait until nodes, GPUs, system pods and the service are ready."""
-        left: list[str] = []
+        not_ready: list[str] = []
 
         def settled() -> bool:
-            left[:] = self.unsettled()
-            return not left
+            not_ready[:] = self.parts_not_ready()
+            return not not_ready
 
         try:
             await_(settled, "the cluster has recovered")
         except AssertionError as error:
-            raise AssertionError(f"{error}: {left}") from None
+            raise AssertionError(f"{error}: {not_ready}") from None
 
-    def unsettled(self) -> list[str]:
+    def parts_not_ready(self) -> list[str]:
         """Return the names of the parts that are not ready."""
         found = []
         nodes = self.get("nodes").get("items", [])

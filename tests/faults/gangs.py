@@ -24,7 +24,8 @@ def slow_steps(delay: float) -> Change:
     return change
 
 
-# Both pods of a new gang resolve the first one in the cluster's DNS, as torchrun does, and exit.
+# Like torchrun, both pods of a new gang resolve the first pod's name in the cluster's DNS. Then
+# they exit.
 _LOOK_UP: Final = """
 import os, socket, time
 for _ in range(300):

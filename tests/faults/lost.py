@@ -1,7 +1,7 @@
 """Checks of the requests that failed during a fault, counted by status code or error."""
 
 CLIENTS = 4
-REFUSED = {"ConnectError", "ConnectTimeout"}
+NEVER_ACCEPTED = {"ConnectError", "ConnectTimeout"}
 """Errors of connections that no server had accepted, so that clients can retry."""
 
 
@@ -17,4 +17,4 @@ def answered_with_503(lost: dict[str, int]) -> bool:
 
 def lost_by_one_server(lost: dict[str, int]) -> bool:
     """Return True if at most one accepted request per client was lost."""
-    return sum(count for what, count in lost.items() if what not in REFUSED) <= CLIENTS
+    return sum(count for what, count in lost.items() if what not in NEVER_ACCEPTED) <= CLIENTS

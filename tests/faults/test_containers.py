@@ -7,8 +7,11 @@ from tests.faults.gangs import Gang, slow_steps
 from tests.faults.lost import answered_with_503, lost_by_one_server
 from tests.faults.units import worker_of
 
-# Eight processes allocate memory, each less than the training process, which the kernel kills.
-EAT = "import os, time; [os.fork() for _ in range(3)]; x = b'x' * (70 * 2**20); time.sleep(60)"
+# Eight processes exhaust the memory limit. Each uses less memory than the training process, so the
+# kernel kills the training process.
+ALLOCATE_MEMORY = (
+    "import os, time; [os.fork() for _ in range(3)]; x = b'x' * (70 * 2**20); time.sleep(60)"
+)
 
 
 def test_run_and_service_survive_a_killed_process(arena: Arena) -> None:
@@ -50,12 +53,12 @@ def test_run_and_service_survive_deleted_pods(arena: Arena) -> None:
 
 
 def test_run_survives_an_out_of_memory_kill_of_a_training_process(arena: Arena) -> None:
-    def eat(gang: Gang) -> None:
+    def exhaust_memory(gang: Gang) -> None:
         _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
         # The kernel kills the process with the highest score first.
         Path(f"/proc/{trainer.pid}/oom_score_adj").write_text("1000")
-        command = ["exec", "-n", NAMESPACE, gang.pods[1], "--", "python3", "-c", EAT]
+        command = ["exec", "-n", NAMESPACE, gang.pods[1], "--", "python3", "-c", ALLOCATE_MEMORY]
         arena.kubectl(*command, check=False)
         trainer.wait(30)
 
-    arena.survive("out of memory", eat, intervals=1, change=slow_steps(0.2))
+    arena.survive("out of memory", exhaust_memory, intervals=1, change=slow_steps(0.2))

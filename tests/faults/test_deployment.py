@@ -30,7 +30,7 @@ def changed(arena: Arena) -> Iterator[Arena]:
 
 
 @pytest.mark.parametrize("what", COMMANDS)
-def test_killed_updates_are_completed_by_the_next_one(changed: Arena, what: str) -> None:
+def test_killed_updates_are_completed_by_the_next_update(changed: Arena, what: str) -> None:
     moments = random.Random(SEED)  # noqa: S311 - to be repeatable
 
     def kill_two(gang: Gang) -> None:
@@ -46,7 +46,7 @@ def test_killed_updates_are_completed_by_the_next_one(changed: Arena, what: str)
 
 
 def test_second_concurrent_update_is_rejected_and_the_first_completes(changed: Arena) -> None:
-    def both(gang: Gang) -> None:
+    def update_twice(gang: Gang) -> None:
         changed.platform.hyperparameters(seed=200, epochs=2)
         with changed.platform.started("up") as first:
             holder = changed.units.state / "lock.holder"
@@ -56,7 +56,7 @@ def test_second_concurrent_update_is_rejected_and_the_first_completes(changed: A
         assert first.returncode == 0, output
         assert re.search(r"accuracy (\d+\.\d+)%", output)
 
-    changed.survive("two `make up` commands at once", both, change=slow_steps(0.3))
+    changed.survive("two `make up` commands at once", update_twice, change=slow_steps(0.3))
 
 
 def kill_after(arena: Arena, command: list[str], seconds: float) -> None:

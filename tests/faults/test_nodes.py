@@ -25,7 +25,7 @@ def test_run_and_service_survive_a_drained_node(arena: Arena) -> None:
 
 
 def test_run_and_service_survive_a_node_that_stops_reporting(arena: Arena) -> None:
-    def silence(gang: Gang) -> None:
+    def stop_reporting(gang: Gang) -> None:
         kubelet = arena.units.service(NODE, "kubelet")
         pause(kubelet)
         try:
@@ -35,7 +35,10 @@ def test_run_and_service_survive_a_node_that_stops_reporting(arena: Arena) -> No
             kubelet.resume()
 
     arena.survive(
-        "node NotReady until its pods are evicted", silence, intervals=1, change=slow_steps(0.3)
+        "node NotReady until its pods are evicted",
+        stop_reporting,
+        intervals=1,
+        change=slow_steps(0.3),
     )
 
 

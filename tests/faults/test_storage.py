@@ -10,7 +10,7 @@ from tests.faults.arena import Arena
 from tests.faults.gangs import Gang, slow_steps
 
 CLAIM = "/var/lib/shared-volumes/checkpoints"
-SMALL = 64
+VOLUME_MIB = 64
 """MiB of the claim that is filled."""
 
 
@@ -34,7 +34,7 @@ def test_run_resumes_from_an_earlier_checkpoint_if_the_newest_is_damaged(arena: 
 def test_run_survives_a_full_claim(arena: Arena) -> None:
     node = "gpu-node-1"
 
-    def alone(pod: dict[str, Any]) -> None:
+    def use_small_volume(pod: dict[str, Any]) -> None:
         # Only one node has a volume that is small enough to be filled.
         pod["nodeSelector"] = {**pod.get("nodeSelector", {}), "kubernetes.io/hostname": node}
         pod.pop("topologySpreadConstraints", None)
@@ -46,16 +46,19 @@ def test_run_survives_a_full_claim(arena: Arena) -> None:
         )
         filler = inside / "filler"
         with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
-            for _ in range(SMALL * 16):
+            for _ in range(VOLUME_MIB * 16):
                 stream.write(bytes(2**16))
         events_of = gang.timeline.events
-        await_(lambda: any("waiting" in str(e.body) for e in events_of("warning")), "it waits")
+        await_(
+            lambda: any("waiting" in str(e.body) for e in events_of("warning")),
+            "the run waits for space",
+        )
         time.sleep(5)
         filler.unlink()
 
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}m,mode=777", "small", CLAIM]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={VOLUME_MIB}m,mode=777", "small", CLAIM]
     arena.units.inside(node, *mount)
     try:
-        arena.survive("claim full, then space freed", fill, intervals=2, change=alone)
+        arena.survive("claim full, then space freed", fill, intervals=2, change=use_small_volume)
     finally:
         arena.units.inside(node, "umount", "--lazy", CLAIM)

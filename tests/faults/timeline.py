@@ -34,7 +34,7 @@ class Timeline(Background):
         self._lock = threading.Lock()
 
     def events(self, kind: str = "") -> list[Event]:
-        """Return all events so far in order, or those of one kind."""
+        """Return all events so far in order, or only the events of one kind."""
         with self._lock:
             found = sorted(self._events, key=lambda event: event.at)
         return [event for event in found if not kind or event.body["event"] == kind]

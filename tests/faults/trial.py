@@ -35,7 +35,7 @@ class Trial:
         self.gang, self.before, self.since = gang, self.load.seen(), time.time()
 
     def check_requests(self, lost: Callable[[dict[str, int]], bool]) -> None:
-        """Assert that `lost` accepts the requests without a response."""
+        """Assert that `lost` permits the number and kinds of failed requests."""
         failed = self.load.since(self.before).failed
         assert lost(failed), failed
 
@@ -57,7 +57,7 @@ class Trial:
 
 @contextlib.contextmanager
 def recorded(fault: str, load: Load, table: Table) -> Iterator[Trial]:
-    """Add the fault's row at the end; it passes if nothing was raised."""
+    """Add the fault's row at the end; the fault passes if nothing was raised."""
     trial, verdict = Trial(fault, load, load.seen()), "yes"
     try:
         yield trial

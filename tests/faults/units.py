@@ -39,16 +39,16 @@ class Units:
 
     def service(self, node: str, name: str) -> psutil.Process:
         """Return the process of a node's service, such as `kubelet`."""
-        return self._noted(node, self.state / "logs" / node / f"{name}.pid")
+        return self._recorded(node, self.state / "logs" / node / f"{name}.pid")
 
     def component(self, name: str) -> psutil.Process:
         """Return the process of a control plane component, such as `etcd`."""
         folder = self.state / "control-plane" / ".kwok" / "clusters" / "cluster" / "pids"
-        return self._noted("gpu-node-0", folder / f"{name}.pid")
+        return self._recorded("gpu-node-0", folder / f"{name}.pid")
 
-    def _noted(self, node: str, file: Path) -> psutil.Process:
+    def _recorded(self, node: str, file: Path) -> psutil.Process:
         text, init = file.read_text(), self.node(node)
-        if not text:  # its supervisor is about to write it
+        if not text:  # the supervisor has not written the process ID yet
             raise LookupError(f"{file.stem} on {node} has started")
         number = int(text)
         namespace = Path(f"/proc/{init.pid}/ns/pid").readlink()
@@ -73,8 +73,8 @@ class Units:
     def inside(self, node: str, *command: str) -> None:
         """Run a command in a node's mount, network and PID namespaces."""
         target = f"--target={self.node(node).pid}"
-        # umount looks itself up in /proc, which is the node's, so it needs a process ID of the
-        # node.
+        # umount looks up its own process in the node's /proc, so it must run in the node's PID
+        # namespace.
         subprocess.run(["nsenter", target, "--mount", "--net", "--pid", *command], check=True)
 
     def keep_down(self, node: str, name: str, seconds: float) -> None:
@@ -114,4 +114,4 @@ def _inner(process: psutil.Process) -> int:
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
-    raise LookupError(f"process {process.pid} has no id")
+    raise LookupError(f"process {process.pid} has no process ID in a namespace")

@@ -1,6 +1,7 @@
 """The container of a rendered pod as a process: its command, variables, user and mounts.
 
-It sees the host's files, except /home and /tmp, and the pod's volumes at their mount paths.
+The process sees the host's files, except /home and /tmp, and the pod's volumes at their mount
+paths.
 """
 
 import os
@@ -30,7 +31,7 @@ class Container:
     root: Path
 
     def start(self, log: Path) -> "subprocess.Popen[bytes]":
-        """Start the process, whose exit status is that of the container."""
+        """Start the process, whose exit status becomes the container's exit status."""
         (main,) = self.spec["containers"]
         environment = {
             variable["name"]: variable.get("value", "node-0") for variable in main["env"]

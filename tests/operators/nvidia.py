@@ -89,7 +89,8 @@ def push_image(state: Path, folder: Path) -> str:
 def feature_discovery(image: str, configuration: str) -> list[dict[str, Any]]:
     """Return GPU feature discovery as in NVIDIA's chart, with the configuration of the stack.
 
-    `configuration` is the name of the stack's ConfigMap. It labels nodes every two seconds.
+    `configuration` is the name of the stack's ConfigMap. The program labels nodes every two
+    seconds.
     """
     name, namespace = "gpu-feature-discovery", GpuSettings().namespace
     metadata = {"name": name, "namespace": namespace}

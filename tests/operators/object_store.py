@@ -23,7 +23,7 @@ def versitygw() -> Path:
 
 @pytest.fixture
 def bucket(versitygw: Path, tmp_path: Path) -> Iterator[Path]:
-    """The directory of a served bucket; its name is that of the bucket."""
+    """The directory of a served bucket; bucket and directory have the same name."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     found = tmp_path / "buckets" / f"state-{port}"

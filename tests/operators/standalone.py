@@ -1,7 +1,8 @@
 """A node without a control plane: a kubelet with static pods, containerd 2 and a registry.
 
 `python -m tests.operators.standalone DIRECTORY BINARIES` runs as PID 1 of separate namespaces
-and ends with them. It uses no address of the host, so it may run at the same time as a cluster.
+and ends with them. The node uses no address of the host, so it may run at the same time as a
+cluster.
 """
 
 import contextlib
@@ -190,8 +191,8 @@ def node(folder: Path) -> Iterator[Node]:
         made.push(pause.layout(folder / "images", binaries), pause.reference)
         yield made
     finally:
-        # It forwards no other signal, and the kernel kills the remaining processes of its
-        # namespaces.
+        # The node's PID 1 forwards no other signal. When it exits, the kernel kills the remaining
+        # processes in its namespaces.
         process.kill()
         process.wait()
         cgroups.remove(groups)

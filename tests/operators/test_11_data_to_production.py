@@ -33,7 +33,7 @@ SHAPE = (3, 32, 32)
 SHARE, TOLERANCE, SAMPLE = 0.20, 0.08, 400
 BATCH = 30
 STACK, DATA, SEARCH, WINNER, CANARY, PROMOTION, CANDIDATES, WORSE, BAD = changes()
-KEPT = ROOT / ".bench" / "data-to-production"
+RESULTS = ROOT / ".bench" / "data-to-production"
 
 
 @dataclass
@@ -108,10 +108,10 @@ def team(
     real.make("up")
     prometheus.push_images(real.state)
     prometheus.namespace(real)
-    KEPT.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     try:
         with gateway.running(real, tmp_path_factory.mktemp("gateway")) as url:
-            repository = Repository(real, KEPT)
+            repository = Repository(real, RESULTS)
             repository.create()
             made = Team(real, checkpoints, repository, url)
             made.merge(STACK)
@@ -141,8 +141,8 @@ def traffic(team: Team) -> Iterator[Traffic]:
     ):
         yield found
     names = {team.version(key): key for key in team.runs if (key in SERVED)}
-    found.save(KEPT / "traffic.json")
-    draw(found, names, KEPT / "traffic.svg")
+    found.save(RESULTS / "traffic.json")
+    draw(found, names, RESULTS / "traffic.svg")
 
 
 SERVED = ("baseline", "final", "grey")
@@ -158,7 +158,7 @@ def test_data_is_prepared_and_validated_before_the_first_training(team: Team) ->
     assert report["train"]["samples"] + report["held_out"]["samples"] > 1700
     assert sorted(report["classes"]) == [str(digit) for digit in range(10)]
     assert report["data_sha256"] == trained.data_sha256
-    (KEPT / "data.json").write_text(json.dumps(report))
+    (RESULTS / "data.json").write_text(json.dumps(report))
     await_(lambda: answers(team), "the first model")
     assert team.accuracy() == pytest.approx(trained.metrics["accuracy"], abs=0.01)
 
@@ -188,11 +188,13 @@ def test_a_sweep_of_24_trials_finds_a_better_model(team: Team) -> None:
     assert winner["value"] > team.manifest("baseline").metrics["accuracy"]
     team.runs["digits"] = winner["run"]
     command = "python -m gpu_platform sweeps --namespace ml-dev"
-    (KEPT / "sweep.txt").write_text(team.platform.shell(command))
-    team.platform.shell(f"{command} --html {KEPT}/sweep.html")
-    plots = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", (KEPT / "sweep.html").read_text())
+    (RESULTS / "sweep.txt").write_text(team.platform.shell(command))
+    team.platform.shell(f"{command} --html {RESULTS}/sweep.html")
+    plots = re.findall(
+        r"data:image/svg\+xml;base64,([\w+/=]+)", (RESULTS / "sweep.html").read_text()
+    )
     for number, plot in enumerate(plots):
-        (KEPT / f"sweep-{number}.svg").write_bytes(base64.b64decode(plot))
+        (RESULTS / f"sweep-{number}.svg").write_bytes(base64.b64decode(plot))
     assert len(plots) == 3
 
 
@@ -219,17 +221,17 @@ def test_gate_admits_a_better_model_as_a_canary_for_a_fifth_of_the_requests(
     assert weights(team.platform) == {"digits": 80, "digits-canary": 20}
     pod = canary_pod(team)
     text = team.platform.shell(f"kubectl logs -n ml-dev {pod['metadata']['name']} -c promote")
-    (KEPT / "gate.json").write_text(text)
+    (RESULTS / "gate.json").write_text(text)
     decision = json.loads(text)
     assert (decision["event"], decision["run"]) == ("promoted", team.runs["final"])
     final = team.version("final")
-    await_(lambda: final in shown(traffic).versions, "the canary")
+    await_(lambda: final in latest_responses(traffic).versions, "the canary")
     there = traffic.load.during(lambda: None, at_least=SAMPLE)
     assert there.failed == {}
     assert abs(there.versions[final] / there.answered - SHARE) < TOLERANCE
 
 
-def shown(traffic: Traffic) -> Any:
+def latest_responses(traffic: Traffic) -> Any:
     return traffic.load.during(lambda: None, at_least=40)
 
 
@@ -244,7 +246,7 @@ def test_promoted_model_serves_all_requests_and_none_is_lost(team: Team, traffic
     traffic.mark("promotion")
     seen = traffic.load.during(lambda: team.merge(PROMOTION), at_least=50)
     final = team.version("final")
-    await_(lambda: set(shown(traffic).versions) == {final}, "the promoted model alone")
+    await_(lambda: set(latest_responses(traffic).versions) == {final}, "the promoted model alone")
     assert seen.failed == {}
     assert traffic.load.seen().failed == {}
     assert team.accuracy() == pytest.approx(team.manifest("final").metrics["accuracy"], abs=0.01)
@@ -260,7 +262,7 @@ def test_worse_model_is_rejected_by_the_gate(team: Team, traffic: Traffic) -> No
     seen = traffic.load.during(lambda: output.extend(team.merge(WORSE, status=1)), at_least=50)
     assert "digits-canary" in output[1]
     message = refusal(canary_pod(team))
-    (KEPT / "refused.txt").write_text(message)
+    (RESULTS / "refused.txt").write_text(message)
     assert f"{team.runs['hasty']} is not promoted: accuracy is" in message
     assert seen.failed == {}
     assert set(seen.versions) == {team.version("final")}
@@ -286,9 +288,9 @@ def test_a_model_that_fails_under_load_is_rolled_back(team: Team, traffic: Traff
     traffic.mark("rolled back")
     route = team.platform.kubectl("get", "httproute", "digits", "-n", "ml-dev")
     reason = route["metadata"]["annotations"][ROLLED_BACK_ANNOTATION]
-    (KEPT / "rolled-back.txt").write_text(reason)
+    (RESULTS / "rolled-back.txt").write_text(reason)
     assert "share of failed requests" in reason
-    await_(lambda: shown(traffic).failed == {}, "the end of the failures")
+    await_(lambda: latest_responses(traffic).failed == {}, "the end of the failures")
     failed = traffic.load.since(before).failed
     # The model with another input shape responds with 400; the served model has not failed.
     assert set(failed) == {"400"}
@@ -298,10 +300,10 @@ def test_a_model_that_fails_under_load_is_rolled_back(team: Team, traffic: Traff
     events = team.platform.kubectl(
         "get", "events", "-n", "ml-dev", "--field-selector=reason=CanaryRolledBack"
     )
-    (KEPT / "events.json").write_text(json.dumps(events))
+    (RESULTS / "events.json").write_text(json.dumps(events))
     assert events["items"]
     traffic.mark("removed")
     team.repository.revert()
     team.repository.update()
     assert weights(team.platform) == {"digits": 100}
-    assert shown(traffic).failed == {}
+    assert latest_responses(traffic).failed == {}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from tests.cluster.platform import Platform, empty_cluster
-from tests.infra.jobs import configuration, job, objects, surroundings
+from tests.infra.jobs import configuration, job, objects, surrounding_objects
 from tests.infra.test_any_job import jobs
 from tests.operators.definitions import GATEWAY_API
 from tests.tiers import unavailable
@@ -71,9 +71,9 @@ def definitions(folder: Path) -> list[Path]:
             text=True,
             check=False,
         )
-        described = json.loads(done.stdout)
-        assert described.get("Sum") == pinned, described
-        files += [Path(described["Dir"]) / name for name in names]
+        download = json.loads(done.stdout)
+        assert download.get("Sum") == pinned, download
+        files += [Path(download["Dir"]) / name for name in names]
     return files
 
 
@@ -84,7 +84,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         files = " ".join(f"-f {shlex.quote(str(file))}" for file in definitions(folder))
         platform.shell(f"kubectl apply --server-side {files}")
         made = Cluster(platform)
-        made.apply([m for m in surroundings(configuration(job("notebook"))) if needs_no_driver(m)])
+        made.apply(
+            [m for m in surrounding_objects(configuration(job("notebook"))) if needs_no_driver(m)]
+        )
         yield made
 
 
@@ -110,16 +112,16 @@ def pods_of(value: Any) -> Iterator[dict[str, Any]]:
     max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-@given(described=jobs())
-@example(described=job("notebook"))
-@example(described=job("volcano", state="stopped"))
-@example(described=job("ray", retries=7, deadline_seconds=60, state="suspended"))
+@given(job_settings=jobs())
+@example(job_settings=job("notebook"))
+@example(job_settings=job("volcano", state="stopped"))
+@example(job_settings=job("ray", retries=7, deadline_seconds=60, state="suspended"))
 def test_api_server_accepts_the_objects_and_pods_of_any_valid_job(
-    cluster: Cluster, described: dict[str, Any]
+    cluster: Cluster, job_settings: dict[str, Any]
 ) -> None:
-    # This field requires a later version of Volcano, so only the tests of the builders cover it.
-    described.pop("network_topology", None)
-    built = objects(described)
+    # `network_topology` requires a later version of Volcano; only the builders' tests cover it.
+    job_settings.pop("network_topology", None)
+    built = objects(job_settings)
     pods = [
         {
             "apiVersion": "v1",

@@ -60,7 +60,7 @@ class Rollout:
         return self.platform.shell(up if status == 0 else f"! {up}")
 
     def settled(self) -> None:
-        """Wait until the stable pods are those of the last update, and no others."""
+        """Wait until all stable pods belong to the last update."""
         self.platform.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=600s")
         await_(lambda: len(self.pods()) == 2, "two pods")
 
@@ -114,8 +114,8 @@ def answers(infer: str) -> bool:
 def load(rollout: Rollout) -> Iterator[Load]:
     """Load without pauses, so that the service is busy during all tests."""
     url = f"{rollout.url}/v2/models/digits/infer"
-    with Load(url, inference_request(), CLIENTS, PAUSE) as made:
-        yield made
+    with Load(url, inference_request(), CLIENTS, PAUSE) as clients:
+        yield clients
 
 
 def test_first_version_serves_all_requests(rollout: Rollout, load: Load) -> None:
@@ -219,18 +219,25 @@ def keda(rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> None:
         {"job": None, "url": "s3://models/export", "digest": DIGEST},
         {"tls": {"secret": "tls"}, "api_keys": {"secret": "callers"}, "replicas": 3},
     ],
-    ids=["path", "ingress", "requests", "keda", "fetched", "secrets"],
+    ids=[
+        "gateway route with a path",
+        "ingress with a canary",
+        "autoscaling by requests",
+        "autoscaling by KEDA",
+        "downloaded model",
+        "TLS and API keys",
+    ],
 )
 def test_api_server_accepts_the_objects_of_other_rollout_settings(
     rollout: Rollout, keda: None, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    described = serving(**settings)
-    made = [*build(described), *build_canary(described), *routes(described)]
-    for manifest in made:
-        # The namespace has no object with this name, with which the object would be merged.
+    service = serving(**settings)
+    manifests = [*build(service), *build_canary(service), *routes(service)]
+    for manifest in manifests:
+        # In this namespace, no existing object has the same name, so nothing is merged.
         manifest["metadata"]["namespace"] = "default"
     file = tmp_path / "objects.yaml"
-    file.write_text(yaml.safe_dump_all(made))
+    file.write_text(yaml.safe_dump_all(manifests))
     options = "--server-side --force-conflicts --dry-run=server --validate=strict"
     rollout.platform.shell(f"kubectl apply {options} --filename {file}")
 

@@ -72,8 +72,8 @@ def load(watched: Watched) -> Iterator[Load]:
     """Clients of the served model, which run until the last test."""
     await_(lambda: answers(watched), "the server")
     patience = {"parameters": {"timeout": MICROSECONDS}}
-    with Load(infer(watched), inference_request() | patience, 2, 0.2) as made:
-        yield made
+    with Load(infer(watched), inference_request() | patience, 2, 0.2) as clients:
+        yield clients
 
 
 def infer(watched: Watched) -> str:
@@ -102,7 +102,7 @@ def test_alerts_fire_for_faults_present_at_the_start(watched: Watched, load: Loa
     watched.await_firing(
         QuotaExhausted={"namespace": "ml-dev"},
         LossNotFinite={"run": runs["diverging"]},
-        JobRestartsInARow={"run": runs["crashing"]},
+        FrequentJobRestarts={"run": runs["crashing"]},
         QueueBlocked={"queue": "blocked"},
         InferenceNotReady={"service": "hollow"},
         AutoscalerAtMaximum={"namespace": "ml-dev"},
@@ -257,7 +257,7 @@ def with_node_health(config: dict[str, Any]) -> None:
 
 
 def test_a_gpu_error_cordons_its_node_until_the_gpu_is_healthy(watched: Watched) -> None:
-    """This test must be the last one, because the run's pods on the node are evicted."""
+    """Run this test last, because it evicts the run's pods from the node."""
     platform, node = watched.platform, "gpu-node-1"
     platform.edit(with_node_health)
     platform.shell(UPDATE)

@@ -171,7 +171,7 @@ def test_gang_leaves_a_node_with_an_xid_error_until_the_plugin_is_restarted(
 
 
 def test_runs_and_models_share_gpus_through_time_slicing(platform: Platform) -> None:
-    """This test must be the last one: for minutes the kubelet reports GPUs that no longer exist."""
+    """Run this test last: for minutes, the kubelet still reports GPUs that no longer exist."""
     shares = f"{GPU}.shared"
 
     def change(config: dict[str, Any]) -> None:

@@ -117,10 +117,10 @@ class Upgrade:
             replacement.write_text(f"#!/bin/sh\nexec {' '.join(command)}\n")
             replacement.chmod(0o755)
             replacement.replace(binaries / program)
-            running.kill()  # The cluster restarts it.
+            running.kill()  # The cluster restarts the program.
             pid = self.state / "logs" / f"{program}.pid"
-            was = str(running.pid)
-            while pid.read_text() == was:
+            previous_pid = str(running.pid)
+            while pid.read_text() == previous_pid:
                 time.sleep(0.1)
         self.cluster.configure(SchedulerSettings())
 

@@ -43,7 +43,7 @@ def codes(programs: list[Program]) -> list[int]:
     return [program.exit_code() for program in programs]
 
 
-def complete(bucket: Path) -> dict[str, bytes]:
+def sealed_files(bucket: Path) -> dict[str, bytes]:
     """Return the contents of the files of sealed checkpoints in the store, by path."""
     runs = bucket / "runs"
     return {
@@ -54,15 +54,15 @@ def complete(bucket: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Digest of the weights of the same run without an object store and without interruptions."""
+def undisturbed_digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Weights digest of the same run without an object store and interruptions."""
     folder = tmp_path_factory.mktemp("whole")
     assert codes(start_gang(arguments(folder / "run", *SAVING), 2, folder)) == [0, 0]
     return digest(folder / "run")
 
 
 def test_run_killed_during_an_upload_resumes_from_the_last_complete_copy(
-    bucket: Path, environment: dict[str, str], whole: str, tmp_path: Path
+    bucket: Path, environment: dict[str, str], undisturbed_digest: str, tmp_path: Path
 ) -> None:
     hanging, released = threading.Event(), threading.Event()
     sent: set[str] = set()
@@ -86,7 +86,7 @@ def test_run_killed_during_an_upload_resumes_from_the_last_complete_copy(
         codes(killed)
         released.set()
     assert any((bucket / "runs/run/checkpoints/step-00000018").iterdir())
-    copies = complete(bucket)
+    copies = sealed_files(bucket)
     newest = max(Path(name).parent.name for name in copies)
     assert "step-00000000" < newest < "step-00000018"
     shutil.rmtree(tmp_path / "run")
@@ -102,9 +102,9 @@ def test_run_killed_during_an_upload_resumes_from_the_last_complete_copy(
     assert (
         next(event["step"] for event in events if event["event"] == "step") == int(newest[5:]) + 1
     )
-    assert digest(tmp_path / "run") == whole
+    assert digest(tmp_path / "run") == undisturbed_digest
     fetched = fetch_with(environment, f"s3://{bucket.name}/runs/run/export", tmp_path / "export")
-    assert fetched == whole
+    assert fetched == undisturbed_digest
 
 
 def fetch_with(environment: Mapping[str, str], url: str, folder: Path) -> str:
@@ -115,7 +115,7 @@ def fetch_with(environment: Mapping[str, str], url: str, folder: Path) -> str:
 
 
 def test_interrupted_run_resumes_on_another_disk(
-    bucket: Path, environment: dict[str, str], whole: str, tmp_path: Path
+    bucket: Path, environment: dict[str, str], undisturbed_digest: str, tmp_path: Path
 ) -> None:
     first = gang(bucket, environment, tmp_path / "run", tmp_path / "a", SLOWLY)
     first[0].await_output('"step": 9')
@@ -126,11 +126,11 @@ def test_interrupted_run_resumes_on_another_disk(
     second = gang(bucket, environment, tmp_path / "run", tmp_path / "b")
     assert codes(second) == [0, 0]
     assert '"event": "resume"' in second[0].text
-    assert digest(tmp_path / "run") == whole
+    assert digest(tmp_path / "run") == undisturbed_digest
 
 
 def test_training_continues_during_store_failures_and_uploads_catch_up(
-    bucket: Path, environment: dict[str, str], whole: str, tmp_path: Path
+    bucket: Path, environment: dict[str, str], undisturbed_digest: str, tmp_path: Path
 ) -> None:
     failed: list[str] = []
 
@@ -145,8 +145,8 @@ def test_training_continues_during_store_failures_and_uploads_catch_up(
         through = environment | {"AWS_ENDPOINT_URL": url}
         programs = gang(bucket, through, tmp_path / "run", tmp_path / "a")
         assert codes(programs) == [0, 0]
-    assert digest(tmp_path / "run") == whole
-    assert "run/checkpoints/step-00000032/checkpoint.json" in complete(bucket)
+    assert digest(tmp_path / "run") == undisturbed_digest
+    assert "run/checkpoints/step-00000032/checkpoint.json" in sealed_files(bucket)
     assert "the newest checkpoint could not be copied" in programs[0].text
 
 

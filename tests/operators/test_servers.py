@@ -40,19 +40,19 @@ def started(folder: Path, bin_directory: Path, **service: Any) -> Iterator[Mappi
     for name in ("models", "tmp", "working"):
         (folder / name).mkdir(exist_ok=True)
 
-    def here(text: str) -> str:
+    def localize(text: str) -> str:
         if text in replaced:
             return replaced[text]
         for inside in ("/models", "/tmp"):
-            # The checkout itself may be below /tmp.
+            # The checkout itself may be in /tmp, and its paths must not change.
             if Path(text).is_relative_to(SERVERS):
                 return text
             if text == inside or text.startswith(f"{inside}/"):
                 return f"{folder}{text}"
         return text
 
-    env = {each["name"]: here(each["value"]) for each in found["env"] if "value" in each}
-    command = [here(part) for part in found["command"]]
+    env = {each["name"]: localize(each["value"]) for each in found["env"] if "value" in each}
+    command = [localize(part) for part in found["command"]]
     for name, value in env.items():
         command = [part.replace(f"$({name})", value) for part in command]
     path = {"PATH": f"{bin_directory}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}

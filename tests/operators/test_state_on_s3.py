@@ -8,7 +8,7 @@ import pytest
 
 from devcluster.toolchain import Toolchain
 from tests.engine.conftest import tools
-from tests.engine.gitops.test_steps import a_merge_is_planned_and_applied, origin
+from tests.engine.gitops.test_steps import check_merge_is_planned_and_applied, origin
 from tests.engine.gitops.workflow_steps import Runner
 from tests.operators.object_store import bucket, versitygw
 from tests.stores import ACCESS
@@ -26,7 +26,7 @@ def backend(bucket: Path) -> str:
 def test_workflows_store_their_state_in_a_bucket(
     tmp_path: Path, tools: Toolchain, origin: str, bucket: Path
 ) -> None:
-    a_merge_is_planned_and_applied(tmp_path, tools, origin, backend(bucket), ACCESS)
+    check_merge_is_planned_and_applied(tmp_path, tools, origin, backend(bucket), ACCESS)
     assert (bucket / ".pulumi" / "stacks" / "gpu-platform" / "lab.json").stat().st_size > 0
     assert list((bucket / ".pulumi").rglob("locks/**/*.json")) == []
 

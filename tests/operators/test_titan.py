@@ -174,7 +174,8 @@ def test_stopped_and_killed_run_ends_with_the_weights_of_an_undisturbed_run(runs
     assert gang.exit_code() == exit_codes.DONE, gang.text
     assert '"event": "resume"' in gang.text
     assert '"step": 8' in gang.text
-    # Whole parameters instead of halves; the order of the data depends on the product of both.
+    # Replicate the parameters instead of sharding them. The product of the two degrees stays the
+    # same, so the order of the data does not change.
     replicas = {"data_parallel_replicate_degree": 2, "data_parallel_shard_degree": 1}
     resharded = runs.start("resharded", {**TENSOR, **replicas})
     assert resharded.exit_code() == exit_codes.DONE, resharded.text

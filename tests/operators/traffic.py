@@ -69,7 +69,7 @@ def weights(platform: Platform) -> dict[str, int]:
 
 
 def draw(traffic: Traffic, names: dict[str, str], path: Path) -> None:
-    """Draw the weight above and the answers a second below; `names` are those of the versions."""
+    """Plot the canary's weight above each version's response rate; `names` labels the versions."""
     mpl.rcParams["svg.hashsalt"] = "traffic"  # makes the file reproducible
     figure = Figure(figsize=(9, 5), layout="constrained")
     weight, answers = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
@@ -84,7 +84,7 @@ def draw(traffic: Traffic, names: dict[str, str], path: Path) -> None:
         answers.plot(at[1:], _rates(at, counts), color=color, lw=1.2, label=names[version])
     failed = _rates(at, [each.failed for each in samples])
     answers.plot(at[1:], failed, color=FAILED, lw=1.2, label="failed")
-    answers.set_ylabel("answers a second", fontsize="small")
+    answers.set_ylabel("responses per second", fontsize="small")
     answers.set_xlabel("seconds", fontsize="small")
     answers.set_ylim(0, answers.get_ylim()[1] * 1.15)
     answers.legend(fontsize="small", frameon=False, ncols=len(answered) + 1, loc="upper left")

@@ -3,8 +3,8 @@
 On a separate embedded cluster with real nodes, jobs are continuously submitted, killed and
 replaced, while a model is served under load and one run trains undisturbed. The memory of the model
 server, of that run and of the cluster's processes is sampled every few seconds. At the end, all
-submitted jobs are removed. They must leave no objects in the cluster, no processes, mounts or links
-on its nodes, and after `make down` nothing on the host.
+submitted jobs are removed. The jobs must leave no objects in the cluster, no processes, mounts or
+links on its nodes, and after `make down` nothing on the host.
 
 Prints the goals, including missed ones, and writes all samples to .bench/soak.json and a plot to
 .bench/soak.svg. Exits with 1 if a goal is missed.

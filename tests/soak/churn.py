@@ -52,7 +52,7 @@ class Churn:
         )
 
     def pods_by_uid(self) -> dict[str, str]:
-        """Return the pods whose memory is sampled: all but those of short-lived runs."""
+        """Return the pods whose memory is sampled: all except pods of short-lived runs."""
         return dict(self.pods)
 
     def start(self) -> None:

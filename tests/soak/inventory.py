@@ -39,7 +39,7 @@ def take(platform: Platform) -> dict[str, frozenset[str]]:
 
 
 def settled(platform: Platform, first: Inventory) -> dict[str, frozenset[str]]:
-    """Return the inventory once it has nothing that `first` lacks, or after the timeout."""
+    """Return the inventory once nothing was added since `first`, or after the timeout."""
     deadline = time.monotonic() + SETTLING
     while added(first, now := take(platform)) and time.monotonic() < deadline:
         time.sleep(3)
@@ -69,7 +69,7 @@ def _processes(state: Path) -> Iterator[str]:
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
-            continue  # it has ended
+            continue  # the process has exited
         if command[0]:
             yield Path(command[0].decode(errors="replace")).name
 

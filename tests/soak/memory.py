@@ -15,7 +15,7 @@ _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}
 _MODULE: Final = re.compile(r"-m (devcluster[.\w]+)")
 PROC: Final = Path("/proc")
 
-PASSING: Final = frozenset({"containerd-shim-runc-v2", "runc", "pause", "unshare", "nsenter"})
+SHORT_LIVED: Final = frozenset({"containerd-shim-runc-v2", "runc", "pause", "unshare", "nsenter"})
 """Programs that start and end with pods. The inventory counts them to find leaks."""
 
 
@@ -29,7 +29,7 @@ def role(command: str, cgroup: str, pods: Mapping[str, str]) -> str | None:
     if module := _MODULE.search(command):
         return module[1]
     program = Path(command.split(" ", 1)[0]).name
-    return None if not program or program in PASSING else program
+    return None if not program or program in SHORT_LIVED else program
 
 
 def anonymous_mib(rollup: str) -> float:
@@ -44,7 +44,7 @@ def anonymous_mib(rollup: str) -> float:
 def cluster_processes(state: Path) -> list[int]:
     """Return all processes of the real cluster with this state directory.
 
-    Raise psutil.NoSuchProcess if it is down.
+    Raise psutil.NoSuchProcess if the cluster is down.
     """
     first = json.loads((state / "real" / "cluster.json").read_text())["pid"]
     return [child.pid for child in psutil.Process(first).children(recursive=True)]
@@ -58,7 +58,7 @@ def pod_processes(state: Path, uid: str, proc: Path = PROC) -> list[int]:
             command = (proc / str(pid) / "cmdline").read_bytes()
             inside = _POD.search((proc / str(pid) / "cgroup").read_text())
         except OSError:
-            continue  # it has ended
+            continue  # the process has exited
         if inside and inside[1].replace("_", "-") == uid and not command.startswith(b"/pause"):
             found.append(pid)
     return found
@@ -80,7 +80,7 @@ def memory_by_role(
                 mib = anonymous_mib((folder / "smaps_rollup").read_text())
                 total[whose] = total.get(whose, 0.0) + mib
         except OSError:
-            continue  # it has ended
+            continue  # the process has exited
     return {name: round(mib, 2) for name, mib in sorted(total.items())}
 
 

@@ -1,8 +1,10 @@
-"""Test runs against single mutants, each in a fork of a process that has imported the packages.
+"""Test runner for mutation testing.
 
-Tests run in a copy of the checkout. A first run records which lines each test executes. For each
-mutant, only the tests that execute its lines then run, fastest first. Lines that gangs of training
-processes execute are not recorded, so the tests of modules with such lines are listed explicitly.
+Each mutant is tested in a fork of a process that has already imported the packages.
+
+Tests run in a copy of the checkout. A first run records which lines each test executes. Each mutant
+is then tested only with the tests that execute its lines, fastest first. Lines that training gangs
+execute are not recorded, so the tests of modules that run in gangs are listed explicitly.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider
 # pytest warns about plugins that are already imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 _UNCAPTURED = ["-s"]
-"""Option that disables capturing. Gangs redirect file descriptors, which captured streams lack."""
+"""Option that disables capturing.
+
+Gangs redirect file descriptors, but pytest's captured streams have none.
+"""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _IMPORTED = ""
@@ -186,7 +191,10 @@ class _Forking:
 
 
 class _Selection:
-    """pytest plugin that runs the selected tests in order, and then those that a mutant adds."""
+    """pytest plugin that runs the selected tests in order, and then tests that only the mutant has.
+
+    A mutant may add tests, for example by changing the values of a parameter.
+    """
 
     def __init__(self, tests: Sequence[str], known: Iterable[str]) -> None:
         self._order = {test: number for number, test in enumerate(tests)}

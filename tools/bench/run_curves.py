@@ -2,10 +2,10 @@
 
     python -m tools.bench.run_curves --out docs/run-curves.svg LOG...
 
-Each LOG is the log of rank 0 in one attempt, with a timestamp at the start of each line: a record
-of the failure recorder (docs/logs.md), or the output of `kubectl logs --timestamps` for the last
-attempt. The chart shows the loss per step if the program reports it (`log_every`), otherwise per
-epoch.
+Each LOG is rank 0's log of one attempt, with a timestamp at the start of each line. Use the log
+files that the failure recorder saved (docs/logs.md) and, for the last attempt, the output of
+`kubectl logs --timestamps`. The chart shows the loss per step if the program reports it
+(`log_every`), otherwise per epoch.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Attempt:
     """Step from which the attempt resumed."""
     seconds: tuple[float, ...]
     samples: tuple[int, ...]
-    """Number of samples that the run has processed at each time in `seconds`."""
+    """Cumulative number of processed samples at each time in `seconds`."""
     losses: tuple[float, ...]
 
 
@@ -71,7 +71,7 @@ def attempts(lines: Iterable[str]) -> list[Attempt]:
 
 
 def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
-    """Return times, and the samples per second averaged over the `_WINDOW` before each time."""
+    """Return the times and the throughput at each, averaged over the preceding `_WINDOW`."""
     x, y = [], []
     first = 0
     for last, at in enumerate(attempt.seconds):

@@ -43,7 +43,7 @@ def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
 
 
 def kinds_table() -> str:
-    """Return the table of job kinds: objects, requirements, and behaviour after a failure."""
+    """Return the table of job kinds: objects, requirements, and behavior after a failure."""
     rows = [
         (f"`{name}`", kind.objects, _needs(kind), kind.after_fault) for name, kind in KINDS.items()
     ]

@@ -70,12 +70,12 @@ class Mirror:
         found = self._complete_checkpoints()
         for step in sorted(found, reverse=True):
             target, seal = files.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
-            folder, name = create_unfinished(target), f"{CHECKPOINTS}/{target.name}"
+            directory, name = create_unfinished(target), f"{CHECKPOINTS}/{target.name}"
             try:
                 for file in seal.files:
                     self._store.download(
                         f"{name}/{file.name}",
-                        folder / file.name,
+                        directory / file.name,
                         file.size,
                         file.sha256,
                         lambda _: beat(),
@@ -83,7 +83,7 @@ class Mirror:
             except DamagedError as error:
                 emit(Message(event="warning", message=f"{error}; looking for an older checkpoint"))
                 continue
-            storage.seal_checkpoint(folder, seal)
+            storage.seal_checkpoint(directory, seal)
             emit(Message(event="data", message=f"{target} was restored from {self._store.url}"))
             return True
         return False
@@ -96,14 +96,14 @@ class Mirror:
         _await(self._thread.submit(self._copy_export), beat)
 
     def _copy_export(self) -> None:
-        folder = self._run_dir / EXPORT
-        manifest = (folder / MANIFEST_FILE).read_bytes()
+        directory = self._run_dir / EXPORT
+        manifest = (directory / MANIFEST_FILE).read_bytes()
         last = f"{EXPORT}/{MANIFEST_FILE}"
         if self._store.read(last) == manifest:
             return
         self._store.remove([last])
-        paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        names = {f"{EXPORT}/{path.relative_to(folder).as_posix()}": path for path in paths}
+        paths = sorted(path for path in directory.rglob("*") if path.is_file())
+        names = {f"{EXPORT}/{path.relative_to(directory).as_posix()}": path for path in paths}
         # Files of an earlier export of this run, which contain previous weights.
         self._store.remove(self._store.list_sizes(EXPORT).keys() - names.keys())
         for name, path in names.items():

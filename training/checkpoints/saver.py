@@ -76,7 +76,7 @@ class Saver:
         self, config: TrainingConfig, world: World, group: dist.ProcessGroup, mirror: Mirror | None
     ) -> None:
         self._config, self._world, self.group, self.mirror = config, world, group, mirror
-        self._folder = Path(config.run_dir) / "checkpoints"
+        self._directory = Path(config.run_dir) / "checkpoints"
         self._staging = Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ class Saver:
             return
 
         def action() -> None:
-            path = files.checkpoint_of(self._folder, position.step)
+            path = files.checkpoint_of(self._directory, position.step)
             storage.amend_checkpoint(path, position, seconds, held_out_loss)
             self._rotate_and_copy(path)
 
@@ -167,14 +167,14 @@ class Saver:
         # Check here and not in `save`, where the check would make training wait several times as
         # long.
         all_or_none(lambda: check(tensors), self.group)
-        target = files.checkpoint_of(self._folder, seal.position.step)
-        folder = on_rank0(lambda: files.create_unfinished(target), self.group)
-        paths = write(folder, tensors, self.group, self._world.rank)
+        target = files.checkpoint_of(self._directory, seal.position.step)
+        directory = on_rank0(lambda: files.create_unfinished(target), self.group)
+        paths = write(directory, tensors, self.group, self._world.rank)
         mine = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
         listed = tuple(itertools.chain.from_iterable(gather(mine, self.group)))
         complete = seal.model_copy(update={"files": listed})
         on_rank0(
-            lambda: self._rotate_and_copy(storage.seal_checkpoint(folder, complete)), self.group
+            lambda: self._rotate_and_copy(storage.seal_checkpoint(directory, complete)), self.group
         )
         done(time.monotonic() - started)
 

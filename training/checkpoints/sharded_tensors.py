@@ -48,18 +48,18 @@ def assign_tensors(tensors: Tensors, world: World) -> Tensors:
     return mine
 
 
-def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -> list[Path]:
+def write(directory: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -> list[Path]:
     """Write this process's part of all tensors to disk; return the paths of its files.
 
     Tensors that exist only in some processes must have unique names. All processes of the group
     must call this function together, and all raise OSError if one of them cannot write.
     """
-    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    writer = HuggingFaceStorageWriter(str(directory), save_distributed=True)
     try:
         save(dict(tensors), storage_writer=writer, process_group=group)
     except CheckpointException as error:
         raise _first_error(error) from None
-    return sorted(folder.glob(f"shard-{rank + 1:05d}-*.safetensors"))
+    return sorted(directory.glob(f"shard-{rank + 1:05d}-*.safetensors"))
 
 
 class _Reader(HuggingFaceStorageReader):
@@ -68,8 +68,8 @@ class _Reader(HuggingFaceStorageReader):
     Otherwise every process would open the files of all other processes at least once.
     """
 
-    def __init__(self, folder: Path, group: dist.ProcessGroup) -> None:
-        super().__init__(str(folder))
+    def __init__(self, directory: Path, group: dist.ProcessGroup) -> None:
+        super().__init__(str(directory))
         self._metadata: Metadata = on_rank0(super().read_metadata, group)
 
     def read_metadata(self) -> Metadata:
@@ -78,7 +78,7 @@ class _Reader(HuggingFaceStorageReader):
 
 
 def read(
-    folder: Path,
+    directory: Path,
     tensors: Tensors,
     prefixes: tuple[str, ...],
     optional: str,
@@ -92,7 +92,7 @@ def read(
     missing, if a shape differs, or if the files contain a tensor whose name starts with one of
     `complete` and is not in `tensors`. Raise OSError if the files cannot be read.
     """
-    reader = _Reader(folder, group)
+    reader = _Reader(directory, group)
     stored = reader.read_metadata().state_dict_metadata
     extra = {name for name in stored if name.startswith(complete)} - tensors.keys()
     if extra:

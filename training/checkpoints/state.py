@@ -95,8 +95,8 @@ def _restore_from_store(run: Run) -> bool:
 
 
 def _resume(run: Run) -> bool:
-    folder = run.folder / "checkpoints"
-    for path in on_rank0(lambda: files.recover(folder)):
+    directory = run.folder / "checkpoints"
+    for path in on_rank0(lambda: files.recover(directory)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
         fault = seal if isinstance(seal, str) else _find_fault(run, path, seal)
         if isinstance(seal, Seal) and fault is None:

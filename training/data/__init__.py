@@ -56,7 +56,7 @@ FULL_VERIFICATION: Final = Verification()
 
 def load(
     name: str,
-    folder: Path,
+    directory: Path,
     shape: Shape | None,
     seed: int,
     *,
@@ -73,25 +73,25 @@ def load(
     Raise DataError if a file is missing or damaged; the message names the file.
     """
     if download:
-        fetch(name, folder)
+        fetch(name, directory)
     match name:
         case "text":
-            return text(folder / "text", shape)
+            return text(directory / "text", shape)
         case "tokens":
-            return tokens(folder / "tokens", shape, verification, report)
+            return tokens(directory / "tokens", shape, verification, report)
         case "shards":
-            data = shards(folder / "shards", verification, report)
+            data = shards(directory / "shards", verification, report)
         case _ if ":" in name:
-            data = load_custom(name, folder, shape)
+            data = load_custom(name, directory, shape)
         case _:
-            data = _in_memory(name, folder, shape, seed)
+            data = _in_memory(name, directory, shape, seed)
     if shape is None:
         return data
     train, held_out = (with_shape(part, data.shape, shape) for part in (data.train, data.held_out))
     return replace(data, train=train, held_out=held_out, shape=shape)
 
 
-def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Dataset:
+def _in_memory(name: str, directory: Path, shape: Shape | None, seed: int) -> Dataset:
     classes = TEN_DIGITS
     match name:
         case "digits":
@@ -103,18 +103,18 @@ def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Datas
             classes = PHOTO_CLASSES
         case "mnist":
             train, held_out = mnist(
-                folder / DIRECTORIES[name] / "raw", folder / PLAIN_DIRECTORIES[name]
+                directory / DIRECTORIES[name] / "raw", directory / PLAIN_DIRECTORIES[name]
             )
         case "fashion-mnist":
             train, held_out = mnist(
-                folder / DIRECTORIES[name] / "raw", folder / PLAIN_DIRECTORIES[name]
+                directory / DIRECTORIES[name] / "raw", directory / PLAIN_DIRECTORIES[name]
             )
             classes = FASHION_CLASSES
         case "cifar10":
-            train, held_out = cifar10(folder / DIRECTORIES[name])
+            train, held_out = cifar10(directory / DIRECTORIES[name])
             classes = CIFAR10_CLASSES
         case "cifar100":
-            train, held_out, classes = cifar100(folder / DIRECTORIES[name])
+            train, held_out, classes = cifar100(directory / DIRECTORIES[name])
         case "synthetic":
             train, held_out = synthetic(shape or (3, 32, 32), seed)
         case _:
@@ -123,21 +123,21 @@ def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Datas
     return Dataset(train, held_out, train.pixels.shape[1:], len(classes), classes, identity)
 
 
-def check_prepared(folder: Path, report: Report) -> Manifest:
+def check_prepared(directory: Path, report: Report) -> Manifest:
     """Compare all files of a prepared data set with its manifest, and shards with their index.
 
     Raise DataError if a file is damaged; the message names the first one.
     """
-    manifest = read_manifest(folder)
-    verify(folder, manifest.parts(), FULL_VERIFICATION, report)
+    manifest = read_manifest(directory)
+    verify(directory, manifest.parts(), FULL_VERIFICATION, report)
     if isinstance(manifest, ShardsManifest):
         for split in (manifest.train, manifest.held_out):
-            index = read_index(folder, split, len(manifest.classes))
+            index = read_index(directory, split, len(manifest.classes))
             for number, part in enumerate(split.parts):
                 rows = index[index[:, 0] == number]
-                if not np.array_equal(rows, scan(folder / part.file, number)):
+                if not np.array_equal(rows, scan(directory / part.file, number)):
                     raise DataError(
-                        f"{folder / split.index.file} is not the index of {part.file}: "
+                        f"{directory / split.index.file} is not the index of {part.file}: "
                         "prepare the data set again"
                     )
     return manifest

@@ -58,7 +58,7 @@ class Items:
         return random.permutation(len(self)).astype(np.int64)
 
 
-def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
+def load_custom(name: str, directory: Path, shape: tuple[int, ...] | None) -> Dataset:
     """Load training samples with `factory(data_dir=…, train=True)`, held-out ones with train=False.
 
     `shape` is the input shape of the model, or None if it is not fixed. Only uint8 images with
@@ -70,15 +70,15 @@ def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Datas
     parts, classes = [], tuple[str, ...]()
     for train in (True, False):
         try:
-            part = factory(data_dir=folder, train=train)
+            part = factory(data_dir=directory, train=train)
             length = len(part)
         except Exception as error:
             raise ConfigurationError(
-                f"{source} failed with data_dir={folder} and train={train}: "
+                f"{source} failed with data_dir={directory} and train={train}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         if not length:
-            raise DataError(f"{source} has no samples with data_dir={folder} and train={train}")
+            raise DataError(f"{source} has no samples with data_dir={directory} and train={train}")
         classes = classes or _classes(source, part)
         parts.append(part)
     first, _ = _sample(source, parts[0], 0)

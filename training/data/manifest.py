@@ -126,9 +126,9 @@ _ADAPTER: Final[TypeAdapter[Manifest]] = TypeAdapter(
 )
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(directory: Path) -> Manifest:
     """Read a prepared data set's manifest; raise DataError if it is missing or damaged."""
-    path = folder / MANIFEST_FILE
+    path = directory / MANIFEST_FILE
     try:
         return _parse(path.read_bytes(), str(path))
     except FileNotFoundError:
@@ -148,13 +148,13 @@ def _parse(text: bytes, location: str) -> Manifest:
         raise DataError(f"{location} is damaged: {problem}") from None
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write a manifest. All files that it lists must already be on disk."""
     text = manifest.model_dump_json(indent=2) + "\n"
-    write_atomically(folder / MANIFEST_FILE, text.encode())
+    write_atomically(directory / MANIFEST_FILE, text.encode())
 
 
-def download(url: str, folder: Path, report: Report) -> None:
+def download(url: str, directory: Path, report: Report) -> None:
     """Download and verify a prepared data set from an object store; keep local files that match.
 
     The manifest is written last. Raise DataError if the directory contains a different data set or
@@ -166,18 +166,18 @@ def download(url: str, folder: Path, report: Report) -> None:
     if text is None:
         raise DataError(f"{url} has no {MANIFEST_FILE}: use the URL of a prepared data set")
     parts = _parse(text, f"{url}/{MANIFEST_FILE}").parts()
-    path = folder / MANIFEST_FILE
+    path = directory / MANIFEST_FILE
     if path.exists() and path.read_bytes() != text:
         raise DataError(
-            f"{folder} contains a data set that differs from {url}: choose another data_dir"
+            f"{directory} contains a data set that differs from {url}: choose another data_dir"
         )
     progress = Progress(f"bytes of {url} fetched", sum(part.size for part in parts), report)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         for part in parts:
-            if not _matches(folder / part.file, part, progress):
+            if not _matches(directory / part.file, part, progress):
                 source.download(
-                    part.file, folder / part.file, part.size, part.sha256, progress.advance
+                    part.file, directory / part.file, part.size, part.sha256, progress.advance
                 )
         write_atomically(path, text)
     except DamagedError as error:
@@ -186,8 +186,8 @@ def download(url: str, folder: Path, report: Report) -> None:
         raise
     except OSError as error:
         raise DataError(
-            f"data_dir {folder} cannot be written: {error.strerror}; mount a larger volume, or one "
-            "that is writable"
+            f"data_dir {directory} cannot be written: {error.strerror}; mount a larger volume, or "
+            "one that is writable"
         ) from None
 
 
@@ -223,7 +223,7 @@ class Verification:
 
 
 def verify(
-    folder: Path, parts: Iterable[Part], verification: Verification | None, report: Report
+    directory: Path, parts: Iterable[Part], verification: Verification | None, report: Report
 ) -> None:
     """Compare the sizes and the SHA-256 digests of files with the manifest.
 
@@ -235,7 +235,7 @@ def verify(
         return
     parts, found = tuple(parts), dict[str, list[object]]()
     for part in parts:
-        path = folder / part.file
+        path = directory / part.file
         try:
             status = path.stat()
         except OSError as error:
@@ -245,11 +245,11 @@ def verify(
         found[part.file] = [part.sha256, status.st_size, status.st_mtime_ns]
     known = verification.known()
     unknown = [part for part in parts if known.get(part.file) != found[part.file]]
-    progress = Progress(f"bytes of {folder} checked", sum(part.size for part in unknown), report)
+    progress = Progress(f"bytes of {directory} checked", sum(part.size for part in unknown), report)
     for part in unknown:
-        if _sha256_of(folder / part.file, progress) != part.sha256:
+        if _sha256_of(directory / part.file, progress) != part.sha256:
             raise DataError(
-                f"{folder / part.file} is damaged: its sha256 differs from the manifest; "
+                f"{directory / part.file} is damaged: its sha256 differs from the manifest; "
                 "copy it again, or prepare the data set again"
             )
     verification.save(found)

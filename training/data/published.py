@@ -37,8 +37,8 @@ CIFAR: Final = {
 CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 
 
-def fetch(name: str, folder: Path) -> None:
-    """Download a data set to `folder` unless it already exists there.
+def fetch(name: str, directory: Path) -> None:
+    """Download a data set to `directory` unless it already exists there.
 
     The data set's directory appears only when it is complete. torchvision verifies the digests. If
     several processes on one machine call this function, the first one downloads and the others
@@ -48,19 +48,19 @@ def fetch(name: str, folder: Path) -> None:
         raise DataError(
             f"{name} cannot be downloaded (only {', '.join(DIRECTORIES)} can be): unset download"
         )
-    target = folder / DIRECTORIES[name]
+    target = directory / DIRECTORIES[name]
     if target.is_dir() or (
-        name in PLAIN_DIRECTORIES and (folder / PLAIN_DIRECTORIES[name]).is_dir()
+        name in PLAIN_DIRECTORIES and (directory / PLAIN_DIRECTORIES[name]).is_dir()
     ):
         return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f".{name}.lock").open("wb") as lock:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / f".{name}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.is_dir():
                 _download(name, target)
     except (OSError, RuntimeError, urllib.error.URLError) as error:
-        raise DataError(f"{name} cannot be downloaded to {folder}: {error}") from None
+        raise DataError(f"{name} cannot be downloaded to {directory}: {error}") from None
 
 
 def _download(name: str, target: Path) -> None:
@@ -92,19 +92,19 @@ FASHION_CLASSES: Final = (
 # fmt: on
 
 
-def mnist(*folders: Path) -> tuple[Images, Images]:
-    """Return training and held-out images from the first of `folders` that exists.
+def mnist(*directories: Path) -> tuple[Images, Images]:
+    """Return training and held-out images from the first of `directories` that exists.
 
     Files are in the IDX format, optionally compressed as .gz. Raise DataError if one is missing or
     damaged.
     """
-    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    directory = next((directory for directory in directories if directory.is_dir()), directories[0])
 
     def part(name: str) -> Images:
-        pixels = _read_idx(folder / f"{name}-images-idx3-ubyte")
-        labels = _read_idx(folder / f"{name}-labels-idx1-ubyte")
+        pixels = _read_idx(directory / f"{name}-images-idx3-ubyte")
+        labels = _read_idx(directory / f"{name}-labels-idx1-ubyte")
         channel = pixels.reshape(len(pixels), 1, *pixels.shape[1:])
-        return _checked_images(folder / f"{name}-*", channel, labels, 10)
+        return _checked_images(directory / f"{name}-*", channel, labels, 10)
 
     return part("train"), part("t10k")
 
@@ -165,18 +165,18 @@ CIFAR10_CLASSES: Final = (
 CIFAR_PIXELS: Final = 3 * 32 * 32
 
 
-def cifar10(folder: Path) -> tuple[Images, Images]:
+def cifar10(directory: Path) -> tuple[Images, Images]:
     """Return training and held-out images; raise DataError if a file is missing or damaged."""
-    train = _read_cifar([folder / f"data_batch_{number}.bin" for number in range(1, 6)], 1, 10)
-    return train, _read_cifar([folder / "test_batch.bin"], 1, 10)
+    train = _read_cifar([directory / f"data_batch_{number}.bin" for number in range(1, 6)], 1, 10)
+    return train, _read_cifar([directory / "test_batch.bin"], 1, 10)
 
 
-def cifar100(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
+def cifar100(directory: Path) -> tuple[Images, Images, tuple[str, ...]]:
     """Return training images, held-out images and the class names.
 
     Raise DataError if a file is missing or damaged.
     """
-    path = folder / "fine_label_names.txt"
+    path = directory / "fine_label_names.txt"
     try:
         classes = tuple(path.read_text("ascii").split())
     except FileNotFoundError:
@@ -186,8 +186,8 @@ def cifar100(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
     if len(set(classes)) != 100:
         raise DataError(f"{path} has {len(set(classes))} different classes instead of 100")
     return (
-        _read_cifar([folder / "train.bin"], 2, 100),
-        _read_cifar([folder / "test.bin"], 2, 100),
+        _read_cifar([directory / "train.bin"], 2, 100),
+        _read_cifar([directory / "test.bin"], 2, 100),
         classes,
     )
 

@@ -108,34 +108,34 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     return pixels.transpose(2, 0, 1)
 
 
-def shards(folder: Path, verification: Verification | None, report: Report) -> Dataset:
+def shards(directory: Path, verification: Verification | None, report: Report) -> Dataset:
     """Load a prepared image data set and verify its files; raise DataError if one is damaged."""
-    manifest = read_manifest(folder)
+    manifest = read_manifest(directory)
     if not isinstance(manifest, ShardsManifest):
         raise DataError(
-            f"{folder} contains {manifest.kind}: set dataset to {manifest.kind}, or choose another "
-            "data_dir"
+            f"{directory} contains {manifest.kind}: set dataset to {manifest.kind}, or choose "
+            "another data_dir"
         )
-    verify(folder, manifest.parts(), verification, report)
+    verify(directory, manifest.parts(), verification, report)
     train, held_out = (
         Shards(
-            tuple(folder / part.file for part in split.parts),
-            read_index(folder, split, len(manifest.classes)),
+            tuple(directory / part.file for part in split.parts),
+            read_index(directory, split, len(manifest.classes)),
             manifest.shape,
         )
         for split in (manifest.train, manifest.held_out)
     )
     for part, use in ((train, "training"), (held_out, "held-out")):
         if not len(part):
-            raise DataError(f"{folder} contains no {use} image")
-    identity = sha256_of(folder / MANIFEST_FILE)
+            raise DataError(f"{directory} contains no {use} image")
+    identity = sha256_of(directory / MANIFEST_FILE)
     classes = manifest.classes
     return Dataset(train, held_out, manifest.shape, len(classes), classes, identity)
 
 
-def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int64]:
+def read_index(directory: Path, split: ShardSplit, classes: int) -> NDArray[np.int64]:
     """Read an index (N x 4) and validate all its numbers; raise DataError if it is damaged."""
-    path = folder / split.index.file
+    path = directory / split.index.file
     try:
         index = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -100,14 +100,16 @@ class Windows:
         return found[:, :-1], found[:, 1:]
 
 
-def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
-    """Load all *.txt files below `folder` as bytes, and hold out the end of each.
+def text(directory: Path, shape: tuple[int, ...] | None) -> Dataset:
+    """Load all *.txt files below `directory` as bytes, and hold out the end of each.
 
     Raise DataError if there are none, or if they contain too little text.
     """
-    paths = sorted(folder.rglob("*.txt"))
+    paths = sorted(directory.rglob("*.txt"))
     if not paths:
-        raise DataError(f"{folder} has no *.txt file: put text there, or choose another data_dir")
+        raise DataError(
+            f"{directory} has no *.txt file: put text there, or choose another data_dir"
+        )
     parts: tuple[list[bytes], list[bytes]] = ([], [])
     for path in paths:
         try:
@@ -118,9 +120,9 @@ def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
         parts[0].append(content[:cut])
         parts[1].append(content[cut:])
     train, held_out = (
-        MemoryStream(str(folder), np.frombuffer(b"".join(part), np.uint8)) for part in parts
+        MemoryStream(str(directory), np.frombuffer(b"".join(part), np.uint8)) for part in parts
     )
-    data = windows([train], [held_out], shape, BYTES, folder)
+    data = windows([train], [held_out], shape, BYTES, directory)
     return replace(data, identity=digest_of(train.content, held_out.content))
 
 
@@ -181,22 +183,25 @@ class TokenFile:
 
 
 def tokens(
-    folder: Path, shape: tuple[int, ...] | None, verification: Verification | None, report: Report
+    directory: Path,
+    shape: tuple[int, ...] | None,
+    verification: Verification | None,
+    report: Report,
 ) -> Dataset:
     """Load a prepared token data set and verify its files; raise DataError if one is damaged."""
-    manifest = read_manifest(folder)
+    manifest = read_manifest(directory)
     if not isinstance(manifest, TokensManifest):
         raise DataError(
-            f"{folder} contains {manifest.kind}: set dataset to {manifest.kind}, or choose another "
-            "data_dir"
+            f"{directory} contains {manifest.kind}: set dataset to {manifest.kind}, or choose "
+            "another data_dir"
         )
-    verify(folder, manifest.parts(), verification, report)
+    verify(directory, manifest.parts(), verification, report)
     dtype = DTYPES[manifest.dtype]
 
     def files(split: TokenSplit) -> list[TokenFile]:
-        return [TokenFile(folder / part.file, dtype, part.count) for part in split.parts]
+        return [TokenFile(directory / part.file, dtype, part.count) for part in split.parts]
 
     data = windows(
-        files(manifest.train), files(manifest.held_out), shape, manifest.vocabulary, folder
+        files(manifest.train), files(manifest.held_out), shape, manifest.vocabulary, directory
     )
-    return replace(data, identity=sha256_of(folder / MANIFEST_FILE))
+    return replace(data, identity=sha256_of(directory / MANIFEST_FILE))

@@ -58,7 +58,7 @@ CALIBRATION: Final = 256
 
 
 def write_export(
-    folder: Path,
+    directory: Path,
     model: nn.Module,
     config: TrainingConfig,
     data: Dataset,
@@ -72,20 +72,20 @@ def write_export(
     called regularly. If an artifact or the Hugging Face directory cannot be exported, it is skipped
     with a warning. Raise OSError if the weights or the manifest cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    for leftover in (*folder.glob(".*.tmp"), *(folder / name for name in FILES.values())):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MANIFEST_FILE).unlink(missing_ok=True)
+    for leftover in (*directory.glob(".*.tmp"), *(directory / name for name in FILES.values())):
         leftover.unlink(missing_ok=True)
-    path = folder / WEIGHTS_FILE
+    path = directory / WEIGHTS_FILE
     write_weights(path, model)
     weights = Weights(**describe(path))
     beat()
     if isinstance(model, Gpt):
         try:
-            write_huggingface(folder / HUGGINGFACE_DIRECTORY, model, config)
+            write_huggingface(directory / HUGGINGFACE_DIRECTORY, model, config)
         except (OSError, ExportError) as error:
             # The export is complete even without this directory.
-            shutil.rmtree(folder / HUGGINGFACE_DIRECTORY, ignore_errors=True)
+            shutil.rmtree(directory / HUGGINGFACE_DIRECTORY, ignore_errors=True)
             message = f"{HUGGINGFACE_DIRECTORY} is not exported: {error}"
             emit(Message(event="warning", message=message))
         beat()
@@ -94,7 +94,7 @@ def write_export(
     if config.export_formats or config.prune or config.quantize != "none":
         inputs, _ = spread_samples(data.train, CALIBRATION)
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-        source = Source(folder, frozen, weights, inputs, data.held_out)
+        source = Source(directory, frozen, weights, inputs, data.held_out)
         artifacts, skipped = make_artifacts(source, config, beat)
     example, _ = spread_samples(data.train, 1)
     manifest = Manifest(
@@ -114,7 +114,7 @@ def write_export(
         torch_version=str(torch.__version__),
         code_version=code_version(),
     )
-    write_manifest(folder, manifest)
+    write_manifest(directory, manifest)
     return manifest
 
 
@@ -135,12 +135,12 @@ def missing_results(config: TrainingConfig, manifest: Manifest) -> list[str]:
     return artifacts + metrics
 
 
-def finished_export(folder: Path) -> Manifest | None:
+def finished_export(directory: Path) -> Manifest | None:
     """Return the manifest of a complete and undamaged export, or None."""
     try:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(directory)
         for file in (manifest.weights, *manifest.artifacts):
-            checked_file(folder, file)
+            checked_file(directory, file)
     except ExportError:
         return None
     return manifest

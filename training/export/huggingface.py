@@ -30,29 +30,29 @@ CONFIG_FILE: Final = "config.json"
 _INDEX_FILE: Final = "model.safetensors.index.json"
 
 
-def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
+def write_huggingface(directory: Path, model: Gpt, config: TrainingConfig) -> None:
     """Write weights, configuration and tokenizer.
 
     An existing directory is replaced. `model` may be on any device and is not modified. Raise
     OSError or ExportError on failure.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_atomically(folder / "tokenizer.json", _tokenizer(config))
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    write_atomically(directory / "tokenizer.json", _tokenizer(config))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": model.context,
         "clean_up_tokenization_spaces": False,
     }
-    write_json(folder / "tokenizer_config.json", settings)
+    write_json(directory / "tokenizer_config.json", settings)
     state = model.state_dict()
     tensors = {
         name: part.cpu().contiguous().clone()
         for ours, theirs in _weight_names(len(model.blocks))
         for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True)
     }
-    write_atomically(folder / WEIGHTS_FILE, save(tensors, {"format": "pt"}))
-    write_json(folder / CONFIG_FILE, llama_config(model))
+    write_atomically(directory / WEIGHTS_FILE, save(tensors, {"format": "pt"}))
+    write_json(directory / CONFIG_FILE, llama_config(model))
 
 
 def llama_config(model: Gpt) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _weight_names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def read_huggingface(
-    folder: Path, model: Gpt, beat: Callable[[], object]
+    directory: Path, model: Gpt, beat: Callable[[], object]
 ) -> tuple[str, dict[str, Tensor], list[str]]:
     """Read a Llama model.
 
@@ -135,14 +135,14 @@ def read_huggingface(
     from `model`. The digest covers the safetensors files in the order of their names. Raise
     ExportError on failure.
     """
-    found, expected = _llama_settings(read_json(folder / CONFIG_FILE)), llama_config(model)
+    found, expected = _llama_settings(read_json(directory / CONFIG_FILE)), llama_config(model)
     differences = [
         f"{name} is {found.get(name)}, expected {expected[name]}"
         for name in _COMPARED_SETTINGS
         if found.get(name) != expected[name]
     ]
     digest, tensors = hashlib.sha256(), dict[str, Tensor]()
-    for path in _weight_files(folder):
+    for path in _weight_files(directory):
         try:
             with path.open("rb") as file:
                 while block := file.read(2**24):
@@ -191,18 +191,19 @@ def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _weight_files(directory: Path) -> list[Path]:
     """Return the weights file, or the files that the index lists."""
-    if not (folder / _INDEX_FILE).exists():
-        return [folder / WEIGHTS_FILE]
-    names = read_json(folder / _INDEX_FILE).get("weight_map")
+    if not (directory / _INDEX_FILE).exists():
+        return [directory / WEIGHTS_FILE]
+    names = read_json(directory / _INDEX_FILE).get("weight_map")
     if not isinstance(names, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in names.values()
     ):
         raise ExportError(
-            f"{folder / _INDEX_FILE} has no valid weight_map, or lists a file outside its directory"
+            f"{directory / _INDEX_FILE} has no valid weight_map, or lists a file outside "
+            "its directory"
         )
-    return [folder / name for name in sorted(set(names.values()))]
+    return [directory / name for name in sorted(set(names.values()))]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -219,11 +220,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def _tokenizer(config: TrainingConfig) -> bytes:
     """Return the data set's tokenizer.json or, without one, a tokenizer with one token per byte."""
     if config.dataset == "tokens":
-        folder = Path(config.data_dir) / "tokens"
+        directory = Path(config.data_dir) / "tokens"
         try:
-            manifest = read_manifest(folder)
+            manifest = read_manifest(directory)
             if isinstance(manifest, TokensManifest) and manifest.tokenizer is not None:
-                return (folder / manifest.tokenizer.file).read_bytes()
+                return (directory / manifest.tokenizer.file).read_bytes()
         except DataError as error:
             raise ExportError(f"the tokenizer cannot be read: {error}") from None
     return json.dumps(bytes_tokenizer()).encode()

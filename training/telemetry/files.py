@@ -21,7 +21,7 @@ class EventFiles(contextlib.ExitStack):
     previous, killed process wrote. Raise ConfigurationError if tensorboard is not installed.
     """
 
-    def __init__(self, folder: Path, step: int = 0) -> None:
+    def __init__(self, directory: Path, step: int = 0) -> None:
         super().__init__()
         try:
             # Imported here, because the import takes seconds.
@@ -32,7 +32,7 @@ class EventFiles(contextlib.ExitStack):
                 "install tensorboard in the image, or leave the setting out"
             ) from None
         self._kept: list[tuple[int, Tensor]] = []
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1)
+        self._writer = SummaryWriter(str(directory), purge_step=step + 1)
         self.callback(self._writer.close)
         self.callback(self.flush)
 
@@ -62,14 +62,14 @@ class Tracer:
     """Profiler of `steps` steps (0: disabled) after the first `after` steps of this process.
 
     `before` is the number of steps of the run before this process started. After the last profiled
-    step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz. Raise
+    step, or at exit, the trace is written to `directory`/rank-<rank>-step-<first>.json.gz. Raise
     OSError if it cannot be written.
     """
 
     _profile: profile | None = None
 
-    def __init__(self, folder: Path, rank: int, steps: int, after: int, before: int) -> None:
-        self._target = folder / f"rank-{rank}-step-{before + after + 1:08d}.json.gz"
+    def __init__(self, directory: Path, rank: int, steps: int, after: int, before: int) -> None:
+        self._target = directory / f"rank-{rank}-step-{before + after + 1:08d}.json.gz"
         self._left = after + steps
         if steps:
             # The step before the profiled ones is a warm-up, which absorbs the profiler's startup.

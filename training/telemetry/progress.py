@@ -36,9 +36,9 @@ class ProgressOutputs(contextlib.ExitStack):
         self._files: EventFiles | None = None
         if config.tensorboard and run.world.is_rank0:
             self._files = EventFiles(run.folder / "tensorboard", step=position.step)
-        folder, steps = run.folder / "profile", config.profile_steps
+        directory, steps = run.folder / "profile", config.profile_steps
         self._tracer = Tracer(
-            folder, run.world.rank, steps, config.profile_after, before=position.step
+            directory, run.world.rank, steps, config.profile_after, before=position.step
         )
 
     def __enter__(self) -> Self:

@@ -95,7 +95,7 @@ def test_images_contain_bytecode_for_every_imported_module(real: Platform) -> No
     assert real.shell(f"kubectl exec {pod} -- python3 -c {shlex.quote(UNCOMPILED)}").split() == []
 
 
-def test_a_second_up_changes_nothing(real: Platform) -> None:
+def test_second_make_up_changes_nothing(real: Platform) -> None:
     before = _resources(real)
     assert "unchanged" in real.make("up")
     assert _resources(real) == before
@@ -295,7 +295,7 @@ def test_run_survives_node_and_cluster_failures_and_down_leaves_nothing(
         _node_process(real, "gpu-node-1").kill()
         await_(lambda: "resume" in [line["event"] for line in real.logs(run)], "a resumed run")
         assert process.poll() is None, process.communicate()[0]
-        refused = _refused(real)
+        rejected_before = _pods_rejected_by_kubelets(real)
         record = json.loads((real.state / "real" / "cluster.json").read_text())
         os.kill(record["pid"], signal.SIGKILL)
     real.make("down")
@@ -303,14 +303,16 @@ def test_run_survives_node_and_cluster_failures_and_down_leaves_nothing(
     assert "(correct)" in real.make("up")
     assert real.run_name() == run
     assert "resume" in [line["event"] for line in real.logs(run)]
-    assert _refused(real) <= refused, "a kubelet rejected new pods after the restart"
+    assert _pods_rejected_by_kubelets(real) <= rejected_before, (
+        "a kubelet rejected new pods after the restart"
+    )
 
 
-def _refused(real: Platform) -> set[str]:
+def _pods_rejected_by_kubelets(real: Platform) -> set[str]:
     """Return pods that a kubelet rejected, for example because their GPU was not yet registered."""
     pods = real.kubectl("get", "pods", "-n", real.namespace)["items"]
-    refused = "UnexpectedAdmissionError"
-    return {pod["metadata"]["uid"] for pod in pods if pod["status"].get("reason") == refused}
+    reason = "UnexpectedAdmissionError"
+    return {pod["metadata"]["uid"] for pod in pods if pod["status"].get("reason") == reason}
 
 
 def _resources(real: Platform) -> set[tuple[str, str, str]]:

@@ -151,7 +151,7 @@ NIGHTLY: dict[str, Any] = {
 PROGRAM = "ml-dev/CronJob/nightly-schedule"
 
 
-def _use(platform: Platform, **jobs: dict[str, Any]) -> None:
+def _replace_jobs(platform: Platform, **jobs: dict[str, Any]) -> None:
     """Replace the stack's jobs, and exempt the program of a schedule from the policy pack."""
 
     def change(config: dict[str, Any]) -> None:
@@ -197,12 +197,12 @@ class Run:
 
 def _run(platform: Platform, checkpoints: Path, pipeline: dict[str, Any]) -> Run:
     """Run a pipeline in a cluster that is up."""
-    _use(platform, pipeline=pipeline)
+    _replace_jobs(platform, pipeline=pipeline)
     platform.shell(UPDATE)
-    return _ended(platform, checkpoints)
+    return _await_run(platform, checkpoints)
 
 
-def _ended(platform: Platform, checkpoints: Path) -> Run:
+def _await_run(platform: Platform, checkpoints: Path) -> Run:
     """Wait for the end of the stack's run and return it."""
     name = platform.run_name("pipeline")
 
@@ -218,9 +218,9 @@ def _ended(platform: Platform, checkpoints: Path) -> Run:
 def first(real: Platform, checkpoints: Path) -> Iterator[Run]:
     """The first run; the stack is restored after these tests."""
     before = real.stack_file.read_text()
-    _use(real, pipeline=PIPELINE)
+    _replace_jobs(real, pipeline=PIPELINE)
     real.make("up")
-    yield _ended(real, checkpoints)
+    yield _await_run(real, checkpoints)
     real.stack_file.write_text(before)
 
 
@@ -317,7 +317,7 @@ class Schedule:
 @pytest.fixture(scope="module")
 def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
     assert second
-    _use(real, nightly=NIGHTLY)
+    _replace_jobs(real, nightly=NIGHTLY)
     real.make("up")
     yield Schedule(real)
     # If a test fails, the schedule would otherwise start runs during the following tests.
@@ -398,7 +398,7 @@ def test_schedule_is_suspended_without_replacing_the_cron_job(
 ) -> None:
     await_(lambda: schedule.states() == ["failed", "running"], "the third run")
     before = schedule.cron_job()["metadata"]["uid"]
-    _use(real, nightly={**NIGHTLY, "schedule": {**NIGHTLY["schedule"], "suspend": True}})
+    _replace_jobs(real, nightly={**NIGHTLY, "schedule": {**NIGHTLY["schedule"], "suspend": True}})
     real.shell(UPDATE)
     found = schedule.cron_job()
     assert (found["metadata"]["uid"], found["spec"]["suspend"]) == (before, True)
@@ -411,7 +411,7 @@ def test_removed_schedule_leaves_only_the_directories_of_its_runs(
     """The schedule's runs are deleted as well, both the failed and the running one."""
     runs = set(schedule.runs())
     assert len(runs) == 2
-    _use(real)
+    _replace_jobs(real)
     real.shell(UPDATE)
     assert schedule.get("cronjobs.batch") == []
 

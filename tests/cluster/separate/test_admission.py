@@ -62,7 +62,7 @@ def pod(name: str, **spec: Any) -> Manifest:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {**good, **spec}}
 
 
-def bad(name: str, **metadata: Any) -> Manifest:
+def violating_pod(name: str, **metadata: Any) -> Manifest:
     manifest = pod(name, hostPID=True)
     manifest["metadata"].update(metadata)
     return manifest
@@ -113,7 +113,7 @@ def test_a_pod_without_violations_is_admitted(admission: Cluster) -> None:
 def test_kubernetes_controllers_cannot_create_bad_pods(admission: Cluster) -> None:
     admission.install("audit")
     labels = {"app": "old"}
-    template = {"metadata": {"labels": labels}, "spec": bad("old")["spec"]}
+    template = {"metadata": {"labels": labels}, "spec": violating_pod("old")["spec"]}
     spec = {"selector": {"matchLabels": labels}, "template": template}
     metadata = {"name": "old"}
     old = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
@@ -136,7 +136,9 @@ def test_existing_bad_pod_can_be_labeled_and_deleted(
     admission: Cluster,
 ) -> None:
     admission.install("audit")
-    admission.api.create(bad("old", finalizers=["example.com/kept"]), SPACE, dry_run=False)
+    admission.api.create(
+        violating_pod("old", finalizers=["example.com/kept"]), SPACE, dry_run=False
+    )
     admission.install("deny")
     relabeled = admission.api.patch(f"{PODS}/old", {"metadata": {"labels": {"a": "b"}}})
     assert relabeled.status == 200
@@ -188,11 +190,14 @@ def test_exempt_owner_only_exempts_pods_created_by_its_controller(
     admission: Cluster,
 ) -> None:
     admission.install("deny", SYSTEM)
-    owned = bad("agent-x7k2p", ownerReferences=[OWNER])
+    owned = violating_pod("agent-x7k2p", ownerReferences=[OWNER])
     controller = "system:serviceaccount:kube-system:daemon-set-controller"
     assert admission.api.as_user(controller).create(owned, SPACE).status == 201
     assert "no-host-namespaces" in admission.api.as_user("alice").create(owned, SPACE).denied
-    assert "no-host-namespaces" in admission.api.as_user("alice").create(bad("agent"), SPACE).denied
+    assert (
+        "no-host-namespaces"
+        in admission.api.as_user("alice").create(violating_pod("agent"), SPACE).denied
+    )
 
 
 def test_pods_of_a_custom_resource_are_exempt_if_its_controller_is_trusted(
@@ -201,7 +206,7 @@ def test_pods_of_a_custom_resource_are_exempt_if_its_controller_is_trusted(
     exempt = {"systemWorkloads": [f"{SPACE}/Task.example.com/agent"]}
     settings = {**SETTINGS, "no-host-namespaces": exempt}
     owner = {**OWNER, "apiVersion": "example.com/v1", "kind": "Task"}
-    owned = bad("agent-x7k2p", ownerReferences=[owner])
+    owned = violating_pod("agent-x7k2p", ownerReferences=[owner])
     controller = admission.api.as_user(CONTROLLER)
     admission.install("deny", settings)
     assert "no-host-namespaces" in controller.create(owned, SPACE).denied
@@ -221,11 +226,11 @@ def test_pods_of_exempt_deployments_and_cron_jobs_are_exempt(
     exempt = {"systemWorkloads": [f"{SPACE}/{maker}/web"]}
     admission.install("deny", {**SETTINGS, "no-host-namespaces": exempt})
     owner = {**OWNER, "apiVersion": version, "kind": kind, "name": name}
-    owned = bad(f"{name}-x7k2p", ownerReferences=[owner])
+    owned = violating_pod(f"{name}-x7k2p", ownerReferences=[owner])
     assert admission.api.create(owned, SPACE).status == 201
     # Kinds in other API groups have the same name, such as Volcano's Job.
     owner["apiVersion"] = "example.com/v1"
-    owned = bad(f"{name}-x7k2p", ownerReferences=[owner])
+    owned = violating_pod(f"{name}-x7k2p", ownerReferences=[owner])
     assert "no-host-namespaces" in admission.api.create(owned, SPACE).denied
 
 
@@ -234,13 +239,13 @@ def test_exemption_is_valid_until_the_end_of_its_expiry_date(admission: Cluster)
     exemption = {"workload": f"{SPACE}/Pod/old", "rule": "no-host-namespaces", "reason": "moves"}
     exemptions = {"workloads": [{**exemption, "expires": str(last)}]}
     admission.install("deny", {**SETTINGS, "exemptions": exemptions})
-    assert admission.api.create(bad("old"), SPACE).status == 201
-    assert "no-host-namespaces" in admission.api.create(bad("other"), SPACE).denied
+    assert admission.api.create(violating_pod("old"), SPACE).status == 201
+    assert "no-host-namespaces" in admission.api.create(violating_pod("other"), SPACE).denied
 
 
 def test_policies_do_not_apply_to_excluded_namespaces(admission: Cluster) -> None:
     admission.install("deny")
-    assert admission.api.create(bad("agent"), "kube-system").status == 201
+    assert admission.api.create(violating_pod("agent"), "kube-system").status == 201
 
 
 def test_audit_mode_counts_violations_but_denies_nothing(admission: Cluster) -> None:
@@ -248,7 +253,7 @@ def test_audit_mode_counts_violations_but_denies_nothing(admission: Cluster) -> 
     counter = "apiserver_validating_admission_policy_check_total"
     labels = {"policy": "gpu-platform-pods", "enforcement_action": "audit"}
     before = admission.api.metric(counter, **labels)
-    answer = admission.api.create(bad("old"), SPACE)
+    answer = admission.api.create(violating_pod("old"), SPACE)
     assert (answer.status, answer.warnings) == (201, ())
     assert admission.api.metric(counter, **labels) == before + 1
 

@@ -32,7 +32,7 @@ def required(objects: list[Manifest]) -> Iterator[Manifest]:
 
 
 @pytest.fixture
-def found(admission: Cluster) -> Iterator[dict[str, tuple[str, Manifest]]]:
+def fixture_objects(admission: Cluster) -> Iterator[dict[str, tuple[str, Manifest]]]:
     """Objects of all fixtures, in a cluster that contains the objects they require."""
     objects = fixtures.objects(SPACE)
     file = admission.platform.checkout / "required.yaml"
@@ -43,13 +43,13 @@ def found(admission: Cluster) -> Iterator[dict[str, tuple[str, Manifest]]]:
 
 
 def test_cel_and_python_rules_report_the_same_violations_for_every_fixture(
-    admission: Cluster, found: dict[str, tuple[str, Manifest]]
+    admission: Cluster, fixture_objects: dict[str, tuple[str, Manifest]]
 ) -> None:
     configuration = admission.install("warn")
     differences: dict[str, list[str]] = defaultdict(list)
     seen: dict[str, int] = defaultdict(int)
     accepted = 0
-    for name, manifest in found.values():
+    for name, manifest in fixture_objects.values():
         answer = admission.api.create(manifest, SPACE)
         if answer.status != 201:
             continue

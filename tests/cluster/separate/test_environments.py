@@ -83,14 +83,17 @@ def _gang(prod: Environment) -> list[dict[str, Any]]:
     return prod.pods("gpu-platform.dev/workload=training")
 
 
-def _refused(pod: dict[str, Any]) -> bool:
+def _is_unschedulable(pod: dict[str, Any]) -> bool:
     """Return whether the scheduler has found no node for the pod."""
     conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
     return conditions.get("PodScheduled") == "False"
 
 
 def test_no_pod_of_a_four_node_gang_starts_on_three_free_nodes(prod: Environment) -> None:
-    await_(lambda: [_refused(pod) for pod in _gang(prod)] == [True] * 4, "four refusals")
+    await_(
+        lambda: [_is_unschedulable(pod) for pod in _gang(prod)] == [True] * 4,
+        "four unschedulable pods",
+    )
     observed_until = time.monotonic() + 3
     while time.monotonic() < observed_until:
         assert [_node(pod) for pod in _gang(prod)] == [None] * 4

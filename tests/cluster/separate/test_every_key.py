@@ -30,7 +30,9 @@ def test_api_server_accepts_the_objects_of_every_stack(
 ) -> None:
     values, secrets = STACKS[stack]
     plan = provision(values, tuple(secrets))
-    objects = [plan.inputs(name) for name, made in plan.resources.items() if is_object(made.type)]
+    objects = [
+        plan.inputs(name) for name, resource in plan.resources.items() if is_object(resource.type)
+    ]
     known = [each for each in objects if group(each) not in OPERATOR_GROUPS]
     first = [each for each in known if each["kind"] in CREATED_FIRST]
     # The namespace of Prometheus is missing if the stack does not install Prometheus.
@@ -39,21 +41,21 @@ def test_api_server_accepts_the_objects_of_every_stack(
     kind = {"apiVersion": "v1", "kind": "Namespace"}
     first = [*({**kind, "metadata": {"name": name}} for name in sorted(used)), *first]
     rest = [each for each in known if each["kind"] not in CREATED_FIRST]
-    made, tried = tmp_path / "made.yaml", tmp_path / "tried.yaml"
-    tried.write_text(yaml.safe_dump_all(rest))
+    applied, dry_run = tmp_path / "made.yaml", tmp_path / "tried.yaml"
+    dry_run.write_text(yaml.safe_dump_all(rest))
     strict = "kubectl apply --server-side --validate=strict --filename"
     try:
         for each in first:
-            made.write_text(yaml.safe_dump(each))
-            control_plane.shell(f"{strict} {made}")
-            # Pulumi also waits: webhooks reject children and jobs of a queue that is not open.
+            applied.write_text(yaml.safe_dump(each))
+            control_plane.shell(f"{strict} {applied}")
+            # Wait as Pulumi does: webhooks reject children and jobs of a queue that is not open.
             opened = shlex.quote("--for=jsonpath={.status.state}=Open")
             control_plane.shell(f"kubectl wait {opened} queues --all --timeout=600s")
-        answers = control_plane.shell(f"{strict} {tried} --dry-run=server").splitlines()
+        answers = control_plane.shell(f"{strict} {dry_run} --dry-run=server").splitlines()
     finally:
-        made.write_text(yaml.safe_dump_all(reversed(first)))
-        delete = f"kubectl delete --timeout=600s --ignore-not-found --filename {made}"
-        # The webhook rejects the deletion of a queue until it has observed that of its child.
+        applied.write_text(yaml.safe_dump_all(reversed(first)))
+        delete = f"kubectl delete --timeout=600s --ignore-not-found --filename {applied}"
+        # The webhook rejects deleting a queue until the webhook has seen its children deleted.
         control_plane.shell(f"timeout 120 bash -c 'until {delete}; do sleep 0.5; done'")
     assert len(answers) == len(rest) > 5
 

@@ -20,11 +20,11 @@ from tools.generate.policy_examples import EXAMPLES
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 OBJECT = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}"
 LABELS = {"gpu-platform.dev/workload": "inference", "gpu-platform.dev/service": "digits"}
-OTHER = "fedcba9876543210" * 4
-UNKNOWN_URL = f"oci://a.b/c@sha256:{OTHER}"
+OTHER_DIGEST = "fedcba9876543210" * 4
+UNKNOWN_URL = f"oci://a.b/c@sha256:{OTHER_DIGEST}"
 ((KEY, VALUE),) = PROMOTED["data"].items()
 MODEL = f"registry.example.com/models/digits@sha256:{KEY}"
-ONLY = {
+ONLY_MODEL_RULES = {
     **{rule.name: "disabled" for rule in RULES if rule.admission and rule.topic != "models"},
     "model-signed": SETTINGS["model-signed"],
 }
@@ -96,70 +96,75 @@ def fetch(pod: Manifest) -> dict[str, Any]:
     return container
 
 
-def model(pod: Manifest, reference: str) -> None:
+def set_model(pod: Manifest, reference: str) -> None:
     fetch(pod)["command"][3] = f"oci://{reference}"
 
 
-def volume(pod: Manifest, path: str, **source: Any) -> None:
+def add_volume(pod: Manifest, path: str, **source: Any) -> None:
     pod["spec"]["volumes"].append({"name": "other", **source})
     server(pod)["volumeMounts"].append({"name": "other", "mountPath": path})
 
 
-def instead(pod: Manifest, **source: Any) -> None:
-    """Replace the volume with the model."""
+def replace_model_volume(pod: Manifest, **source: Any) -> None:
+    """Replace the volume that contains the model, and remove the download."""
     pod["spec"]["volumes"] = [{"name": "models", **source}]
     del pod["spec"]["initContainers"]
 
 
-def mounted(pod: Manifest, reference: str = MODEL) -> None:
-    """Mount a model as an image volume instead of the download."""
-    instead(pod, image={"reference": reference, "pullPolicy": "IfNotPresent"})
+def mount_model_image(pod: Manifest, reference: str = MODEL) -> None:
+    """Mount a model as an image volume instead of downloading it."""
+    replace_model_volume(pod, image={"reference": reference, "pullPolicy": "IfNotPresent"})
 
 
-def cached(pod: Manifest) -> None:
-    """Let the download use a cache, as the stack does."""
+def add_cache(pod: Manifest) -> None:
+    """Add a cache to the download, as the stack does."""
     claim = {"claimName": "copies"}
     pod["spec"]["volumes"].append({"name": "cache", "persistentVolumeClaim": claim})
     fetch(pod)["volumeMounts"].append({"name": "cache", "mountPath": "/model-cache"})
     fetch(pod)["command"] += ["--cache=/model-cache", "--cache-bytes=1073741824"]
 
 
-def variable(container: dict[str, Any], name: str, **stated: Any) -> None:
+def add_variable(container: dict[str, Any], name: str, **stated: Any) -> None:
     container["env"].append({"name": name, **stated})
 
 
-def sidecar(pod: Manifest, **changes: Any) -> None:
+def add_sidecar(pod: Manifest, **changes: Any) -> None:
     pod["spec"]["containers"].append({**copy.deepcopy(server(pod)), "name": "other", **changes})
 
 
 SECRET = {"secret": {"secretName": "other"}}
 ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     "another digest": (
-        lambda pod: model(pod, f"registry.example.com/models/digits@sha256:{OTHER}"),
+        lambda pod: set_model(pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}"),
         "model of fetch",
     ),
     "the digest in another repository": (
-        lambda pod: model(pod, f"registry.example.com/models/other@sha256:{KEY}"),
+        lambda pod: set_model(pod, f"registry.example.com/models/other@sha256:{KEY}"),
         "model of fetch",
     ),
     "the digest in another registry": (
-        lambda pod: model(pod, f"registry.example.org/models/digits@sha256:{KEY}"),
+        lambda pod: set_model(pod, f"registry.example.org/models/digits@sha256:{KEY}"),
         "model of fetch",
     ),
     "a tag": (
-        lambda pod: model(pod, "registry.example.com/models/digits:production"),
+        lambda pod: set_model(pod, "registry.example.com/models/digits:production"),
         "model of fetch",
     ),
-    "a tag with the digest": (
-        lambda pod: model(pod, f"registry.example.com/models/digits:v1@sha256:{KEY}"),
+    "a tag in addition to the digest": (
+        lambda pod: set_model(pod, f"registry.example.com/models/digits:v1@sha256:{KEY}"),
         "model of fetch",
     ),
     "two digests": (
-        lambda pod: model(pod, f"registry.example.com/models/digits@sha256:{KEY}@sha256:{OTHER}"),
+        lambda pod: set_model(
+            pod, f"registry.example.com/models/digits@sha256:{KEY}@sha256:{OTHER_DIGEST}"
+        ),
         "model of fetch",
     ),
     "a variable in the reference": (
-        lambda pod: (model(pod, "$(OCI_MODEL)"), variable(fetch(pod), "OCI_MODEL", value="x")),
+        lambda pod: (
+            set_model(pod, "$(OCI_MODEL)"),
+            add_variable(fetch(pod), "OCI_MODEL", value="x"),
+        ),
         "model of fetch",
     ),
     "another source": (
@@ -174,7 +179,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         "model of fetch",
     ),
     "two sources": (lambda pod: fetch(pod)["command"].insert(4, UNKNOWN_URL), "model of fetch"),
-    "several arguments in one string": (
+    "a command with several arguments in one string": (
         lambda pod: fetch(pod).update(
             command=["python3", "-m inference.fetch oci://a.b/c /models/export"]
         ),
@@ -187,22 +192,22 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
                 "name": "other",
                 "command": [
                     *fetch(pod)["command"][:3],
-                    f"oci://a.b/c@sha256:{OTHER}",
+                    f"oci://a.b/c@sha256:{OTHER_DIGEST}",
                     "/models/export",
                 ],
             }
         ),
         "model of other",
     ),
-    "another image of the init container": (
+    "another image for the init container": (
         lambda pod: fetch(pod).update(image=f"registry.example.com/ml/own@sha256:{KEY}"),
         "image of fetch",
     ),
-    "another image of the server": (
+    "another image for the server": (
         lambda pod: server(pod).update(image=f"registry.example.com/ml/own@sha256:{KEY}"),
         "image of inference",
     ),
-    "an image by tag": (
+    "a server image referenced by tag": (
         lambda pod: server(pod).update(image="registry.example.com/ml/inference:1.0.0"),
         "image of inference",
     ),
@@ -213,10 +218,10 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     "no command": (lambda pod: server(pod).pop("command"), "command of inference"),
     "additional arguments": (lambda pod: server(pod).update(args=["-c"]), "command of inference"),
     "a sidecar with another command": (
-        lambda pod: sidecar(pod, command=["sh", "-c", "cp"]),
+        lambda pod: add_sidecar(pod, command=["sh", "-c", "cp"]),
         "command of other",
     ),
-    "a working directory with modules": (
+    "a working directory that may contain modules": (
         lambda pod: server(pod).update(workingDir="/tmp"),
         "workingDir of inference",
     ),
@@ -229,44 +234,53 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         "volumeMounts of inference",
     ),
     "a claim": (
-        lambda pod: instead(pod, persistentVolumeClaim={"claimName": "checkpoints"}),
+        lambda pod: replace_model_volume(pod, persistentVolumeClaim={"claimName": "checkpoints"}),
         "volumeMounts of inference",
     ),
     "a cache that the server mounts": (
         lambda pod: (
-            cached(pod),
+            add_cache(pod),
             server(pod)["volumeMounts"].append({"name": "cache", "mountPath": "/model-cache"}),
         ),
         "volumeMounts of inference",
     ),
-    "a cache as the model": (
+    "a cache mounted in place of the model": (
         lambda pod: (
-            cached(pod),
+            add_cache(pod),
             fetch(pod)["volumeMounts"][-1].update(mountPath="/models/export"),
         ),
         "volumeMounts of fetch",
     ),
-    "a part of a cache": (
-        lambda pod: (cached(pod), fetch(pod)["volumeMounts"][-1].update(subPath="other")),
+    "a subdirectory of the cache": (
+        lambda pod: (add_cache(pod), fetch(pod)["volumeMounts"][-1].update(subPath="other")),
         "volumeMounts of fetch",
     ),
-    "another source with a cache": (
-        lambda pod: (cached(pod), model(pod, f"registry.example.com/models/digits@sha256:{OTHER}")),
+    "another digest with a cache": (
+        lambda pod: (
+            add_cache(pod),
+            set_model(pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}"),
+        ),
         "model of fetch",
     ),
-    "a claim as a device": (
+    "a claim attached as a block device": (
         lambda pod: (
-            cached(pod),
+            add_cache(pod),
             server(pod).update(
                 volumeDevices=[{"name": "cache", "devicePath": "/models/export/model.safetensors"}]
             ),
         ),
         "volumeDevices of inference",
     ),
-    "a ConfigMap": (lambda pod: instead(pod, configMap={"name": "other"}), "volume models"),
-    "a Secret as the model": (lambda pod: instead(pod, **SECRET), "volumeMounts of inference"),
+    "a ConfigMap": (
+        lambda pod: replace_model_volume(pod, configMap={"name": "other"}),
+        "volume models",
+    ),
+    "a Secret mounted in place of the model": (
+        lambda pod: replace_model_volume(pod, **SECRET),
+        "volumeMounts of inference",
+    ),
     "an ephemeral volume": (
-        lambda pod: instead(
+        lambda pod: replace_model_volume(
             pod,
             ephemeral={
                 "volumeClaimTemplate": {
@@ -279,52 +293,65 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         ),
         "volume models",
     ),
-    "a CSI volume": (lambda pod: instead(pod, csi={"driver": "example.com"}), "volume models"),
+    "a CSI volume": (
+        lambda pod: replace_model_volume(pod, csi={"driver": "example.com"}),
+        "volume models",
+    ),
     "a projected volume": (
-        lambda pod: instead(pod, projected={"sources": [{"secret": {"name": "other"}}]}),
+        lambda pod: replace_model_volume(
+            pod, projected={"sources": [{"secret": {"name": "other"}}]}
+        ),
         "volume models",
     ),
     "another image volume": (
-        lambda pod: mounted(pod, f"registry.example.com/models/digits@sha256:{OTHER}"),
+        lambda pod: mount_model_image(
+            pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}"
+        ),
         "model of models",
     ),
-    "an image volume by tag": (
-        lambda pod: mounted(pod, "registry.example.com/models/digits:production"),
+    "an image volume referenced by tag": (
+        lambda pod: mount_model_image(pod, "registry.example.com/models/digits:production"),
         "model of models",
     ),
-    "an image volume of another repository": (
-        lambda pod: mounted(pod, f"registry.example.com/models/other@sha256:{KEY}"),
+    "an image volume from another repository": (
+        lambda pod: mount_model_image(pod, f"registry.example.com/models/other@sha256:{KEY}"),
         "model of models",
     ),
-    "a part of an image volume": (
-        lambda pod: (mounted(pod), server(pod)["volumeMounts"][0].update(subPath="other")),
+    "a subdirectory of an image volume": (
+        lambda pod: (
+            mount_model_image(pod),
+            server(pod)["volumeMounts"][0].update(subPath="other"),
+        ),
         "volumeMounts of inference",
     ),
-    "an image volume at another path": (
-        lambda pod: (mounted(pod), server(pod)["volumeMounts"][0].update(mountPath="/app")),
+    "an image volume mounted at another path": (
+        lambda pod: (
+            mount_model_image(pod),
+            server(pod)["volumeMounts"][0].update(mountPath="/app"),
+        ),
         "volumeMounts of inference",
     ),
-    "a Secret inside the model": (
-        lambda pod: volume(pod, "/models/export/model.safetensors", **SECRET),
+    "a Secret mounted inside the model": (
+        lambda pod: add_volume(pod, "/models/export/model.safetensors", **SECRET),
         "volumeMounts of inference",
     ),
-    "a Secret over the program": (
-        lambda pod: volume(pod, "/app/inference", **SECRET),
+    "a Secret mounted over the program": (
+        lambda pod: add_volume(pod, "/app/inference", **SECRET),
         "volumeMounts of inference",
     ),
-    "a path with dots": (
-        lambda pod: volume(pod, "/secrets/../models", **SECRET),
+    "a mount path with dots": (
+        lambda pod: add_volume(pod, "/secrets/../models", **SECRET),
         "volumeMounts of inference",
     ),
-    "another path of the model": (
+    "another model path": (
         lambda pod: server(pod)["env"][-1].update(value="/secrets/other"),
         "environment of inference",
     ),
-    "a path of the model that leaves it": (
+    "a model path outside the model directory": (
         lambda pod: server(pod)["env"][-1].update(value="/models/../secrets/other"),
         "environment of inference",
     ),
-    "a path of the model in a Secret": (
+    "a model path from a Secret": (
         lambda pod: server(pod)["env"].__setitem__(
             -1,
             {
@@ -334,19 +361,19 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         ),
         "environment of inference",
     ),
-    "a search path of modules": (
-        lambda pod: variable(server(pod), "PYTHONPATH", value="/secrets/other"),
+    "a module search path": (
+        lambda pod: add_variable(server(pod), "PYTHONPATH", value="/secrets/other"),
         "environment of inference",
     ),
     "a preloaded library": (
-        lambda pod: variable(fetch(pod), "LD_PRELOAD", value="/secrets/other/library.so"),
+        lambda pod: add_variable(fetch(pod), "LD_PRELOAD", value="/secrets/other/library.so"),
         "environment of fetch",
     ),
-    "a home directory with modules": (
+    "a home directory that may contain modules": (
         lambda pod: server(pod)["env"][0].update(value="/secrets/other"),
         "environment of inference",
     ),
-    "all variables of a Secret": (
+    "all keys of a Secret as variables": (
         lambda pod: server(pod).update(envFrom=[{"secretRef": {"name": "other"}}]),
         "environment of inference",
     ),
@@ -358,10 +385,10 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         lambda pod: server(pod).update(lifecycle={"postStart": {"exec": {"command": ["sh"]}}}),
         "exec of inference",
     ),
-    "a label of another role": (
+    "the component label of a training pod": (
         lambda pod: (
             pod["metadata"]["labels"].update({"app.kubernetes.io/component": "training"}),
-            model(pod, f"registry.example.com/models/digits@sha256:{OTHER}"),
+            set_model(pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}"),
         ),
         "model of fetch",
     ),
@@ -378,7 +405,7 @@ def deployment(pod: Manifest) -> Manifest:
 @pytest.fixture(scope="module")
 def cluster(admission: Cluster) -> Iterator[Cluster]:
     """The cluster with the model policies, removed later because they deny other tests' models."""
-    admission.install("deny", ONLY)
+    admission.install("deny", ONLY_MODEL_RULES)
     file = admission.platform.checkout / "rights.yaml"
     file.write_text(RIGHTS)
     admission.apply(file)
@@ -386,7 +413,7 @@ def cluster(admission: Cluster) -> Iterator[Cluster]:
     admission.uninstall()
 
 
-def refused(answer: Response) -> str:
+def model_denial(answer: Response) -> str:
     """Return the part of the denial that concerns the model."""
     assert "model-signed: " in answer.denied, answer.body
     return answer.denied.partition("model-signed: ")[2].partition(": Inference serves only")[0]
@@ -394,24 +421,24 @@ def refused(answer: Response) -> str:
 
 def test_promoted_model_is_admitted(cluster: Cluster) -> None:
     api = cluster.api.as_user("serving")
-    volume, copied = promoted(), promoted()
-    mounted(volume)
-    cached(copied)
-    for pod in (promoted(), volume, copied):
+    image_volume, from_cache = promoted(), promoted()
+    mount_model_image(image_volume)
+    add_cache(from_cache)
+    for pod in (promoted(), image_volume, from_cache):
         for manifest in (pod, deployment(pod)):
             answer = api.create(manifest, SPACE)
             assert answer.status == 201, answer.body
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-@pytest.mark.parametrize("made", [copy.deepcopy, deployment], ids=["pod", "template"])
+@pytest.mark.parametrize("build", [copy.deepcopy, deployment], ids=["pod", "template"])
 def test_pod_that_serves_anything_else_is_denied(
-    cluster: Cluster, attempt: str, made: Callable[[Manifest], Manifest]
+    cluster: Cluster, attempt: str, build: Callable[[Manifest], Manifest]
 ) -> None:
     change, reason = ATTEMPTS[attempt]
     pod = promoted()
     change(pod)
-    assert reason in refused(cluster.api.as_user("serving").create(made(pod), SPACE))
+    assert reason in model_denial(cluster.api.as_user("serving").create(build(pod), SPACE))
 
 
 def test_existing_pod_cannot_be_relabeled_as_a_server(cluster: Cluster) -> None:
@@ -422,7 +449,7 @@ def test_existing_pod_cannot_be_relabeled_as_a_server(cluster: Cluster) -> None:
     try:
         assert api.create(pod, SPACE, dry_run=False).status == 201
         labeled = api.patch(f"{PODS}/digits", {"metadata": {"labels": LABELS}})
-        assert refused(labeled) == "command of inference"
+        assert model_denial(labeled) == "command of inference"
     finally:
         cluster.api.delete(PODS)
 
@@ -434,13 +461,13 @@ def test_debug_container_in_a_server_is_denied(cluster: Cluster) -> None:
         debugger = {"name": "debugger", "image": server(promoted())["image"], "command": ["sh"]}
         added = {"spec": {"ephemeralContainers": [debugger]}}
         answer = api.patch(f"{PODS}/digits/ephemeralcontainers", added)
-        assert "command of debugger" in refused(answer)
+        assert "command of debugger" in model_denial(answer)
     finally:
         cluster.api.delete(PODS)
 
 
 def test_account_that_deploys_services_cannot_promote_models(cluster: Cluster) -> None:
-    entry = {"data": {OTHER: VALUE.replace(KEY, OTHER)}}
+    entry = {"data": {OTHER_DIGEST: VALUE.replace(KEY, OTHER_DIGEST)}}
     api = cluster.api.as_user("serving")
     assert "cannot patch resource" in api.patch(OBJECT, entry).denied
     assert "cannot delete resource" in api.delete(OBJECT).denied
@@ -451,30 +478,30 @@ def test_account_that_deploys_services_cannot_promote_models(cluster: Cluster) -
 @pytest.mark.parametrize(
     "entry",
     [
-        f"registry.example.com/models/digits@sha256:{OTHER}",
+        f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}",
         VALUE,
-        VALUE.replace(KEY, OTHER, 1).replace("policies=passed", "policies=refused"),
-        VALUE.replace(KEY, OTHER, 1).replace(" metrics=accuracy:0.98", " metrics="),
+        VALUE.replace(KEY, OTHER_DIGEST, 1).replace("policies=passed", "policies=refused"),
+        VALUE.replace(KEY, OTHER_DIGEST, 1).replace(" metrics=accuracy:0.98", " metrics="),
     ],
 )
 def test_promoters_cannot_add_an_entry_without_a_lineage(cluster: Cluster, entry: str) -> None:
-    denied = cluster.api.as_user("promoter").patch(OBJECT, {"data": {OTHER: entry}}).denied
-    assert f"model-lineage-complete: {OTHER}" in denied
+    denied = cluster.api.as_user("promoter").patch(OBJECT, {"data": {OTHER_DIGEST: entry}}).denied
+    assert f"model-lineage-complete: {OTHER_DIGEST}" in denied
 
 
 def test_model_is_admitted_from_its_promotion_until_its_withdrawal(cluster: Cluster) -> None:
     promoter, serving = (cluster.api.as_user(name) for name in ("promoter", "serving"))
     pod = promoted()
-    model(pod, f"registry.example.com/models/digits@sha256:{OTHER}")
-    entry = VALUE.replace(KEY, OTHER, 1)
-    assert promoter.patch(OBJECT, {"data": {OTHER: entry}}).status == 200
-    admitted(serving, pod, True)
-    assert promoter.patch(OBJECT, {"data": {OTHER: None}}).status == 200
-    admitted(serving, pod, False)
+    set_model(pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}")
+    entry = VALUE.replace(KEY, OTHER_DIGEST, 1)
+    assert promoter.patch(OBJECT, {"data": {OTHER_DIGEST: entry}}).status == 200
+    await_admission(serving, pod, True)
+    assert promoter.patch(OBJECT, {"data": {OTHER_DIGEST: None}}).status == 200
+    await_admission(serving, pod, False)
 
 
-def admitted(serving: ApiServer, pod: Manifest, expected: bool) -> None:
-    """Wait until the policies have seen the parameter object."""
+def await_admission(serving: ApiServer, pod: Manifest, expected: bool) -> None:
+    """Wait until the policies use the changed parameter object."""
     await_(lambda: (serving.create(pod, SPACE).status == 201) is expected, "the parameters")
 
 
@@ -484,9 +511,9 @@ def test_no_serving_pod_is_admitted_without_the_parameter_object(cluster: Cluste
     other["metadata"]["labels"] = {}
     try:
         assert cluster.api.delete(OBJECT).status == 200
-        admitted(api, promoted(), False)
-        admitted(api, other, False)
+        await_admission(api, promoted(), False)
+        await_admission(api, other, False)
     finally:
-        cluster.install("deny", ONLY)
-    admitted(api, promoted(), True)
-    admitted(api, other, True)
+        cluster.install("deny", ONLY_MODEL_RULES)
+    await_admission(api, promoted(), True)
+    await_admission(api, other, True)

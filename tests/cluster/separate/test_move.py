@@ -40,7 +40,7 @@ def destination(tmp_path: Path) -> Iterator[Platform]:
 def test_a_stack_moves_to_another_cluster(
     cluster_without_policies: Platform, destination: Platform, tmp_path: Path
 ) -> None:
-    kubeconfig = str(both(cluster_without_policies, destination, tmp_path))
+    kubeconfig = str(merge_kubeconfigs(cluster_without_policies, destination, tmp_path))
     file = cluster_without_policies.checkout / "Pulumi.moved.yaml"
 
     def configure(**cluster: Any) -> None:
@@ -69,8 +69,8 @@ def test_a_stack_moves_to_another_cluster(
         uid = destination.kubectl("get", "namespace", "kube-system")["metadata"]["uid"]
         recorded = json.loads(pulumi("stack output --json"))["cluster"]
         assert recorded == {"uid": uid, "identifier": uid}
-        assert names(destination) == {"moved", "claims", "queue"}
-        assert names(cluster_without_policies) == {"moved", "claims"}
+        assert existing_objects(destination) == {"moved", "claims", "queue"}
+        assert existing_objects(cluster_without_policies) == {"moved", "claims"}
     finally:
         pulumi("destroy --yes --skip-preview")
         cluster_without_policies.shell(
@@ -78,7 +78,7 @@ def test_a_stack_moves_to_another_cluster(
         )
 
 
-def both(first: Platform, second: Platform, folder: Path) -> Path:
+def merge_kubeconfigs(first: Platform, second: Platform, folder: Path) -> Path:
     """Return a kubeconfig with the contexts `previous` and `next`."""
     merged: dict[str, Any] = {"apiVersion": "v1", "kind": "Config"}
     for name, platform in {"previous": first, "next": second}.items():
@@ -92,7 +92,7 @@ def both(first: Platform, second: Platform, folder: Path) -> Path:
     return file
 
 
-def names(platform: Platform) -> set[str]:
+def existing_objects(platform: Platform) -> set[str]:
     """Return the objects of the stack that exist in a cluster."""
     commands = {
         "moved": "kubectl get namespace moved",

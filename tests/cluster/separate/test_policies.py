@@ -25,8 +25,8 @@ def run(control_plane: Platform, tmp_path: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def before(control_plane: Platform) -> dict[str, object]:
-    """Specifications of the workloads in a namespace, with the Deployments that patches change."""
+def original_specs(control_plane: Platform) -> dict[str, object]:
+    """Specifications of all workloads, including the Deployments that patches try to change."""
     control_plane.shell(f"kubectl create namespace {SPACE}")
     names = [item["metadata"]["name"] for item in STACK if item["kind"] == "Deployment"]
     for name in names:
@@ -40,13 +40,13 @@ def before(control_plane: Platform) -> dict[str, object]:
 # One at a time, because the engine stops at the first rejected object.
 @pytest.mark.parametrize("manifest", STACK, ids=lambda item: item["type token"])
 def test_violations_are_neither_created_nor_patched(
-    control_plane: Platform, before: dict[str, object], run: Run, manifest: tokens.Manifest
+    control_plane: Platform, original_specs: dict[str, object], run: Run, manifest: tokens.Manifest
 ) -> None:
     done = run("up", [manifest])
     assert done.returncode != 0
-    refused = {(report.rule, *report.places) for report in done.reports}
-    assert refused & tokens.REJECTED
-    assert _specs(control_plane) == before
+    rejections = {(report.rule, *report.places) for report in done.reports}
+    assert rejections & tokens.REJECTED
+    assert _specs(control_plane) == original_specs
 
 
 def test_valid_objects_are_created(control_plane: Platform, run: Run) -> None:

@@ -47,7 +47,7 @@ ROLLED_BACK = "gpu-platform.dev/rolled-back"
 _log = logging.getLogger(__name__)
 
 
-def described(prometheus: str, **canary: Any) -> Any:
+def canary_service(prometheus: str, **canary: Any) -> Any:
     """The service with a canary and limits, as in a stack file."""
     limits = {"prometheus": prometheus, "image": "inference", "latency_seconds": 1.0}
     found = {"weight": WEIGHT, "rollback": limits, **canary}
@@ -227,8 +227,8 @@ def test_a_bad_canary_under_load_is_rolled_back(
             )
             servers[name].wait_until_ready()
         url = stack.enter_context(prometheus(tmp_path, servers))
-        before = described(url, weight=0, url=bad)
-        service = described(url, url=bad)
+        before = canary_service(url, weight=0, url=bad)
+        service = canary_service(url, url=bad)
         cluster.apply(*build_canary(before), *routes(before))
         cluster.platform.shell(
             f"kubectl rollout status -n {NAMESPACE} deployment/digits-canary --timeout=600s"
@@ -258,12 +258,12 @@ def test_a_bad_canary_under_load_is_rolled_back(
         assert known >= 1
 
         # An update of the stack, without force, neither fails nor undoes the rollback.
-        again = described(url, weight=50, url=bad)
+        again = canary_service(url, weight=50, url=bad)
         cluster.apply(*routes(again))
         await_(lambda: cluster.weights() == {"digits": 100}, "the rollback again")
         assert len(cluster.events()) == known + 1
         # The next canary receives its share of requests.
-        better = described(url, url="s3://models/better/export", weight=10)
+        better = canary_service(url, url="s3://models/better/export", weight=10)
         cluster.apply(*routes(better))
         time.sleep(2)
         assert cluster.weights() == {"digits": 90, "digits-canary": 10}

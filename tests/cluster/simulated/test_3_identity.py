@@ -1,4 +1,4 @@
-"""The stack recognizes its cluster, regardless of its name in the kubeconfig."""
+"""A stack recognizes its cluster, regardless of the context's name in the kubeconfig."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_pod_updates_its_own_cluster_with_its_service_account(
     )
     config = yaml.safe_load(cluster.shell("kubectl config view --raw --minify --flatten"))
     server = urlsplit(config["clusters"][0]["cluster"]["server"])
-    # The Pulumi Kubernetes Operator writes this into the configuration of each stack.
+    # The Pulumi Kubernetes Operator writes this setting into the configuration of each stack.
     (setting,) = {
         each["spec"]["config"][SETTING] for each in yaml.safe_load_all(OPERATOR.read_text())
     }

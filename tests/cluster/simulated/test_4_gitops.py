@@ -123,59 +123,61 @@ def test_preview_changes_nothing_in_the_cluster(cluster: Platform) -> None:
 
 
 @pytest.fixture(scope="module")
-def small(cluster: Platform) -> interrupted.Stack:
-    """A small stack in addition to the platform's."""
+def small_stack(cluster: Platform) -> interrupted.Stack:
+    """A small stack on the platform's cluster."""
     return interrupted.new_stack(cluster)
 
 
 def test_killed_update_is_completed_by_the_next_update(
-    small: interrupted.Stack,
+    small_stack: interrupted.Stack,
 ) -> None:
-    small.update()
-    small.configure(3 * KILLS + 1)
-    things = small.update()
-    commands = interrupted.commands(small.platform, "environments.md", "pulumi cancel")
+    small_stack.update()
+    small_stack.configure(3 * KILLS + 1)
+    things = small_stack.update()
+    commands = interrupted.commands(small_stack.platform, "environments.md", "pulumi cancel")
     chance = random.Random(SEED)  # noqa: S311  moments, not secrets
     locked = pending = 0
     for turn in range(3 * KILLS):
         if turn >= KILLS and pending:
             break
-        small.configure(turn + 1)
+        small_stack.configure(turn + 1)
         # The first kill interrupts the start of the update; the others interrupt later parts.
         reached = int((turn % KILLS + chance.random()) / KILLS * things) if turn else 0
-        moment = reached, chance.uniform(0, 0.2 if turn else 2)
-        last = small.kill_update(*moment)
-        locks = small.is_locked()
+        kill_point = reached, chance.uniform(0, 0.2 if turn else 2)
+        last = small_stack.kill_update(*kill_point)
+        locks = small_stack.is_locked()
         if locks and not locked:
-            refused = small.pulumi("up", "--yes", "--skip-preview")
-            assert refused.returncode != 0
-            assert "pulumi cancel" in refused.stderr
-        left = len(small.deployment().get("pending_operations") or [])
-        sys.stdout.write(f"seed {SEED}, killed at {moment}: {last}; pending: {left}\n")
+            rejected = small_stack.pulumi("up", "--yes", "--skip-preview")
+            assert rejected.returncode != 0
+            assert "pulumi cancel" in rejected.stderr
+        pending_now = len(small_stack.deployment().get("pending_operations") or [])
+        sys.stdout.write(f"seed {SEED}, killed at {kill_point}: {last}; pending: {pending_now}\n")
         for command in commands:
-            done = small.type(command)
+            done = small_stack.type(command)
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        small.settle()
-        locked, pending = locked + locks, pending + left
+        small_stack.settle()
+        locked, pending = locked + locks, pending + pending_now
     assert locked
     assert pending
-    settled = small.pulumi("up", "--yes", "--skip-preview", "--refresh", "--expect-no-changes")
+    settled = small_stack.pulumi(
+        "up", "--yes", "--skip-preview", "--refresh", "--expect-no-changes"
+    )
     assert settled.returncode == 0, settled.stdout
 
 
 def test_the_documented_destroy_deletes_everything(
-    small: interrupted.Stack,
+    small_stack: interrupted.Stack,
 ) -> None:
-    look, destroy = (
-        interrupted.commands(small.platform, "destroying.md", containing)
+    preview_commands, destroy = (
+        interrupted.commands(small_stack.platform, "destroying.md", containing)
         for containing in ("--preview-only", "pulumi destroy --yes")
     )
-    before = small.live()
-    for command in look:
-        done = small.type(command)
+    before = small_stack.live()
+    for command in preview_commands:
+        done = small_stack.type(command)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert small.live() == before != {}
+    assert small_stack.live() == before != {}
     for command in destroy:
-        done = small.type(command)
+        done = small_stack.type(command)
         assert done.returncode == 0, done.stdout + done.stderr
-    await_(lambda: not small.live(), f"nothing is left of {small.live()}")
+    await_(lambda: not small_stack.live(), f"nothing is left of {small_stack.live()}")

@@ -65,7 +65,7 @@ def test_a_protected_claim_cannot_be_removed(applied: Stack, tmp_path: Path) -> 
 def test_preview_from_another_checkout_of_the_same_commit_shows_no_change(
     applied: Stack, tmp_path: Path
 ) -> None:
-    """The checkout of a CI job is in another directory than that of a laptop."""
+    """CI jobs and laptops have their checkouts in different directories."""
     other = copy_checkout(tmp_path / "other")
     shutil.copy(applied._file, other / "Pulumi.simulated.yaml")
     command = [sys.executable, "-m", "gitops", "preview", "--stack", "simulated"]

@@ -252,7 +252,7 @@ def broken(pod, config):
         (BROKEN_RULE, 3, "blocked by", "ZeroDivisionError: a mistake of the rule"),
         ("import nothing_like_it", 1, "the preview failed", "nothing_like_it"),
     ],
-    ids=["a rule raises", "it cannot be loaded"],
+    ids=["a rule raises an exception", "the rules cannot be loaded"],
 )
 def test_a_broken_policy_pack_is_reported_in_the_comment(
     base: Stack, tmp_path: Path, rules: str, status: int, headline: str, reason: str

@@ -58,8 +58,8 @@ def test_concurrent_updates_of_a_stack_do_not_damage_it(
     with updating(stack) as first, updating(stack) as second:
         output = [process.communicate(timeout=800)[0] for process in (first, second)]
         statuses = [process.returncode for process in (first, second)]
-    # If each sees the other's lock at the same time, both abort. An update may also fail to read
-    # the lock that the other one is writing.
+    # If both updates see each other's lock at the same time, both abort. An update may also fail to
+    # read the lock that the other update is writing.
     for status, text in zip(statuses, output, strict=True):
         assert status == 0 or "locked" in text or "/.pulumi/locks/" in text, text
     outcome = stack.up()

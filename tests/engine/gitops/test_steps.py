@@ -63,7 +63,7 @@ def merge_a_change(laptop: Runner, origin: str) -> str:
     return before
 
 
-def a_merge_is_planned_and_applied(
+def check_merge_is_planned_and_applied(
     tmp_path: Path, tools: Toolchain, origin: str, backend: str, variables: dict[str, str]
 ) -> None:
     def runner(name: str) -> Runner:
@@ -107,4 +107,4 @@ def a_merge_is_planned_and_applied(
 def test_a_merge_is_planned_and_applied(tmp_path: Path, tools: Toolchain, origin: str) -> None:
     (tmp_path / "state").mkdir()
     backend = f"file://{tmp_path / 'state'}?metadata=skip"
-    a_merge_is_planned_and_applied(tmp_path, tools, origin, backend, {})
+    check_merge_is_planned_and_applied(tmp_path, tools, origin, backend, {})

@@ -61,7 +61,7 @@ for index, manifest in enumerate(json.loads(Path("manifests.json").read_text()))
 
 @dataclass(frozen=True)
 class Report:
-    """One line of the pack in the engine's output."""
+    """One line that the pack prints in the engine's output."""
 
     rule: str
     level: str

@@ -10,7 +10,7 @@ def environment(cluster: dict[str, list[str]], role: str, index: int) -> dict[st
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})}
 
 
-def test_worker_without_a_cluster_is_the_only_one() -> None:
+def test_worker_without_a_cluster_specification_is_a_single_worker() -> None:
     assert read_worker({}) == Worker(0, 1)
 
 

@@ -279,7 +279,7 @@ CASES = [
         },
     ),
     Case(
-        "RestartsInARow",
+        "FrequentRestarts",
         70,
         {
             f'kube_pod_container_status_restarts_total{{{POD}, container="training"}}': "0+1x80",
@@ -293,7 +293,7 @@ CASES = [
         },
     ),
     Case(
-        "JobRestartsInARow",
+        "FrequentJobRestarts",
         70,
         # A new pod starts every ten minutes, and ended pods are removed.
         {pod_labels_of_run(number): f"_x{10 * number} 1x10" for number in range(9)},
@@ -449,8 +449,8 @@ def test_wrong_expectation_makes_promtool_fail(program: Path, tmp_path: Path) ->
 
 
 def test_every_alert_is_tested() -> None:
-    known = [each.name for found in alerts(SETTINGS.thresholds).values() for each in found]
-    assert sorted(known) == sorted({case.alert for case in CASES})
+    alert_names = [each.name for found in alerts(SETTINGS.thresholds).values() for each in found]
+    assert sorted(alert_names) == sorted({case.alert for case in CASES})
 
 
 @pytest.mark.parametrize(
@@ -472,14 +472,14 @@ def test_gpu_series_are_expected_if_any_exporter_is_configured(
 
 
 def test_alert_annotations_name_the_pod(program: Path, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.alert == "RestartsInARow")
+    case = next(case for case in CASES if case.alert == "FrequentRestarts")
     test = expression_test(case.fires, case.minutes, "vector(0)", {"labels": "{}", "value": 0})
     labels = {"namespace": "ml", "pod": "p", "severity": "critical", "part_of": "gpu-platform"}
     annotations = {
         "summary": "ml/p restarts repeatedly",
         "description": "Read the pod's last log lines: python -m gitops status, "
         "kubectl logs --previous.",
-        "runbook_url": "docs/runbooks.md#restartsinarow",
+        "runbook_url": "docs/runbooks.md#frequentrestarts",
     }
     expected = {"exp_labels": labels, "exp_annotations": annotations}
     test["alert_rule_test"] = [
@@ -499,9 +499,9 @@ def test_a_waiting_gang_is_reported_with_its_queue(program: Path, tmp_path: Path
 
 def test_alerts_use_the_configured_thresholds() -> None:
     limits = SETTINGS.thresholds.model_copy(update={"latency_seconds": 0.25})
-    (slow,) = (each for each in alerts(limits)["serving"] if each.name == "InferenceSlow")
-    assert "> 0.25" in slow.expr
-    assert "0.25 s" in slow.summary
+    (latency_alert,) = (each for each in alerts(limits)["serving"] if each.name == "InferenceSlow")
+    assert "> 0.25" in latency_alert.expr
+    assert "0.25 s" in latency_alert.summary
 
 
 def test_alerts_use_the_configured_durations() -> None:

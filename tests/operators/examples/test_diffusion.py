@@ -1,7 +1,7 @@
 """The fine-tune example: an interrupted run of two processes, and runs of a single process.
 
 All runs are forks of one process, since diffusers takes seconds to import. The cluster tier starts
-it through accelerate, as users do.
+the example through accelerate, as users do.
 """
 
 import json

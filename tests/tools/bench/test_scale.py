@@ -85,13 +85,13 @@ def kubectl(folder: Path, *streams: list[dict[str, Any]]) -> list[str]:
 import sys, time
 from pathlib import Path
 folder = Path({str(folder)!r})
-asked = sys.argv[-1]
-if "watch=1" not in asked:
+requested_path = sys.argv[-1]
+if "watch=1" not in requested_path:
     print('{{"metadata": {{"resourceVersion": "7"}}}}')
     sys.exit()
-with (folder / "asked").open("a") as file:
-    print(asked.partition("resourceVersion=")[2], file=file)
-number = len((folder / "asked").read_text().split()) - 1
+with (folder / "versions").open("a") as file:
+    print(requested_path.partition("resourceVersion=")[2], file=file)
+number = len((folder / "versions").read_text().split()) - 1
 print((folder / f"stream-{{number}}").read_text(), end="", flush=True)
 if number == {len(streams) - 1}:
     (folder / "last").touch()
@@ -117,7 +117,7 @@ def test_a_disconnected_watch_continues_from_its_last_version(tmp_path: Path) ->
     while seen.count < 2:
         assert watch.problem is None
     watch.stop()
-    assert (tmp_path / "asked").read_text().split() == ["7", "12"]
+    assert (tmp_path / "versions").read_text().split() == ["7", "12"]
     assert watch.streams == 2
     assert seen.events == 3
 
@@ -170,7 +170,7 @@ def test_update_times_are_compared_with_kubectl_and_with_fewer_jobs(
     assert len({goal.name for goal in goals}) == 3
 
 
-MEETS = """
+WAIT_FOR_OTHERS = """
 import os, sys, time
 from pathlib import Path
 held = bytearray(64 * 2**20)
@@ -182,13 +182,13 @@ time.sleep(0.5)
 
 
 def test_concurrent_commands_are_measured_together(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MEETS, "3"]
+    command = [sys.executable, "-c", WAIT_FOR_OTHERS, "3"]
     used = measured_together([command, command, command], tmp_path, {}, concurrent=3)
     assert used.peak_mib > 3 * 64
 
 
 def test_memory_of_sequential_commands_is_not_added_up(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MEETS, "1"]
+    command = [sys.executable, "-c", WAIT_FOR_OTHERS, "1"]
     used = measured_together([command, command], tmp_path, {}, concurrent=1)
     assert 64 < used.peak_mib < 2 * 64
 

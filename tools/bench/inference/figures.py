@@ -1,4 +1,4 @@
-"""Figures of a measurement, computed from its requests."""
+"""Metrics of a benchmark run, computed from its requests."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Records:
         return self.rows[:, 2].astype(np.int64)
 
     @property
-    def answered(self) -> NDArray[np.float64]:
+    def successful(self) -> NDArray[np.float64]:
         """Requests with status 200."""
         good: NDArray[np.float64] = self.rows[self.codes == OK]
         return good
@@ -31,7 +31,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of one measurement: latencies (s) of successful responses, and rates per second."""
+    """Metrics of one benchmark run: latencies (s) of successful responses, and rates per second."""
 
     throughput: float
     goodput: float
@@ -64,9 +64,10 @@ class Window:
     def completed(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return the requests whose responses completed in the window, and the window's length (s).
 
-        Each edge of the window moves back to the end of the last response shortly before the edge,
-        if there is one. A slow server completes only a few batches in a window, so with fixed
-        edges, a batch that completes just outside the window would distort the rate.
+        Both ends of the window are aligned with completed responses: each moves back to the last
+        response that ended shortly before, within 10% of the window's length, if there is one. A
+        slow server completes only a few batches in a window, so with fixed ends, a batch that
+        completes just outside the window would distort the rate.
         """
         ends = rows[:, 0] + rows[:, 1]
         slack = (self.end - self.begin) / 10
@@ -75,7 +76,7 @@ class Window:
 
 
 def figures(records: Records, deadline: float, window: Window) -> Figures:
-    """Compute the figures of a window.
+    """Compute the metrics of a window.
 
     Throughput and goodput are computed from the responses that completed in the window, so later
     responses, such as those to queued requests, are ignored. Latencies and the offered rate are
@@ -85,8 +86,8 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
     if not len(records.rows):
         raise ValueError("no request was sent")
     due = Records(window.due(records.rows))
-    good, seconds = window.completed(records.answered)
-    p50, p95, p99 = _percentiles(due.answered[:, 1])
+    good, seconds = window.completed(records.successful)
+    p50, p95, p99 = _percentiles(due.successful[:, 1])
     codes = Counter(str(code) for code in records.codes)
     rejected = codes[str(TOO_MANY)]
     return Figures(
@@ -98,7 +99,7 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
         p99=p99,
         requests=len(records.rows),
         rejected=rejected,
-        errors=len(records.rows) - len(records.answered) - rejected,
+        errors=len(records.rows) - len(records.successful) - rejected,
         codes=dict(codes),
     )
 
@@ -108,7 +109,7 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
 
     A single round has too few requests for tail latencies.
     """
-    due = [Records(window.due(records.rows)).answered for records, window in turns]
+    due = [Records(window.due(records.rows)).successful for records, window in turns]
     rows = np.concatenate(due)
     p50, p95, p99 = _percentiles(rows[:, 1])
     within = float((rows[:, 1] <= deadline).mean()) if len(rows) else 0.0

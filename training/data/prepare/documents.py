@@ -12,15 +12,15 @@ TEXT_SUFFIX: Final = ".txt"
 _ROWS_AT_A_TIME: Final = 256
 
 
-def find(folder: Path) -> list[Path]:
+def find(directory: Path) -> list[Path]:
     """Return the text files below a directory, sorted. Raise DataError if there are none."""
     patterns = [f"*{suffix}" for suffix in _READERS]
-    found = {path for pattern in patterns for path in folder.rglob(pattern)}
+    found = {path for pattern in patterns for path in directory.rglob(pattern)}
     # A file that is named only `.txt` has no suffix.
     paths = sorted(path for path in found if path.suffix in _READERS and path.is_file())
     if not paths:
         *others, last = patterns
-        raise DataError(f"{folder} has no {', '.join(others)} or {last} file")
+        raise DataError(f"{directory} has no {', '.join(others)} or {last} file")
     return paths
 
 

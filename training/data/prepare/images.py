@@ -58,7 +58,7 @@ class Source:
 
 
 def from_folder(
-    folder: Path, shape: ImageShape, minimum: int, held_out: float, workers: int
+    directory: Path, shape: ImageShape, minimum: int, held_out: float, workers: int
 ) -> Source:
     """Read images from one directory per class, and crop and scale them to `shape`.
 
@@ -66,21 +66,23 @@ def from_folder(
     split of existing ones. Raise DataError if there are no images.
     """
     try:
-        classes = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
+        classes = tuple(sorted(path.name for path in directory.iterdir() if _is_class(path)))
     except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error.strerror}") from None
+        raise DataError(f"{directory} cannot be read: {error.strerror}") from None
     for name in classes:
         # The manifest contains the class names.
         if not is_utf8(name):
-            raise DataError(f"{folder} has a directory {name!r}, which is not UTF-8: rename it")
+            raise DataError(f"{directory} has a directory {name!r}, which is not UTF-8: rename it")
     files = [
         (path, label)
         for label, name in enumerate(classes)
-        for path in sorted((folder / name).rglob("*"))
+        for path in sorted((directory / name).rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     ]
     if not files:
-        raise DataError(f"{folder} has no images: it must contain a directory of images per class")
+        raise DataError(
+            f"{directory} has no images: it must contain a directory of images per class"
+        )
 
     def picture(file: tuple[Path, int]) -> Picture | Dropped:
         return _from_file(*file, shape, minimum, held_out)
@@ -204,9 +206,9 @@ def prepare_images(
     dropped: Counter[str] = Counter()
     progress = Progress("images prepared", source.total, report)
     with (
-        new_dataset(target, force) as folder,
-        ShardWriter(folder, "train", limit) as train,
-        ShardWriter(folder, "held-out", limit) as held_out,
+        new_dataset(target, force) as directory,
+        ShardWriter(directory, "train", limit) as train,
+        ShardWriter(directory, "held-out", limit) as held_out,
         warnings.catch_warnings(),
     ):
         # Reject small files that would fill the memory when they are decoded.
@@ -232,7 +234,7 @@ def prepare_images(
             dropped=dict(dropped),
             settings=dict(settings),
         )
-        write_manifest(folder, manifest)
+        write_manifest(directory, manifest)
     return manifest
 
 

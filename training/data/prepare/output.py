@@ -90,15 +90,15 @@ def part_of(path: Path, count: int) -> Part:
 
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    folder = os.open(target, os.O_RDONLY)
+    directory = os.open(target, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(f"another process is preparing a data set in {target}") from None
         yield
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
 def _publish(unfinished: Path, target: Path) -> None:
@@ -125,8 +125,8 @@ class ShardWriter:
     The same images produce the same bytes: no timestamps or user names are stored.
     """
 
-    def __init__(self, folder: Path, prefix: str, limit: int) -> None:
-        self._folder, self._prefix, self._limit = folder, prefix, limit
+    def __init__(self, directory: Path, prefix: str, limit: int) -> None:
+        self._directory, self._prefix, self._limit = directory, prefix, limit
         self._parts: list[Part] = []
         self._index = [np.empty((0, 4), np.int64)]
         self._shard: tarfile.TarFile | None = None
@@ -137,7 +137,7 @@ class ShardWriter:
         if self._shard and _size_after(self._shard.offset, len(image)) > self._limit:
             self._end_shard()
         if self._shard is None:
-            path = self._folder / f"{self._prefix}-{len(self._parts):05}.tar"
+            path = self._directory / f"{self._prefix}-{len(self._parts):05}.tar"
             self._shard = tarfile.open(path, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
         for name, content in ((extension, image), (LABEL, b"%d" % label)):
             member = tarfile.TarInfo(f"{self.count:09}.{name}")
@@ -148,7 +148,7 @@ class ShardWriter:
     def close(self) -> ShardSplit:
         """Finish the last shard and write the index."""
         self._end_shard()
-        path = self._folder / f"{self._prefix}-index.npy"
+        path = self._directory / f"{self._prefix}-index.npy"
         np.save(path, np.concatenate(self._index), allow_pickle=False)
         return ShardSplit(parts=tuple(self._parts), index=part_of(path, self.count))
 
@@ -179,8 +179,8 @@ def _size_after(offset: int, image: int) -> int:
 class TokenWriter:
     """Writer of token files (PREFIX-00000.bin and so on) of at most `limit` bytes."""
 
-    def __init__(self, folder: Path, prefix: str, dtype: np.dtype[Any], limit: int) -> None:
-        self._folder, self._prefix, self._dtype = folder, prefix, dtype
+    def __init__(self, directory: Path, prefix: str, dtype: np.dtype[Any], limit: int) -> None:
+        self._directory, self._prefix, self._dtype = directory, prefix, dtype
         self._capacity = max(limit // dtype.itemsize, 1)
         self._parts: list[Part] = []
         self._stream: BinaryIO | None = None
@@ -191,7 +191,7 @@ class TokenWriter:
         """Append tokens."""
         while len(tokens):
             if self._stream is None:
-                path = self._folder / f"{self._prefix}-{len(self._parts):05}.bin"
+                path = self._directory / f"{self._prefix}-{len(self._parts):05}.bin"
                 self._stream, self._written = path.open("wb"), 0
             now = tokens[: self._capacity - self._written]
             self._stream.write(now.astype(self._dtype).tobytes())

@@ -78,7 +78,7 @@ def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
 
 
 def prepare_text(
-    folder: Path,
+    directory: Path,
     target: Path,
     encoder: Encoder,
     *,
@@ -90,7 +90,7 @@ def prepare_text(
     settings: Mapping[str, str | int | float],
     report: Report,
 ) -> TokensManifest:
-    """Write the tokens of all texts below `folder` (see `documents.texts`) to `target`.
+    """Write the tokens of all texts below `directory` (see `documents.texts`) to `target`.
 
     The written files have at most `limit` bytes each. `held_out` is the share to hold out: the end
     of each *.txt file, and this share of the *.jsonl lines and *.parquet rows. `field` names the
@@ -107,7 +107,7 @@ def prepare_text(
         and (done.settings, done.tokenizer and done.tokenizer.sha256) == expected
     ):
         return done
-    paths = documents.find(folder)
+    paths = documents.find(directory)
     dropped: Counter[str] = Counter()
     dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= 2**16 else "uint32"
     with (
@@ -126,7 +126,7 @@ def prepare_text(
                     writer.add(np.array(encoder.end, np.uint32))
         if not train.count or not kept.count:
             raise DataError(
-                f"{folder} contains {train.count} training and {kept.count} held-out tokens "
+                f"{directory} contains {train.count} training and {kept.count} held-out tokens "
                 f"({dropped.total()} of {texts + dropped.total()} texts were dropped): add text, "
                 "or change --held-out, --min-bytes or --field"
             )

@@ -2,14 +2,14 @@
 
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import Scheduling
-from tests.infra.jobs import configuration, job, objects, surroundings
+from tests.infra.jobs import configuration, job, objects, surrounding_objects
 
 KINDS = ("volcano", "mpi", "tensorflow", "plain")
 
 
 def test_every_volcano_job_kind_is_scheduled_and_completes(volcano: Scheduling) -> None:
     needed = ("Queue", "PriorityClass", "ServiceAccount")
-    around = surroundings(configuration(job("volcano")))
+    around = surrounding_objects(configuration(job("volcano")))
     volcano.apply(*(made for made in around if made["kind"] in needed))
     completed = {f"{kind}-0123abcd": "Completed" for kind in KINDS}
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Settings of the scheduler and of queues, each with and without its effect."""
+"""Scheduler and queue settings, each compared with the behavior without the setting."""
 
 import time
 from typing import Any
@@ -35,7 +35,7 @@ def test_no_gpus_are_reclaimed_from_a_queue_that_is_not_reclaimable(volcano: Sch
         volcano.submit(settings_with(False), *guests)
         placed(volcano, guest_0=1, guest_1=1, guest_2=1)
         volcano.submit(settings_with(False), "owner")
-        await_(lambda: volcano.pods("owner") != [], "a pod that waits")
+        await_(lambda: volcano.pods("owner") != [], "a waiting pod")
         time.sleep(2)
         placed(volcano, guest_0=1, guest_1=1, guest_2=1)
         volcano.apply(objects.queue("keeps", settings_with(True).volcano.queues["keeps"]))
@@ -63,7 +63,7 @@ def test_queue_with_higher_priority_is_served_first(volcano: Scheduling, first: 
 
 @pytest.mark.parametrize("drf", [True, False])
 def test_free_nodes_go_to_the_job_with_the_smallest_share(volcano: Scheduling, drf: bool) -> None:
-    """Both jobs are elastic and have their minimum, so only DRF can order them."""
+    """Both jobs are elastic and already have their minimum, so only DRF can order the jobs."""
     elastic = {"queue": "vision", "gpus_per_node": 2, "nodes": 12, "min_nodes": 1}
     fillers = [f"filler-{number}" for number in range(6)]
     filler = {"queue": "vision", "gpus_per_node": 2}
@@ -92,7 +92,7 @@ def test_overcommit_factor_limits_the_number_of_admitted_jobs(volcano: Schedulin
     jobs = stack(
         {
             "all": {"queue": "vision", "nodes": 3},
-            # It is in another queue, because a queue may not admit more than the cluster has.
+            # This job needs another queue: a queue never admits more GPUs than the cluster has.
             "more": {"queue": "language", "gpus_per_node": 4},
         },
         **VOLCANO,
@@ -105,7 +105,7 @@ def test_overcommit_factor_limits_the_number_of_admitted_jobs(volcano: Schedulin
     time.sleep(3)
     assert volcano.pods("more") == []
     volcano.configure(SchedulerSettings(overcommit=1.5))
-    await_(lambda: volcano.pods("more") != [], "a pod that waits")
+    await_(lambda: volcano.pods("more") != [], "a waiting pod")
 
 
 def test_pods_without_requests_are_only_placed_by_backfill(volcano: Scheduling) -> None:
@@ -127,7 +127,7 @@ def test_pods_without_requests_are_only_placed_by_backfill(volcano: Scheduling) 
 def test_long_waiting_gang_is_admitted_but_gets_no_nodes_without_a_reservation(
     volcano: Scheduling,
 ) -> None:
-    """With a reservation, free nodes are kept for it (test_order.py)."""
+    """With a reservation, free nodes are kept for the gang (test_order.py)."""
     jobs = {name: {"queue": "vision"} for name in ("first", "second", "early", "late")}
     settings = stack({**jobs, "large": {"queue": "vision", "nodes": 3}}, **VOLCANO)
     volcano.configure(SchedulerSettings())

@@ -59,7 +59,7 @@ def amounts(gpus: int) -> dict[str, Any]:
 
 
 def test_queue_reclaims_only_its_deserved_amount(volcano: Scheduling) -> None:
-    """With `capacity`, shares are the configured amounts, however many queues have jobs."""
+    """With `capacity`, shares equal the configured amounts regardless of the other queues."""
     queues = {"large": {"deserved": amounts(16)}, "little": {"deserved": amounts(8)}}
     scheduler = {"share": "capacity", "reclaim": "gangs"}
     tenants = {f"tenant-{n}": {"queue": "little"} for n in range(3)}

@@ -1,7 +1,7 @@
 """Sweeps under real Volcano, whose controller is a process that is killed repeatedly.
 
-Simulated nodes run no containers, so a thread plays the training programs: it writes the lines of
-epochs and the manifest of the export that a training run writes to its claim.
+Simulated nodes run no containers, so a thread stands in for the training programs: it writes
+epoch lines and the manifest of the export to the claim, as a training run does.
 """
 
 import json
@@ -50,7 +50,7 @@ EPOCH_SECONDS, INTERVAL, GRACE = 0.7, 0.2, 1
 JOBS = "jobs.batch.volcano.sh"
 
 
-def described(key: str, job: dict[str, Any] | None = None, **changes: Any) -> Sweep:
+def sweep_settings(key: str, job: dict[str, Any] | None = None, **changes: Any) -> Sweep:
     searched = {
         "queue": "vision",
         "priority_class": "batch",
@@ -97,7 +97,7 @@ class Training(Background):
     epochs: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     uids: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     running: set[str] = field(default_factory=set)
-    most: int = 0
+    max_gpus: int = 0
     errors: list[Exception] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class Training(Background):
             if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
                 self.running.add(run)
                 self._train(run, pod, seconds)
-        self.most = max(self.most, held)
+        self.max_gpus = max(self.max_gpus, held)
         self._stop()
 
     def _stop(self) -> None:
@@ -181,7 +181,7 @@ class Programs(Training):
     def _train(self, run: str, pod: dict[str, Any], seconds: float) -> None:
         process = self.processes.get(run)
         if process is None:
-            self.processes[run] = started(program(self._command(run), self.claim))
+            self.processes[run] = start_program(program(self._command(run), self.claim))
         elif process.poll() is not None:
             del self.processes[run]
             self.codes.append(process.returncode)
@@ -196,13 +196,13 @@ class Programs(Training):
 
 
 def program(command: list[str], claim: Path) -> list[str]:
-    """The training program in the command of a pod, with another directory for checkpoints."""
+    """Return the training command of a pod, with the checkpoint directory replaced."""
     (module,) = (place for place, word in enumerate(command) if word == "training")
     flags = [word.replace("=/checkpoints/", f"={claim}/") for word in command[module + 1 :]]
     return [sys.executable, "-m", "training", *flags]
 
 
-def started(command: list[str]) -> "subprocess.Popen[bytes]":
+def start_program(command: list[str]) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
 
@@ -280,7 +280,7 @@ class Controlled:
 
 
 def controlled(volcano: Scheduling, folder: Path, key: str, **changes: Any) -> Controlled:
-    made = Controlled(volcano, described(key, **changes), folder)
+    made = Controlled(volcano, sweep_settings(key, **changes), folder)
     made.install()
     return made
 
@@ -302,7 +302,7 @@ def test_controller_killed_twenty_times_neither_loses_nor_repeats_a_trial(
     assert len(phases) == TRIALS
     assert set(phases.values()) == {"Aborted", "Completed"}
     assert {len(found) for found in training.uids.values()} == {1}
-    assert training.most <= PARALLEL * GPUS
+    assert training.max_gpus <= PARALLEL * GPUS
     summary = sweep.summary()
     assert {each["run"] for each in summary["trials"]} == phases.keys()
     best = summary["trials"][0]
@@ -315,7 +315,7 @@ def _check_best_trial_equals_a_job(sweep: Controlled, best: dict[str, Any]) -> N
     """Apply the best trial as the stack applies a job with its hyperparameters."""
     before = sweep.volcano.job(best["run"])
     job = sweep.sweep.settings.trial(best["hyperparameters"])
-    args = replace(described(sweep.key).args, job=job)
+    args = replace(sweep_settings(sweep.key).args, job=job)
     (manifest,) = manifests(args, run_name(args), args.image)
     options = ("--server-side", "--force-conflicts", "--field-manager=pulumi", "--filename=-")
     sweep.volcano.kubectl("apply", *options, text=json.dumps(manifest))
@@ -357,7 +357,7 @@ def test_spent_budget_pauses_every_trial_and_is_not_exceeded(
         assert len(sweep.phases()) == created
         assert not volcano.placed()
     assert not training.errors
-    assert training.most <= PARALLEL * GPUS
+    assert training.max_gpus <= PARALLEL * GPUS
     assert 0 < sweep.gpu_hours() <= budget["gpu_hours"]
 
 
@@ -392,7 +392,7 @@ def test_winner_of_real_training_runs_equals_an_undisturbed_run(
     assert resumed, "no trial was paused and promoted"
     for run in resumed:
         command = ran[run]["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["command"]
-        assert started(program(command, tmp_path)).wait(500) == exit_codes.DONE
+        assert start_program(program(command, tmp_path)).wait(500) == exit_codes.DONE
         for folder in (tmp_path / run, sweep.claim / run):
             assert (folder / PROGRESS_FILE).exists()
         undisturbed, found = (

@@ -75,7 +75,7 @@ def test_snapshotter_can_only_read_what_the_scheduler_reads(
     cluster: Platform, as_group: Group
 ) -> None:
     output = cluster.shell(f"{as_group('viewers')} python -m gitops snapshot --out seen.yaml 2>&1")
-    # Simulated nodes run no pods, so the scheduler is no Deployment with a ConfigMap.
+    # Simulated nodes run no pods, so no Deployment or ConfigMap exists for the scheduler.
     (warning,) = (line for line in output.splitlines() if line.startswith("warning: "))
     assert "configuration of Volcano's scheduler was not found" in warning
     seen = yaml.safe_load((cluster.checkout / "seen.yaml").read_text())

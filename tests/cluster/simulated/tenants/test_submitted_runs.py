@@ -15,7 +15,7 @@ JOB = {
     "gpus_per_node": 2,
     "cpu": 4,
     "memory": "16Gi",
-    # No node has it, so the run waits.
+    # No node has this label, so the run waits.
     "node_selector": {"example.com/zone": "nowhere"},
     "hyperparameters": {"model": "digits-net", "dataset": "digits", "epochs": 3},
 }

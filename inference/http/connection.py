@@ -4,13 +4,13 @@ import asyncio
 import time
 from collections import deque
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 import httptools
 
-from inference.config import InferenceConfig
-from inference.http.limits import LINGER_SECONDS
+from inference.http.limits import LINGER_SECONDS, Progress
 from inference.http.messages import HttpError, Request, Response, error_response
 
 if TYPE_CHECKING:
@@ -38,25 +38,6 @@ TURN_SECONDS: Final = 0.001
 HIGH_WATER: Final = 1 << 16
 """Size (bytes) of the write buffer above which a response counts as unsent, and the next request
 waits."""
-
-
-class Progress:
-    """Progress of a transfer, in which a client must keep the minimum rate."""
-
-    _since = 0.0
-    _done = 0
-
-    def restart(self, now: float, done: int) -> None:
-        """Measure the rate from now on, after `done` bytes."""
-        self._since, self._done = now, done
-
-    def is_too_slow(self, now: float, done: int, config: InferenceConfig) -> bool:
-        """Return whether the rate in the last `stall_seconds` was below the minimum."""
-        if now - self._since < config.stall_seconds:
-            return False
-        transferred = done - self._done
-        self.restart(now, done)
-        return transferred < config.min_bytes_per_second * config.stall_seconds
 
 
 class Connection(asyncio.Protocol):
@@ -248,7 +229,10 @@ class Connection(asyncio.Protocol):
         framing = "transfer-encoding: chunked"
         if request.length is not None:
             framing = f"content-length: {request.length}"
-        self.parser = httptools.HttpRequestParser(_BodyCallbacks(self))
+        callbacks = SimpleNamespace(
+            on_body=self.on_body, on_message_complete=self.on_message_complete
+        )
+        self.parser = httptools.HttpRequestParser(callbacks)
         self.parser.feed_data(f"POST / HTTP/1.1\r\nconnection: close\r\n{framing}\r\n\r\n".encode())
         self.parser.feed_data(rest)
 
@@ -526,10 +510,3 @@ class Connection(asyncio.Protocol):
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self._resume_reading()
-
-
-class _BodyCallbacks:
-    """The callbacks of a parser that receives only the body of a request."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.on_body, self.on_message_complete = connection.on_body, connection.on_message_complete

@@ -35,6 +35,25 @@ MIN_PAUSE_SECONDS: Final = 0.002
 """Pause (s) below which a turn is not delayed, because event loop timers have 1 ms resolution."""
 
 
+class Progress:
+    """Progress of a transfer, in which a client must keep the minimum rate."""
+
+    _since = 0.0
+    _done = 0
+
+    def restart(self, now: float, done: int) -> None:
+        """Measure the rate from now on, after `done` bytes."""
+        self._since, self._done = now, done
+
+    def is_too_slow(self, now: float, done: int, config: InferenceConfig) -> bool:
+        """Return whether the rate in the last `stall_seconds` was below the minimum."""
+        if now - self._since < config.stall_seconds:
+            return False
+        transferred = done - self._done
+        self.restart(now, done)
+        return transferred < config.min_bytes_per_second * config.stall_seconds
+
+
 class Turns:
     """Connections that take turns within a share of the event loop's time.
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gitops.engine import PROJECT
 from gitops.errors import GitopsError
+from workload.configuration import is_utf8
 from workload.files import write_atomically
 
 HELP = "create the files of a new environment from flags or answers"
@@ -34,10 +35,8 @@ _UNQUOTED: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:
 
 
 def _text(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError("use text in UTF-8") from None
+    if not is_utf8(value):
+        raise ValueError("use text in UTF-8")
     return value
 
 

@@ -40,18 +40,6 @@ def first_problem(error: ValidationError, document: str) -> str:
     return f"{field}: {first['msg']}"
 
 
-def is_utf8(text: str) -> bool:
-    """Return whether a text can be written as UTF-8, unlike arguments and file names of any bytes.
-
-    Python represents bytes that are not UTF-8 by surrogates.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _sentence(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if not detail["loc"]:

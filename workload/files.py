@@ -86,6 +86,18 @@ def sync_files(directory: Path) -> None:
             sync_folder(path)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written as UTF-8, unlike arguments and file names of any bytes.
+
+    Python represents bytes that are not UTF-8 by surrogates.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def sha256_of(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file. Raise OSError on failure."""
     with path.open("rb") as stream:

@@ -20,7 +20,7 @@ from training.data.prepare.output import ShardWriter, finish_interrupted, new_da
 from training.data.progress import Progress, Report
 from training.data.samples import DataError, Samples
 from training.settings import DatasetName
-from workload.configuration import is_utf8
+from workload.files import is_utf8
 
 ImageShape = tuple[Literal[1, 3], int, int]
 

@@ -18,14 +18,17 @@ _BINDING: Final = f"{_POLICY}Binding"
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionArgs:
-    """Policy settings, and the namespaces of the stack's privileged pods."""
+    """Settings of the workloads' namespace, which include the admission settings.
+
+    The policies do not apply in `system_namespaces`, which contain the stack's privileged pods.
+    """
 
     tenancy: TenancySettings
     system_namespaces: tuple[str, ...] = ()
 
 
 class Admission(Component):
-    """Admission policies and their bindings, for the rules that each check a single object."""
+    """Admission policies and bindings for the rules that check one object at a time."""
 
     def __init__(
         self, name: str, args: AdmissionArgs, opts: pulumi.ResourceOptions | None = None

@@ -39,7 +39,8 @@ class ApiClient:
     def selector(self) -> dict[str, str]:
         """Labels that select the program's pods.
 
-        A run's pods may have the same `name` label as the program, but not its `instance` label.
+        The pods of a run may have the same `name` label as the program, but never the same
+        `instance` label.
         """
         names = ("instance",) if self.program else ("name", "instance")
         return {f"app.kubernetes.io/{name}": self.name for name in names}
@@ -173,10 +174,10 @@ class ApiClient:
 
 def _avoid_gpu_nodes(gpu_nodes: GpuNodes) -> Manifest:
     """Return an affinity that prefers nodes without GPUs."""
-    without = [{"key": key, "operator": "DoesNotExist"} for key in gpu_nodes.node_selector]
-    if not without:
+    expressions = [{"key": key, "operator": "DoesNotExist"} for key in gpu_nodes.node_selector]
+    if not expressions:
         return {}
-    preferred = {"weight": 1, "preference": {"matchExpressions": without}}
+    preferred = {"weight": 1, "preference": {"matchExpressions": expressions}}
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
 
 

@@ -25,13 +25,13 @@ OUTPUT: Final = "cluster"
 STARTED_RUNS: Final = "startedRuns"
 """Stack output with the names of the runs whose jobs exist. Only successful updates write it."""
 
-_AMBIENT: Final = ""
-"""Value of `kubeconfig` that makes the provider search for the file in the same way as kubectl.
+_DEFAULT_KUBECONFIG: Final = ""
+"""Value of `kubeconfig` with which the provider finds the kubeconfig file as kubectl does.
 
 If the argument were omitted, the value of $KUBECONFIG would become part of the state.
 """
 
-_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_ACCOUNT_PATH: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
@@ -56,10 +56,12 @@ class Target:
 
     @classmethod
     def of(cls, settings: ClusterSettings, namespace: str | None = None) -> Self:
-        """Build the target for the configured cluster; `namespace` is that of the workloads."""
+        """Build the target for the configured cluster. The workloads run in `namespace`."""
         if settings.render_to is not None:
             rendering = kubernetes.Provider(
-                "cluster", render_yaml_to_directory=settings.render_to, kubeconfig=_AMBIENT
+                "cluster",
+                render_yaml_to_directory=settings.render_to,
+                kubeconfig=_DEFAULT_KUBECONFIG,
             )
             return cls(provider=rendering, settings=settings, runs=pulumi.Output.from_input([]))
         recorded = _recorded_outputs()
@@ -163,12 +165,14 @@ def _provider(
         # By default, the provider treats new certificates or a new address as a new cluster, and
         # Pulumi would replace every resource.
         cluster_identifier=identifier,
-        kubeconfig=in_cluster_kubeconfig() if inside else settings.kubeconfig or _AMBIENT,
+        kubeconfig=in_cluster_kubeconfig()
+        if inside
+        else settings.kubeconfig or _DEFAULT_KUBECONFIG,
         enable_server_side_apply=True,
     )
 
 
-def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
+def in_cluster_kubeconfig(account: Path = _ACCOUNT_PATH) -> str:
     """Return a kubeconfig for the cluster and the service account of this process's pod.
 
     Raise RunError outside of a pod.

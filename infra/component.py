@@ -15,7 +15,7 @@ from infra.settings.gpu_operator import GpuOperatorSettings
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
 
-_SDK: Final = version("pulumi-kubernetes")
+_SDK_VERSION: Final = version("pulumi-kubernetes")
 
 
 class KubernetesObject(pulumi.CustomResource):
@@ -30,7 +30,7 @@ class KubernetesObject(pulumi.CustomResource):
             f"kubernetes:{group_version}:{kind}",
             resource_name,
             dict(manifest),
-            pulumi.ResourceOptions.merge(pulumi.ResourceOptions(version=_SDK), opts),
+            pulumi.ResourceOptions.merge(pulumi.ResourceOptions(version=_SDK_VERSION), opts),
         )
 
 
@@ -141,8 +141,8 @@ def chart_release(
     installing it needs a cluster. If `login` is given, the namespace gets the registry's pull
     secret. Return the resources that must exist before the chart's custom resources can be created.
     """
-    space, quota = system_namespace(chart.namespace, release)
-    namespace = parent.create(f"{prefix}-namespace", space)
+    namespace_manifest, quota = system_namespace(chart.namespace, release)
+    namespace = parent.create(f"{prefix}-namespace", namespace_manifest)
     after: list[pulumi.Resource] = [namespace]
     inside = parent.options(after=[namespace])
     after.append(parent.create(f"{prefix}-quota", quota, inside))

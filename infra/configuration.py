@@ -19,7 +19,7 @@ from infra.settings.problems import PROJECT
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryLogin:
-    """Credentials of a registry that requires a login."""
+    """Credentials for a registry that requires a login."""
 
     server: str
     username: str
@@ -38,9 +38,9 @@ class RegistryLogin:
         return image.partition("/")[0] == self.server
 
     def secret(self, namespace: str) -> Manifest:
-        """Return the pull secret for the pods of a namespace."""
+        """Return the pull secret for the pods in a namespace."""
 
-        def document(password: str) -> str:
+        def docker_config(password: str) -> str:
             token = base64.b64encode(f"{self.username}:{password}".encode()).decode()
             entry = {"username": self.username, "password": password, "auth": token}
             return json.dumps({"auths": {self.server: entry}})
@@ -50,7 +50,7 @@ class RegistryLogin:
             "kind": "Secret",
             "metadata": {"name": PULL_SECRET, "namespace": namespace},
             "type": "kubernetes.io/dockerconfigjson",
-            "stringData": {".dockerconfigjson": self.password.apply(document)},
+            "stringData": {".dockerconfigjson": self.password.apply(docker_config)},
         }
 
 

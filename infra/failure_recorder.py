@@ -62,7 +62,7 @@ class FailureRecorder(Component):
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        # A stack validates its settings earlier, but other Pulumi programs may not.
+        # The stack has already validated its settings, but other Pulumi programs may not have.
         for key in args.recorder.claims:
             if key not in args.claims:
                 raise pulumi.RunError(

@@ -23,7 +23,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
     """
     operator = gpu.operator
     tolerations = [toleration.manifest for toleration in gpu.tolerations]
-    typed: Manifest = {
+    values_from_settings: Manifest = {
         "driver": compact({"enabled": operator.driver, "version": operator.driver_version}),
         "toolkit": {"enabled": operator.toolkit},
         "cdi": {"enabled": operator.cdi},
@@ -40,7 +40,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
         "daemonsets": {"tolerations": tolerations},
         "node-feature-discovery": {"worker": {"tolerations": [_CONTROL_PLANE, *tolerations]}},
     }
-    return overlay(typed, operator.values)
+    return overlay(values_from_settings, operator.values)
 
 
 def pull_secrets(values: Mapping[str, Any], in_registry: Callable[[str], bool]) -> Manifest:

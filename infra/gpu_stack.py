@@ -116,7 +116,7 @@ def manifests(args: GpuStackArgs) -> list[Manifest]:
 
 
 def plugin_config(gpu: GpuSettings) -> Manifest:
-    """Return the device plugin's configuration file."""
+    """Return the contents of the device plugin's configuration file."""
     plugin = {
         "deviceListStrategy": gpu.device_lists,
         "passDeviceSpecs": gpu.pass_device_specs or None,
@@ -243,7 +243,7 @@ def _container(gpu: GpuSettings) -> Manifest:
 
 
 def _driver_mounts(gpu: GpuSettings) -> dict[str, tuple[str, str]]:
-    """Return the host path and the mount path of each directory for the plugin, by volume name.
+    """Return the host path and mount path of each plugin volume, by volume name.
 
     For CDI, the plugin reads the driver's files and writes a CDI specification for the runtime.
     """

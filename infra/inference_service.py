@@ -22,9 +22,9 @@ from infra.serving.traffic import (
 class InferenceService(Component):
     """Workload, Service, disruption budget, autoscaler, canary and route of one model.
 
-    Pulumi does not wait for the pods of the stable version, which become ready when training has
-    exported the model. It waits for the canary's pods and only then changes the route, so that a
-    new version receives requests only when it can answer them.
+    Pulumi does not wait for the pods of the stable version, because the model may still be in
+    training. It waits for the canary's pods and only then changes the route, so that a new version
+    receives requests only when it can answer them.
     """
 
     url: str
@@ -79,10 +79,10 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
         return []
     deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline)}
     # Pulumi detects when a Deployment is ready, but not when a LeaderWorkerSet is ready.
-    several = canary.runtime.nodes > 1
-    awaited = {"pulumi.com/waitFor": "condition=Available"} if several else {}
+    has_groups = canary.runtime.nodes > 1
+    awaited = {"pulumi.com/waitFor": "condition=Available"} if has_groups else {}
     built = [workload(args, canary, deadline | awaited), service(args, canary, deadline)]
-    if canary.replicas != 1 or several:
+    if canary.replicas != 1 or has_groups:
         built.append(disruption_budget(args, canary))
     return built
 

@@ -25,10 +25,9 @@ from kube.names import WORKLOAD_LABEL
 class MonitoringArgs:
     """Monitoring settings and the namespaces to scrape.
 
-    `ports` are the metrics ports of workloads. `servers` contains the runtimes of the services and
-    canaries that do not use this project's server, by name. `rollback_seconds` are the intervals
-    (s) at which canaries are evaluated. `rendering` is True if manifests are rendered without a
-    cluster.
+    `ports` are the metrics ports of workloads. `servers` maps the services and canaries that do
+    not use this project's server to their runtimes. `rollback_seconds` are the intervals (s) at
+    which canaries are evaluated. `rendering` is True if manifests are rendered without a cluster.
     """
 
     monitoring: MonitoringSettings
@@ -146,7 +145,7 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval (s) for services, at most the evaluation interval of a canary."""
+    """Return the scrape interval (s) for services, not longer than any evaluation interval."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 

@@ -24,7 +24,7 @@ RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
 LAUNCHER_LABEL: Final = {ROLE_LABEL: "leader"}
 WORKER_LABEL: Final = {ROLE_LABEL: "worker"}
 """Role labels of the pods in kinds with a launcher. In jobs with steps, the gang's pods have the
-role `worker` for every kind."""
+role `worker` regardless of the kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,7 @@ class Gang:
     network_topology: Mapping[str, object] = field(default_factory=dict)
     steps: Sequence[Step] = ()
     after: Sequence[str] = ()
+    """Names of the steps that must succeed before the gang starts."""
     wrapper: Sequence[str] = ()
     """Prefix of the training command: a program that reads the inputs and executes the command."""
     is_flow: bool = False

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from infra.kinds.gang import RENDEZVOUS_PORT, Gang, command_variables, volcano_pod_template
-from infra.kinds.volcano import COMPLETES_THE_JOB, SERVICE_PLUGINS, volcano_objects
+from infra.kinds.volcano import COMPLETE_JOB_POLICIES, SERVICE_PLUGINS, volcano_objects
 from infra.manifests import Manifest
 from infra.pods import NODE_NAME, rdma_variables
 from kube.names import SSH_PATH
@@ -64,21 +64,25 @@ def build(gang: Gang) -> list[Manifest]:
         **rdma_variables(gang.pod.rdma),
         **gang.pod.env,
     }
-    launching = replace(
+    launcher_pod = replace(
         launcher, command=_launcher_command(gang, env), env={**_MPI_SETTINGS, **env}
     )
-    serve = "".join(
+    worker_script = "".join(
         [_WORKER_SCRIPT, *(f" -o SetEnv={name}=${name}" for name in env.keys() & NODE_NAME)]
     )
-    serving = replace(gang.pod, command=["sh", "-c", serve], env=env)
+    worker_pod = replace(gang.pod, command=["sh", "-c", worker_script], env=env)
     tasks = [
         {
             "name": "launcher",
             "replicas": 1,
-            "policies": COMPLETES_THE_JOB,
-            "template": volcano_pod_template(gang, launching),
+            "policies": COMPLETE_JOB_POLICIES,
+            "template": volcano_pod_template(gang, launcher_pod),
         },
-        {"name": "worker", "replicas": gang.size, "template": volcano_pod_template(gang, serving)},
+        {
+            "name": "worker",
+            "replicas": gang.size,
+            "template": volcano_pod_template(gang, worker_pod),
+        },
     ]
     return volcano_objects(gang, tasks, _PLUGINS)
 
@@ -95,9 +99,9 @@ _MPI_SETTINGS: Final = {
 def _launcher_command(gang: Gang, env: dict[str, object]) -> list[str]:
     # An SSH session has none of the container's environment variables, so the launcher sends its
     # own variables, except NODE_NAME, which differs between pods.
-    sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
+    exported = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
     flags = [f"-np {gang.size * gang.processes}", "--bind-to none"]
-    flags += [f"-x {name}" for name in dict.fromkeys(sent) if name not in NODE_NAME]
+    flags += [f"-x {name}" for name in dict.fromkeys(exported) if name not in NODE_NAME]
     script = f'{_LAUNCHER_SCRIPT}{" ".join(flags)} sh -c {shlex.quote(_VARIABLES_SCRIPT)} sh "$@"'
     return ["sh", "-c", script, "sh", *_training_command(gang)]
 

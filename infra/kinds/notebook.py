@@ -28,7 +28,7 @@ def build(gang: Gang) -> list[Manifest]:
     """Return the route's objects, if there is a route, and the Volcano Job."""
     notebook = gang.notebook
     if notebook is None:
-        raise ValueError(f"{gang.name} has no notebook settings, which kind notebook requires")
+        raise ValueError(f"{gang.name} is of kind 'notebook', but has no notebook settings")
     task = {
         "name": "worker",
         "replicas": 1,

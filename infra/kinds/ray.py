@@ -1,7 +1,7 @@
 """Kind `ray`: a KubeRay RayJob. The head has no GPUs. Every pod except the head is one Ray worker.
 
-The stack's PodGroup makes the head and the workers one gang, whatever batch scheduler KubeRay is
-configured to use. KubeRay generates the pods' commands (`ray start`).
+The stack's PodGroup makes the head and the workers one gang, regardless of the batch scheduler
+that KubeRay is configured to use. KubeRay generates the pods' commands (`ray start`).
 """
 
 import re
@@ -35,8 +35,8 @@ def build(gang: Gang) -> list[Manifest]:
         "spec": compact(
             {
                 "entrypoint": " ".join(_shell_word(word) for word in gang.pod.command),
-                # The operator itself submits the command. By default, it would create a pod for
-                # this.
+                # The operator submits the command itself. By default, it would create a pod that
+                # submits the command.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
                 "activeDeadlineSeconds": gang.deadline_seconds,
@@ -100,7 +100,7 @@ def _template(gang: Gang, pod: Pod, container: str) -> Manifest:
 
 def _head_network_policy(gang: Gang) -> Manifest:
     """Return the NetworkPolicy that lets only KubeRay and the run's pods connect to the head."""
-    # KubeRay's chart uses the first value. Its plain manifests use the second value.
+    # KubeRay's chart sets the first value on the operator's pods, its plain manifests the second.
     name = {
         "key": "app.kubernetes.io/name",
         "operator": "In",

@@ -1,4 +1,4 @@
-"""Kind `tensorflow`: a Volcano Job whose plugin sets TF_CONFIG.
+"""Kind `tensorflow`: a Volcano Job with the plugin `tensorflow`, which sets TF_CONFIG.
 
 TF_CONFIG contains the addresses of all workers and the index of the worker in this pod.
 

@@ -1,8 +1,8 @@
 """Kind `trainjob`: a TrainJob of Kubeflow Trainer 2 with a custom TrainingRuntime.
 
-The TrainJob only refers to the runtime, which contains the complete specification. The override
-fields of TrainJobs are not used, because they have changed between releases. Policies can therefore
-check the complete specification in one object.
+The TrainJob only refers to the runtime, which contains the complete specification, so policies can
+check the specification in one object. The override fields of TrainJobs are not used, because they
+have changed between releases.
 """
 
 from infra.kinds.gang import Gang, metadata, pod_group

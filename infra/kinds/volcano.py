@@ -36,8 +36,8 @@ SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
 """Plugins that publish the pods' host names before the pods are ready, and set a variable with the
 pod's index."""
 
-COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
-"""Task policy that completes the job when the task succeeds. As a policy of the job, it would
+COMPLETE_JOB_POLICIES: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
+"""Task policies that complete the job when the task succeeds. As policies of the job, they would
 complete the job when any task succeeds."""
 
 _TASK_RETRIES: Final = 3
@@ -63,7 +63,7 @@ def build(gang: Gang) -> list[Manifest]:
         "replicas": 1,
         # Rank 0 hosts the rendezvous, so an elastic gang cannot run without it.
         "minAvailable": 1 if gang.is_elastic else None,
-        "policies": COMPLETES_THE_JOB if gang.success == "first" else None,
+        "policies": COMPLETE_JOB_POLICIES if gang.success == "first" else None,
         "template": template,
     }
     worker = {
@@ -168,9 +168,9 @@ def _policies(gang: Gang) -> list[Manifest]:
 
 def _step_spec(gang: Gang, step: Step) -> Manifest:
     retries = gang.retries if step.retries is None else step.retries
-    alone = replace(gang, size=1, min_size=None, network_topology={}, retries=retries)
+    step_gang = replace(gang, size=1, min_size=None, network_topology={}, retries=retries)
     task = {"name": "step", "replicas": 1, "template": volcano_pod_template(gang, step.pod)}
-    return _spec(alone, [task], None)
+    return _spec(step_gang, [task], None)
 
 
 def _object(resource: Resource, object_metadata: Manifest, spec: Manifest) -> Manifest:

@@ -160,7 +160,7 @@ def pod_template(pod: Pod) -> Manifest:
 
 
 def _container(pod: Pod) -> Manifest:
-    shared = _claim_volumes(pod)
+    volume_names = _claim_volumes(pod)
     return compact(
         {
             "name": pod.container,
@@ -174,12 +174,12 @@ def _container(pod: Pod) -> Manifest:
             ]
             or None,
             "resources": _resources(pod),
-            "securityContext": _security(),
+            "securityContext": _security_context(),
             "volumeMounts": [
                 {"name": SHM_VOLUME, "mountPath": SHM_PATH},
                 _TMP_MOUNT,
-                *(_volume_mount(mount, shared) for mount in pod.mounts),
-                *(_volume_mount(volume, shared) for volume in pod.volumes),
+                *(_volume_mount(mount, volume_names) for mount in pod.mounts),
+                *(_volume_mount(volume, volume_names) for volume in pod.volumes),
             ],
             # The kubelet implements this sleep, so the image needs no shell.
             "lifecycle": {"preStop": {"sleep": {"seconds": pod.pre_stop_seconds}}}
@@ -200,7 +200,7 @@ def rdma_variables(rdma: Rdma | None) -> dict[str, str]:
 
 def _init_container(pod: Pod, init: InitContainer) -> Manifest:
     sizes = {"requests": {"cpu": pod.cpu, "memory": pod.memory}, "limits": {"memory": pod.memory}}
-    shared = _claim_volumes(pod)
+    volume_names = _claim_volumes(pod)
     return {
         "name": init.name,
         "image": pod.image,
@@ -208,19 +208,19 @@ def _init_container(pod: Pod, init: InitContainer) -> Manifest:
         "command": list(init.command),
         "env": _environment(init.env),
         "resources": sizes,
-        "securityContext": _security(),
+        "securityContext": _security_context(),
         "volumeMounts": [
             _TMP_MOUNT,
             *(
-                {"name": shared.get(name, name), "mountPath": path}
+                {"name": volume_names.get(name, name), "mountPath": path}
                 for name, path in init.mounts.items()
             ),
-            *(_volume_mount(mount, shared) for mount in init.claims),
+            *(_volume_mount(mount, volume_names) for mount in init.claims),
         ],
     }
 
 
-def _security() -> Manifest:
+def _security_context() -> Manifest:
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -228,10 +228,10 @@ def _security() -> Manifest:
     }
 
 
-def _volume_mount(mount: Mount | Volume, shared: Mapping[str, str]) -> Manifest:
+def _volume_mount(mount: Mount | Volume, volume_names: Mapping[str, str]) -> Manifest:
     return compact(
         {
-            "name": shared.get(mount.name, mount.name),
+            "name": volume_names.get(mount.name, mount.name),
             "mountPath": mount.path,
             "readOnly": mount.read_only or None,
         }
@@ -266,12 +266,12 @@ def _resources(pod: Pod) -> Manifest:
 
 
 def _volumes(pod: Pod) -> list[Manifest]:
-    shared, mounts = _claim_volumes(pod), _claims(pod)
-    writable = {shared[mount.name] for mount in mounts if not mount.read_only}
+    volume_names, mounts = _claim_volumes(pod), _claims(pod)
+    writable = {volume_names[mount.name] for mount in mounts if not mount.read_only}
     writable |= {
-        shared[volume.name]
+        volume_names[volume.name]
         for volume in pod.volumes
-        if volume.name in shared and not volume.read_only
+        if volume.name in volume_names and not volume.read_only
     }
     return [
         {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": pod.shm}},
@@ -284,12 +284,12 @@ def _volumes(pod: Pod) -> list[Manifest]:
                 ),
             }
             for mount in mounts
-            if shared[mount.name] == mount.name
+            if volume_names[mount.name] == mount.name
         ),
         *(
             {"name": volume.name, **volume.source}
             for volume in pod.volumes
-            if shared.get(volume.name, volume.name) == volume.name
+            if volume_names.get(volume.name, volume.name) == volume.name
         ),
     ]
 

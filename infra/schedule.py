@@ -14,7 +14,8 @@ from kube.kinds.volcano import ATTEMPT_FAILED, FLOW, TEMPLATE, TRAINING_STEP, te
 PROGRAM: Final = "schedule"
 _CONTAINER: Final = "attempt"
 _RESTARTS: Final = 10
-"""Maximum number of restarts. A restarted program finds the run that it has already started."""
+"""Maximum number of restarts of the program that starts a run. After a restart, the program finds
+the run that it has already started."""
 
 
 def schedule_objects(
@@ -89,17 +90,17 @@ def schedule_objects(
 
 
 def _rules(templates: list[str]) -> list[dict[str, Any]]:
-    """Return the rules to read the templates, and to create copies of them and a JobFlow."""
-    group = [FLOW.group]
+    """Return the RBAC rules for reading the templates, and for creating copies and a JobFlow."""
+    api_groups = [FLOW.group]
     return [
         {
-            "apiGroups": group,
+            "apiGroups": api_groups,
             "resources": [TEMPLATE.plural],
             "resourceNames": templates,
             "verbs": ["get"],
         },
-        {"apiGroups": group, "resources": [TEMPLATE.plural], "verbs": ["create"]},
-        {"apiGroups": group, "resources": [FLOW.plural], "verbs": ["create", "get"]},
+        {"apiGroups": api_groups, "resources": [TEMPLATE.plural], "verbs": ["create"]},
+        {"apiGroups": api_groups, "resources": [FLOW.plural], "verbs": ["create", "get"]},
     ]
 
 

@@ -24,8 +24,8 @@ _RUN: Final = "{{ $labels.namespace }}/{{ $labels.run }}"
 _SERVICE: Final = "{{ $labels.namespace }}/{{ $labels.service }}"
 _GPU: Final = "GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
 _XID: Final = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS{})"
-_BY: Final = "by (namespace, service)"
-_PODS: Final = (
+_BY_SERVICE: Final = "by (namespace, service)"
+_SERVICE_PODS: Final = (
     'label_replace(kube_pod_labels{label_gpu_platform_dev_service!=""}, '
     '"service", "$1", "label_gpu_platform_dev_service", "(.*)")'
 )
@@ -59,19 +59,19 @@ class Alert:
         }
 
 
-_QUEUES: Final = "volcano_queue_pod_group_pending_count"
-_GPUS: Final = "DCGM_FI_DEV_GPU_UTIL"
-_PODS_OF_CLUSTER: Final = "kube_pod_labels"
+_QUEUE_SERIES: Final = "volcano_queue_pod_group_pending_count"
+_GPU_SERIES: Final = "DCGM_FI_DEV_GPU_UTIL"
+_POD_SERIES: Final = "kube_pod_labels"
 
 
 def _expected_series(settings: MonitoringSettings) -> tuple[str, ...]:
     exporter = settings.dcgm_exporter
-    gpus = (_GPUS,) if exporter.install or exporter.existing is not None else ()
-    return (_QUEUES, _PODS_OF_CLUSTER, *gpus)
+    gpus = (_GPU_SERIES,) if exporter.install or exporter.existing is not None else ()
+    return (_QUEUE_SERIES, _POD_SERIES, *gpus)
 
 
 def alerts(
-    limits: Thresholds, *, scraped: Sequence[str] = (_QUEUES, _PODS_OF_CLUSTER, _GPUS)
+    limits: Thresholds, *, scraped: Sequence[str] = (_QUEUE_SERIES, _POD_SERIES, _GPU_SERIES)
 ) -> dict[str, list[Alert]]:
     """Return the alerts by topic. `scraped` lists series that must always exist."""
     return {
@@ -98,18 +98,18 @@ def _missing_series_alert(limits: Thresholds, scraped: Sequence[str]) -> Alert:
 
 def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
     """Return the groups for a rule file or a PrometheusRule."""
-    every = settings.interval_seconds
-    series = [rule.manifest() for rule in recordings(settings.gpu_prices, every)]
-    groups = [group("gpu-platform-series", series, every)]
+    interval = settings.interval_seconds
+    series = [rule.manifest() for rule in recordings(settings.gpu_prices, interval)]
+    groups = [group("gpu-platform-series", series, interval)]
     topics = alerts(settings.thresholds, scraped=_expected_series(settings))
-    for topic, found in topics.items():
-        rules = [alert.manifest(settings.runbooks) for alert in found]
-        groups.append(group(f"gpu-platform-{topic}", rules, every))
+    for topic, topic_alerts in topics.items():
+        rules = [alert.manifest(settings.runbooks) for alert in topic_alerts]
+        groups.append(group(f"gpu-platform-{topic}", rules, interval))
     return groups
 
 
 def group(name: str, rules: Sequence[dict[str, Any]], interval_seconds: int) -> dict[str, Any]:
-    """Return a rule group. Prometheus evaluates its rules in order."""
+    """Return a rule group, whose rules Prometheus evaluates in order."""
     return {"name": name, "interval": f"{interval_seconds}s", "rules": list(rules)}
 
 
@@ -174,7 +174,7 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             expr="(max by (namespace, run) "
             f"(increase(training_step_seconds_count[{stalled}])) == 0 "
             f"and on (namespace, run) max by (namespace, run) (training_info offset {stalled})) "
-            # A stopped process does not answer scrapes.
+            # A process that does not answer scrapes has no series except `up`, which is 0.
             f'or (max by (namespace, run) (max_over_time(up{{run!=""}}[{stalled}])) == 0 '
             "and on (namespace, run) max by (namespace, run) "
             f'(up{{run!=""}} offset {stalled}))',
@@ -332,8 +332,8 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="InferenceErrors",
-            expr=f'sum {_BY} (rate(inference_requests_total{{code=~"5.."}}[5m])) '
-            f"/ sum {_BY} (rate(inference_requests_total[5m])) > {limits.error_share:g}",
+            expr=f'sum {_BY_SERVICE} (rate(inference_requests_total{{code=~"5.."}}[5m])) '
+            f"/ sum {_BY_SERVICE} (rate(inference_requests_total[5m])) > {limits.error_share:g}",
             minutes=limits.serving_minutes,
             severity="critical",
             summary=f"{{{{ $value | humanizePercentage }}}} of requests to {_SERVICE} fail",
@@ -342,8 +342,8 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="InferenceQueueFull",
-            expr=f'sum {_BY} (rate(inference_requests_total{{code="429"}}[5m])) '
-            f"/ sum {_BY} (rate(inference_requests_total[5m])) > {limits.refused_share:g}",
+            expr=f'sum {_BY_SERVICE} (rate(inference_requests_total{{code="429"}}[5m])) '
+            f"/ sum {_BY_SERVICE} (rate(inference_requests_total[5m])) > {limits.refused_share:g}",
             minutes=limits.serving_minutes,
             severity="warning",
             summary=f"{_SERVICE} rejects {{{{ $value | humanizePercentage }}}} of its requests",
@@ -353,8 +353,9 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
             name="InferenceNotReady",
             # Servers that cannot start report nothing, so pods are counted by their labels. A
             # service without pods is scaled to zero, which is not an error.
-            expr=f"(count {_BY} ({_PODS} * {NOT_TERMINATED}) or count {_BY} (inference_ready)) "
-            f"unless on (namespace, service) max {_BY} (inference_ready == 1)",
+            expr=f"(count {_BY_SERVICE} ({_SERVICE_PODS} * {NOT_TERMINATED}) "
+            f"or count {_BY_SERVICE} (inference_ready)) "
+            f"unless on (namespace, service) max {_BY_SERVICE} (inference_ready == 1)",
             minutes=limits.serving_minutes,
             severity="critical",
             summary=f"No server of {_SERVICE} is ready",
@@ -375,7 +376,8 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
         Alert(
             name="ModelVersionMismatch",
             # A canary counts as a separate service.
-            expr=f"count {_BY} (count by (namespace, service, version) (inference_model_info)) > 1",
+            expr=f"count {_BY_SERVICE} "
+            "(count by (namespace, service, version) (inference_model_info)) > 1",
             minutes=limits.rollout_minutes,
             severity="warning",
             summary=f"Servers of {_SERVICE} serve different versions of the model",

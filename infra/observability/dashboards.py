@@ -274,25 +274,27 @@ def _quantile(share: float) -> str:
 
 
 def _cost(settings: MonitoringSettings) -> Page:
-    every = settings.interval_seconds
+    interval = settings.interval_seconds
     unit = f"currency{settings.grafana.currency}"
 
-    def spent(series: str, label: str) -> str:
-        return f"sum by ({label}) ({hours(series, '$__range', every)})"
+    def total_by(series: str, label: str) -> str:
+        return f"sum by ({label}) ({hours(series, '$__range', interval)})"
 
     rows = {
         "GPU-hours in the selected time range": [
             Panel(
                 "By namespace",
-                {"{{namespace}}": spent("gpu_platform:team_gpus", "namespace")},
+                {"{{namespace}}": total_by("gpu_platform:team_gpus", "namespace")},
                 shape="number",
             ),
             Panel(
-                "By queue", {"{{queue}}": spent("gpu_platform:queue_gpus", "queue")}, shape="number"
+                "By queue",
+                {"{{queue}}": total_by("gpu_platform:queue_gpus", "queue")},
+                shape="number",
             ),
             Panel(
                 "By run",
-                {"{{run}}": f"topk(10, {spent('gpu_platform:run_gpus', 'run')})"},
+                {"{{run}}": f"topk(10, {total_by('gpu_platform:run_gpus', 'run')})"},
                 shape="number",
             ),
         ],
@@ -310,12 +312,12 @@ def _cost(settings: MonitoringSettings) -> Page:
             "Cost in the selected time range": [
                 Panel(
                     "By namespace",
-                    {"{{namespace}}": spent("gpu_platform:team_cost_per_hour", "namespace")},
+                    {"{{namespace}}": total_by("gpu_platform:team_cost_per_hour", "namespace")},
                     unit,
                     "number",
                 ),
-                Panel("By queue", {"{{queue}}": spent(cost, "queue")}, unit, "number"),
-                Panel("By run", {"{{run}}": f"topk(10, {spent(cost, 'run')})"}, unit, "number"),
+                Panel("By queue", {"{{queue}}": total_by(cost, "queue")}, unit, "number"),
+                Panel("By run", {"{{run}}": f"topk(10, {total_by(cost, 'run')})"}, unit, "number"),
             ],
             "Cost per hour": [
                 Panel("By queue", {"{{queue}}": f"sum by (queue) ({cost})"}, unit, "stack"),

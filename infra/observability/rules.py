@@ -19,7 +19,7 @@ ON_POD: Final = "on (namespace, pod)"
 """Clause that joins series by pod."""
 
 LABELS_HONORED: Final = 'exported_pod=""'
-"""Label matcher for the DCGM exporter's series that the stack's configuration scrapes.
+"""Label matcher for series of the DCGM exporter that are scraped with `honorLabels`.
 
 A scrape without `honorLabels`, such as that of the GPU Operator's ServiceMonitor, replaces `pod`
 with the exporter's pod, and adds the label `exported_pod` with the workload's pod.
@@ -63,8 +63,10 @@ GPUS_UNHEALTHY: Final = (
     f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "
     f"- sum by (node) (kube_node_status_allocatable{{{GPU_MATCHER}}})"
 )
-"""GPUs that the device plugin reports as unhealthy. The kubelet counts them as capacity, but does
-not allocate them."""
+"""Query for the number of GPUs on each node that the device plugin reports as unhealthy.
+
+The kubelet counts them as capacity, but does not allocate them.
+"""
 RUN_PODS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
 _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
@@ -189,7 +191,7 @@ _GANG: Final = "namespace, queue, gang"
 
 
 def _queue_wait() -> list[Recording]:
-    """Return rules for the time that each gang has waited for the scheduling of all its pods."""
+    """Return rules for the time that each gang waited until all its pods were scheduled."""
     return [
         Recording(_FIRST_WAIT, _first_wait()),
         Recording(

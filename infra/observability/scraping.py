@@ -36,7 +36,7 @@ class Target:
     keeps_labels: bool = False
     """True if the metrics have labels with the namespace and pod that they describe.
 
-    Then no metric gets the labels of the exporter's pod, not even metrics without a pod.
+    The labels of the exporter's pod are then not added to any metric, even if it describes no pod.
     """
     is_service: bool = False
     """True if `selector` and `port` belong to a Service."""
@@ -121,11 +121,11 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         relabelings.append(
             {"sourceLabels": ["__address__"], "regex": f".+:{target.port}", "action": "keep"}
         )
-    every = target.interval_seconds or interval_seconds
+    interval = target.interval_seconds or interval_seconds
     endpoint = {
         **({} if target.is_service else {"port": target.port}),
         "path": "/metrics",
-        "interval": f"{every}s",
+        "interval": f"{interval}s",
         **({"honorLabels": True} if target.keeps_labels else {}),
         # The certificate names the Service, but Prometheus connects to the pod's address.
         **({"tlsConfig": {"insecureSkipVerify": True}} if target.may_have_tls else {}),
@@ -150,9 +150,9 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
 
 def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     """Return the target as an entry of `scrape_configs` in Prometheus' configuration."""
-    role, about = ("endpoints", "service") if target.is_service else ("pod", "pod")
+    role, labeled_object = ("endpoints", "service") if target.is_service else ("pod", "pod")
     kept = [
-        _keep(f"__meta_kubernetes_{about}_label_{_meta(label)}", value)
+        _keep(f"__meta_kubernetes_{labeled_object}_label_{_meta(label)}", value)
         for label, value in target.selector.items()
     ]
     port = (
@@ -179,12 +179,12 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     scheme = {"source_labels": [_annotation(SCHEME_ANNOTATION)], "target_label": "__scheme__"}
     schemes = [{**scheme, "regex": "(https)"}] if target.may_have_tls else []
     overrides = _OVERRIDES if target.reads_annotations else ()
-    every = target.interval_seconds or interval_seconds
+    interval = target.interval_seconds or interval_seconds
     return {
         "job_name": f"gpu-platform-{target.name}",
-        "scrape_interval": f"{every}s",
+        "scrape_interval": f"{interval}s",
         # Prometheus rejects a timeout longer than the interval.
-        "scrape_timeout": f"{min(every, 10)}s",
+        "scrape_timeout": f"{min(interval, 10)}s",
         "honor_labels": target.keeps_labels,
         "kubernetes_sd_configs": [{"role": role, "namespaces": {"names": [target.namespace]}}],
         **({"tls_config": {"insecure_skip_verify": True}} if target.may_have_tls else {}),
@@ -227,6 +227,7 @@ _OVERRIDES: Final[Sequence[Manifest]] = (
         "target_label": "__metrics_path__",
     },
 )
+"""Relabeling rules that apply the scrape annotations of pods."""
 
 POD_LABELS: Final = (RUN_LABEL, WORKLOAD_LABEL, SERVICE_LABEL, QUEUE_LABEL)
 NODE_LABELS: Final = ("nvidia.com/gpu.product",)

@@ -80,7 +80,7 @@ def _triggers(
     average = f"avg_over_time(sum({in_flight}){LAST_MINUTE})"
     triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]
     if keda.activation_query is not None:
-        # This query starts the first pod. The requests in flight then determine the number.
+        # This query starts the first pod. Requests in flight then determine the number of pods.
         triggers.append(_prometheus(keda, f"({keda.activation_query}) > bool 0", "1"))
     if scaling.cpu_target is not None:
         cpu_metadata = {"value": str(scaling.cpu_target)}

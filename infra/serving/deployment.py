@@ -49,14 +49,14 @@ from kube.quantities import parse_quantity
 
 TLS_PATH: Final = f"{SECRETS_PATH}/{TLS_VOLUME}"
 API_KEYS_PATH: Final = f"{SECRETS_PATH}/{API_KEYS_VOLUME}"
-_STARTUP_PERIOD: Final = 2
+_STARTUP_PERIOD_SECONDS: Final = 2
 
 
 def workload(args: InferenceServiceArgs, version: Version, annotations: dict[str, str]) -> Manifest:
     """Return the Deployment, or a LeaderWorkerSet if a replica has several pods.
 
-    By default, an update adds a replica before it removes one; a Deployment waits until the new pod
-    has been ready for `min_ready_seconds`.
+    By default, an update adds a replica before it removes one. A Deployment also waits until the
+    new pod has been ready for `min_ready_seconds`.
     """
     build = _leader_worker_set if version.runtime.nodes > 1 else _deployment
     # None if an autoscaler sets the number of replicas.
@@ -153,7 +153,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
     endpoints = version.runtime.endpoints
     ports = {"http": settings.port, "grpc": endpoints.grpc_port, "metrics": endpoints.metrics_port}
     sweep = args.service.sweep if version.winner is not None else None
-    names = {"RUN_NAME": version.run, "SWEEP_NAME": sweep and template_name(sweep)}
+    name_variables = {"RUN_NAME": version.run, "SWEEP_NAME": sweep and template_name(sweep)}
     return Pod(
         container="inference",
         image=version.image,
@@ -175,7 +175,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         labels={**settings.labels, **labels(version)},
         annotations=_annotations(settings, endpoints),
         env={
-            **compact(names),
+            **compact(name_variables),
             **version.runtime.environment(values),
             **model_variables(version),
             **variables_from(settings.env_from),
@@ -183,7 +183,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         },
         init=[*promotion_containers(args, version), *fetch_containers(args, version)],
         mounts=[*model_mounts(args, version), *_claims(args)],
-        volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
+        volumes=[*model_volumes(version, settings.fetch), *_service_volumes(settings)],
         ports={name: port for name, port in ports.items() if port is not None},
         probes=_probes(settings, endpoints, args.model),
         node_selector=settings.node_selector,
@@ -218,7 +218,7 @@ def _claims(args: InferenceServiceArgs) -> list[Mount]:
     ]
 
 
-def _secrets(settings: InferenceServiceSettings) -> list[Volume]:
+def _service_volumes(settings: InferenceServiceSettings) -> list[Volume]:
     mounted = {
         (TLS_VOLUME, TLS_PATH): settings.tls,
         (API_KEYS_VOLUME, API_KEYS_PATH): settings.api_keys,
@@ -244,9 +244,9 @@ def _probes(
             "failureThreshold": failures,
         }
 
-    startup_failures = math.ceil(settings.startup_seconds / _STARTUP_PERIOD)
+    startup_failures = math.ceil(settings.startup_seconds / _STARTUP_PERIOD_SECONDS)
     return {
-        "startupProbe": probe(endpoints.live, _STARTUP_PERIOD, startup_failures),
+        "startupProbe": probe(endpoints.live, _STARTUP_PERIOD_SECONDS, startup_failures),
         "livenessProbe": probe(endpoints.live, 10, 3),
         "readinessProbe": probe(endpoints.ready.replace("{model}", model), 2, 3),
     }

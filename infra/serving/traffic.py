@@ -22,7 +22,7 @@ def http_route(
     """Return the HTTPRoute, which splits requests by weight."""
     rule = {
         "matches": [{"path": {"type": "PathPrefix", "value": route.path}}],
-        "filters": _without_prefix(route.path),
+        "filters": _prefix_filters(route.path),
         "backendRefs": _http_backends(args, shares(args)),
     }
     return {
@@ -73,10 +73,10 @@ def _grpc_backends(args: InferenceServiceArgs, weights: Mapping[str, int]) -> li
 
 def stable_backends(args: InferenceServiceArgs) -> dict[str, list[Manifest]]:
     """Return the backends for each kind of route when the stable version gets all requests."""
-    every, route = {args.key: 100}, args.service.route
-    backends = {"HTTPRoute": _http_backends(args, every)}
+    all_requests, route = {args.key: 100}, args.service.route
+    backends = {"HTTPRoute": _http_backends(args, all_requests)}
     if route is not None and route.grpc_hostnames:
-        backends["GRPCRoute"] = _grpc_backends(args, every)
+        backends["GRPCRoute"] = _grpc_backends(args, all_requests)
     return backends
 
 
@@ -129,7 +129,7 @@ def _ingress(
     }
 
 
-def _without_prefix(path: str) -> list[Manifest] | None:
+def _prefix_filters(path: str) -> list[Manifest] | None:
     """Return the filter that removes the prefix from the paths of requests; None for path /."""
     if path == "/":
         return None

@@ -35,8 +35,8 @@ class StackSettings(Settings):
     @property
     def retains(self) -> bool:
         """True if claims or runs outlive the stack. Their namespace is then retained as well."""
-        kept_runs = any(job.outlives_change for job in self.training.all_jobs.values())
-        return kept_runs or any(claim.retain for claim in self.storage.claims.values())
+        keeps_runs = any(job.outlives_change for job in self.training.all_jobs.values())
+        return keeps_runs or any(claim.retain for claim in self.storage.claims.values())
 
     @property
     def metrics_ports(self) -> tuple[int, ...]:

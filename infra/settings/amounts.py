@@ -37,7 +37,7 @@ class Requirement:
 
 def requirements(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Requirement]:
     """Yield the requirements of the gang as a whole, and of each step's pod."""
-    gang = job.min_pods * job.gpus_per_node
+    total_gpus = job.min_pods * job.gpus_per_node
     launcher = None
     if KINDS[job.kind].has_launcher:
         launcher = job.launcher or LauncherSettings()
@@ -47,11 +47,11 @@ def requirements(key: str, job: TrainingJobSettings, gpu_resource: str) -> Itera
         job.min_pods,
         "gang",
         f"{_plural(job.min_pods, 'node')} x {_plural(job.gpus_per_node, 'GPU')} = "
-        f"{gang} {gpu_resource}"
+        f"{total_gpus} {gpu_resource}"
         + (f", and a pod with {launcher.cpu} CPUs and {launcher.memory}" if launcher else ""),
         {
             **rdma,
-            gpu_resource: Decimal(gang),
+            gpu_resource: Decimal(total_gpus),
             PODS: Decimal(job.min_pods + (launcher is not None)),
             "cpu": _total(job.cpu, job.min_pods, launcher.cpu if launcher else "0"),
             "memory": _total(job.memory, job.min_pods, launcher.memory if launcher else "0"),
@@ -170,11 +170,11 @@ def _service_amounts(
 
 
 def _amounts(cpu: str, memory: str, pods: int) -> Mapping[str, Decimal]:
-    each = {"cpu": parse_quantity(cpu), "memory": parse_quantity(memory), PODS: Decimal(1)}
-    return {name: amount * pods for name, amount in each.items()}
+    per_pod = {"cpu": parse_quantity(cpu), "memory": parse_quantity(memory), PODS: Decimal(1)}
+    return {name: amount * pods for name, amount in per_pod.items()}
 
 
-def plain(amount: Decimal, name: str) -> str:
+def format_amount(amount: Decimal, name: str) -> str:
     """Format an amount without an exponent, and memory with the largest unit that divides it."""
     for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)) if name == "memory" else ():
         if amount and amount % 1024**power == 0:

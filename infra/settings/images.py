@@ -121,11 +121,11 @@ def identity(
     digest.update(json.dumps(description, sort_keys=True).encode())
     for name in sorted({build.dockerfile, *build.sources}):
         for path in _files(root / name):
-            inside = path.relative_to(root)
-            if exclude_shipped and root == PROJECT_ROOT and inside.parts[0] in SHIPPED:
+            relative_path = path.relative_to(root)
+            if exclude_shipped and root == PROJECT_ROOT and relative_path.parts[0] in SHIPPED:
                 continue
             content = hashlib.sha256(path.read_bytes()).hexdigest()
-            digest.update(f"\n{inside.as_posix()} {content}".encode())
+            digest.update(f"\n{relative_path.as_posix()} {content}".encode())
     return digest.hexdigest()
 
 
@@ -134,8 +134,8 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     for child in sorted(path.rglob("*")):
-        inside = child.relative_to(path).parts
-        if child.is_file() and not any(_is_ignored(part) for part in inside):
+        parts = child.relative_to(path).parts
+        if child.is_file() and not any(_is_ignored(part) for part in parts):
             yield child
 
 

@@ -9,8 +9,8 @@ from infra.serving.runtimes.runtime import REQUESTS
 from infra.settings import StackSettings
 from infra.settings.amounts import (
     combine,
+    format_amount,
     largest_gang,
-    plain,
     quota_limits,
     services_total,
     update_surge,
@@ -111,7 +111,7 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
 def _runs_without_metrics(settings: StackSettings) -> Iterator[str]:
     if settings.monitoring.prometheus == "none":
         return
-    if keys := [key for key, job in settings.training.jobs.items() if _can_serve_metrics(job)]:
+    if keys := [key for key, job in settings.training.jobs.items() if _lacks_metrics_port(job)]:
         yield (
             f"Prometheus does not scrape these training.jobs: {', '.join(keys)}. No alert fires if "
             "they stall, diverge, save no checkpoints or fill /dev/shm, and their goodput is "
@@ -146,7 +146,7 @@ def _infrequent_scrapes(settings: StackSettings) -> Iterator[str]:
         )
 
 
-def _can_serve_metrics(job: TrainingJobSettings) -> bool:
+def _lacks_metrics_port(job: TrainingJobSettings) -> bool:
     # A custom command and the TensorFlow program do not have the setting `metrics_port`.
     if job.hyperparameters is None or KINDS[job.kind].program != TRAINING_PROGRAM:
         return False
@@ -164,8 +164,12 @@ def _claims_bound_to_the_first_node(settings: StackSettings) -> Iterator[str]:
         mounted = {job.checkpoints, job.datasets, *(each.claim for each in job.volumes.values())}
         for name in sorted(claim for claim in mounted if claim is not None):
             claim = storage.claims.get(name)
-            used = storage.classes.get(claim.storage_class or "") if claim else None
-            if job.several_pods and used is not None and used.binding == "WaitForFirstConsumer":
+            storage_class = storage.classes.get(claim.storage_class or "") if claim else None
+            if (
+                job.several_pods
+                and storage_class is not None
+                and storage_class.binding == "WaitForFirstConsumer"
+            ):
                 yield (
                     f"{job_key(key)} has several pods and mounts the claim {name!r}, whose class "
                     "binds it to the node of the first pod: unless all pods fit on this node, the "
@@ -208,13 +212,14 @@ def _updates_blocked_by_training(settings: StackSettings) -> Iterator[str]:
     surge = update_surge(settings.inference, settings.gpu)
     needed = combine(sum, [largest_gang(settings.training, settings.gpu), services, surge])
     for quota, name, limit in quota_limits(settings.tenancy, settings.gpu):
-        needs = needed.get(name, Decimal(0))
-        if needs > limit:
+        total = needed.get(name, Decimal(0))
+        if total > limit:
             yield (
-                f"{quota} is {plain(limit, name)}, but the largest gang, all services and the "
-                f"additional pod during a service update need {plain(needs, name)} {name}. While "
-                "the gang is running, no service can be updated: raise the quota to at least "
-                f"{plain(needs, name)}."
+                f"{quota} is {format_amount(limit, name)}, but the largest gang, all services and "
+                "the additional pod during a service update need "
+                f"{format_amount(total, name)} {name}. While the gang is running, no service can "
+                "be updated: raise the quota to at least "
+                f"{format_amount(total, name)}."
             )
 
 
@@ -247,8 +252,8 @@ def _progress_deadlines_before_startup(settings: StackSettings) -> Iterator[str]
     for key, service in settings.inference.services.items():
         start = service.startup_seconds + service.min_ready_seconds
         applies = service.canary is not None or service.runtime_of({}).nodes == 1
-        both = {"startup_seconds", "progress_deadline_seconds"} <= service.model_fields_set
-        if applies and both and service.progress_deadline <= start:
+        both_are_set = {"startup_seconds", "progress_deadline_seconds"} <= service.model_fields_set
+        if applies and both_are_set and service.progress_deadline <= start:
             yield (
                 f"{service_key(key, 'progress_deadline_seconds')} is {service.progress_deadline}, "
                 f"but startup_seconds ({service.startup_seconds}) and min_ready_seconds "

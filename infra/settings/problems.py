@@ -13,7 +13,7 @@ from infra.settings.schema import description, has_key, keys
 
 PROJECT: Final = "gpu-platform"
 
-_SENTENCES: Final[Mapping[str, str]] = {
+_RULES: Final[Mapping[str, str]] = {
     "int_type": "must be an integer",
     "int_parsing": "must be an integer",
     "int_from_float": "must be an integer",
@@ -75,7 +75,7 @@ def describe(error: ValidationError, model: type[BaseModel], section: str) -> li
     unions: dict[tuple[str | int, ...], list[str]] = {}
     for number, detail in enumerate(error.errors(include_url=False)):
         location = tuple(part for part in detail["loc"] if part != "[key]")
-        if detail["type"] not in _SENTENCES or has_key(model, location):
+        if detail["type"] not in _RULES or has_key(model, location):
             merged[(number,)] = detail
             continue
         # The last part of the location is not a key, but a type of the union that the key accepts.
@@ -115,7 +115,7 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], section: str) -> str
     separator = ", but"
     if kind == "value_error":
         separator = ":" if _WITHOUT_SUBJECT.match(requirement) else ": it"
-    return f"{here} is {_shown(detail['input'])}{separator} {requirement}."
+    return f"{here} is {_format_value(detail['input'])}{separator} {requirement}."
 
 
 def rule(detail: ErrorDetails) -> str:
@@ -125,11 +125,11 @@ def rule(detail: ErrorDetails) -> str:
         return detail["msg"]
     if kind == "value_error":
         return detail["msg"].removeprefix("Value error, ")
-    if kind in _SENTENCES:
-        return _SENTENCES[kind].format(**detail.get("ctx", {}))
+    if kind in _RULES:
+        return _RULES[kind].format(**detail.get("ctx", {}))
     return detail["msg"][0].lower() + detail["msg"][1:]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}…"

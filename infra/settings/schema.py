@@ -80,15 +80,15 @@ def alternatives(schema: Schema) -> list[Schema]:
     return schemas
 
 
-def nested(schema: Schema, step: str = "") -> Iterator[tuple[str, str]]:
+def nested(schema: Schema, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield the relative path and the name of each section nested in the value of a key."""
     for alternative in alternatives(schema):
         if "$ref" in alternative:
-            yield step, definition_name(alternative)
+            yield path, definition_name(alternative)
         elif "items" in alternative:
-            yield from nested(alternative["items"], f"{step}[]")
+            yield from nested(alternative["items"], f"{path}[]")
         elif isinstance(inner := alternative.get("additionalProperties"), dict):
-            yield from nested(inner, f"{step}.<key>")
+            yield from nested(inner, f"{path}.<key>")
 
 
 def definition_name(reference: Schema) -> str:

@@ -36,7 +36,8 @@ def _cidr(text: str) -> str:
 def _not_system_namespace(text: str) -> str:
     if text in SYSTEM_NAMESPACES:
         raise ValueError(
-            "must be a namespace that only the stack uses, because the stack limits all pods in it"
+            "must be a namespace that only the stack uses, because the stack restricts all pods in "
+            "it"
         )
     return text
 

@@ -76,7 +76,7 @@ class Runtime(BaseModel, ABC):
     """Settings that the stack determines.
 
     Maps each of these settings to the setting to use instead (in backticks) or to other advice. An
-    empty string stands for the advice to omit the setting.
+    empty string means that the setting must be omitted.
     """
     worker_arguments: ClassVar[tuple[str, ...]] = ()
     """Additional arguments for all pods of a replica except the first pod."""

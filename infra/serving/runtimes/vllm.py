@@ -192,10 +192,10 @@ class Vllm(ProgramArguments):
         return ["vllm", "serve", launch.path, *arguments, *self.arguments()]
 
     def _tensor_parallel(self, gpus: int) -> int:
-        return self.tensor_parallel_size or max(1, gpus * self.nnodes // self._other_parallel)
+        return self.tensor_parallel_size or max(1, gpus * self.nnodes // self._non_tensor_parallel)
 
     @property
-    def _other_parallel(self) -> int:
+    def _non_tensor_parallel(self) -> int:
         sizes = self._pipeline_parallel, self.data_parallel_size, self.prefill_context_parallel_size
         return math.prod(sizes)
 
@@ -247,7 +247,7 @@ class Vllm(ProgramArguments):
         if gpus == 0:
             return None
         tensor, total = self._tensor_parallel(gpus), gpus * self.nnodes
-        used = tensor * self._other_parallel
+        used = tensor * self._non_tensor_parallel
         if used == total:
             return None
         found = f"gpus is {gpus}" if self.nnodes == 1 else f"{self.nnodes} pods have {total}"

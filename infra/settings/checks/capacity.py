@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from infra.settings.amounts import (
-    plain,
+    format_amount,
     programs_total,
     quota_limits,
     requirements,
@@ -45,24 +45,26 @@ def gangs_fit_quota_and_queue(
         for requirement in requirements(key, job, job.gpu_resource or gpu.offered):
             for quota, name, limit in quota_limits(tenancy, gpu):
                 needed = requirement.amounts.get(name, Decimal(0))
-                others = programs.get(name, Decimal(0))
-                if needed and needed + others > limit:
+                reserved = programs.get(name, Decimal(0))
+                if needed and needed + reserved > limit:
                     addition = (
-                        f" in addition to the {plain(others, name)} of the stack's own programs"
+                        f" in addition to the {format_amount(reserved, name)} of the stack's own "
+                        "programs"
                     )
                     yield (
                         f"{requirement.key} is {requirement.value}: {requirement.request}, which "
-                        f"needs {plain(needed, name)} {name}{addition if others else ''}, more "
-                        f"than {quota} ({plain(limit, name)}). The {requirement.subject} would "
-                        "never start."
+                        f"needs {format_amount(needed, name)} {name}{addition if reserved else ''},"
+                        f" more than {quota} ({format_amount(limit, name)}). The "
+                        f"{requirement.subject} would never start."
                     )
             for title, name, amount in _capabilities(volcano, job.queue):
                 needed = requirement.amounts.get(name, Decimal(0))
                 if needed > parse_quantity(amount):
                     yield (
                         f"{job_key(key, 'queue')} is {title}, whose capability for {name} is "
-                        f"{amount}, but the {requirement.subject} needs {plain(needed, name)} "
-                        f"({requirement.request}). The {requirement.subject} would never start."
+                        f"{amount}, but the {requirement.subject} needs "
+                        f"{format_amount(needed, name)} ({requirement.request}). The "
+                        f"{requirement.subject} would never start."
                     )
 
 
@@ -105,15 +107,17 @@ def services_fit_the_quota(
         needed = used + updated.get(name, Decimal(0))
         if used > limit:
             yield (
-                f"{here} and the stack's own programs may use {plain(used, name)} {name} in total, "
-                f"more than {quota} ({plain(limit, name)}): reduce replicas or resources."
+                f"{here} and the stack's own programs may use {format_amount(used, name)} {name} "
+                f"in total, more than {quota} ({format_amount(limit, name)}): reduce replicas or "
+                "resources."
             )
         elif needed > limit:
             yield (
-                f"{here} and the stack's own programs may use {plain(used, name)} {name} in total, "
-                f"so {quota} ({plain(limit, name)}) has too little capacity left for the pod that "
-                f"an update adds before it removes one: reduce the replicas, or raise the quota to "
-                f"{plain(needed, name)}."
+                f"{here} and the stack's own programs may use {format_amount(used, name)} {name} "
+                f"in total, so {quota} ({format_amount(limit, name)}) has too little capacity left "
+                "for the pod that an update adds before it removes one: reduce the replicas, or "
+                "raise the quota to "
+                f"{format_amount(needed, name)}."
             )
 
 
@@ -223,8 +227,8 @@ def pods_request_one_time_sliced_gpu(
 ) -> Iterator[str]:
     """Check that no pod requests several time-sliced GPUs.
 
-    They could be shares of one GPU, on which training would hang. Steps and services are checked
-    only if the device plugin rejects such pods (`refuse_more_than_one`).
+    Several time-sliced GPUs could be shares of one GPU, on which training would hang. Steps and
+    services are checked only if the device plugin rejects such pods (`refuse_more_than_one`).
     """
     if gpu.time_slicing is None:
         return

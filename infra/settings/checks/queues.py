@@ -1,4 +1,4 @@
-"""Checks that queues are consistent with each other, the scheduler's policy and their jobs."""
+"""Checks that queues are consistent with each other, the scheduler's policy and the jobs."""
 
 import itertools
 from collections.abc import Iterator
@@ -67,19 +67,19 @@ def queue_settings_are_supported(volcano: VolcanoSettings) -> Iterator[str]:
             )
     reclaims = scheduler.share == "capacity" and scheduler.reclaim != "none"
     for name, queue in volcano.queues.items():
-        unnamed = [basic for basic in ("cpu", "memory") if basic not in queue.deserved]
+        unlisted = [basic for basic in ("cpu", "memory") if basic not in queue.deserved]
         # A queue may reclaim only while it stays within its deserved amount of every resource.
         if (
             reclaims
             and queue.deserved
-            and unnamed
+            and unlisted
             and volcano.release < _FIRST_WITH_PARTIAL_DESERVED
         ):
             yield (
-                f"{_key(name, 'deserved')} lists no {' and no '.join(unnamed)}, which Volcano "
+                f"{_key(name, 'deserved')} lists no {' and no '.join(unlisted)}, which Volcano "
                 f"{volcano.version} reads as 0, so the queue would reclaim nothing although "
                 f"{_SCHEDULER}.reclaim is {scheduler.reclaim}: add "
-                f"{' and '.join(unnamed)}."
+                f"{' and '.join(unlisted)}."
             )
     if volcano.hierarchical and volcano.release < _FIRST_WITH_PARENTS:
         yield (

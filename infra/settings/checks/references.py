@@ -52,7 +52,7 @@ def jobs_refer_to_declared_objects(
     """Check that each job's queue, priority class, image and claims are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITY_CLASSES]
     for key, job in training.all_jobs.items():
-        named: tuple[_Reference, ...] = (
+        references: tuple[_Reference, ...] = (
             ("queue", job.queue, "volcano", "queues", volcano.queues),
             ("priority_class", job.priority_class, "volcano", "priority_classes", classes),
             ("image", job.image, "images", "workloads", images.workloads),
@@ -77,7 +77,7 @@ def jobs_refer_to_declared_objects(
                 for name, volume in job.volumes.items()
             ),
         )
-        for field, name, section, table, known in named:
+        for field, name, section, table, known in references:
             yield from _undeclared(job_key(key, field), name, full_key(section, table), known)
 
 
@@ -94,7 +94,7 @@ def services_refer_to_declared_objects(
     """
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITY_CLASSES]
     for key, service in inference.services.items():
-        named: tuple[_Reference, ...] = (
+        references: tuple[_Reference, ...] = (
             ("job", service.job, "training", "jobs", training.jobs),
             ("sweep", service.sweep, "training", "sweeps", training.sweeps),
             ("image", service.image, "images", "workloads", images.workloads),
@@ -110,9 +110,9 @@ def services_refer_to_declared_objects(
         )
         if service.canary is not None:
             image = service.canary.image
-            named += (("canary.image", image, "images", "workloads", images.workloads),)
+            references += (("canary.image", image, "images", "workloads", images.workloads),)
             if (limits := service.canary.rollback) is not None:
-                named += (
+                references += (
                     (
                         "canary.rollback.image",
                         limits.image,
@@ -121,7 +121,7 @@ def services_refer_to_declared_objects(
                         images.workloads,
                     ),
                 )
-        for field, name, section, table, known in named:
+        for field, name, section, table, known in references:
             yield from _undeclared(service_key(key, field), name, full_key(section, table), known)
         for field, name, job in _served_jobs(service, training):
             yield from _export_problems(service_key(key, field), name, service, job)
@@ -220,7 +220,10 @@ def object_names_are_unique(
 def _created_objects(
     training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
 ) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """Yield each setting that creates objects, their name, their kinds and how to rename them."""
+    """Yield a tuple for each setting that creates objects.
+
+    The tuple contains the setting, the name and kinds of the objects, and advice for renaming them.
+    """
     kinds = ("Deployment", "Service")
     for key in inference.services:
         yield service_key(key), key, kinds, "use another key"
@@ -245,13 +248,13 @@ def _has_service(job: TrainingJobSettings) -> bool:
     """Return True if the job's run has a Service with the same name."""
     if job.starts_in_flow:
         return False
-    exists = {
+    has_service = {
         "every run": True,
         "several pods": job.nodes > 1,
         "route": job.notebook is not None and job.notebook.route is not None,
         "none": False,
     }
-    return exists[KINDS[job.kind].service]
+    return has_service[KINDS[job.kind].service]
 
 
 def _undeclared(path: str, name: str | None, table: str, known: Collection[str]) -> Iterator[str]:

@@ -14,7 +14,8 @@ from infra.settings.training.settings import TrainingSettings
 class _Route:
     """A route: the setting that configures it, and the requests that it matches."""
 
-    path: str
+    key: str
+    """Full key of the setting."""
     origin: str
     """The Gateway or the Ingress class."""
     hosts: frozenset[str]
@@ -29,16 +30,20 @@ class _Route:
         listeners = {self.listener, other.listener}
         if self.origin != other.origin or (len(listeners) > 1 and None not in listeners):
             return None
-        both = sorted(self.hosts & other.hosts)
+        common_hosts = sorted(self.hosts & other.hosts)
         if self.prefix is None and other.prefix is None:
-            return both[0] if both else None
+            return common_hosts[0] if common_hosts else None
         if self.prefix is None or other.prefix is None:
             # For a host name, a listener accepts either HTTPRoutes or GRPCRoutes (Gateway API v1).
-            either = sorted(self.hosts | other.hosts) if not (self.hosts and other.hosts) else both
-            return either[0] if either else None
-        if self.prefix != other.prefix or not (both or self.hosts == other.hosts):
+            ambiguous_hosts = (
+                sorted(self.hosts | other.hosts)
+                if not (self.hosts and other.hosts)
+                else common_hosts
+            )
+            return ambiguous_hosts[0] if ambiguous_hosts else None
+        if self.prefix != other.prefix or not (common_hosts or self.hosts == other.hosts):
             return None
-        return f"path {self.prefix} on {both[0] if both else 'every host name'}"
+        return f"path {self.prefix} on {common_hosts[0] if common_hosts else 'every host name'}"
 
 
 def routes_do_not_overlap(
@@ -53,7 +58,7 @@ def routes_do_not_overlap(
         if (requests := first.ambiguous_requests(second)) is not None:
             only_hosts = first.prefix is None or second.prefix is None
             yield (
-                f"{first.path} and {second.path} both match the requests to {requests} from "
+                f"{first.key} and {second.key} both match the requests to {requests} from "
                 f"{first.origin}: use different hostnames{'' if only_hosts else ' or paths'}."
             )
 

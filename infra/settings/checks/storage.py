@@ -66,7 +66,9 @@ def claims_can_be_mounted_by_their_pods(
     for key, service in inference.services.items():
         for field, name, read_only in _service_claims(service):
             path = service_key(key, *field)
-            yield from _mode_problems(path, name, read_only, _pods(service, field), storage)
+            yield from _mode_problems(
+                path, name, read_only, _describe_pods(service, field), storage
+            )
         cache = service.fetch.cache
         claim = storage.claims.get(cache.claim) if cache else None
         if cache and claim and parse_quantity(cache.size) > parse_quantity(claim.size):
@@ -76,7 +78,7 @@ def claims_can_be_mounted_by_their_pods(
             )
 
 
-def _pods(service: InferenceServiceSettings, field: tuple[str, ...]) -> str:
+def _describe_pods(service: InferenceServiceSettings, field: tuple[str, ...]) -> str:
     """Describe the number of pods that mount a claim at the same time."""
     maximum = service.canary_pods if field == ("canary", "source") else service.max_pods
     return f"up to {maximum} pods" if maximum > 1 else "one pod"
@@ -85,16 +87,16 @@ def _pods(service: InferenceServiceSettings, field: tuple[str, ...]) -> str:
 def _mode_problems(
     path: str, name: str, read_only: bool, pods: str, storage: StorageSettings
 ) -> Iterator[str]:
-    fitting = ["ReadWriteMany", *(["ReadOnlyMany"] if read_only else [])]
+    suitable = ["ReadWriteMany", *(["ReadOnlyMany"] if read_only else [])]
     if pods == "one pod":
-        fitting += ["ReadWriteOnce", "ReadWriteOncePod"]
+        suitable += ["ReadWriteOnce", "ReadWriteOncePod"]
     claim = storage.claims.get(name)
-    if claim is not None and not {*fitting} & {*claim.access_modes}:
+    if claim is not None and not {*suitable} & {*claim.access_modes}:
         verb = "mounts" if pods == "one pod" else "mount"
         yield (
             f"{path} is {name!r}, whose access_modes are {', '.join(claim.access_modes)}, but "
             f"{pods} {verb} it{'' if read_only else ' and may write to it'}: it needs "
-            f"{' or '.join(fitting)}."
+            f"{' or '.join(suitable)}."
         )
 
 

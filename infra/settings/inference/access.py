@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from infra.settings.types import DnsLabel, DnsName, HostName, PathPrefix, Settings
 
 _MAX_HOST_NAMES: Final = 16
-"""Maximum number of host names of a route in the Gateway API."""
+"""Maximum number of host names per route in the Gateway API."""
 
 
 class TlsSettings(Settings):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from infra.settings.inference.models import SourceSettings
     from infra.settings.inference.service import InferenceServiceSettings
 
-_MODELS: Final = ("job", "sweep", "run", "url", "source")
+_MODEL_SETTINGS: Final = ("job", "sweep", "run", "url", "source")
 _RESERVED_VOLUMES: Final = frozenset(
     {
         SHM_VOLUME,
@@ -58,10 +58,11 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     if service.autoscaling is not None and service.replicas is not None:
         yield "sets both replicas and autoscaling: remove one of them"
     if service.max_unavailable >= max(service.min_replicas, 2):
-        least = "at least " if service.autoscaling else ""
+        at_least = "at least " if service.autoscaling else ""
         yield (
-            f"sets max_unavailable to {service.max_unavailable} of {least}{service.min_replicas} "
-            "replicas, so draining nodes may stop all of them: set a smaller value"
+            f"sets max_unavailable to {service.max_unavailable} of {at_least}"
+            f"{service.min_replicas} replicas, so draining nodes may stop all of them: "
+            "set a smaller value"
         )
     if problem := shm_problem(service.shm, service.memory):
         yield problem
@@ -95,7 +96,7 @@ def source_of(run: str | None, url: str | None, source: SourceSettings | None) -
 
 
 def _model_problems(service: InferenceServiceSettings) -> Iterator[str]:
-    models = [name for name in _MODELS if getattr(service, name) is not None]
+    models = [name for name in _MODEL_SETTINGS if getattr(service, name) is not None]
     if len(models) != 1:
         sources = " and ".join(models) or "none of them"
         yield (

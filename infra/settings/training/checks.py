@@ -148,7 +148,7 @@ LIMITED_SETTINGS: Final = (
         "resources of the launcher or head",
         "launcher",
         lambda job: job.launcher.model_dump() if job.launcher else None,
-        "leave it out: all pods of this kind are equal",
+        "leave it out: all pods of this kind are identical",
     ),
     LimitedSetting(
         "JupyterLab instead of a program",

@@ -65,12 +65,14 @@ class Target:
             )
             return cls(provider=rendering, settings=settings, runs=pulumi.Output.from_input([]))
         recorded = _recorded_outputs()
-        found = _identity(settings, recorded)
-        pulumi.export(OUTPUT, found)
+        cluster_identity = _identity(settings, recorded)
+        pulumi.export(OUTPUT, cluster_identity)
         return cls(
-            provider=_provider("cluster", settings, found.apply(lambda each: each["identifier"])),
+            provider=_provider(
+                "cluster", settings, cluster_identity.apply(lambda each: each["identifier"])
+            ),
             settings=settings,
-            runs=pulumi.Output.all(recorded, found).apply(
+            runs=pulumi.Output.all(recorded, cluster_identity).apply(
                 lambda both: recorded_runs(both[0], both[1], namespace)
             ),
         )

@@ -68,8 +68,8 @@ class Monitoring(Component):
     ) -> None:
         super().__init__("Monitoring", name, opts)
         chart, grafana = args.monitoring.kube_prometheus_stack, args.monitoring.grafana
-        mirrored = str(chart.values.get("global", {}).get("imageRegistry"))
-        login = args.login if args.login and args.login.serves(mirrored) else None
+        image_registry = str(chart.values.get("global", {}).get("imageRegistry"))
+        login = args.login if args.login and args.login.serves(image_registry) else None
         # The chart's node exporters mount host paths, so its namespace is privileged.
         earlier: list[pulumi.Resource] = []
         if chart.install:
@@ -93,12 +93,12 @@ def manifests(args: MonitoringArgs) -> list[Manifest]:
     built: list[Manifest] = []
     if settings.dcgm_exporter.install:
         exporter, login = settings.dcgm_exporter, args.login
-        mirrored = login is not None and login.serves(exporter.image)
+        in_registry = login is not None and login.serves(exporter.image)
         built += dcgm_exporter.manifests(
             exporter,
             args.gpu_nodes,
             scraped_from=settings.scraped_from if args.isolated else None,
-            pull_secret=login.secret(exporter.namespace) if login and mirrored else None,
+            pull_secret=login.secret(exporter.namespace) if login and in_registry else None,
         )
     if args.isolated and args.ports and settings.scraped_from:
         built.append(_allow_prometheus(args))

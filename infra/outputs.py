@@ -17,7 +17,7 @@ _EXTENSIBLE: Final = ConfigDict(extra="ignore")
 
 @with_config(_EXTENSIBLE)
 class TolerationOutput(TypedDict):
-    """A toleration for a taint of the GPU nodes."""
+    """A toleration for a taint on the GPU nodes."""
 
     key: Annotated[str, Field(description="Key of the taint.")]
     operator: Annotated[
@@ -36,7 +36,7 @@ class TolerationOutput(TypedDict):
 
 @with_config(_EXTENSIBLE)
 class GpuNodesOutput(TypedDict):
-    """GPU resource, node selector, tolerations and RuntimeClass of pods with GPUs."""
+    """GPU resource, node selector, tolerations and RuntimeClass for pods with GPUs."""
 
     resource: Annotated[str, Field(description="Name of the GPU resource.")]
     nodeSelector: Annotated[dict[str, str], Field(description="Labels of the GPU nodes.")]
@@ -154,7 +154,7 @@ class PlatformOutputs(TypedDict):
     gpuNodes: Annotated[
         GpuNodesOutput,
         Field(
-            description="GPU resource, node selector, tolerations and RuntimeClass of pods with "
+            description="GPU resource, node selector, tolerations and RuntimeClass for pods with "
             "GPUs."
         ),
     ]

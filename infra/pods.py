@@ -21,7 +21,7 @@ _TMP_MOUNT: Final = {"name": TMP_VOLUME, "mountPath": TMP_PATH}
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNodes:
-    """GPU resource, node selector, tolerations and RuntimeClass of pods with GPUs."""
+    """GPU resource, node selector, tolerations and RuntimeClass for pods with GPUs."""
 
     resource: str
     node_selector: Mapping[str, str] = field(default_factory=dict)

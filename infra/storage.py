@@ -61,9 +61,9 @@ class Storage(Component):
         }
         self.claims = {key: value.name or key for key, value in settings.claims.items()}
         for key, value in settings.claims.items():
-            origins = [classes.get(value.storage_class or ""), volumes.get(value.volume or "")]
+            dependencies = [classes.get(value.storage_class or ""), volumes.get(value.volume or "")]
             options = self.options(
-                after=[origin for origin in origins if origin],
+                after=[dependency for dependency in dependencies if dependency],
                 protect=value.protect,
                 retain=value.retain,
             )

@@ -62,10 +62,10 @@ class Tenancy(Component):
     ) -> None:
         super().__init__("Tenancy", name, opts)
         self.namespace = args.tenancy.namespace
-        space = self.create(
+        namespace_resource = self.create(
             f"{name}-namespace", namespace(args.tenancy), self.options(retain=args.retain)
         )
-        inside = self.options(after=[space])
+        inside = self.options(after=[namespace_resource])
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
             self.create(resource_name, manifest, inside)
@@ -231,7 +231,7 @@ def network_policies(
                 }
             ],
         },
-        "allow-training-gangs": _within(training),
+        "allow-training-gangs": _allow_within(training),
     }
     additional_ports = tenancy.network.inference_ports
     if every_port := {*inference_ports, *additional_ports}:
@@ -242,7 +242,7 @@ def network_policies(
             "ingress": [{"from": callers, "ports": ports}],
         }
     if inference_groups or additional_ports:
-        policies["allow-inference-groups"] = _within(
+        policies["allow-inference-groups"] = _allow_within(
             {**inference, "matchExpressions": [{"key": ROLE_LABEL, "operator": "Exists"}]}
         )
     if tenancy.network.egress_cidrs:
@@ -258,7 +258,7 @@ def network_policies(
     ]
 
 
-def _within(pods: Manifest) -> Manifest:
+def _allow_within(pods: Manifest) -> Manifest:
     """Return the specification of a policy that allows connections between the selected pods."""
     return {
         "podSelector": pods,

@@ -73,10 +73,10 @@ class TrainingJobs(Component):
         recorded: pulumi.Output[Collection[str]] | None = None,
     ) -> None:
         super().__init__("TrainingJobs", name, opts)
-        once = pulumi.ResourceOptions()
+        start_options = pulumi.ResourceOptions()
         if recorded is not None:
-            once = before_create(f"{name}-once", reject_recorded(recorded))
-        created = {args.key: create_run(self, args, once) for args in jobs}
+            start_options = before_create(f"{name}-once", reject_recorded(recorded))
+        created = {args.key: create_run(self, args, start_options) for args in jobs}
         # The runs of a schedule are not resources of the stack.
         self.runs = {args.key: created[args.key] for args in jobs if args.job.schedule is None}
         self.names = {key: run.name for key, run in self.runs.items()}
@@ -93,17 +93,18 @@ def training_jobs(settings: StackSettings, shared: SharedResources) -> list[Trai
 
 
 def create_run(
-    component: Component, args: TrainingJobArgs, once: pulumi.ResourceOptions | None = None
+    component: Component,
+    args: TrainingJobArgs,
+    start_options: pulumi.ResourceOptions | None = None,
 ) -> Run:
     """Create the objects of the job's run as children of a component.
 
-    `once` contains options for the object that starts the run. They are not used if the job sets
-    `recreate`.
+    `start_options` apply to the object that starts the run, unless the job sets `recreate`.
     """
     run = run_name(args)
     suspendable = "state: suspended" in KINDS[args.job.kind].capabilities
     earlier: list[pulumi.CustomResource] = []
-    starting: list[pulumi.Output[str]] = []
+    started_ids: list[pulumi.Output[str]] = []
     if args.job.schedule is not None:
         pulumi.log.info(f"{args.key}: {_next_start(args.job.schedule)}", component)
     for manifest in manifests(args, run, args.image):
@@ -112,16 +113,16 @@ def create_run(
         options = component.options(after=earlier, retain=args.job.outlives_change, ignore=ignored)
         starts = (manifest["apiVersion"], manifest["kind"]) in _STARTING_KINDS
         if starts and not args.job.recreate:
-            options = pulumi.ResourceOptions.merge(options, once)
+            options = pulumi.ResourceOptions.merge(options, start_options)
         # The objects of a schedule keep their names when the specification changes.
         resource_name = f"{run if has_run_name else args.key}-{manifest['kind'].lower()}"
         if manifest["metadata"]["name"] != run:
             resource_name += f"-{manifest['metadata']['name']}"
         earlier = [*earlier, component.create(resource_name, manifest, options)]
-        starting += [earlier[-1].id] if starts else []
+        started_ids += [earlier[-1].id] if starts else []
     return Run(
         name=run,
-        started=pulumi.Output.all(*starting).apply(lambda _: run),
+        started=pulumi.Output.all(*started_ids).apply(lambda _: run),
         summary={
             "name": run,
             "kind": args.job.kind,

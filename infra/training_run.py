@@ -102,7 +102,7 @@ class TrainingJobArgs:
 
 
 def run_name(args: TrainingJobArgs) -> str:
-    """Return the run's name: `<key>-<8 hex digits>`, a hash of the job's settings and image.
+    """Return the run's name: the job's key and a hash (8 hex digits) of its settings and image.
 
     The hash covers only settings that the job sets itself. New defaults or templates of this
     project, and changes to settings that all jobs share, therefore do not start a new run. The
@@ -211,12 +211,12 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
 
 def _launcher_pod(job: TrainingJobSettings, pod: Pod) -> Pod:
     """Return the pod of the MPI launcher or Ray head, without GPUs and without placement rules."""
-    size = job.launcher or LauncherSettings()
+    resources = job.launcher or LauncherSettings()
     return replace(
         pod,
-        cpu=size.cpu,
-        memory=size.memory,
-        shm=default_shm(1, size.memory),
+        cpu=resources.cpu,
+        memory=resources.memory,
+        shm=default_shm(1, resources.memory),
         disk=None,
         labels={**pod.labels, **LAUNCHER_LABEL},
         gpus=0,
@@ -378,10 +378,10 @@ def _mounts(job: TrainingJobSettings, claims: Mapping[str, Any]) -> list[Mount]:
     return mounts
 
 
-def _affinity(job: TrainingJobSettings, gang: Mapping[str, str]) -> Manifest:
+def _affinity(job: TrainingJobSettings, pod_labels: Mapping[str, str]) -> Manifest:
     affinity: Manifest = {}
     if job.pack is not None:
-        affinity |= shared_label_affinity(gang, job.pack.label, required=job.pack.required)
+        affinity |= shared_label_affinity(pod_labels, job.pack.label, required=job.pack.required)
     if job.whole_node:
         affinity |= exclusive_node_affinity(WORKLOAD_LABEL, LAUNCHER_LABEL)
     return affinity

@@ -64,8 +64,8 @@ class Volcano(Component):
     ) -> None:
         super().__init__("Volcano", name, opts)
         settings = args.volcano
-        mirrored = str(settings.values.get("basic", {}).get("image_registry"))
-        login = args.login if args.login and args.login.serves(mirrored) else None
+        image_registry = str(settings.values.get("basic", {}).get("image_registry"))
+        login = args.login if args.login and args.login.serves(image_registry) else None
         values = chart_values(settings, use_pull_secret=login is not None)
         release: list[pulumi.Resource] = []
         if settings.install:
@@ -90,12 +90,12 @@ class Volcano(Component):
 
 
 def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) -> dict[str, Any]:
-    """Return the chart's values from the typed settings, overridden by `values`.
+    """Return the chart values that the settings determine, overridden by the setting `values`.
 
     `use_pull_secret` is True if the namespace has the registry's pull secret.
     """
-    typed = {**settings.controllers.chart_values(), **settings.log_values}
-    custom = {**typed, **settings.values.get("custom", {})}
+    values_from_settings = {**settings.controllers.chart_values(), **settings.log_values}
+    custom = {**values_from_settings, **settings.values.get("custom", {})}
     if not settings.custom_configuration:
         hierarchical = settings.hierarchical
         custom[OVERRIDE] = scheduler_configuration(
@@ -181,7 +181,7 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
     }
 
 
-_PODS: Final = {
+_CHART_PODS: Final = {
     "key": "app",
     "operator": "In",
     "values": ["volcano-admission", "volcano-controller", "volcano-scheduler"],
@@ -208,7 +208,7 @@ def network_policy(args: VolcanoArgs) -> Manifest:
         },
         "spec": {
             # The chart may be installed in a namespace that has other pods.
-            "podSelector": {"matchExpressions": [_PODS]},
+            "podSelector": {"matchExpressions": [_CHART_PODS]},
             "policyTypes": ["Ingress"],
             "ingress": [{"ports": [{"port": webhooks, "protocol": "TCP"}]}, *scraped],
         },
@@ -268,14 +268,14 @@ def scheduler_configuration(
 
 
 def _actions(settings: SchedulerSettings) -> list[str]:
-    switched = {
+    enabled = {
         "enqueue": settings.enqueues,
         "allocate": True,
         "preempt": settings.preempt != "none",
         "reclaim": settings.reclaim != "none",
         "backfill": settings.backfill,
     }
-    return [action for action, on in switched.items() if on]
+    return [action for action, is_enabled in enabled.items() if is_enabled]
 
 
 def _overcommit(settings: SchedulerSettings) -> dict[str, Any] | None:
@@ -297,8 +297,8 @@ def _sla(settings: SlaSettings) -> dict[str, Any]:
 
 def _node_order(settings: SchedulerSettings) -> dict[str, Any]:
     # By default, nodeorder prefers the emptiest node, the opposite of binpack.
-    least = 0 if settings.placement == "binpack" else _BINPACK_WEIGHT
-    return {"arguments": {"leastrequested.weight": least}}
+    weight = 0 if settings.placement == "binpack" else _BINPACK_WEIGHT
+    return {"arguments": {"leastrequested.weight": weight}}
 
 
 def _binpack(settings: SchedulerSettings) -> dict[str, Any] | None:

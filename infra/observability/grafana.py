@@ -1,4 +1,4 @@
-"""Data types that describe dashboards, and their conversion with Grafana's Foundation SDK."""
+"""Data types for dashboards, and functions that convert them with Grafana's Foundation SDK."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,8 @@ from infra.settings.inference import FetchSettings
 from kube.names import CACHE_PATH, CACHE_VOLUME, EXPORT_VOLUME, MODELS_PATH, MODELS_VOLUME
 from kube.quantities import parse_quantity
 
-_BACKENDS_WITH_OTHER_FILES: Final = ("pt2", "int8", "pruned")
-"""Backends that load a file of the export other than the weights."""
+_BACKENDS_WITH_ARTIFACT: Final = ("pt2", "int8", "pruned")
+"""Backends that load an artifact of the export. The artifact's kind is the backend's name."""
 _FETCHED_PATH: Final = f"{MODELS_PATH}/export"
 
 
@@ -80,7 +80,7 @@ def fetch_containers(args: InferenceServiceArgs, version: Version) -> list[InitC
     command = ["python3", "-m", "inference.fetch", url, _FETCHED_PATH]
     if version.digest is not None:
         command.append(f"--sha256={version.digest}")
-    if version.runtime.backend in _BACKENDS_WITH_OTHER_FILES:
+    if version.runtime.backend in _BACKENDS_WITH_ARTIFACT:
         command.append(f"--artifact={version.runtime.backend}")
     claims: list[Mount] = []
     if fetch.cache is not None:

@@ -128,7 +128,7 @@ DeviceListStrategy = Literal["envvar", "cdi-annotations", "cdi-cri"]
 
 
 class TolerationSettings(Settings):
-    """A toleration of a node taint."""
+    """A toleration for a node taint."""
 
     key: QualifiedName = Field(description="Key of the taint.")
     operator: Literal["Exists", "Equal"] = Field(
@@ -217,7 +217,7 @@ class GpuSettings(Settings):
     )
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
-        description="Tolerations of GPU node taints, for pods with GPUs and for NVIDIA's pods on "
+        description="Tolerations for GPU node taints, for pods with GPUs and for NVIDIA's pods on "
         "the GPU nodes.",
     )
     mig_strategy: MigStrategy = Field(

@@ -1,4 +1,4 @@
-"""Storage of data sets and checkpoints."""
+"""Storage for data sets and checkpoints."""
 
 from typing import Annotated, Final, Literal, Self
 

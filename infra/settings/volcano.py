@@ -215,8 +215,8 @@ class QueueSettings(Settings):
 
     @model_validator(mode="after")
     def _amounts_ascend(self) -> Self:
-        rising = ("guarantee", "deserved", "capability")
-        for low, high in itertools.combinations(rising, 2):
+        ascending = ("guarantee", "deserved", "capability")
+        for low, high in itertools.combinations(ascending, 2):
             upper = getattr(self, high)
             for resource, amount in getattr(self, low).items():
                 # If `deserved` does not list a resource, the queue deserves its guarantee.

@@ -435,16 +435,16 @@ class TrainingJobSettings(Settings):
             for name, step in self.steps.items()
         }
 
-        def all_of(after: Sequence[str]) -> list[str]:
+        def expanded_names(after: Sequence[str]) -> list[str]:
             return [each for name in after for each in names.get(name, [name])]
 
-        def all_values(inputs: Mapping[str, str]) -> dict[str, str]:
+        def expanded_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
             values = {}
             for key, reference in inputs.items():
                 name, _, output = reference.partition(".")
-                every = ",".join(f"{each}.{output}" for each in names.get(name, [name]))
+                references = ",".join(f"{each}.{output}" for each in names.get(name, [name]))
                 is_list = name in self.steps and self.steps[name].for_each
-                values[key] = f"[{every}]" if is_list else reference
+                values[key] = f"[{references}]" if is_list else reference
             return values
 
         steps = {}
@@ -452,13 +452,13 @@ class TrainingJobSettings(Settings):
             items = [{ITEM: item} for item in step.for_each] or [{}]
             for each, item in zip(names[name], items, strict=True):
                 changes = {
-                    "after": all_of(step.after),
-                    "inputs": all_values(step.inputs),
+                    "after": expanded_names(step.after),
+                    "inputs": expanded_inputs(step.inputs),
                     "env": {**step.env, **item},
                     "for_each": [],
                 }
                 steps[each] = step.model_copy(update=changes)
-        changes = {"after": all_of(self.after), "inputs": all_values(self.inputs)}
+        changes = {"after": expanded_names(self.after), "inputs": expanded_inputs(self.inputs)}
         return self.model_copy(update={**changes, "steps": steps})
 
     @property

@@ -80,7 +80,7 @@ class NcclSettings(Settings):
     gpu_direct: Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None = Field(
         default=None,
         description="Maximum distance between GPU and adapter for GPUDirect (NCCL_NET_GDR_LEVEL). "
-        "LOC disables GPUDirect, SYS always uses it.",
+        "LOC disables GPUDirect; SYS always uses it.",
     )
     socket_threads: int | None = Field(
         default=None, ge=1, le=16, description="tcp: threads per connection (NCCL_SOCKET_NTHREADS)."

@@ -35,11 +35,11 @@ def name_problem(key: str, job: TrainingJobSettings) -> str | None:
         end = suffix if step == TRAINING_STEP else "-step-0"
         # A JobFlow names its jobs <run>-<template>, and Volcano names the pods of a job
         # <job>-<task>-<index>.
-        pod = len(f"{run}-{template_name(run, step)}{end}")
-        if pod > _MAX_POD_NAME:
+        length = len(f"{run}-{template_name(run, step)}{end}")
+        if length > _MAX_POD_NAME:
             return (
                 f"with the step {step!r}: the names of its pods would have "
-                f"{pod} characters, but {_MAX_POD_NAME} are allowed. Use a shorter "
+                f"{length} characters, but {_MAX_POD_NAME} are allowed. Use a shorter "
                 f"{setting} or step name"
             )
     return None
@@ -76,8 +76,8 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _names_are_short_enough(self) -> Self:
-        keys = [*self.jobs.items(), *((key, sweep.job) for key, sweep in self.sweeps.items())]
-        for key, job in keys:
+        jobs = [*self.jobs.items(), *((key, sweep.job) for key, sweep in self.sweeps.items())]
+        for key, job in jobs:
             if problem := name_problem(key, job):
                 raise ValueError(f"has job {key!r} {problem}")
         return self

@@ -162,8 +162,8 @@ def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) 
         return f"step {producer} has for_each, so the output is a list: set a command to read it"
     type_ = step.outputs[output]
     accepted = _types_of(key)
-    fits = _JSON_TYPES[type_ if type_ in PARAMETERS else "text"]
-    if accepted.isdisjoint(fits):
+    compatible = _JSON_TYPES[type_ if type_ in PARAMETERS else "text"]
+    if accepted.isdisjoint(compatible):
         types = " or ".join(sorted(accepted - {"null"}))
         return f"its type is {type_}, and the hyperparameter is of type {types}"
     return None

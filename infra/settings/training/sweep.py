@@ -193,7 +193,7 @@ class SweepSettings(Settings):
     budget: BudgetSettings = Field(description="Limits for the whole sweep.")
     winner: Literal["none", "serve"] = Field(
         default="none",
-        description="none serves no trial; serve serves the export of the best finished trial when "
+        description="none: serve no trial; serve: serve the export of the best finished trial when "
         "the sweep is over (`inference.services.<key>.sweep`).",
     )
 

@@ -104,11 +104,15 @@ class TorchtitanSettings(Settings):
         arguments = [f"--module={self.module}", f"--config={self.config}", *port]
         sections = _definition(self._config["$ref"])["properties"]
         # Subcommands must follow all options.
-        last = {name for name in self.options if sections[name].get("$comment") == "subcommand"}
+        subcommands = {
+            name for name in self.options if sections[name].get("$comment") == "subcommand"
+        }
         return [
             *arguments,
-            *_flags({name: value for name, value in self.options.items() if name not in last}),
-            *(f"{name.replace('_', '-')}:{self.options[name]}" for name in sorted(last)),
+            *_flags(
+                {name: value for name, value in self.options.items() if name not in subcommands}
+            ),
+            *(f"{name.replace('_', '-')}:{self.options[name]}" for name in sorted(subcommands)),
         ]
 
 

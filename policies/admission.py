@@ -231,7 +231,7 @@ def _exempt(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -
     conditions = []
     if isinstance(config, SystemConfig) and config.system_workloads:
         conditions.append(f"a.matches({literal(pattern(config.system_workloads))})")
-    for exemption in configuration.exemptions.of(rule.name):
+    for exemption in configuration.exemptions.for_rule(rule.name):
         end = f"timestamp('{exemption.expires}T00:00:00Z') + duration('24h')"
         conditions.append(
             f"(a.matches({literal(pattern([exemption.workload]))}) && "

@@ -125,7 +125,7 @@ class Binding:
     def configuration_policies(self) -> list[Policy]:
         """Return the policies about the configuration itself.
 
-        They must follow the policies for rules, because they report the exemptions that these use.
+        They must follow the policies for rules, because they report the exemptions that were used.
         """
         return [
             *(

@@ -73,7 +73,7 @@ class Cel:
       for a key, and the key's value as a string.
 
     `partial` marks a rule that can only partly be evaluated on one object. `requires` names a
-    setting; if that setting is empty, the rule is left out of the policies.
+    setting; if that setting is empty, the rule is omitted from the policies.
     """
 
     violations: str

@@ -42,8 +42,8 @@ examples:
   python -m policies.check job.yaml --no-stack-rules
 
 exit status:
-  0  no violation that --fail-on selects
-  1  at least one violation that --fail-on selects
+  0  no violation reaches the threshold of --fail-on
+  1  at least one violation reaches the threshold of --fail-on
   2  the input or the configuration is not valid; nothing was checked
 
 In one call, pass everything that is deployed together: some rules check that the queue, the claim
@@ -84,9 +84,9 @@ def _check(options: argparse.Namespace) -> int:
         configuration = read_configuration(options.config, with_custom_rules(options.rules))
         manifests = read_manifests(options.files)
         if options.fix or options.dry_run:
-            problems = _fix(manifests.documents, configuration, options.dry_run)
+            needs_fix = _fix(manifests.documents, configuration, options.dry_run)
             if options.dry_run:
-                return _VIOLATED if problems else _CLEAN
+                return _VIOLATED if needs_fix else _CLEAN
             manifests = read_manifests(options.files)
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -110,7 +110,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _fix(documents: Sequence[Document], configuration: Configuration, dry_run: bool) -> bool:
-    """Write the remediations, or print them as a diff; return whether there were any."""
+    """Apply the remediations or print them as a diff; return whether any file needs a fix."""
     # Only --fix needs the library that writes YAML.
     from policies.fix import Fix, fixes
 

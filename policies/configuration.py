@@ -114,7 +114,7 @@ class Configuration:
     """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
     Each entry of `rules` contains an enabled rule, whether the rule is mandatory, and its settings.
-    The entries of `simulated` are those of the rules about simulations, which the pack does not
+    `simulated` contains the same entries for the rules about simulations, which the pack does not
     evaluate.
     """
 

@@ -35,7 +35,7 @@ class Container:
         return self.node["resources"]
 
     def effective_resources(self, resource: str) -> Node:
-        """Return the container's resources, or the pod's if only they set `resource`."""
+        """Return the container's resources, or the pod's if only the pod sets `resource`."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
         # If the pod is only partially known, but the `resources` of this container are complete,
         # they override everything that is defined elsewhere, including the resources of the pod.
@@ -65,7 +65,7 @@ class Container:
         )
 
     def gpus(self, accelerators: Accelerators) -> list[tuple[str, Node, Node]]:
-        """Return (resource, request, limit) of each GPU resource; either amount may be absent."""
+        """Return (resource, request, limit) for each GPU resource; one of the two may be absent."""
         if accelerators not in self._gpus:
             self._gpus[accelerators] = self._find_gpus(accelerators)
         return self._gpus[accelerators]

@@ -214,7 +214,7 @@ class Workload:
 
 
 def find_workloads(resource: Resource) -> list[Workload]:
-    """Return the workload of a resource, or one for each job if the resource has several."""
+    """Return the workloads of a resource: one for each job that it contains, usually one."""
     found = find_all_pods(resource)
     pods = [pod for pod in found if not pod.location.machine]
     machines = [pod for pod in found if pod.location.machine]
@@ -225,12 +225,12 @@ def find_workloads(resource: Resource) -> list[Workload]:
     if len(nodes) == 1:
         return [Workload(resource, pods, nodes[0], machines)]
     groups = [
-        Workload(resource, [pod for pod in pods if _within(pod, node)], node) for node in nodes
+        Workload(resource, [pod for pod in pods if _is_within(pod, node)], node) for node in nodes
     ]
     return [group for group in groups if group.pods]
 
 
-def _within(pod: Pod, job: Node) -> bool:
+def _is_within(pod: Pod, job: Node) -> bool:
     return pod.spec.steps[: len(job.steps)] == job.steps
 
 

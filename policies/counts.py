@@ -64,7 +64,7 @@ def _number(node: Node, count: Count) -> Decimal | None:
 
 
 def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
-    """Divide `number` by the count's divisor, subtract the leader, and apply the limit."""
+    """Divide `number` by the divisor, subtract 1 if there is a leader, and apply the limit."""
     if count.divisor:
         divisor = quantity_or_none(value_near_pod(root, count.divisor, pod).value)
         number = number / divisor if divisor else number

@@ -25,7 +25,7 @@ _TASKS: Final = TaskConfig()
 
 @dataclass(frozen=True)
 class Demand:
-    """Accelerators of one type that the pods of one specification request."""
+    """Accelerators of one type that the pods of one pod specification request."""
 
     workload: Workload
     pod: Pod
@@ -35,12 +35,12 @@ class Demand:
     claimed: bool
     maximum: Decimal
     """The maximum number of accelerators; infinite if nothing limits it."""
-    usual: Decimal
-    """The number of accelerators without autoscaling and without the surge of rolling updates."""
+    requested: Decimal
+    """The requested number, without autoscaling and without the surge of rolling updates."""
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return the maximum number of pods of a specification that can run at the same time.
+    """Return the maximum number of pods that can run at the same time for a pod specification.
 
     Pods that an autoscaler may add are included, and with `surge` also the additional pods of a
     rolling update.
@@ -65,13 +65,13 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
             queue = queue_of(stack, workload, pod)
             pods = max_pods(stack, pod), _running_pods(stack, pod, pod.replicas)
             for name, amount in _gpus(stack, pod, accelerators).items():
-                maximum, usual = (_times(amount, number) for number in pods)
-                yield Demand(workload, pod, queue, name, False, maximum, usual)
+                maximum, requested = (_times(amount, number) for number in pods)
+                yield Demand(workload, pod, queue, name, False, maximum, requested)
             for shared, name, amount in claimed_devices(stack, pod, accelerators):
                 if not shared or shared not in counted:
                     each = (Decimal(1), Decimal(1)) if shared else pods
-                    maximum, usual = (_times(amount, number) for number in each)
-                    yield Demand(workload, pod, queue, name, True, maximum, usual)
+                    maximum, requested = (_times(amount, number) for number in each)
+                    yield Demand(workload, pod, queue, name, True, maximum, requested)
                 counted.add(shared)
 
 
@@ -102,7 +102,7 @@ def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
 def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
     """Return the maximum node count of the objects that refer to a Kubeflow runtime.
 
-    Return None if no object of the stack refers to it.
+    Return None if no object of the stack refers to the runtime.
     """
     jobs = ((job, job.record.runs) for job in stack.runs_of(runtime) if job.record is not None)
     return max(
@@ -111,10 +111,10 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _running_pods(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return the number of pods that run for a specification that requests `number` pods.
+    """Return the number of pods that run for a pod specification with `number` replicas.
 
-    Every object that refers to a Kubeflow runtime runs the pods of this runtime: `number` pods for
-    a CPU task, otherwise one pod per node.
+    The pods of a Kubeflow runtime run once for each object that refers to the runtime: `number`
+    pods for a CPU task, otherwise one pod per node.
     """
     resource = pod.resource
     jobs = stack.runs_of(resource)
@@ -129,7 +129,7 @@ def _running_pods(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
 def _node_count(
     stack: Stack, job: Resource, run: RuntimeReference, number: Decimal | None
 ) -> Decimal:
-    """Return the number of nodes that an object or its runtime sets; default: `number` or 1."""
+    """Return the node count that an object or its runtime sets; the default is `number` or 1."""
     nodes = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)
     if nodes is None and runtime is not None:

@@ -19,7 +19,7 @@ from policies.values import Key
 from policies.violations import found, show
 
 _KUSTOMIZE = "kustomize.config.k8s.io/"
-_KUSTOMIZED = ("Kustomization", "Component")
+_KUSTOMIZE_KINDS = ("Kustomization", "Component")
 _MAX_VALUES = 2_000_000
 _SURROGATES = re.compile(
     rb"(?<!\\)((?:\\\\)*)"
@@ -69,12 +69,13 @@ def read(
     """Yield the objects in a text, including list items; raise `DocumentError` if it is invalid.
 
     For a document that is not a Kubernetes object, such as a kustomization or Helm values, `skip`
-    is called with its location and the reason. Without `skip`, such a document is an error.
+    is called with a message that contains the location and the reason. If `skip` is None, such a
+    document is an error.
     """
     for location, value, node in _documents(source, text):
-        foreign = _skip_reason(value)
-        if foreign and skip is not None:
-            skip(f"{location}: {foreign}")
+        reason = _skip_reason(value)
+        if reason and skip is not None:
+            skip(f"{location}: {reason}")
         else:
             yield from _objects(source, location, value, node)
 
@@ -139,7 +140,7 @@ def _skip_reason(value: Any) -> str | None:
     if not isinstance(value, dict):
         return None
     version, kind = value.get("apiVersion", _KUSTOMIZE), value.get("kind")
-    if isinstance(version, str) and version.startswith(_KUSTOMIZE) and kind in _KUSTOMIZED:
+    if isinstance(version, str) and version.startswith(_KUSTOMIZE) and kind in _KUSTOMIZE_KINDS:
         return "a kustomization; pass the output of kustomize build"
     if "apiVersion" not in value and "kind" not in value:
         return "it has neither apiVersion nor kind"

@@ -14,20 +14,22 @@ _NAMES = ("apiVersion", "kind")
 
 
 def embedded(resource: Resource) -> Iterator[Resource]:
-    """Yield the items of a list, and the objects at the paths that the kind's record contains."""
+    """Yield the items of a list, and the objects at the paths in the record of the kind."""
     for node in resource.listed:
-        yield resource.item(node)
+        yield resource.list_item(node)
     record = resource.record
     for path in record.objects if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):
             if _is_object(node.value):
-                yield resource.inside(node)
+                yield resource.embedded_object(node)
             else:
                 yield from _in_text(resource, node)
     for path in record.generators if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):
             if _is_object(node.value):
-                yield resource.inside(Node(_generated_object(node.value), node.parent, node.key))
+                yield resource.embedded_object(
+                    Node(_generated_object(node.value), node.parent, node.key)
+                )
     for path in record.texts if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):
             if _may_be_manifest(node.text):
@@ -66,7 +68,7 @@ def unreadable_manifests(resource: Resource) -> Iterator[Node]:
 def _in_text(resource: Resource, node: Node) -> Iterator[Resource]:
     for document in _documents(node.text or "")[0]:
         if _is_object(document):
-            yield resource.inside(Node(document, node.parent, node.key))
+            yield resource.embedded_object(Node(document, node.parent, node.key))
 
 
 def _may_be_manifest(text: str | None) -> bool:

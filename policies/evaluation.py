@@ -18,7 +18,7 @@ from policies.views import Stack, View
 
 @dataclass(frozen=True)
 class Finding:
-    """One entry of a report. `document` is None if the finding concerns no particular object."""
+    """An entry in a report. `document` is None if the finding is not about a single object."""
 
     rule: str
     mandatory: bool
@@ -36,9 +36,10 @@ def evaluate(
 ) -> list[Finding]:
     """Return the findings about the documents and the stack.
 
-    The order is: rejected exemptions, objects in the order of the documents, the stack, and unused
-    exemptions. Unless the documents are the whole stack, rules about the stack are skipped. Rules
-    about Pulumi itself are always skipped.
+    Findings about rejected exemptions come first. Then follow the findings about the objects, in
+    the order of the documents, about the stack, and about unused exemptions. Unless the documents
+    are the whole stack, rules about the stack are skipped. Rules about Pulumi itself are always
+    skipped.
     """
     granted = configuration.exemptions
     found = [_configuration_finding(exemptions.REJECTED, problem) for problem in granted.rejected]

@@ -1,6 +1,6 @@
 """Exemptions, which allow a workload to violate certain rules until an expiry date.
 
-They are part of the pack's configuration file, so that a review of that file shows all of them:
+All exemptions are part of the pack's configuration file, so that they can be reviewed together:
 
     "exemptions": {"workloads": [{"workload": "ml/Job/old", "rule": "no-host-path",
                                   "reason": "moves to a claim with #12", "expires": "2027-01-31"}]}
@@ -126,7 +126,7 @@ class Exemptions:
             )
         return entries if isinstance(entries, list) else []
 
-    def of(self, rule: str) -> list[Exemption]:
+    def for_rule(self, rule: str) -> list[Exemption]:
         """Return the valid exemptions from a rule."""
         return self._in_force.get(rule, [])
 
@@ -137,13 +137,13 @@ class Exemptions:
         """
         if resource is None:
             return None
-        exemptions = [each for each in self.of(rule) if each.covers(resource.address)]
+        exemptions = [each for each in self.for_rule(rule) if each.covers(resource.address)]
         self._used |= {(exemption.location, rule) for exemption in exemptions}
         return exemptions[0] if exemptions else None
 
     def covers(self, rule: str, resource: Resource) -> bool:
         """Return whether a resource is exempted from a rule, without marking exemptions as used."""
-        return any(each.covers(resource.address) for each in self.of(rule))
+        return any(each.covers(resource.address) for each in self.for_rule(rule))
 
     def unused(self, rules: Collection[str]) -> Iterator[str]:
         """Yield a message for each exemption that no violation of these rules needed."""

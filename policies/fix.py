@@ -66,8 +66,8 @@ class _RemediatedObject:
     manifest: dict[str, Any]
     edits: list[Edit]
     rules: list[str]
-    inside_text: list[str]
-    """Rules that would edit an object inside a text, such as a value of a ConfigMap."""
+    in_embedded_text: list[str]
+    """Rules that would edit an object embedded in text, such as a value of a ConfigMap."""
 
 
 def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterator[Fix | str]:
@@ -78,7 +78,7 @@ def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterat
     for source, objects in by_source.items():
         if any(item.edits for item in objects):
             yield _fix(Path(source), objects)
-        if unfixed := sorted({name for item in objects for name in item.inside_text}):
+        if unfixed := sorted({name for item in objects for name in item.in_embedded_text}):
             yield f"{source}: not fixed ({', '.join(unfixed)}): fix the embedded text by hand"
 
 
@@ -92,9 +92,9 @@ def _remediate(document: Document, configuration: Configuration) -> _RemediatedO
         if configuration.exemptions.covers(rule.name, resource):
             continue
         all_edits = rule.edits(View(resource), config)
-        edits = [edit for edit in all_edits if not _is_inside_text(changed.manifest, edit)]
+        edits = [edit for edit in all_edits if not _is_in_embedded_text(changed.manifest, edit)]
         if len(edits) < len(all_edits):
-            changed.inside_text.append(rule.name)
+            changed.in_embedded_text.append(rule.name)
         if edits:
             apply_edits(changed.manifest, copy.deepcopy(edits))
             changed.edits.extend(edits)
@@ -102,7 +102,7 @@ def _remediate(document: Document, configuration: Configuration) -> _RemediatedO
     return changed
 
 
-def _is_inside_text(manifest: Any, edit: Edit) -> bool:
+def _is_in_embedded_text(manifest: Any, edit: Edit) -> bool:
     parent = manifest
     for step in edit.steps[:-1]:
         if isinstance(parent, dict):
@@ -145,7 +145,7 @@ def _edit_changed_lines(text: str, objects: Sequence[_RemediatedObject]) -> str:
 
 
 def _rewrite_documents(text: str, objects: Sequence[_RemediatedObject]) -> str:
-    """Return the text with every changed document rewritten."""
+    """Return the remediated text, with every changed document rewritten."""
     return _edit_text(text, objects, keep=False)
 
 
@@ -161,7 +161,7 @@ def _edit_text(text: str, objects: Sequence[_RemediatedObject], *, keep: bool) -
 
 
 def _edit_part(part: str, objects: Sequence[_RemediatedObject], keep: bool) -> str:
-    """Return a document's text with the edits applied; with `keep`, unchanged lines are kept."""
+    """Return a document's text with the edits applied. With `keep`, keep unchanged lines."""
     if part.lstrip().startswith("{"):
         try:
             value = json.loads(part)

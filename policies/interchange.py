@@ -106,7 +106,7 @@ def _uri(source: str) -> str:
 def junit(report: Report) -> str:
     """Return a JUnit test suite in which every rule is a test case.
 
-    Findings that fail the check are failures; the others are in the output of the test case.
+    Findings that fail the check are failures. The output of the test case lists other findings.
     """
     failed = {finding.rule for finding in report.findings if report.fails(finding)}
     suite = ET.Element("testsuite", name=TOOL, failures=str(len(failed)))
@@ -146,8 +146,8 @@ def _xml(text: str) -> str:
 
 def openreports(report: Report) -> str:
     """Return a Report of openreports.io/v1alpha1 in JSON, for `kubectl apply`."""
-    results = [_open_result(finding, report.rule(finding)) for finding in report.findings]
-    results += [_open_rule(rule, "pass") for rule in report.passed]
+    results = [_openreports_result(finding, report.rule(finding)) for finding in report.findings]
+    results += [_openreports_fields(rule, "pass") for rule in report.passed]
     results += [{"policy": name, "result": "skip", "scored": True} for name in report.disabled]
     counts = dict.fromkeys(("pass", "fail", "warn", "error", "skip"), 0)
     for result in results:
@@ -163,7 +163,7 @@ def openreports(report: Report) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _open_rule(rule: Rule[Any], result: str) -> dict[str, Any]:
+def _openreports_fields(rule: Rule[Any], result: str) -> dict[str, Any]:
     return {
         "policy": rule.name,
         "category": rule.topic,
@@ -173,7 +173,7 @@ def _open_rule(rule: Rule[Any], result: str) -> dict[str, Any]:
     }
 
 
-def _open_result(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
+def _openreports_result(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
     resource = finding.resource
     file, line = position(finding) or ("", 0)
     properties = {
@@ -184,7 +184,7 @@ def _open_result(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
         "references": "; ".join(str(control) for control in rule.controls),
         "url": rule.page or "",
     }
-    result = _open_rule(rule, "fail" if finding.mandatory else "warn") | {
+    result = _openreports_fields(rule, "fail" if finding.mandatory else "warn") | {
         "severity": finding.severity.value,
         "message": finding.message,
         "properties": {key: text for key, text in properties.items() if text},

@@ -34,7 +34,8 @@ _INTEGERS = (
 )
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
-_EXACT = 1e15
+_MAX_INTEGRAL = 1e15
+"""Floats below this value are converted to integers if they have no fractional part."""
 _MAX_DEPTH = 200
 _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -61,7 +62,7 @@ def scalar(text: str) -> Any:
     if math.isinf(decimal):
         return text
     # JSON does not distinguish 8.0 from 8.
-    return int(decimal) if decimal.is_integer() and abs(decimal) < _EXACT else decimal
+    return int(decimal) if decimal.is_integer() and abs(decimal) < _MAX_INTEGRAL else decimal
 
 
 class BoundedLoader(yaml.CSafeLoader):
@@ -120,7 +121,7 @@ class Loader(BoundedLoader):
         node.value = list(pairs.values())
 
     def _merged(self, node: Any) -> dict[str, tuple[Any, Any]]:
-        """Return the merged fields of one or several objects; earlier objects take precedence."""
+        """Return the fields of the merged objects; earlier objects take precedence."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         pairs: dict[str, tuple[Any, Any]] = {}
         for source in reversed(sources):
@@ -159,7 +160,7 @@ def _construct_typed(_: Any, node: Any) -> Any:
 
 
 def _binary(_: Any, node: Any) -> str:
-    """Return decoded base64 as text."""
+    """Return the text of a base64-encoded value."""
     try:
         return base64.b64decode("".join(node.value.split()), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

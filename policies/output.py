@@ -1,4 +1,4 @@
-"""Ends of commands: closed pipes (`| head`), closed streams, full disks, and signals."""
+"""Output and exit of commands: closed pipes (`| head`), closed streams, full disks, signals."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 def run(command: Callable[[], int], failed: int = 1) -> int:
     """Run a command, write its output, and return its exit status.
 
-    If nobody reads the output any more, the command ends without an error message. If the output
-    cannot be written for another reason, the status is `failed`.
+    If the reader closes the pipe, the command exits without an error message. If the output cannot
+    be written for another reason, the status is `failed`.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, such as with `>&-`

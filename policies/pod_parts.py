@@ -1,7 +1,7 @@
 """Containers, images and devices of pods.
 
-The registry of workload kinds contains the paths at which a kind specifies them. Any object with
-a list of containers is treated as a pod specification, even if its kind is not in the registry.
+The registry of workload kinds contains the paths of these parts for each kind. Any object with a
+list of containers is treated as a pod specification, even if its kind is not in the registry.
 """
 
 from __future__ import annotations
@@ -139,14 +139,14 @@ def _image(container: Node, image: Node) -> Node:
 
 
 def containers_at(spec: Node, location: Pods) -> Iterator[tuple[Node, ContainerKind]]:
-    """Yield the containers of a pod with their types."""
+    """Yield each container of a pod with its type."""
     for key, kind in LISTS:
         for node in spec[key].items():
-            restarts = kind == "init" and node["restartPolicy"].value == "Always"
-            other = location.first_supplied and (key != "containers" or node.key != 0)
-            supplied = location.supplied and not other
+            is_sidecar = kind == "init" and node["restartPolicy"].value == "Always"
+            is_first = key == "containers" and node.key == 0
+            supplied = location.supplied and (is_first or not location.first_supplied)
             container = ContainerNode(node, location, {}) if supplied else node
-            yield container, "sidecar" if restarts else kind
+            yield container, "sidecar" if is_sidecar else kind
     limits = dict(devices_at(spec, location.devices))
     for path in location.containers:
         keys = steps(path)

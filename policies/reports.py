@@ -119,12 +119,12 @@ def human(report: Report) -> str:
         effect = f"{level(finding)} ({finding.severity.value})"
         lines.append(f"{location} {effect}: {finding.rule}: {finding.message}".lstrip())
         lines.append(f"    {finding.remediation}")
-        lines += [f"    {text}" for text in _sources(report.rule(finding))]
+        lines += [f"    {text}" for text in _references(report.rule(finding))]
     return "\n".join([*lines, *report.summary]) + "\n"
 
 
-def _sources(rule: Rule[Any]) -> list[str]:
-    """Return the controls that a rule implements and the link to its documentation."""
+def _references(rule: Rule[Any]) -> list[str]:
+    """Return the controls that a rule implements, and the link to the rule's documentation."""
     return [text for text in (", ".join(rule.references), rule.page) if text]
 
 

@@ -79,17 +79,17 @@ class Resource:
         self._node = node
         self._default_namespace = default_namespace
 
-    def item(self, node: Node) -> Resource:
-        """Return an item of this list."""
-        return self._inside(node, self._default_namespace)
+    def list_item(self, node: Node) -> Resource:
+        """Return the resource for an item of this list."""
+        return self._child(node, self._default_namespace)
 
-    def inside(self, node: Node) -> Resource:
-        """Return an object that is embedded in this one."""
+    def embedded_object(self, node: Node) -> Resource:
+        """Return the resource for an object that is embedded in this one."""
         if self.record is None or not self.record.shares_namespace:
-            return self._inside(node, "default")
-        return self._inside(node, self.namespace if self.record.namespaced else None)
+            return self._child(node, "default")
+        return self._child(node, self.namespace if self.record.namespaced else None)
 
-    def _inside(self, node: Node, default_namespace: str | None) -> Resource:
+    def _child(self, node: Node, default_namespace: str | None) -> Resource:
         return Resource(
             "kubernetes:",
             node.value,

@@ -78,7 +78,7 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
         # Another object runs the pods and sets their number, so the number counts as unlimited.
         gpus = UNLIMITED
     else:
-        gpus = _total(pod.siblings, accelerators)
+        gpus = _total_gpus(pod.siblings, accelerators)
     if requests_gpu and "training" in roles and gpus > small:
         roles = [role for role in roles if role not in _SMALL_ROLES]
     chosen = _role_from_labels(pod, settings)
@@ -98,7 +98,7 @@ def _role_from_labels(pod: Pod, settings: RoleSettings) -> Role | None:
     return None
 
 
-def _total(pods: Sequence[Pod], accelerators: Accelerators) -> Decimal:
+def _total_gpus(pods: Sequence[Pod], accelerators: Accelerators) -> Decimal:
     """Return the total number of GPUs of the pods; GPUs in claims count as unlimited."""
     total = Decimal(0)
     for pod in pods:

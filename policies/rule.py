@@ -174,17 +174,17 @@ class Rule(Generic[C]):
         return f"{subject}: {violation.text}\n{self.remediation}"
 
     def violations(self, view: View, config: C) -> Iterator[Violation]:
-        """Yield the violations of one resource, each once."""
+        """Yield the violations of one resource, without duplicates."""
         parts = self._parts(view, config)
         found = (violation for part in parts for violation in self.check(part, config))
         yield from _distinct(replace(violation, resource=view.resource) for violation in found)
 
     def stack_violations(self, stack: Stack, config: C) -> Iterator[Violation]:
-        """Yield the violations of a stack, each once."""
+        """Yield the violations of a stack, without duplicates."""
         yield from _distinct(self.check(stack, config))
 
     def _parts(self, view: View, config: C) -> list[Any]:
-        """Return the parts to check, without those of system workloads."""
+        """Return the parts to check, such as pods, without the parts of system workloads."""
         # Reading a missing attribute of a pydantic model takes longer than most rules.
         system = getattr(config, "system_workloads", ()) if self._has_system_workloads else ()
         if not system:
@@ -195,7 +195,7 @@ class Rule(Generic[C]):
         return [part for part in parts if not getattr(part, "resource", part).is_named(system)]
 
     def edits(self, view: View, config: C) -> list[Edit]:
-        """Return the edits with which the remediation would change one resource."""
+        """Return the edits that the remediation makes to one resource."""
         if self.remedy is None:
             return []
         return [edit for part in self._parts(view, config) for edit in self.remedy(part, config)]

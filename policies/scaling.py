@@ -24,27 +24,27 @@ class Scaling:
 
 
 class Scalings:
-    """The autoscalers among some resources, keyed by target."""
+    """The autoscalers of a stack, keyed by target."""
 
     def __init__(self, resources: Iterable[Resource]) -> None:
-        self._found: dict[tuple[str | None, str, str], list[Scaling]] = defaultdict(list)
+        self._by_target: dict[tuple[str | None, str, str], list[Scaling]] = defaultdict(list)
         for resource in resources:
             record = resource.record
             if record is not None and record.scaler is not None:
                 key, scaling = _entry(resource, record.scaler)
-                self._found[key].append(scaling)
+                self._by_target[key].append(scaling)
 
-    def of(self, target: Resource) -> list[Scaling]:
+    def for_target(self, target: Resource) -> list[Scaling]:
         """Return the autoscalers of a resource."""
-        return self._found.get((target.namespace, target.kind.lower(), target.name), [])
+        return self._by_target.get((target.namespace, target.kind.lower(), target.name), [])
 
     def minimum(self, target: Resource) -> Decimal | None:
         """Return the largest minimum of a resource's autoscalers, or None without an autoscaler."""
-        return max((scaling.minimum for scaling in self.of(target)), default=None)
+        return max((scaling.minimum for scaling in self.for_target(target)), default=None)
 
     def maximum(self, target: Resource) -> Decimal | None:
         """Return the largest maximum of a resource's autoscalers, or None without an autoscaler."""
-        limits = (max(scaling.minimum, scaling.maximum) for scaling in self.of(target))
+        limits = (max(scaling.minimum, scaling.maximum) for scaling in self.for_target(target))
         return max(limits, default=None)
 
 

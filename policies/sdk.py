@@ -15,8 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 PACKAGE = "pulumi-policy"
-OLDEST, BELOW = (1, 21, 0), (1, 22)
-"""Range of supported versions, the same as in pyproject.toml."""
+MIN_VERSION, VERSION_LIMIT = (1, 21, 0), (1, 22)
+"""Minimum supported version, and the first unsupported version, as in pyproject.toml."""
 # Maps each internal part to its number of parameters, or to None if the part only has to exist.
 _INTERNALS: dict[str, int | None] = {
     "policy:_PolicyAnalyzerServicer.Analyze": 3,
@@ -40,7 +40,7 @@ _INTERNALS: dict[str, int | None] = {
 def check() -> None:
     """Exit with a message unless the installed SDK is supported."""
     if problems := list(_problems()):
-        required = f"{PACKAGE}>={_version_text(OLDEST)},<{_version_text(BELOW)}"
+        required = f"{PACKAGE}>={_version_text(MIN_VERSION)},<{_version_text(VERSION_LIMIT)}"
         sys.exit(f"gpu-platform: {'; '.join(problems)}; install {required}")
 
 
@@ -51,7 +51,7 @@ def _problems() -> Iterator[str]:
         yield f"{PACKAGE} is not installed"
         return
     numbers = tuple(int(number) for number in re.findall(r"\d+", installed)[:3])
-    if not OLDEST <= numbers < BELOW:
+    if not MIN_VERSION <= numbers < VERSION_LIMIT:
         yield f"found {PACKAGE} {installed}, whose internals this pack does not support"
         return
     changed = [

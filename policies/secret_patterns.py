@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Final
 
 # The patterns up to REFERENCE are also part of CEL expressions, so they must not use lookaround,
-# which RE2 lacks, and the product of nested repetition limits must not exceed 1000. Limits keep
-# the matching time in Python linear.
+# which RE2 lacks, and the product of nested repetition limits must not exceed 1000. Repetition
+# limits also keep the matching time in Python linear.
 NAME: Final = re.compile(
     r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
     r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
@@ -109,7 +109,7 @@ CONFIGURATION_NAME: Final = re.compile(
 SPARK_VARIABLE: Final = re.compile(r"\.(driver|executor|appMaster)Env\.(\w+)$")
 PASSWORD_FIELD: Final = re.compile(rf"(?i)^{_NO_SPARK_REFERENCE}(.*[a-z_.-])?password$")
 ENCRYPTED: Final = re.compile(r"^ENC\[AES256_GCM,data:")
-"""Beginning of a value that SOPS has encrypted."""
+"""Prefix of a value that SOPS has encrypted."""
 TEMPLATE: Final = re.compile(rf"[${{<]|^(true|false)$|{ENCRYPTED.pattern}")
 _MIN_ENCODED_LENGTH: Final = 24
 """Minimum length of a base64 text that may contain a secret."""
@@ -145,7 +145,7 @@ def _hides_secret(text: str) -> bool:
 
 
 def _hidden_texts(text: str) -> Iterator[str]:
-    """Yield the decoded text of each base64 word."""
+    """Yield the decoded text of each word that is valid base64."""
     without_spaces = "".join(text.split())
     for word in (
         {without_spaces, *ENCODED.findall(text)} if len(text) >= _MIN_ENCODED_LENGTH else ()

@@ -43,8 +43,8 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
 
     The policies must be synchronous and must not raise.
 
-    `listener` is called with all settings and the disabled policies when the engine sends them. If
-    it raises `ConfigurationError`, the engine refuses to run.
+    When the engine sends the configuration, `listener` is called with all settings and the names of
+    the disabled policies. If `listener` raises `ConfigurationError`, the engine aborts the run.
     """
 
     def __init__(

@@ -94,7 +94,8 @@ class RoleConfig(GpuConfig):
 
     component_labels: list[str] = Field(
         default=[COMPONENT_LABEL, WORKLOAD_LABEL],
-        description="Labels that determine the role of a pod; the first with a known value counts.",
+        description="Labels that determine the role of a pod. The first label with a value from "
+        "`componentRoles` is used.",
     )
     component_roles: dict[str, Role] = Field(
         default={
@@ -111,8 +112,8 @@ class RoleConfig(GpuConfig):
     small_gpus: int = Field(
         default=1,
         ge=0,
-        description="Maximum number of GPUs, in all pods together, of a workload that may be "
-        "`batch` or `interactive` instead of `training`.",
+        description="Maximum total number of GPUs for a workload that may be `batch` or "
+        "`interactive` instead of `training`.",
     )
 
     @cached_property
@@ -123,7 +124,7 @@ class RoleConfig(GpuConfig):
 
 
 class TaskConfig(RoleConfig):
-    """Names of the tasks of a training job that need no GPU."""
+    """Names of the tasks in a training job that need no GPU."""
 
     cpu_tasks: list[str] = Field(
         default=[

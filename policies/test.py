@@ -30,8 +30,9 @@ manifest states the rules that the manifest violates:
   # expect: not-privileged, ...             these, and possibly more rules
   # expect: nothing                         no mandatory rule
 
-Advisory rules are compared only if they are expected. A case without the comment is an error. The
-file NAME.config.json next to NAME.yaml is the configuration of this case, instead of --config.
+Advisory rules are compared only if they are expected. A case without the comment is an error. If
+NAME.config.json exists next to NAME.yaml, this case uses it as the configuration instead of the
+file of --config.
 
 examples:
   python -m policies.test cases/ --config policies.json
@@ -132,8 +133,10 @@ def _violated_rules(
         documents = list(read(str(case.path), case.path.read_bytes()))
     except OSError as error:
         raise UnusableInputError(f"{case.path}: {error.strerror}") from error
-    ran = {rule.name for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)}
-    if missing := case.expected - ran:
+    evaluated = {
+        rule.name for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)
+    }
+    if missing := case.expected - evaluated:
         raise UnusableInputError(
             f"{case.path}: expects {', '.join(sorted(missing))}, which the options or the "
             "configuration skip"
@@ -146,9 +149,9 @@ def _violated_rules(
 def _problem(case: _Case, mandatory: set[str], violated: set[str]) -> str | None:
     """Return the difference between the violations of a case and its expectation, or None."""
     missing = case.expected - violated
-    surplus = set() if case.allows_more else mandatory - case.expected
+    unexpected = set() if case.allows_more else mandatory - case.expected
     texts = [f"does not violate {', '.join(sorted(missing))}"] if missing else []
-    texts += [f"violates {', '.join(sorted(surplus))}"] if surplus else []
+    texts += [f"violates {', '.join(sorted(unexpected))}"] if unexpected else []
     return " and ".join(texts) or None
 
 

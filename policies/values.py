@@ -157,7 +157,7 @@ class Node:
 
 
 def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
-    """Return whether any field of plain data, at any depth, passes a test of its key and value.
+    """Return whether `test(key, value)` is true for a field of plain data, at any depth.
 
     Items of lists have an empty key. Rules that search a whole manifest call this function
     first, because a search with `Node` takes five times as long.
@@ -177,8 +177,8 @@ def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
 def nodes_at(root: Node, path: Sequence[str]) -> Iterator[Node]:
     """Yield the nodes at a path, in which `*` stands for every item or value.
 
-    A key that contains `*` stands for all matching keys. If a plain `*` selects nothing, it stands
-    for one item, which is absent or unknown.
+    A key that contains `*` stands for all matching keys. If a plain `*` matches nothing, yield one
+    node, whose value is absent or unknown.
     """
     if not path:
         yield root

@@ -126,11 +126,11 @@ class Stack:
         return next((item for item in runtimes if _may_reference(resource, item)), None)
 
     def of_kind(self, group: str, *kinds: str) -> Iterator[Resource]:
-        """Return the objects of some kinds of an API group."""
+        """Return the objects of the given kinds in an API group."""
         return (item for kind in kinds for item in self._by_kind.get((group, kind.lower()), ()))
 
     def find(self, group: str, kind: str, namespace: str | None, name: str) -> Resource | None:
-        """Return the object with this name, if the stack declares it and its name is known.
+        """Return the object with this name if the stack declares it and its name is known.
 
         If `namespace` is None, it is unknown, and the object may be in any namespace.
         """

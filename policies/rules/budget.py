@@ -54,23 +54,23 @@ class CostConfig(GpuConfig):
 def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
     """A mistyped node count is caught before GPUs are allocated."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
-    usual: dict[str, Decimal] = defaultdict(Decimal)
+    requested: dict[str, Decimal] = defaultdict(Decimal)
     for demand in demanded_gpus(stack, config.accelerators):
         by_queue[demand.queue] += demand.maximum
-        usual[demand.queue] += demand.usual
+        requested[demand.queue] += demand.requested
     total = sum(by_queue.values(), Decimal(0))
     if config.max_gpus is not None and total > config.max_gpus:
         yield Violation(
             Node(None),
             f"at most {config.max_gpus}, or raise maxGpus of gpu-budget",
-            found=f"{_format_gpus(total, sum(usual.values(), Decimal(0)))} in the whole stack",
+            found=f"{_format_gpus(total, sum(requested.values(), Decimal(0)))} in the whole stack",
         )
     for queue, allowed in config.max_gpus_per_queue.items():
         if by_queue[queue] > allowed:
             yield Violation(
                 Node(None),
                 f"at most {allowed}, or raise maxGpusPerQueue of gpu-budget",
-                found=f"{_format_gpus(by_queue[queue], usual[queue])} in queue {queue}",
+                found=f"{_format_gpus(by_queue[queue], requested[queue])} in queue {queue}",
             )
 
 
@@ -107,10 +107,12 @@ def _cost(count: Decimal, price: Decimal) -> Decimal:
     return count * price if price else Decimal(0)
 
 
-def _format_gpus(maximum: Decimal, usual: Decimal) -> str:
+def _format_gpus(maximum: Decimal, requested: Decimal) -> str:
     """Return the maximum number of GPUs as text, with the requested number if it is smaller."""
     note = (
-        f" ({_format_count(usual)} without autoscaling and update surge)" if usual < maximum else ""
+        f" ({_format_count(requested)} without autoscaling and update surge)"
+        if requested < maximum
+        else ""
     )
     return f"{_format_count(maximum)} GPUs{note}"
 

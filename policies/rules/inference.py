@@ -172,7 +172,7 @@ def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Viol
     """A fixed count would make every update undo the autoscaler's scaling."""
     for resource in stack.resources:
         replicas = resource.root["spec"]["replicas"]
-        for scaling in stack.scalings.of(resource) if replicas.present else ():
+        for scaling in stack.scalings.for_target(resource) if replicas.present else ():
             if not scaling.exclusive:
                 continue
             expected = f"nothing: {scaling.scaler.title} sets the number"

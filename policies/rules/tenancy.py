@@ -145,7 +145,7 @@ def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iter
     """Yield a violation for each workload that needs more than its namespace's quota."""
     needed: dict[tuple[Workload, str], Decimal] = defaultdict(Decimal)
     for demand in demands:
-        needed[demand.workload, _quota_name(demand)] += demand.usual
+        needed[demand.workload, _quota_name(demand)] += demand.requested
     for (workload, name), number in needed.items():
         if number > limits.get(name, number):
             yield Violation(

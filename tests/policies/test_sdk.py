@@ -21,7 +21,9 @@ def test_the_installed_version_is_supported() -> None:
 def test_supported_version_range_matches_pyproject() -> None:
     project: Manifest = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     (requirement,) = project["project"]["optional-dependencies"]["policies"]
-    oldest, upper_bound = (".".join(map(str, numbers)) for numbers in (sdk.OLDEST, sdk.BELOW))
+    oldest, upper_bound = (
+        ".".join(map(str, numbers)) for numbers in (sdk.MIN_VERSION, sdk.VERSION_LIMIT)
+    )
     assert requirement == f"{sdk.PACKAGE}>={oldest},<{upper_bound}"
 
 

@@ -47,7 +47,7 @@ _CONTROL_RESOURCES: Final = {
     "scheduling.k8s.io": ("priorityclasses",),
     "storage.k8s.io": ("storageclasses",),
 }
-"""Resources that give anyone who can write them access to node files or every team's pods.
+"""Resources that must not be writable: a writer could access node files or every team's pods.
 
 Nodes, ResourceSlices and CSIDrivers are not included, because autoscalers, feature discovery and
 drivers write them in every cluster.

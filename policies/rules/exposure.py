@@ -105,16 +105,16 @@ def _service(spec: Node) -> Iterator[Violation]:
 
 def _endpoints(root: Node) -> Iterator[Violation]:
     """Yield a violation for each endpoint with a loopback or link-local address."""
-    slices = [
+    slice_addresses = [
         item for endpoint in root["endpoints"].items() for item in endpoint["addresses"].items()
     ]
-    older = [
+    subset_addresses = [
         item["ip"]
         for subset in root["subsets"].items()
         for key in ("addresses", "notReadyAddresses")
         for item in subset[key].items()
     ]
-    for address in (*slices, *older):
+    for address in (*slice_addresses, *subset_addresses):
         if _is_node_address(address.text or ""):
             yield Violation(address, "an address that is neither loopback nor link-local")
 

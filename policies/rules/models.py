@@ -163,8 +163,8 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
         return
     kinds = dict(_volume_kinds(pod))
     for container in pod.containers:
-        yield from _program(container.node, config)
-        yield from _mounts(container.node, kinds)
+        yield from _program_violations(container.node, config)
+        yield from _mount_violations(container.node, kinds)
     for volume in pod.volumes.items():
         kind = kinds.get(volume["name"].text or "", "")
         if volume.known and not kind:
@@ -177,7 +177,7 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
             yield Violation(model, f"a model from {' or '.join(config.repositories)}, by digest")
 
 
-def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
+def _program_violations(container: Node, config: ModelConfig) -> Iterator[Violation]:
     """Yield a violation for each field that could make the container run a different program."""
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
@@ -211,7 +211,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
             )
 
 
-def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
+def _mount_violations(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
     """Yield a violation for each mount or device that could contain a different model."""
     # inference.fetch verifies the digest of everything that it copies from the claim.
     fetches = _FETCH in (_command_words(container) or ())

@@ -59,8 +59,8 @@ def _open_peers(policy: Resource) -> Iterator[Node]:
         if peers.absent or peers.value == []:
             yield rule
         for peer in peers.items():
-            spaces, pods, block = peer["namespaceSelector"], peer["podSelector"], peer["ipBlock"]
-            everywhere = matches_everything(spaces) and (pods.absent or matches_everything(pods))
+            selector, pods, block = peer["namespaceSelector"], peer["podSelector"], peer["ipBlock"]
+            everywhere = matches_everything(selector) and (pods.absent or matches_everything(pods))
             if everywhere or _is_everywhere(block):
                 yield peer
 

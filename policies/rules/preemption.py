@@ -53,11 +53,11 @@ def _is_sweep(workload: Workload) -> bool:
 
 
 def _check_priorities(
-    stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
+    stack: Stack, config: SystemsConfig, is_preemptible: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
     """Yield a violation for each workload whose priority class is missing or too high.
 
-    Only workloads for which `is_low` is true are checked. Their priority must be below the
+    Only workloads for which `is_preemptible` is true are checked. Their priority must be below the
     priority of all training in the same queue. Jobs that are created from trials do not
     count as training.
     """
@@ -67,7 +67,7 @@ def _check_priorities(
     }
     sweeps = [each for each in stack.workloads if _is_sweep(each)]
     trials = {_job_key(pod) for each in sweeps for pod in each.pods} - {None}
-    others: dict[str, int] = {}
+    lowest_by_queue: dict[str, int] = {}
     for workload in stack.workloads:
         if _is_sweep(workload) or is_notebook(workload):
             continue
@@ -75,11 +75,11 @@ def _check_priorities(
             value = classes.get(pod.priority_classes[0].text or "", 0)
             queue = workload.queue(pod).text
             if queue and isinstance(value, int) and _job_key(pod) not in trials:
-                others[queue] = min(value, others.get(queue, value))
-    for workload in filter(is_low, stack.workloads):
+                lowest_by_queue[queue] = min(value, lowest_by_queue.get(queue, value))
+    for workload in filter(is_preemptible, stack.workloads):
         for pod in workload.pods:
             queue = workload.queue(pod).text
-            lowest = others.get(queue) if queue else None
+            lowest = lowest_by_queue.get(queue) if queue else None
             invalid = [n for n in pod.priority_classes if _is_invalid(n, classes, lowest)]
             if queue and invalid:
                 limit = f" with a value below {lowest}" if lowest is not None else ""

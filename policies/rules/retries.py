@@ -108,7 +108,7 @@ def _nested_limits(workload: Workload) -> Iterator[Node]:
 
 
 def _uncounted_failures(workload: Workload) -> Iterator[Node]:
-    """Yield the actions of failure policies that do not count a failure as a retry.
+    """Yield the failure policy actions that do not count a failure as a retry.
 
     Disruptions by the cluster need not be counted.
     """

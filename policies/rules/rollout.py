@@ -45,7 +45,8 @@ class BackendConfig(RuleConfig):
 
     existing_services: list[str] = Field(
         default=[],
-        description="Services that exist without being declared in this stack: `namespace/name`.",
+        description="Services that exist without being declared in this stack, each as "
+        "`namespace/name`.",
     )
 
 

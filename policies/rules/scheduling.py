@@ -62,8 +62,8 @@ class GangConfig(SystemsConfig, TaskConfig):
 
     elastic_workloads: list[str] = Field(
         default=[],
-        description="Workloads that may start with only some of their pods: `namespace/Kind/name`; "
-        "`*` matches anything.",
+        description="Workloads that may start with only some of their pods, each as "
+        "`namespace/Kind/name`; `*` matches anything.",
     )
 
 

@@ -181,7 +181,11 @@ def _is_secret_field(key: str, value: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _named_secret(key: str) -> tuple[bool, bool, str]:
-    """Return (names a password, names a secret, environment variable that is set) for a key."""
+    """Classify a key of a custom resource.
+
+    Return whether it names a password, whether it names a secret, and the name of the environment
+    variable that it sets in Spark pods, if any.
+    """
     variable = SPARK_VARIABLE.search(key)
     is_password, is_secret = PASSWORD_FIELD.search(key), CONFIGURATION_NAME.search(key)
     return bool(is_password), bool(is_secret), variable[2] if variable else ""

@@ -164,7 +164,7 @@ def _claim_templates(
 def _templates(
     resource: Resource, templates: Sequence[ClaimTemplates]
 ) -> Iterator[tuple[str | None, Node]]:
-    """Yield the name, or None without a name, and the specification of each claim template."""
+    """Yield the name (None if it is generated) and the specification of each claim template."""
     for template in templates:
         for node in nodes_at(resource.root, steps(template.at)):
             spec = node.at(template.spec)

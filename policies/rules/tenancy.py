@@ -91,8 +91,8 @@ def _quota_limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | 
 def _merge_limits(quotas: Sequence[Mapping[str, Decimal]]) -> dict[str, Decimal]:
     """Return the smallest limit of each resource, because all quotas of a namespace apply.
 
-    All device classes share one entry with the largest of their limits, because the class of a
-    demand may be unknown.
+    All device classes share one entry with the largest of their limits, because the device class
+    of a claim may be unknown.
     """
     smallest: dict[str, Decimal] = {}
     for name, limit in (item for quota in quotas for item in quota.items()):
@@ -117,13 +117,13 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
     """Without a quota, one team's typo can take every GPU of the cluster."""
     demands = demanded_gpus(stack, config.accelerators)
     for namespace, workload in workload_namespaces(stack, config).items():
-        inside = [item for item in demands if item.workload.resource.namespace == namespace]
+        local_demands = [item for item in demands if item.workload.resource.namespace == namespace]
         quotas = in_namespace(stack, "", "ResourceQuota", namespace)
         found = [_quota_limits(quota, config) for quota in quotas]
         if None in found:
             continue
         limits = _merge_limits([each for each in found if each is not None])
-        missing = sorted({_quota_name(item) for item in inside} - limits.keys())
+        missing = sorted({_quota_name(item) for item in local_demands} - limits.keys())
         if missing or not limits:
             write = " and ".join(_quota_key(name) for name in missing) or "requests.nvidia.com/gpu"
             yield Violation(
@@ -133,7 +133,7 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
                 found=f"no effective GPU quota in namespace {namespace}",
                 resource=namespace_or_workload(stack, namespace, workload),
             )
-        yield from _too_large(inside, limits)
+        yield from _too_large(local_demands, limits)
 
 
 def _quota_name(demand: Demand) -> str:

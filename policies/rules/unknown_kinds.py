@@ -129,7 +129,7 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
 
 
 def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> Iterator[Violation]:
-    """Yield a violation for the first container or pod of a known kind that no other rule reads."""
+    """Yield a violation for the first pod or container in an unknown field of a known kind."""
     runs = record.pods or record.objects or record.generators or record.texts
     if not runs or record.unseen or "" in record.patterns:
         return

@@ -83,10 +83,10 @@ KNOWN_ACCELERATORS: Final = (
 """Known accelerators. Settings cannot list them as other devices."""
 
 _AMOUNTS: Final = ("*/vgpu-memory*", "*/vgpu-cores", "*/gpumem*", "*/gpucores", "*/gpu-mem*")
-"""Name patterns of resources that state how much of a GPU a container gets."""
+"""Name patterns of resources that are amounts of GPU memory or GPU cores."""
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
-"""Prefix of the names of the implicit extended resources of DRA device classes."""
+"""Prefix of the extended resource name that each DRA device class has implicitly."""
 
 
 BUILT_IN_RESOURCES: Final = (
@@ -98,7 +98,7 @@ BUILT_IN_RESOURCES: Final = (
     "hugepages-*",
     "attachable-volumes-*",
 )
-"""Name patterns of the resources whose names have no domain."""
+"""Name patterns of built-in resources, whose names have no domain."""
 
 NOT_ACCELERATORS: Final = "|".join(
     sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*")
@@ -106,7 +106,7 @@ NOT_ACCELERATORS: Final = "|".join(
 )
 """Regular expression for the names of resources that are not accelerators.
 
-It matches the names in series of kube-state-metrics, which replaces special characters with `_`.
+It matches names as kube-state-metrics exports them, with special characters replaced by `_`.
 """
 
 

@@ -1,4 +1,4 @@
-"""Size of /dev/shm, a memory volume that counts against the container's memory limit."""
+"""Default and maximum size of /dev/shm, which counts against the container's memory limit."""
 
 from decimal import Decimal
 from typing import Final

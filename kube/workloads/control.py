@@ -44,7 +44,7 @@ class Job:
     deadline: str = ""
     """Path of the job's deadline."""
     pod_deadline: bool = False
-    """True if only the pods have a deadline."""
+    """True if the pods have a deadline instead of the job."""
     claims: str = ""
     """Path of the names of the claims that all pods mount."""
 
@@ -92,9 +92,9 @@ class Rollout:
     double: str = ""
     """Path of a field that makes updates run all old and new pods at the same time (blue-green)."""
     single: tuple[str, ...] = ()
-    """Values of the field at `double` that do not make old and new pods run at the same time.
+    """Values of the field at `double` with which updates do not double the number of pods.
 
-    If empty, every value does.
+    If empty, every value of the field doubles it.
     """
     without: str = ""
     """Path of a field that, if set, prevents updates from starting additional pods."""

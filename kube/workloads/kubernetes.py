@@ -131,7 +131,7 @@ WORKLOADS: Final = [
         job=batch_job("spec.jobTargetRef"),
     ),
     WorkloadKind(group="", kind="ConfigMap", texts=("data.*",)),
-    # The tolerations of these objects are added to the pods that use them.
+    # Pods that use one of these objects get its tolerations.
     *(
         WorkloadKind(
             group=group,

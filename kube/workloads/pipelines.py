@@ -24,7 +24,7 @@ def _priority(spec: str) -> tuple[str, ...]:
 
 
 def _without_container(at: str) -> Pods:
-    """Return the pods of templates without a container; the controller may add a container."""
+    """Return the pods of templates that define no container; the controller may add one."""
     return Pods(at=at, metadata=f"{at}.metadata", count=NOT_RUN, partial=True, additional=True)
 
 
@@ -40,7 +40,7 @@ def _templates(spec: str, *counts: Count) -> Iterator[Pods]:
             count=counts or (Count(paths=(f"{spec}.parallelism",), default=None),),
         )
         yield _without_container(at)
-    # The fields of the workflow also apply to templates of other objects.
+    # The fields of the workflow also apply to templates that other objects define.
     yield Pods(
         at=spec,
         metadata=f"{spec}.podMetadata",
@@ -158,7 +158,7 @@ _PIPELINES: Final = (*_TASKS, *_NESTED)
 
 
 def _shared_pods(*paths: str) -> Iterator[Pods]:
-    """Yield step templates, and pod templates for tasks that are defined elsewhere."""
+    """Yield step templates, and the pod templates of tasks that other objects define."""
     for at in paths:
         template = at.endswith("stepTemplate")
         yield Pods(at=at, containers=("",) if template else (), count=NOT_RUN, partial=True)

@@ -1,9 +1,9 @@
-"""Description of a workload kind: paths of its pods, their number, and fields that control them.
+"""Description of a workload kind: its pods, their number, and the fields that control them.
 
 A path is a string such as `spec.tasks.*.template.spec`. `*` stands for every item or value, and
-`[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. In a path that
-belongs to a pod (for example its count), `*` refers to the same item that it matched in the pod's
-own path.
+`[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. Other paths
+of a pod, such as the path of its replica count, may also contain `*`. In these paths, `*` stands
+for the item that it matched in the path of the pod specification.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Count:
     paths: tuple[str, ...]
     """Paths of the number. The first path with a value determines the requested number."""
     maxima: tuple[str, ...] = ()
-    """Paths of autoscaling limits. The largest value at these and at `paths` is the maximum."""
+    """Paths of autoscaling limits. The maximum is the largest value at `paths` and `maxima`."""
     enabled: str = ""
-    """Path of a boolean that enables `maxima`. If empty, they always apply."""
+    """Path of a boolean that enables `maxima`. If empty, `maxima` always apply."""
     default: int | None = 1
     """Number if no path is set. None means that one pod is requested and there is no maximum."""
     words: Mapping[str, int] = field(default_factory=dict)
@@ -122,13 +122,13 @@ class Pods:
     fields: Mapping[str, str] = field(default_factory=dict)
     """Maps names of container fields to paths, for fields that have other names in this kind."""
     context: Mapping[str, str] = field(default_factory=dict)
-    """Maps names of the fields of the pod's security context to paths, in the same way."""
+    """Like `fields`, for the names of fields in the pod's security context."""
     metadata: str = ""
     """Path of the pod's metadata, if it is not next to the specification."""
     copied: tuple[str, ...] = ()
     """Paths of other objects whose annotations and labels the controller copies to the pod.
 
-    These labels do not give the pod a role.
+    These labels do not determine the role of the pod.
     """
     priority: tuple[str, ...] = ()
     """Other fields that may set the priority or priority class of the pod or its gang."""
@@ -153,7 +153,7 @@ class Pods:
     An object with a `containers` field is treated as complete.
     """
     additional: bool = False
-    """True if the object only adds metadata to other pods, so that labels do not give it a role."""
+    """True if the object only adds metadata to other pods. Its labels do not select a role."""
     machine: bool = False
     """True if the object requests devices but is not a pod. An example is a virtual machine."""
 
@@ -216,6 +216,6 @@ class WorkloadKind:
     They may modify only labels, because rules cannot evaluate other changes.
     """
     destinations: tuple[str, ...] = ()
-    """Paths of strings that name fields of created objects. Events set these fields."""
+    """Paths of strings that name a field in a created object. An event sets this field."""
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

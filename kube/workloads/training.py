@@ -174,7 +174,7 @@ _RAY_PRIORITY: Final = ("metadata.labels[ray.io/priority-class-name]",)
 
 
 def _ray(cluster: str, *submitters: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
-    """Return the pods of a Ray cluster, and the submitter pods at the other paths.
+    """Return the pods of a Ray cluster, and the pods at the paths in `submitters`.
 
     KubeRay adds readiness and liveness probes to the first container of the head and each
     worker. No startup probe is needed, because Ray answers these probes before it loads a model.

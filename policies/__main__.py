@@ -1,4 +1,4 @@
-"""Policy pack for Pulumi, which starts this program: `pulumi up --policy-pack policies`.
+"""Policy pack for Pulumi. `pulumi up --policy-pack policies` starts this program.
 
 Use `python -m policies.check --help` to check manifests without Pulumi.
 """

@@ -107,7 +107,7 @@ def _parameters() -> list[Manifest]:
 
     The ConfigMap is empty. If it did not exist, the API server would deny all pods.
     """
-    inside = {"namespace": promoted_models.NAMESPACE, "labels": dict(_LABELS)}
+    common_metadata = {"namespace": promoted_models.NAMESPACE, "labels": dict(_LABELS)}
     rule = {
         "apiGroups": [""],
         "resources": ["configmaps"],
@@ -123,12 +123,12 @@ def _parameters() -> list[Manifest]:
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": promoted_models.NAME, **inside},
+            "metadata": {"name": promoted_models.NAME, **common_metadata},
         },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
-            "metadata": {"name": promoted_models.PROMOTER, **inside},
+            "metadata": {"name": promoted_models.PROMOTER, **common_metadata},
             "rules": [rule],
         },
     ]

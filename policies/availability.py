@@ -62,8 +62,8 @@ def protects(budget: Resource, size: Decimal) -> bool:
     if not min_available.absent:
         available = _pod_count(min_available, size)
         return available is not None and available > 0
-    missing = _pod_count(max_unavailable, size)
-    return missing is not None and missing < size
+    unavailable = _pod_count(max_unavailable, size)
+    return unavailable is not None and unavailable < size
 
 
 def _pod_count(amount: Node, size: Decimal) -> Decimal | None:
@@ -75,16 +75,16 @@ def _pod_count(amount: Node, size: Decimal) -> Decimal | None:
 
 
 def is_spread(pod: Node, labels: Node, size: Decimal, keys: Sequence[str]) -> bool:
-    """Return whether constraints distribute the pods with these labels over nodes or zones."""
+    """Return whether constraints spread the pods with these labels across nodes or zones."""
     if not pod["topologySpreadConstraints"].complete:
         return True
     return any(
-        _distributes(term, labels, size, keys)
+        _spreads(term, labels, size, keys)
         for term in (*pod["topologySpreadConstraints"].items(), *_anti_affinities(pod))
     )
 
 
-def _distributes(term: Node, labels: Node, size: Decimal, keys: Sequence[str]) -> bool:
+def _spreads(term: Node, labels: Node, size: Decimal, keys: Sequence[str]) -> bool:
     key, skew = term["topologyKey"], quantity_or_none(term["maxSkew"].value)
     separates = not key.known or key.value in keys
     return separates and (skew is None or skew < size) and selects(term["labelSelector"], labels)

@@ -1,8 +1,8 @@
 """Pulumi policies that are created from rules.
 
 A resource's properties are converted to plain data once for all rules. Stack rules receive the
-resources as declared, not as returned by the cluster, which adds values that the program does not
-set, such as the number of replicas of an autoscaled Deployment.
+resources as declared. The resources that the cluster returns also contain values that the program
+does not set, such as the number of replicas of an autoscaled Deployment.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Binding:
     ) -> None:
         self._names = {rule.name for rule in rules}
         self._declared: dict[str, View] = {}
-        self._call = _ResourceState()
+        self._state = _ResourceState()
         self._stack = Stack([])
         self._stack_properties: list[Any] = []
         self._misconfigured: set[str] = set()
@@ -141,7 +141,7 @@ class Binding:
             report(f"{problem}\n{rule.remediation}", None)
 
     def _report_used(self, args: Any, report: ReportViolation) -> None:
-        exempted, self._call.exempted = self._call.exempted, []
+        exempted, self._state.exempted = self._state.exempted, []
         for item in exempted:
             violation, resource = item.violation, item.violation.resource
             if resource is not None:
@@ -205,7 +205,7 @@ class Binding:
             for violation in evaluate():
                 resource = violation.resource
                 if exemption := self._exemptions.covering(rule.name, resource):
-                    self._call.exempted.append(_ExemptedViolation(rule.name, violation, exemption))
+                    self._state.exempted.append(_ExemptedViolation(rule.name, violation, exemption))
                 else:
                     report(rule.describe(violation), resource.urn if resource else None)
         except ConfigurationError as error:
@@ -217,12 +217,12 @@ class Binding:
             report(f"{subject}: {failure(rule, error)}", None)
 
     def _view(self, args: ResourceValidationArgs) -> View:
-        call = self._call
-        if call.view is None or call.properties is not args.props:
-            call.view = View(self._resource(args))
-            call.properties = args.props
-            self._declared[args.urn] = call.view
-        return call.view
+        state = self._state
+        if state.view is None or state.properties is not args.props:
+            state.view = View(self._resource(args))
+            state.properties = args.props
+            self._declared[args.urn] = state.view
+        return state.view
 
     def _stack_of(self, args: StackValidationArgs) -> Stack:
         properties = [item.props for item in args.resources]

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def with_custom_rules(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
-    """Return the pack's rules and the rules in `files` and in the files that `VARIABLE` lists.
+    """Return the pack's rules, and the custom rules from `files` and `GPU_POLICIES_RULES`.
 
     Raise `ConfigurationError` if a file or the name of a rule is invalid.
     """
@@ -47,7 +47,7 @@ def _load(file: Path) -> list[Rule[Any]]:
         raise ConfigurationError(f"{file}: not a Python file; pass the path of one")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.modules.update(_policies())
+    sys.modules.update(_module_aliases())
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -59,7 +59,7 @@ def _load(file: Path) -> list[Rule[Any]]:
     return rules
 
 
-def _policies() -> dict[str, ModuleType]:
+def _module_aliases() -> dict[str, ModuleType]:
     """Map the module names that custom rules import to the loaded modules of the pack.
 
     Custom rules import `policies`, but the installed pack is `gpu_platform.policies`.

@@ -36,10 +36,9 @@ def evaluate(
 ) -> list[Finding]:
     """Return the findings about the documents and the stack.
 
-    Findings about rejected exemptions come first. Then follow the findings about the objects, in
-    the order of the documents, about the stack, and about unused exemptions. Unless the documents
-    are the whole stack, rules about the stack are skipped. Rules about Pulumi itself are always
-    skipped.
+    The findings are sorted by subject: rejected exemptions, objects (in the order of the
+    documents), the stack, and unused exemptions. Unless the documents are the whole stack, rules
+    about the stack are skipped. Rules about Pulumi itself are always skipped.
     """
     granted = configuration.exemptions
     found = [_configuration_finding(exemptions.REJECTED, problem) for problem in granted.rejected]

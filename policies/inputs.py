@@ -1,4 +1,4 @@
-"""Input files of the commands: additional rules, the configuration and manifests."""
+"""Input files of `policies.check` and similar commands: rules, configuration and manifests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UnusableInputError(Exception):
 
 @dataclass(frozen=True)
 class Manifests:
-    """Objects, the files that contain them, and documents that are not objects."""
+    """Objects, the names of their files, and messages about documents that were skipped."""
 
     documents: list[Document]
     sources: list[str]
@@ -78,5 +78,5 @@ def add_rule_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def manifests_in(directory: Path) -> list[Path]:
-    """Return the manifests in a directory and below it, in order."""
+    """Return the manifest files in a directory and its subdirectories, sorted by path."""
     return sorted(file for file in directory.rglob("*") if file.suffix in SUFFIXES)

@@ -15,7 +15,8 @@ from policies.rule import ConfigurationError
 KINDS: Final = "kinds"
 """Key of the records in the configuration."""
 _RECORD: Final = TypeAdapter(WorkloadKind)
-_NAMES: Final = ("group", "kind")
+_KEY_FIELDS: Final = ("group", "kind")
+"""Fields of a record that the key of the record contains."""
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:
@@ -46,7 +47,7 @@ def configured_kinds(values: Mapping[str, Any]) -> Registry:
 def _record(group: str, kind: str, value: Any) -> WorkloadKind:
     if not isinstance(value, Mapping):
         raise ValueError(f'found {value!r:.60}; write an object such as {{"pods": []}}')
-    for name in _NAMES:
+    for name in _KEY_FIELDS:
         if name in value:
             raise ValueError(f"{name}: found {value[name]!r}; remove it, as the key contains it")
     record = _RECORD.validate_python({**value, "group": group.lower(), "kind": kind})
@@ -81,7 +82,7 @@ def _paths(record: WorkloadKind) -> Iterator[str]:
 
 
 def _explain(name: str, error: ValidationError) -> Iterator[str]:
-    known = ", ".join(field.name for field in fields(WorkloadKind) if field.name not in _NAMES)
+    known = ", ".join(field.name for field in fields(WorkloadKind) if field.name not in _KEY_FIELDS)
     for problem in error.errors(include_url=False):
         path = ".".join(str(step) for step in problem["loc"])
         text = problem["msg"].lower()

@@ -19,7 +19,7 @@ def find_pods(resource: Resource) -> list[Pod]:
 
 
 def find_all_pods(resource: Resource) -> list[Pod]:
-    """Return the pods of a resource, and its other parts that request devices, such as machines."""
+    """Return the pods of a resource, and parts that request devices, such as virtual machines."""
     record = resource.record or NO_RECORD
     if not resource.is_manifest or resource.listed or "" in record.patterns:
         return []

@@ -1,4 +1,4 @@
-"""Adapters from rules to the policy SDK that do not depend on the checked resources."""
+"""Parts of a policy that do not depend on resources: settings, schema and metadata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROOT = "pulumi:pulumi:Stack"
 
 
 def is_root(args: Any) -> bool:
-    """Return whether the arguments are those of the stack's single root resource."""
+    """Return whether the arguments describe the stack's root resource."""
     return isinstance(args, ResourceValidationArgs) and args.resource_type == _ROOT
 
 

@@ -208,7 +208,7 @@ class Resource:
     def may_be(self, namespace: str | None, name: str) -> bool:
         """Return whether this may be the object with a certain name and namespace.
 
-        Unknown names and namespaces may be equal. `namespace` is None if it is unknown.
+        Unknown names and namespaces match everything. `namespace` is None if it is unknown.
         """
         declared = self.root["metadata"]["name"]
         same_name = declared.value is UNKNOWN or self.name == name

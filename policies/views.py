@@ -51,11 +51,11 @@ class View:
         return []
 
 
-def flat(views: Sequence[View]) -> Iterator[View]:
+def flatten(views: Sequence[View]) -> Iterator[View]:
     """Yield each view, followed by the views of the objects that are embedded in its resource."""
     for view in views:
         yield view
-        yield from flat(view.nested)
+        yield from flatten(view.nested)
 
 
 def _may_reference(resource: Resource, other: Resource) -> bool:
@@ -72,7 +72,7 @@ class Stack:
     """All Kubernetes objects that a stack declares, including embedded ones."""
 
     def __init__(self, views: Sequence[View]) -> None:
-        self._views = [view for view in flat(views) if view.resource.is_manifest]
+        self._views = [view for view in flatten(views) if view.resource.is_manifest]
 
     @cached_property
     def resources(self) -> list[Resource]:

@@ -70,7 +70,7 @@ _TRIGGER_TEMPLATES: Final = tuple(
     f"spec.triggers.*.template.{name}" for name in ("k8s", "argoWorkflow")
 )
 
-# Argo Events: pods, and objects that triggers create.
+# Argo Events: the pods of sensors and event sources, and the objects that triggers create.
 _EVENT_PODS: Final = tuple(
     Pods(
         at="spec.template",

@@ -40,10 +40,10 @@ def _requests(resource: Resource) -> Node:
 
 
 def _alternatives(request: Node) -> list[Node]:
-    """Return the devices in `firstAvailable` and `exactly`, of which the workload gets one.
+    """Return the alternatives of a request: the workload gets one of these devices.
 
-    If a request has neither field, as in v1beta1, return the request itself. An empty
-    `firstAvailable` counts as absent, as in the API.
+    The alternatives are in `firstAvailable` and `exactly`. If a request has neither field, as in
+    v1beta1, return the request itself. An empty `firstAvailable` counts as absent, as in the API.
     """
     alternatives = list(request["firstAvailable"].items())
     if not request["exactly"].absent:

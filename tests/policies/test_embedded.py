@@ -12,7 +12,7 @@ from policies.documents import Document
 from policies.evaluation import evaluate
 from policies.resources import Resource
 from policies.values import UNKNOWN
-from policies.views import View, flat
+from policies.views import View, flatten
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: ml}\n"
 CONTAINER = "{name: a, image: 'a:1', securityContext: {privileged: true}}"
@@ -112,7 +112,7 @@ BINDINGS = {"apiVersion": "v1", "kind": "List", "items": [BINDING]}
 def objects(manifest: dict[str, Any], kind: str) -> list[Resource]:
     return [
         view.resource
-        for view in flat([View(Resource("kubernetes:", manifest))])
+        for view in flatten([View(Resource("kubernetes:", manifest))])
         if view.resource.kind == kind
     ]
 

@@ -65,7 +65,7 @@ class Container:
         )
 
     def gpus(self, accelerators: Accelerators) -> list[tuple[str, Node, Node]]:
-        """Return (resource, request, limit) for each GPU resource; one of the two may be absent."""
+        """Return (resource, request, limit) per GPU resource; request or limit may be absent."""
         if accelerators not in self._gpus:
             self._gpus[accelerators] = self._find_gpus(accelerators)
         return self._gpus[accelerators]

@@ -61,7 +61,7 @@ def run(config: TrainingConfig) -> int:
         traceback.print_exc()
         # Omit the rest of the message, which is about PyTorch's allocator.
         message = str(error).partition(" Of the allocated memory")[0]
-        remedy = "set a smaller batch_size with a larger accumulate, or activation_checkpointing"
+        remedy = "decrease batch_size and increase accumulate, or enable activation_checkpointing"
         return fail(f"{message} To reduce memory use, {remedy}", exit_codes.FAILED)
     except Exception as error:
         if isinstance(error, AcceleratorError) and DEVICE_ASSERTION in str(error):
@@ -83,8 +83,8 @@ A restart would repeat the error.
 """
 
 DEVICE_ASSERTION: Final = "device-side assert"
-"""Part of CUDA's error message for an index out of range. On the CPU, PyTorch raises a
-LookupError instead."""
+"""Part of CUDA's error message for an index out of range. On the CPU, PyTorch raises an
+IndexError instead, which is one of the PROGRAM_ERRORS."""
 
 
 if __name__ == "__main__":

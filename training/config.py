@@ -224,7 +224,7 @@ class TrainingConfig(TrainingSettings):
                 name
                 for name in LISTED_IF_SET
                 if getattr(self, name) != fields[name].get_default(call_default_factory=True)
-                # fp32 was the default of older runs, which therefore do not list it.
+                # Omit fp32, which was the default of older runs and is not in their lists.
                 and (name, getattr(self, name)) != ("precision", "fp32")
             ),
         ]

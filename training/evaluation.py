@@ -16,7 +16,7 @@ BATCH: Final = 512
 """Maximum number of samples per batch."""
 
 TOKENS: Final = 16_384
-"""Maximum number of tokens per batch of several samples."""
+"""Maximum number of tokens per batch, unless a single sample has more."""
 
 
 def batch_size(tokens: int, maximum: int) -> int:
@@ -36,7 +36,7 @@ def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
         devices = [run.device] if run.device.type == "cuda" else []
         with (
             run.metrics.activities.doing("evaluation"),
-            run.result(),
+            run.result_weights(),
             torch.random.fork_rng(devices),
         ):
             run.evaluation = evaluate(run, count)

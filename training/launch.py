@@ -36,7 +36,7 @@ CAUSES: Final = {
     signal.SIGKILL: "probably the memory limit",
     signal.SIGSEGV: "a fault in native code",
 }
-"""Probable causes of signals that kill a process before it can report them."""
+"""Probable causes of signals that kill a process before it can report an error."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def run_launcher(launch: Callable[[], object]) -> int:
     """Run a launcher based on torchrun; return one exit code for all of its processes."""
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(MAX_GRACE_SECONDS))
-    with recorded_exit_codes() as ended:
+    with recorded_exit_codes() as codes:
         try:
             launch()
         except ChildFailedError as error:
@@ -72,7 +72,7 @@ def run_launcher(launch: Callable[[], object]) -> int:
             if not isinstance(signal_error, SignalException):
                 raise
             sys.stderr.write(f"interrupted: {signal_error}\n")
-            return interrupted_code(ended, signal_error.sigval)
+            return interrupted_code(codes, signal_error.sigval)
     return exit_codes.DONE
 
 
@@ -97,15 +97,15 @@ def recorded_exit_codes() -> Iterator[list[int]]:
         SubprocessContext._close = close  # type: ignore[method-assign]
 
 
-def interrupted_code(ended: Sequence[int], number: int) -> int:
-    """Return the exit code after a signal.
+def interrupted_code(codes: Sequence[int], number: int) -> int:
+    """Return one exit code for processes with these exit codes, after signal `number`.
 
     It is INTERRUPTED or DONE only if every process has saved its state or has finished.
     """
-    failed = [code for code in ended if code not in (exit_codes.DONE, exit_codes.INTERRUPTED)]
-    if failed or not ended:
+    failed = [code for code in codes if code not in (exit_codes.DONE, exit_codes.INTERRUPTED)]
+    if failed or not codes:
         return shell_code(failed[0] if failed else -number)
-    return max(ended)
+    return max(codes)
 
 
 def report_signal(rank: int, code: int) -> None:

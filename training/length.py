@@ -14,12 +14,12 @@ from workload.configuration import ConfigurationError
 class Length:
     """Length of a run: `steps` steps or, if `steps` is None, `samples` samples.
 
-    `epoch` is the number of samples in an epoch, and `step` the number of samples in a step, over
-    all processes. The last step of an epoch may be smaller.
+    `epoch_samples` is the number of samples in an epoch, and `step_samples` the number of samples
+    in a step, over all processes. The last step of an epoch may be smaller.
     """
 
-    epoch: int
-    step: int
+    epoch_samples: int
+    step_samples: int
     samples: int = 0
     steps: int | None = None
 
@@ -39,7 +39,7 @@ class Length:
 
     def done(self, position: Position) -> int:
         """Return the number of samples used for training so far, in all epochs."""
-        return position.epoch * self.epoch + position.seen
+        return position.epoch * self.epoch_samples + position.seen
 
     def progress(self, position: Position) -> float:
         """Return the completed fraction of the run, from 0 to 1."""
@@ -49,7 +49,7 @@ class Length:
 
     def end(self, position: Position) -> int:
         """Return the position (in samples) within the epoch at which the epoch or the run ends."""
-        return min(self.epoch, position.seen + self._remaining(position))
+        return min(self.epoch_samples, position.seen + self._remaining(position))
 
     def is_reached(self, position: Position) -> bool:
         """Return whether the run ends at this position."""
@@ -59,17 +59,18 @@ class Length:
         """Return the number of samples of the full run, given the current number of processes."""
         if self.steps is None:
             return self.samples
-        left, rest = self.steps - position.step, self.epoch - position.seen
-        steps = -(-rest // self.step)
+        left, rest = self.steps - position.step, self.epoch_samples - position.seen
+        steps = -(-rest // self.step_samples)
         if left <= steps:
-            return self.done(position) + min(left * self.step, rest)
-        epochs, last = divmod(left - steps, -(-self.epoch // self.step))
-        return self.done(position) + rest + epochs * self.epoch + min(last * self.step, self.epoch)
+            return self.done(position) + min(left * self.step_samples, rest)
+        epochs, last = divmod(left - steps, -(-self.epoch_samples // self.step_samples))
+        later = epochs * self.epoch_samples + min(last * self.step_samples, self.epoch_samples)
+        return self.done(position) + rest + later
 
     def epochs(self, samples: int) -> int | float:
         """Convert a number of samples to epochs: an integer if the last epoch is complete."""
-        complete, rest = divmod(samples, self.epoch)
-        return float(f"{samples / self.epoch:.6g}") if rest else complete
+        complete, rest = divmod(samples, self.epoch_samples)
+        return float(f"{samples / self.epoch_samples:.6g}") if rest else complete
 
     def check(self, position: Position, config: TrainingConfig) -> None:
         """Raise ConfigurationError if the run has already exceeded the configured length."""
@@ -84,5 +85,5 @@ class Length:
     def _remaining(self, position: Position) -> int:
         """Return an upper bound on the remaining samples: 0 at the end, negative beyond it."""
         if self.steps is not None:
-            return (self.steps - position.step) * self.step
+            return (self.steps - position.step) * self.step_samples
         return self.samples - self.done(position)

@@ -142,8 +142,8 @@ def write_adapter(directory: Path, model: Gpt, lora: Lora, base: Path) -> None:
     candidates = (base, base / HUGGINGFACE_DIRECTORY, base / "export" / HUGGINGFACE_DIRECTORY)
     llama = next((each for each in candidates if (each / CONFIG_FILE).exists()), base)
     directory.mkdir(parents=True, exist_ok=True)
-    ours, state = _tensor_names(len(model.blocks), lora.targets), model.state_dict()
-    tensors = {theirs: state[name].cpu().contiguous() for theirs, name in ours.items()}
+    names, state = _tensor_names(len(model.blocks), lora.targets), model.state_dict()
+    tensors = {theirs: state[ours].cpu().contiguous() for theirs, ours in names.items()}
     write_atomically(directory / _WEIGHTS_FILE, save(tensors, {"format": "pt"}))
     write_json(
         directory / _ADAPTER_CONFIG,

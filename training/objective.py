@@ -19,13 +19,13 @@ values."""
 
 
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return N values, the cross entropy of each sample; for text, the mean over its tokens."""
+    """Return the cross entropy of each sample (N values); for text, the mean over its tokens."""
     each = cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return each.view(len(targets), -1).mean(1)
 
 
 def accuracies(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return N values, the fraction of correct predictions in each sample."""
+    """Return the fraction of correct predictions in each sample (N values)."""
     return (logits.argmax(-1) == targets).double().view(len(targets), -1).mean(1)
 
 
@@ -78,9 +78,9 @@ def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> 
 
 
 def check_output(name: str, found: object, shape: tuple[int, ...], wanted: str) -> Tensor:
-    """Return the output of custom code.
+    """Check the output of custom code, and return it.
 
-    Raise ConfigurationError unless it is a tensor of this shape.
+    Raise ConfigurationError unless the output is a tensor of this shape.
     """
     if isinstance(found, Tensor) and found.shape == shape:
         return found

@@ -39,10 +39,10 @@ def learning_rate(config: TrainingConfig, progress: float) -> float:
 
 def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
     """Return the size of a checkpoint in bytes: weights, average, buffers and optimizer state."""
-    kept = {"adamw": 2, "sgd": 1}[config.optimizer] + (config.ema_decay > 0)
+    copies = {"adamw": 2, "sgd": 1}[config.optimizer] + (config.ema_decay > 0)
     trained = [each for each in network.parameters() if each.requires_grad]
     stored = sum(each.nbytes for each in (*network.parameters(), *network.buffers()))
-    return stored + kept * sum(each.nbytes for each in trained)
+    return stored + copies * sum(each.nbytes for each in trained)
 
 
 def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:

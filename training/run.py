@@ -62,7 +62,7 @@ class Run:
     vote: Vote = field(default_factory=Vote)
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Directory of the run, shared by all processes."""
         return Path(self.config.run_dir)
 
@@ -81,7 +81,7 @@ class Run:
         return self.vote.cast(self.saver.failed or self.give_up)
 
     @contextlib.contextmanager
-    def result(self) -> Iterator[None]:
+    def result_weights(self) -> Iterator[None]:
         """Within the context, use the weights and buffers that are evaluated and exported."""
         with contextlib.ExitStack() as stack:
             if self.average is not None:
@@ -138,5 +138,5 @@ def diverged_error(run: Run, problem: str) -> DivergedError:
         f"{problem} in epoch {run.position.epoch + 1}, by step {run.position.step}: lower "
         f"learning_rate (it is {run.config.learning_rate}) or look for wrong values in the data; "
         "the run resumes from its newest checkpoint, whose weights are finite; to go back further, "
-        f"delete the newest directories of {run.folder}/checkpoints"
+        f"delete the newest directories of {run.directory}/checkpoints"
     )

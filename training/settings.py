@@ -69,7 +69,7 @@ class TrainingSettings(BaseModel):
     model: ModelName = Field(
         default="simple-cnn",
         description="Model to train, with its input in parentheses: "
-        + "; ".join(f"{name} ({known.takes})" for name, known in MODELS.items())
+        + "; ".join(f"{name} ({known.input_description})" for name, known in MODELS.items())
         + "; or a custom model, written as package.module:factory. Smaller images are enlarged.",
     )
     model_options: dict[str, Option] = Field(default_factory=dict)
@@ -220,11 +220,11 @@ class TrainingSettings(BaseModel):
     """Write TensorBoard event files to run_dir/tensorboard."""
     track: tuple[Tracking, ...] = ()
     """Services that receive a copy of the progress lines: mlflow, wandb. Their packages must be in
-    the image. Environment variables, such as MLFLOW_TRACKING_URI, configure them."""
+    the image. Configure each service with environment variables such as MLFLOW_TRACKING_URI."""
     profile_steps: int = Field(default=0, ge=0, le=1000)
     """Steps to profile; traces are written to run_dir/profile. 0 disables profiling."""
     profile_after: int = Field(default=10, ge=0)
-    """Number of steps of this process before profiling begins."""
+    """Number of steps that a process runs before profiling begins."""
     export_formats: tuple[ExportFormat, ...] = ()
     """Formats in which to export the model in addition to the weights: pt2 (torch.export)."""
     prune: float = Field(default=0, ge=0, lt=1)

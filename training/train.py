@@ -1,4 +1,4 @@
-"""A training run from start to finish. Read this module from top to bottom."""
+"""A training run from start to finish."""
 
 import os
 import time
@@ -226,7 +226,7 @@ def evaluate_now(
     evaluation, position = evaluate_held_out(run, run.config.evaluate_samples), run.position
     if evaluation is None:
         return False
-    if position.seen == run.length.epoch:
+    if position.seen == run.length.epoch_samples:
         position.epoch, position.seen = position.epoch + 1, 0
         run.loss_sum.zero_()
         run.samples = 0
@@ -288,7 +288,7 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
             run.saver.mirror.copy_export(beat)
         return manifest
 
-    with run.metrics.activities.doing("export"), run.result():
+    with run.metrics.activities.doing("export"), run.result_weights():
         weights = run.model.weights()
         return await_rank0(lambda: write(weights), run.saver.group, run.watchdog.beat)
 
@@ -299,7 +299,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
         return
     fields: dict[str, Any] = {
         **run.config.result_settings(),
-        "run_dir": str(run.folder),
+        "run_dir": str(run.directory),
         "device": run.device.type,
         "processes": run.world.size,
         "epochs": run.length.epochs(run.length.total(run.position)),
@@ -349,7 +349,8 @@ def is_continued(config: TrainingConfig, manifest: Manifest) -> bool:
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
     """Report the result of a finished run, and return the exit code.
 
-    Raise ConfigurationError if the run was configured differently.
+    `already` is True if the run had finished before this attempt. Raise ConfigurationError if the
+    run was configured differently.
     """
     found = differences(config, manifest)
     if found:

@@ -34,7 +34,7 @@ SHA-256 of the adapter, if any.
 
 
 def load_initial_weights(run: Run) -> Report:
-    """Load the weights of `init_from` into all processes; return what was loaded.
+    """Load the weights of `init_from` into all processes; return a report.
 
     Only rank 0 reads the files. Raise ConfigurationError if the weights do not exist, are damaged,
     do not have the required digest, or do not fit the model.

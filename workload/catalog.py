@@ -17,15 +17,15 @@ from pydantic import (
 from workload import custom
 
 
-def _is_option(value: object) -> object:
-    # Otherwise, Pydantic reports an error for each type of the union.
+def _validate_option(value: object) -> object:
+    # Without this check, Pydantic would report an error for each type of the union.
     is_finite = not isinstance(value, float) or math.isfinite(value)
     if not isinstance(value, int | float | str) or not is_finite:
         raise ValueError("must be a finite number, a string or a boolean")
     return value
 
 
-Option = Annotated[int | float | str | bool, BeforeValidator(_is_option)]
+Option = Annotated[int | float | str | bool, BeforeValidator(_validate_option)]
 """Value of a model option."""
 
 
@@ -82,12 +82,12 @@ class GptOptions(Options):
 class KnownModel:
     """A model of this project: its factory and the shape of one sample.
 
-    `factory` is called with the number of outputs and the options. `takes` describes the samples in
+    `factory` is called with the number of outputs and the options. `input_description` appears in
     help texts. `shape` is None if the options determine the shape.
     """
 
     factory: str
-    takes: str
+    input_description: str
     shape: tuple[int, ...] | None = None
     options: type[Options] = Options
 
@@ -115,13 +115,13 @@ converted from grayscale to RGB. They are never shrunk.
 """
 
 
-def _is_model_name(name: str) -> str:
+def _validate_model_name(name: str) -> str:
     if name not in MODELS and not custom.NAME.fullmatch(name):
         raise ValueError(f"use {', '.join(MODELS)}, or a custom model as package.module:factory")
     return name
 
 
-ModelName = Annotated[str, AfterValidator(_is_model_name)]
+ModelName = Annotated[str, AfterValidator(_validate_model_name)]
 
 
 def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:

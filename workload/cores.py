@@ -1,4 +1,4 @@
-"""Number of CPU cores of a process. This module does not import torch."""
+"""Number of CPU cores that a process may use. This module does not import torch."""
 
 import math
 import os

@@ -36,9 +36,9 @@ class Program(nn.Module):
 def load_network(directory: Path, manifest: Manifest, custom: str = "") -> nn.Module:
     """Load the trained model in evaluation mode on the CPU.
 
-    `custom` is the only `package.module:factory` that a manifest may name. Otherwise, anyone with
-    write access to the export could choose which code is imported. Raise ExportError if the export
-    is damaged or names a different factory.
+    `custom` is the only custom model (`package.module:factory`) that the manifest may name. Without
+    this limit, anyone with write access to the export could choose which code is imported. Raise
+    ExportError if the export is damaged or names a different factory.
     """
     return _load_weights(directory, manifest, manifest.weights, custom)
 

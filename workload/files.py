@@ -81,15 +81,16 @@ def sync_folder(directory: Path) -> None:
 def sync_files(directory: Path) -> None:
     """Flush a directory and everything below it to disk. Raise OSError on failure."""
     for path in (directory, *directory.rglob("*")):
-        # A link may be dangling. The directory that contains it stores the link itself.
+        # Do not open symbolic links, which may be dangling. Flushing a directory flushes its links.
         if not path.is_symlink():
             sync_folder(path)
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a text can be written as UTF-8, unlike arguments and file names of any bytes.
+    """Return whether a text can be encoded as UTF-8.
 
-    Python represents bytes that are not UTF-8 by surrogates.
+    Command-line arguments and file names may contain bytes that are not valid UTF-8, which Python
+    represents as surrogates.
     """
     try:
         text.encode()
@@ -140,7 +141,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 
 def recover(directory: Path) -> list[Path]:
-    """Remove checkpoints that a killed process left unfinished; return all others, newest first."""
+    """Remove unfinished checkpoints of a killed process; return complete ones, newest first."""
     for path in directory.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     return list_checkpoints(directory)[::-1]

@@ -74,7 +74,9 @@ def parse_named(arguments: Sequence[str]) -> dict[str, Condition]:
         try:
             found[metric] = parse_condition(condition)
         except ValueError as error:
-            raise ValueError(f"{argument!r} {error}, after the metric and a space") from None
+            raise ValueError(
+                f"{argument!r}: after the metric and a space, the condition {error}"
+            ) from None
     return found
 
 

@@ -114,7 +114,7 @@ def _write(content: Mapping[str, object]) -> str:
 
 
 def _shortened(content: Mapping[str, object], line: str) -> str:
-    """Shorten the message of an event until its line fits, because cut JSON cannot be parsed."""
+    """Shorten the message of an event until its line fits, because truncated JSON is not valid."""
     message = str(content.get("message", ""))
     while message and (excess := len(line) - MAX_MESSAGE_BYTES) > 0:
         # A character takes at most 12 bytes of JSON.

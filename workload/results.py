@@ -251,7 +251,7 @@ def _parameter(name: str, type_: str, path: Path) -> Parameter:
     except UnicodeDecodeError:
         raise ValueError(f"output {name!r} is not UTF-8 text") from None
     if type_ == "text":
-        # Commands and environment variables, which receive the text, cannot contain it.
+        # Commands and environment variables cannot contain null characters.
         if "\0" in text:
             raise ValueError(f"output {name!r} contains a null character: remove it")
         return text

@@ -51,7 +51,7 @@ def main() -> NoReturn:
 
 def _step(options: argparse.Namespace) -> NoReturn:
     try:
-        reason = _reason(options)
+        reason = _skip_reason(options)
         inputs = {} if reason else _inputs(options)
     except (ExportError, ValueError) as error:
         _fail(options, error)
@@ -66,7 +66,7 @@ def _step(options: argparse.Namespace) -> NoReturn:
     try:
         os.execvpe(command[0], command, env)  # noqa: S606  no shell is wanted
     except OSError as error:
-        _fail(options, _not_executable(command, error))
+        _fail(options, _not_executable_error(command, error))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _reason(options: argparse.Namespace) -> str | None:
+def _skip_reason(options: argparse.Namespace) -> str | None:
     """Return the reason for skipping the step, or None if the step must run."""
     for earlier in options.after:
         if read_marker(options.run, earlier).get("state") == "skipped":
@@ -138,7 +138,7 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
         code = _run(command, env)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        _fail(options, _not_executable(command, error))
+        _fail(options, _not_executable_error(command, error))
     if code != DONE:
         shutil.rmtree(unfinished, ignore_errors=True)
         return code
@@ -199,7 +199,7 @@ def _run(command: list[str], env: dict[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _not_executable(command: list[str], error: OSError) -> ValueError:
+def _not_executable_error(command: list[str], error: OSError) -> ValueError:
     return ValueError(
         f"{command[0]!r} is not a program that this image can execute: {error.strerror}"
     )

@@ -124,7 +124,7 @@ class Service(ABC):
             return {}
         return found
 
-    def _store(self, run: str) -> None:
+    def _store_id(self, run: str) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         content = json.dumps(self._stored_ids() | {self.name: run}).encode()
         write_atomically(self._directory / RUNS_FILE, content)
@@ -205,7 +205,7 @@ class Mlflow(Service):
         number = experiment.experiment_id if experiment else self._client.create_experiment(name)
         run = self._client.create_run(number, run_name=self._directory.name)
         self._run = run.info.run_id
-        self._store(self._run)
+        self._store_id(self._run)
         return {}
 
     def _conclude(self, line: Line) -> None:
@@ -245,7 +245,7 @@ class Wandb(Service):
         import wandb
 
         identifier = self._stored_ids().get(self.name) or uuid.uuid4().hex[:12]
-        self._store(identifier)
+        self._store_id(identifier)
         run = wandb.init(
             id=identifier,
             resume="allow",

@@ -36,9 +36,9 @@ def steps_of_run(length: Length) -> tuple[list[int], list[Position]]:
     position, sizes, positions = Position(), [], []
     while not length.is_reached(position):
         assert 0 <= length.progress(position) < 1
-        size = min(length.step, length.end(position) - position.seen)
+        size = min(length.step_samples, length.end(position) - position.seen)
         position = Position(position.epoch, position.seen + size, position.step + 1)
-        if position.seen == length.epoch:
+        if position.seen == length.epoch_samples:
             position = Position(position.epoch + 1, 0, position.step)
         sizes.append(size)
         positions.append(position)

@@ -21,5 +21,5 @@ def test_second_condition_for_the_same_metric_is_rejected() -> None:
 
 
 def test_error_quotes_the_invalid_condition() -> None:
-    with pytest.raises(ValueError, match=r"'accuracy>=0\.9' must compare with a number"):
+    with pytest.raises(ValueError, match=r"'accuracy>=0\.9': after the metric and a space, the"):
         parse_named(["loss <= 1", "accuracy>=0.9"])

@@ -28,9 +28,9 @@ POLL_SECONDS: Final = 1.0
 class Mirror:
     """Directory in an object store to which a background thread copies a run's checkpoints.
 
-    A checkpoint is skipped if a newer one is submitted before the copy of the older one starts.
-    Methods that wait call `beat` regularly, so that the watchdog does not mistake a long wait for a
-    hang.
+    If a newer checkpoint is submitted before the copy of an older one starts, the older one is
+    skipped. Methods that wait call `beat` regularly, so that the watchdog does not mistake a long
+    wait for a hang.
     """
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:
@@ -104,7 +104,7 @@ class Mirror:
         self._store.remove([last])
         paths = sorted(path for path in directory.rglob("*") if path.is_file())
         names = {f"{EXPORT}/{path.relative_to(directory).as_posix()}": path for path in paths}
-        # Files of an earlier export of this run, which contain previous weights.
+        # Remove the files of an earlier export of this run, because they contain previous weights.
         self._store.remove(self._store.list_sizes(EXPORT).keys() - names.keys())
         for name, path in names.items():
             if name != last:
@@ -135,7 +135,7 @@ class Mirror:
     def _rotate(self, newest: int) -> None:
         complete = self._complete_checkpoints()
         losses = {step: seal.held_out_loss for step, seal in complete.items()}
-        kept = storage.retained(losses, newest, self._keep, self._keep_best)
+        kept = storage.retained_steps(losses, newest, self._keep, self._keep_best)
         for step, names in self._list_objects().items():
             if step not in kept:
                 self._store.remove(sorted(names, key=lambda name: not name.endswith(SEAL_FILE)))

@@ -96,8 +96,8 @@ class Saver:
 
         `seal` does not list the files yet. The background thread calls `check` with the copies; if
         the check fails in one process, nothing is written. When everything is on disk, `done` is
-        called with the elapsed seconds. If saving the previous checkpoint failed, raise the error:
-        the one from its check, or OSError. If this step has already been saved, nothing is copied.
+        called with the elapsed seconds. If this step has already been saved, nothing is copied. If
+        the previous checkpoint could not be saved, raise OSError or the error from its check.
         """
         started = time.monotonic()
         self.wait()
@@ -180,8 +180,8 @@ class Saver:
 
     def _rotate_and_copy(self, checkpoint: Path) -> None:
         """Remove old checkpoints, and copy this one to the object store."""
-        held = self.mirror.busy if self.mirror is not None else None
+        busy = self.mirror.busy if self.mirror is not None else None
         config = self._config
-        storage.rotate(checkpoint, config.keep_checkpoints, config.keep_best, held)
+        storage.rotate(checkpoint, config.keep_checkpoints, config.keep_best, busy)
         if self.mirror is not None:
             self.mirror.submit(checkpoint)

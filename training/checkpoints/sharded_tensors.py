@@ -80,28 +80,29 @@ class _Reader(HuggingFaceStorageReader):
 def read(
     directory: Path,
     tensors: Tensors,
-    prefixes: tuple[str, ...],
-    optional: str,
-    complete: tuple[str, ...],
+    extra_prefixes: tuple[str, ...],
+    optional_prefix: str,
+    exact_prefixes: tuple[str, ...],
     group: dist.ProcessGroup,
 ) -> tuple[Tensors, set[str]]:
-    """Fill `tensors` in place; return all other tensors whose names start with one of `prefixes`.
+    """Fill `tensors` in place; return additional tensors from the files, and missing names.
 
-    The returned tensors are on the CPU. The second result contains the names in `tensors` that
-    start with `optional` and are missing from the files. Raise ValueError if any other tensor is
-    missing, if a shape differs, or if the files contain a tensor whose name starts with one of
-    `complete` and is not in `tensors`. Raise OSError if the files cannot be read.
+    The additional tensors are on the CPU; their names start with one of `extra_prefixes`. The
+    missing names are those in `tensors` that start with `optional_prefix` and are not in the files.
+    Raise ValueError if any other tensor is missing, if a shape differs, or if the files contain a
+    tensor whose name starts with one of `exact_prefixes` and is not in `tensors`. Raise OSError if
+    the files cannot be read.
     """
     reader = _Reader(directory, group)
     stored = reader.read_metadata().state_dict_metadata
-    extra = {name for name in stored if name.startswith(complete)} - tensors.keys()
+    extra = {name for name in stored if name.startswith(exact_prefixes)} - tensors.keys()
     if extra:
         raise ValueError(f"it has the tensor {min(extra)}, which the run does not have")
     others: Tensors = {}
     for name, kind in stored.items():
-        if name.startswith(prefixes) and isinstance(kind, TensorStorageMetadata):
+        if name.startswith(extra_prefixes) and isinstance(kind, TensorStorageMetadata):
             others[name] = empty(kind.size, dtype=kind.properties.dtype)
-    missing = {name for name in tensors if name.startswith(optional) and name not in stored}
+    missing = {name for name in tensors if name.startswith(optional_prefix) and name not in stored}
     wanted: Tensors = {name: tensors[name] for name in tensors if name not in missing}
     for name, tensor in wanted.items():
         found = stored.get(name)

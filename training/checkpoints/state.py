@@ -59,7 +59,7 @@ def save(run: Run) -> None:
 def _require_finite_weights(tensors: Tensors, error: DivergedError) -> None:
     weights = [tensor for name, tensor in tensors.items() if name.startswith(MODEL_PREFIX)]
     local = [each.to_local() if isinstance(each, DTensor) else each for each in weights]
-    # With FSDP, a process has no elements of a parameter with fewer rows than processes.
+    # With FSDP, some processes have no elements of a parameter with few rows.
     filled = [each for each in local if each.numel()]
     if not nn.utils.get_total_norm(filled, math.inf).isfinite():
         raise error
@@ -95,7 +95,7 @@ def _restore_from_store(run: Run) -> bool:
 
 
 def _resume(run: Run) -> bool:
-    directory = run.folder / "checkpoints"
+    directory = run.directory / "checkpoints"
     for path in on_rank0(lambda: files.recover(directory)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
         fault = seal if isinstance(seal, str) else _find_fault(run, path, seal)
@@ -108,7 +108,7 @@ def _resume(run: Run) -> bool:
 
 
 def _find_fault(run: Run, path: Path, seal: Seal) -> str | None:
-    """Return a description of the first fault in the files; each process checks some of them."""
+    """Return a description of the first fault in the files, or None; each process checks a part."""
     mine = seal.files[run.world.rank :: run.world.size]
     faults = gather(storage.find_fault(path, mine), run.saver.group)
     return next((fault for fault in faults if fault is not None), None)
@@ -142,9 +142,9 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
             "another run_dir"
         )
     _create_optimizer_state(run.optimizer)
-    same = seal.processes == run.world.size
-    prefixes: tuple[str, ...] = (f"rank-{run.world.rank if same else 0}/",)
-    if not same:
+    same_size = seal.processes == run.world.size
+    prefixes: tuple[str, ...] = (f"rank-{run.world.rank if same_size else 0}/",)
+    if not same_size:
         prefixes += tuple(f"rank-{rank}/progress" for rank in range(seal.processes))
     try:
         stored, missing = all_or_none(
@@ -152,8 +152,8 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
                 path,
                 _tensors(run),
                 prefixes,
-                optional=OPTIMIZER_PREFIX,
-                complete=(MODEL_PREFIX, AVERAGE_PREFIX),
+                optional_prefix=OPTIMIZER_PREFIX,
+                exact_prefixes=(MODEL_PREFIX, AVERAGE_PREFIX),
                 group=run.saver.group,
             )
         )
@@ -174,7 +174,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     count = largest_batch(samples, run.config.batch_size, run.world.size)
     inputs, _ = samples.batch(np.resize(np.arange(len(samples)), count))
     run.model.rebuild_buckets(scale(torch.from_numpy(inputs).to(run.device), samples.divisor))
-    _restore_rank_tensors(run, stored, same)
+    _restore_rank_tensors(run, stored, same_size)
 
 
 def _tensors(run: Run) -> Tensors:
@@ -237,13 +237,13 @@ def _rank_tensors(run: Run) -> Tensors:
     return {f"rank-{run.world.rank}/{name}": tensor for name, tensor in own.items()}
 
 
-def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
+def _restore_rank_tensors(run: Run, stored: Tensors, same_size: bool) -> None:
     """Restore this process's state, or rank 0's state if the number of processes has changed.
 
     In the latter case, the RNG state is not restored.
     """
     progress = {name: stored[name] for name in stored if name.endswith("/progress")}
-    prefix = f"rank-{run.world.rank if same else 0}/"
+    prefix = f"rank-{run.world.rank if same_size else 0}/"
     own = {name.removeprefix(prefix): stored[name] for name in stored if name.startswith(prefix)}
     for name, buffer in run.model.saved_buffers().items():
         buffer.copy_(own[f"buffers/{name}"])
@@ -254,7 +254,7 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
             run.model.scaler.load_state_dict(
                 state | {"scale": scale, "_growth_tracker": int(growth)}
             )
-    if same:
+    if same_size:
         torch.set_rng_state(own["random/cpu"])
         if run.device.type == "cuda" and "random/cuda" in own:
             torch.cuda.set_rng_state(own["random/cuda"], run.device)

@@ -90,8 +90,8 @@ def amend_checkpoint(path: Path, position: Position, seconds: float, held_out_lo
     write_atomically(path / SEAL_FILE, text)
 
 
-def rotate(newest: Path, keep: int, keep_best: bool, held: Path | None = None) -> None:
-    """Remove all checkpoints except the retained ones and `held`, which is being copied.
+def rotate(newest: Path, keep: int, keep_best: bool, busy: Path | None = None) -> None:
+    """Remove all checkpoints except the retained ones and `busy`, which is being copied.
 
     Raise OSError on failure.
     """
@@ -100,13 +100,13 @@ def rotate(newest: Path, keep: int, keep_best: bool, held: Path | None = None) -
     if keep_best:
         seals = {step: read_seal(path) for step, path in paths.items()}
         losses |= {step: s.held_out_loss for step, s in seals.items() if isinstance(s, Seal)}
-    kept = retained(losses, files.step_of(newest), keep, keep_best)
+    kept = retained_steps(losses, files.step_of(newest), keep, keep_best)
     for step, path in paths.items():
-        if step not in kept and path != held:
+        if step not in kept and path != busy:
             remove_folder(path)
 
 
-def retained(
+def retained_steps(
     losses: Mapping[int, float | None], newest: int, keep: int, keep_best: bool
 ) -> set[int]:
     """Return the steps of the checkpoints to keep. `losses` maps steps to held-out losses.

@@ -223,9 +223,9 @@ def _parser() -> argparse.ArgumentParser:
             "validate",
             help="check schema, ranges, class balance and drift of a data set",
             description="Examine samples of a data set, and write a report with their statistics. "
-            "The command fails if values are all equal or not finite, if a class number is "
-            "invalid, if a class has too few samples, or if the data differ from the data set "
-            "that --against describes.",
+            "The command fails if all values are equal, if a value is NaN or infinite, if a "
+            "class number is invalid, if a class has too few samples, or if the data differ from "
+            "the data set that --against describes.",
             allow_abbrev=False,
         )
     )
@@ -271,7 +271,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )
     known = [name for name in IMAGES if name not in ("shards", "synthetic")]
     source.add_argument(
-        "--dataset", choices=known, help="built-in data set, which keeps its split and image size"
+        "--dataset", choices=known, help="built-in data set; its split and image size are kept"
     )
     parser.add_argument(
         "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
@@ -329,10 +329,10 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_text)
 
 
-def _add_common(parser: argparse.ArgumentParser, held_out: str) -> None:
+def _add_common(parser: argparse.ArgumentParser, held_out_help: str) -> None:
     parser.add_argument(
         "--held-out", type=_share, default=HELD_OUT, metavar="X",
-        help=f"{held_out} (default: {HELD_OUT})",
+        help=f"{held_out_help} (default: {HELD_OUT})",
     )  # fmt: skip
     parser.add_argument(
         "--max-mib", type=_positive, default=256, metavar="N",

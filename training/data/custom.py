@@ -90,7 +90,7 @@ def load_custom(name: str, directory: Path, shape: tuple[int, ...] | None) -> Da
         raise DataError(f"inputs of {source} are {actual}, but the model takes {wanted}")
     train_part = Items(source, parts[0], first, len(classes))
     held_out = Items(f"{source}, train=False", parts[1], first, len(classes))
-    # Report a held-out part of another shape or type now, and not in the first evaluation.
+    # Report held-out samples of a different shape or type now, not in the first evaluation.
     held_out.batch(np.zeros(1, np.int64))
     return Dataset(
         train_part, held_out, first.shape, len(classes), classes, _identity(source, parts, classes)
@@ -111,7 +111,7 @@ def _sample(source: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
 
 def _classes(source: str, part: Any) -> tuple[str, ...]:
     found = getattr(part, "classes", ())
-    # bool() raises ValueError for a NumPy array.
+    # Convert to a tuple: `not names` would raise ValueError for a NumPy array.
     names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(

@@ -12,9 +12,9 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Data sets of up to this size, after enlarging, are enlarged in advance.
+"""Maximum size (bytes) of a data set that is enlarged in advance and kept in memory.
 
-Larger data sets are enlarged per batch.
+Images of larger data sets are enlarged per batch.
 """
 
 

@@ -77,7 +77,7 @@ def process_batches(
     seen: int = 0,
     padding: Indices | None = None,
 ) -> Iterator[Batch]:
-    """Yield one process's batches of a step; all processes together use `samples`.
+    """Divide the `samples` of a step among the processes; yield the batches of process `rank`.
 
     `seen` is the number of samples of the epoch that were used before this step. If `padding` is
     set, it contains up to two samples, one of which is added to a batch with a single sample.
@@ -112,9 +112,9 @@ class Loader:
         self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int
     ) -> None:
         self._samples, self._batches, self._device = samples, batches, device
-        self._ahead: data.DataLoader[tuple[Batch, Tensor, Tensor]] | None = None
+        self._prefetcher: data.DataLoader[tuple[Batch, Tensor, Tensor]] | None = None
         if workers:
-            self._ahead = data.DataLoader(
+            self._prefetcher = data.DataLoader(
                 _BatchDataset(samples),
                 batch_size=None,
                 sampler=_ReusableSampler(batches),
@@ -130,7 +130,7 @@ class Loader:
     def __iter__(self) -> Iterator[LoadedBatch]:
         read = _BatchDataset(self._samples)
         for batch, inputs, targets in (
-            map(read.__getitem__, self._batches) if self._ahead is None else self._ahead
+            map(read.__getitem__, self._batches) if self._prefetcher is None else self._prefetcher
         ):
             yield LoadedBatch(
                 batch,
@@ -144,8 +144,8 @@ def scale(inputs: Tensor, divisor: int) -> Tensor:
     return inputs.float() / divisor if divisor else inputs
 
 
-def _identity(read: Any) -> Any:
-    return read
+def _identity(loaded: Any) -> Any:
+    return loaded
 
 
 class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):

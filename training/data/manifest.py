@@ -32,7 +32,7 @@ class _Model(BaseModel):
 
 
 class Part(_Model):
-    """Manifest entry of a file, which is in the directory of the manifest."""
+    """Manifest entry of a file in the same directory."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
     size: int = Field(ge=0, description="Size in bytes.")
@@ -75,7 +75,7 @@ class ShardsManifest(_Model):
     settings: dict[str, str | int | float] = Field(default_factory=dict)
 
     def parts(self) -> tuple[Part, ...]:
-        """Return all files."""
+        """Return the entries of all files."""
         splits = (self.train, self.held_out)
         return tuple(part for split in splits for part in (*split.parts, split.index))
 
@@ -106,7 +106,7 @@ class TokensManifest(_Model):
     settings: dict[str, str | int | float] = Field(default_factory=dict)
 
     def parts(self) -> tuple[Part, ...]:
-        """Return all files."""
+        """Return the entries of all files."""
         tokenizer = (self.tokenizer,) if self.tokenizer else ()
         return (*self.train.parts, *self.held_out.parts, *tokenizer)
 

@@ -9,7 +9,7 @@ from workload.progress import Message
 from workload.report import emit
 
 INTERVAL: Final = 2.0
-"""Seconds between two lines."""
+"""Minimum time (s) between two lines."""
 
 Report = Callable[[str], object]
 """Function that receives one line."""
@@ -39,4 +39,4 @@ class Progress:
         if time.monotonic() - self._reported >= INTERVAL:
             self._reported = time.monotonic()
             percent = 100 * self._done // max(self._total, 1)
-            self._report(f"{self._name}: {self._done:,} of {self._total:,} ({percent} %){note}")
+            self._report(f"{self._name}: {self._done:,} of {self._total:,} ({percent}%){note}")

@@ -12,7 +12,7 @@ Indices = NDArray[np.int64]
 """Sample indices, of shape N."""
 
 Targets = NDArray[np.int64]
-"""Expected outputs: the class of each sample (N), or the token after each token (N x tokens)."""
+"""Expected outputs: a class per sample (N), or the next token at each position (N x tokens)."""
 
 
 class DataError(Exception):

@@ -149,13 +149,13 @@ def read_index(directory: Path, split: ShardSplit, classes: int) -> NDArray[np.i
     file, offset, size, label = index.T
     counts = np.array([part.count for part in split.parts], np.int64)
     ends = np.array([part.size for part in split.parts], np.int64)
-    possible = (
+    is_valid = (
         np.array_equal(file, np.repeat(np.arange(len(counts)), counts))
         and bool(np.all((offset >= 0) & (size > 0) & (size <= MAX_IMAGE_BYTES)))
         and bool(np.all(offset <= ends[file] - size))
         and bool(np.all((label >= 0) & (label < classes)))
     )
-    if not possible:
+    if not is_valid:
         raise DataError(f"{path} is damaged: it contains invalid values")
     return index
 

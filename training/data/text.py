@@ -87,9 +87,9 @@ class Windows:
         Raise DataError if a token is out of range or cannot be read.
         """
         found = np.empty((len(indices), self._context + 1), np.int64)
-        holders = np.searchsorted(self._ends, indices, side="right")
-        for number in np.unique(holders):
-            mine = holders == number
+        stream_numbers = np.searchsorted(self._ends, indices, side="right")
+        for number in np.unique(stream_numbers):
+            mine = stream_numbers == number
             begin = self._ends[number] - self._sizes[number]
             first = (indices[mine] - begin) * self._context
             stream = self._streams[number]

@@ -40,7 +40,7 @@ from workload.report import emit
 
 
 def code_version() -> str:
-    """Return $CODE_VERSION, or `sources-` and 12 hexadecimal digits of a hash of the sources."""
+    """Return $CODE_VERSION or, if it is not set, `sources-` followed by a hash of the sources."""
     return os.environ.get("CODE_VERSION") or f"sources-{_sources_digest(Path(__file__).parents[2])}"
 
 

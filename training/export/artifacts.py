@@ -137,7 +137,7 @@ class Source:
     quantization is calibrated on all of them.
     """
 
-    folder: Path
+    directory: Path
     model: nn.Module
     weights: Weights
     samples: Tensor
@@ -164,16 +164,18 @@ def make_artifacts(
     An artifact that cannot be exported is skipped with a warning. Return the artifacts, and the
     settings of the skipped ones.
     """
-    before: dict[str, float] = {}
+    model_metrics: dict[str, float] = {}
     artifacts, skipped = [], []
     for setting, (kind, method) in requested_artifacts(config).items():
         heartbeat()
-        path = source.folder / FILES[kind]
+        path = source.directory / FILES[kind]
         try:
-            before = before or evaluate_on_cpu(source.model, source.held_out, heartbeat)
+            model_metrics = model_metrics or evaluate_on_cpu(
+                source.model, source.held_out, heartbeat
+            )
             _write(source, config, kind, path)
             heartbeat()
-            artifact = _check(source, kind, method, path, before, heartbeat)
+            artifact = _check(source, kind, method, path, model_metrics, heartbeat)
             artifacts.append(artifact.model_copy(update={"setting": setting}))
         except Exception as error:
             path.unlink(missing_ok=True)
@@ -199,7 +201,7 @@ def _check(
     kind: str,
     method: str,
     path: Path,
-    before: dict[str, float],
+    model_metrics: dict[str, float],
     heartbeat: Callable[[], object],
 ) -> Artifact:
     """Read an artifact back, compare it with the model, evaluate it and time it."""
@@ -214,14 +216,14 @@ def _check(
         raise ExportError(f"its evaluation returned {metrics}")
     heartbeat()
     eager, seconds = time_both(source.model, model, inputs)
-    weights = source.folder / source.weights.file
+    weights = source.directory / source.weights.file
     return Artifact(
         kind=kind,
         method=method,
         file=path.name,
         **describe(path),
         metrics=metrics,
-        metrics_before=before,
+        metrics_before=model_metrics,
         relative_size=path.stat().st_size / source.weights.size,
         relative_speed=eager / seconds,
         seconds=seconds,

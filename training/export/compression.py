@@ -98,11 +98,11 @@ def quantized(model: nn.Module, method: Method, calibration: Tensor) -> Exported
     """
     check_quantization(method)
     if method == "static":
-        return _static(model, calibration)
-    return _linear(model, method, calibration)
+        return _quantize_static(model, calibration)
+    return _quantize_linear(model, method, calibration)
 
 
-def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
+def _quantize_static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         raise ConfigurationError(
             "quantize static is for models with convolutions, but this one has none: "
@@ -123,7 +123,7 @@ def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
     return exported(graph, calibration)
 
 
-def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedProgram:
+def _quantize_linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedProgram:
     smaller = copy.deepcopy(model)
     uses = Counter(id(weight) for _, weight in smaller.named_parameters(remove_duplicate=False))
     ao, utilities = torchao("torchao.quantization"), torchao("torchao.utils")
@@ -132,15 +132,15 @@ def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedPr
     else:
         settings = ao.Int8WeightOnlyConfig(set_inductor_config=False)
 
-    def chosen(module: nn.Module, _: str) -> bool:
+    def is_quantized(module: nn.Module, _: str) -> bool:
         # A weight that is also used elsewhere would have to be stored in fp32 as well.
         return isinstance(module, nn.Linear) and uses[id(module.weight)] == 1
 
-    if not any(chosen(module, "") for module in smaller.modules()):
+    if not any(is_quantized(module, "") for module in smaller.modules()):
         raise ConfigurationError(
             f"quantize {method} changes linear layers, but this model has none: use static"
         )
-    ao.quantize_(smaller, settings, filter_fn=chosen)
+    ao.quantize_(smaller, settings, filter_fn=is_quantized)
     utilities.unwrap_tensor_subclass(smaller)  # Plain tensors are stored without pickle.
     return exported(smaller, calibration)
 

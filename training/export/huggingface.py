@@ -1,8 +1,8 @@
-"""Conversion of the language model `gpt` to and from a Hugging Face directory of a Llama model.
+"""Conversion between the language model `gpt` and Hugging Face directories of Llama models.
 
 The model is equivalent to Llama: it has the same norms, rotary embeddings, SwiGLU and tied
-embeddings. vLLM, transformers and other programs that support Llama can load the directory
-unchanged.
+embeddings. vLLM, transformers and other programs that support Llama can load such a
+directory unchanged.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _INDEX_FILE: Final = "model.safetensors.index.json"
 
 
 def write_huggingface(directory: Path, model: Gpt, config: TrainingConfig) -> None:
-    """Write weights, configuration and tokenizer.
+    """Write weights, configuration and tokenizer to a Hugging Face directory.
 
     An existing directory is replaced. `model` may be on any device and is not modified. Raise
     OSError or ExportError on failure.

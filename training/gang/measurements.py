@@ -50,9 +50,9 @@ class Measurement:
     factor: float
     difference: float = 0
     lower_is_better: bool = False
-    pairs: bool = False
-    """True if measured between nodes, so that only processes with the same index on their nodes are
-    comparable."""
+    between_nodes: bool = False
+    """True if data is exchanged between nodes. Then only processes with the same index on their
+    nodes are comparable."""
 
     def best(self, values: Sequence[float]) -> float:
         """Return the best of several values of one process."""
@@ -66,8 +66,8 @@ class Measurement:
 
 MEASUREMENTS: Final = {
     "matmul": Measurement("GFLOP/s", factor=2),
-    "bandwidth": Measurement("MB/s", factor=3, pairs=True),
-    "latency": Measurement("ms", factor=3, difference=1, lower_is_better=True, pairs=True),
+    "bandwidth": Measurement("MB/s", factor=3, between_nodes=True),
+    "latency": Measurement("ms", factor=3, difference=1, lower_is_better=True, between_nodes=True),
     "disk": Measurement("s", factor=3, difference=1, lower_is_better=True),
     "clock": Measurement("s", factor=1, difference=1, lower_is_better=True),
     "shared_memory": Measurement("bytes", factor=2, difference=1),
@@ -90,15 +90,16 @@ def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], li
     in order, and must return the same list on every rank.
     """
     attempts = [measure()]
-    suspects = _processes(outliers(attempts[0]))
+    suspects = _outlier_keys(outliers(attempts[0]))
     while suspects and len(attempts) < ATTEMPTS:
         attempts.append(measure())
-        suspects &= _processes(outliers(attempts[-1]))
+        suspects &= _outlier_keys(outliers(attempts[-1]))
     best = [_best(reports) for reports in zip(*attempts, strict=True)]
     return best, [slow for slow in outliers(best) if (slow.rank, slow.measurement) in suspects]
 
 
-def _processes(found: Iterable[SlowNode]) -> set[tuple[int, str]]:
+def _outlier_keys(found: Iterable[SlowNode]) -> set[tuple[int, str]]:
+    """Return the rank and the measurement of each outlier."""
     return {(slow.rank, slow.measurement) for slow in found}
 
 
@@ -117,7 +118,7 @@ def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
         comparable: defaultdict[int, list[int]] = defaultdict(list)
         for rank, report in enumerate(reports):
             if name in report.values:
-                comparable[indices[rank] if measurement.pairs else 0].append(rank)
+                comparable[indices[rank] if measurement.between_nodes else 0].append(rank)
         for ranks in comparable.values():
             if len(ranks) < MIN_RANKS:
                 continue

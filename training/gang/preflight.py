@@ -1,4 +1,4 @@
-"""Checks before the first step for problems that would otherwise appear hours later.
+"""Checks, before the first step, for problems that would otherwise appear hours later.
 
 A failed check raises ConfigurationError. This module does not import torch.
 """
@@ -22,50 +22,51 @@ from workload.report import emit
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - standard mount point on Linux
 
 POLL_SECONDS: Final = 2.0
-"""Seconds between two checks of a full volume. The processes may join the gang this many seconds
-apart; the default start_timeout is much longer."""
+"""Seconds between two checks of a full volume. After a wait, processes may join the gang this far
+apart, which is much less than the default start_timeout."""
 
 LOCKED_BYTES: Final = 2**30
 """Locked memory limit (bytes) below which RDMA is expected to fail. NCCL pins several buffers of 4
 MiB for each connection; containerd's default limit is 8 MiB."""
 
 
-def await_free_space(folder: Path, timeout: float) -> None:
-    """If a run with checkpoints resumes on a full volume, report this and wait for free space.
+def await_free_space(directory: Path, timeout: float) -> None:
+    """Log a warning and wait if a run with checkpoints resumes on a full volume.
 
-    Other programs may have filled the volume, and exiting would use up the run's retries. Wait
-    until a checkpoint as large as the newest one fits, for at most `timeout` seconds (0 waits
-    forever); if it still does not fit, a later check fails. Every process waits independently,
-    before it joins the gang.
+    Other programs may have filled the volume, and exiting would use up the run's retries. The wait
+    ends when a checkpoint as large as the newest one fits, or after `timeout` seconds (0 waits
+    forever). After a timeout, a later check fails. Every process waits independently, before it
+    joins the gang.
     """
-    found = sorted((folder / "checkpoints").glob("step-*"))
+    found = sorted((directory / "checkpoints").glob("step-*"))
     if not found:
         return
     needed = _size_of(found[-1])
     began, reported = time.monotonic(), False
-    while _is_full(folder, needed) and (not timeout or time.monotonic() - began < timeout):
+    while _is_full(directory, needed) and (not timeout or time.monotonic() - began < timeout):
         if not reported:
             reported = True
-            emit(Message(event="warning", message=f"run_dir {folder} is full: waiting for space"))
+            message = f"run_dir {directory} is full: waiting for space"
+            emit(Message(event="warning", message=message))
         time.sleep(POLL_SECONDS)
 
 
-def _is_full(folder: Path, needed: int) -> bool:
+def _is_full(directory: Path, needed: int) -> bool:
     # The next save removes the leftovers of an interrupted one, so their space counts as free.
-    leftovers = sum(_size_of(path) for path in (folder / "checkpoints").glob(".step-*.tmp"))
-    available = free_bytes(folder)
+    leftovers = sum(_size_of(path) for path in (directory / "checkpoints").glob(".step-*.tmp"))
+    available = free_bytes(directory)
     if available is not None and available + leftovers < needed:
         return True
     try:
-        write_probe(folder)
+        write_probe(directory)
     except OSError as error:
         return error.errno in {errno.ENOSPC, errno.EDQUOT} and not leftovers
     return False
 
 
-def write_probe(folder: Path, size: int = 4096) -> None:
+def write_probe(directory: Path, size: int = 4096) -> None:
     """Write a temporary file to the directory and flush it to disk. Raise OSError on failure."""
-    with tempfile.TemporaryFile(dir=folder) as probe:
+    with tempfile.TemporaryFile(dir=directory) as probe:
         probe.write(bytes(size))
         probe.flush()
         os.fsync(probe.fileno())
@@ -82,34 +83,35 @@ def warn_about_locked_memory(environment: Mapping[str, str]) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if uses_rdma and limit != resource.RLIM_INFINITY and limit < LOCKED_BYTES:
         text = (
-            f"this container can lock at most {_readable(limit)} of memory (RLIMIT_MEMLOCK), but "
-            "RDMA pins more: set LimitMEMLOCK=infinity in the systemd unit of the node's container "
-            "runtime"
+            f"this container can lock at most {_format_bytes(limit)} of memory (RLIMIT_MEMLOCK), "
+            "but RDMA pins more: set LimitMEMLOCK=infinity in the systemd unit of the node's "
+            "container runtime"
         )
         emit(Message(event="warning", message=text))
 
 
-def check_run_dir(folder: Path) -> None:
-    """Check that `folder` can be created and that files in it can be written to disk."""
+def check_run_dir(directory: Path) -> None:
+    """Check that `directory` can be created and that files in it can be written to disk."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_probe(folder)
+        directory.mkdir(parents=True, exist_ok=True)
+        write_probe(directory)
     except OSError as error:
         raise ConfigurationError(
-            f"run_dir {folder} cannot be written: {error.strerror}{_owner(folder, error)}; "
-            "mount a writable volume there or choose another directory"
+            f"run_dir {directory} cannot be written: {error.strerror}"
+            f"{_describe_owner(directory, error)}; mount a writable volume there or choose another "
+            "directory"
         ) from None
 
 
-def _owner(folder: Path, error: OSError) -> str:
-    """Describe the directory's owner and this process's user if permission is denied.
+def _describe_owner(directory: Path, error: OSError) -> str:
+    """Describe the directory's owner and this process's user if `error` is EACCES.
 
-    Permission is denied, for example, on NFS with root_squash.
+    Otherwise, return an empty string. EACCES occurs, for example, on NFS with root_squash.
     """
     if error.errno != errno.EACCES:
         return ""
     # Path.exists raises an error below a directory that this process may not read.
-    existing = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
+    existing = next(each for each in (directory, *directory.parents) if os.path.exists(each))  # noqa: PTH110
     found = existing.stat()
     return (
         f" ({existing} belongs to user {found.st_uid} and group {found.st_gid} with mode "
@@ -133,15 +135,15 @@ def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> 
     existing = _size_of(run_dir / "checkpoints")
     if available + existing < needed:
         raise ConfigurationError(
-            f"run_dir {run_dir} has {_readable(available)} free"
-            + (f" and checkpoints of {_readable(existing)}" if existing else "")
-            + f", but {count} checkpoints of {_readable(state_bytes)} will exist at once: "
+            f"run_dir {run_dir} has {_format_bytes(available)} free"
+            + (f" and checkpoints of {_format_bytes(existing)}" if existing else "")
+            + f", but {count} checkpoints of {_format_bytes(state_bytes)} will exist at once: "
             "set a smaller keep_checkpoints (or keep_best to false), or choose a larger volume"
         )
 
 
 def check_shared_memory(
-    batch_bytes: int, workers: int, local_size: int, folder: Path = SHARED_MEMORY
+    batch_bytes: int, workers: int, local_size: int, directory: Path = SHARED_MEMORY
 ) -> None:
     """Check that the batches that loader workers prefetch fit into shared memory.
 
@@ -149,40 +151,40 @@ def check_shared_memory(
     batches and one in progress. `local_size` processes share the memory of their node or pod.
     """
     needed = batch_bytes * workers * 3 * local_size
-    available = free_bytes(folder)
+    available = free_bytes(directory)
     if available is not None and available < needed:
         raise ConfigurationError(
-            f"{folder} has {_readable(available)} free, but prefetched batches need "
-            f"{_readable(needed)} there (loader_workers {workers} in each of {local_size} "
+            f"{directory} has {_format_bytes(available)} free, but prefetched batches need "
+            f"{_format_bytes(needed)} there (loader_workers {workers} in each of {local_size} "
             "processes): set fewer loader_workers or a smaller batch_size, or increase the pod's "
             "shm"
         )
 
 
-def free_bytes(folder: Path) -> int | None:
+def free_bytes(directory: Path) -> int | None:
     """Return the bytes that an ordinary user can still write; None if the number is unknown.
 
     Per-user quotas are not visible. Raise ConfigurationError if the directory does not exist.
     """
     try:
         # Some network and user-space file systems report a total of 0, which means unknown.
-        found = shutil.disk_usage(folder)
+        found = shutil.disk_usage(directory)
     except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be inspected: {error.strerror}") from None
+        raise ConfigurationError(f"{directory} cannot be inspected: {error.strerror}") from None
     return found.free if found.total else None
 
 
-def _size_of(folder: Path) -> int:
-    """Return the bytes on disk of all files below `folder`. Ignore files that vanish."""
+def _size_of(directory: Path) -> int:
+    """Return the bytes on disk of all files below `directory`. Ignore files that vanish."""
     total = 0
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(OSError):
                 total += (Path(parent) / name).lstat().st_blocks * 512
     return total
 
 
-def _readable(count: float) -> str:
+def _format_bytes(count: float) -> str:
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.4g} {unit}"

@@ -19,7 +19,7 @@ from workload.cores import available_cores
 
 @dataclass(frozen=True)
 class LauncherVariables:
-    """Variable names of one launcher."""
+    """Names of the environment variables that a launcher sets."""
 
     rank: str = "RANK"
     size: str = "WORLD_SIZE"
@@ -112,7 +112,7 @@ def _check_single_process(environment: Mapping[str, str]) -> None:
     if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_ADDR" in environment:
         raise ConfigurationError(
             "accelerate launch was configured for several processes but started one, as it "
-            "does with --cpu: pass --multi_gpu to it, also on the CPU, and --device=cpu to this "
+            "does with --cpu: pass --multi_gpu to it, even on the CPU, and --device=cpu to this "
             "program"
         )
 

@@ -31,7 +31,7 @@ class EventFiles(contextlib.ExitStack):
                 f"tensorboard is set, but the package cannot be imported ({error}): "
                 "install tensorboard in the image, or leave the setting out"
             ) from None
-        self._kept: list[tuple[int, Tensor]] = []
+        self._pending: list[tuple[int, Tensor]] = []
         self._writer = SummaryWriter(str(directory), purge_step=step + 1)
         self.callback(self._writer.close)
         self.callback(self.flush)
@@ -39,8 +39,8 @@ class EventFiles(contextlib.ExitStack):
     def stepped(self, step: int, loss: Tensor, learning_rate: float) -> None:
         """Record the loss (a scalar on any device) and learning rate of a step."""
         self._writer.add_scalar("learning_rate", learning_rate, step)
-        self._kept.append((step, loss.detach()))
-        if len(self._kept) == LOSSES_PER_COPY:
+        self._pending.append((step, loss.detach()))
+        if len(self._pending) == LOSSES_PER_COPY:
             self.flush()
 
     def add_scalars(self, step: int, **values: float) -> None:
@@ -51,9 +51,9 @@ class EventFiles(contextlib.ExitStack):
 
     def flush(self) -> None:
         """Write everything to disk. Raise OSError on failure."""
-        kept, self._kept = self._kept, []
-        losses = torch.stack([loss for _, loss in kept]).tolist() if kept else []
-        for (step, _), loss in zip(kept, losses, strict=True):
+        pending, self._pending = self._pending, []
+        losses = torch.stack([loss for _, loss in pending]).tolist() if pending else []
+        for (step, _), loss in zip(pending, losses, strict=True):
             self._writer.add_scalar("loss", loss, step)
         self._writer.flush()
 

@@ -138,7 +138,7 @@ class Metrics(contextlib.ExitStack):
         norm = gauge("gradient_norm", "Global gradient norm before clipping in the last step")
         norm.set_function(lambda: float(self.norm))
         names = ["run", "model", "dataset", "device", "rank", "processes"]
-        self._info = gauge("info", "Labels of the run; always 1", names)
+        self._info = gauge("info", "Information about the run, as labels; always 1", names)
         if device.type == "cuda":
             memory = gauge("gpu_memory_bytes", "Memory that PyTorch has reserved on this GPU")
             memory.set_function(lambda: torch.cuda.memory_reserved(device))
@@ -146,7 +146,7 @@ class Metrics(contextlib.ExitStack):
             if not math.isnan(_utilization(device)):
                 busy = gauge(
                     "gpu_utilization",
-                    "Share of the last second or less in which this GPU was busy, from 0 to 1",
+                    "Share of time in which this GPU was busy, from 0 to 1, over at most 1 second",
                 )
                 busy.set_function(lambda: _utilization(device))
 

@@ -27,7 +27,7 @@ class ProgressOutputs(contextlib.ExitStack):
     def __init__(self, run: Run) -> None:
         super().__init__()
         self._run, config, position = run, run.config, run.position
-        self._every = config.log_every if run.world.is_rank0 else 0
+        self._log_every = config.log_every if run.world.is_rank0 else 0
         self._bar = Bar(
             total=run.length.total(position),
             done=run.length.done(position),
@@ -35,8 +35,8 @@ class ProgressOutputs(contextlib.ExitStack):
         )
         self._files: EventFiles | None = None
         if config.tensorboard and run.world.is_rank0:
-            self._files = EventFiles(run.folder / "tensorboard", step=position.step)
-        directory, steps = run.folder / "profile", config.profile_steps
+            self._files = EventFiles(run.directory / "tensorboard", step=position.step)
+        directory, steps = run.directory / "profile", config.profile_steps
         self._tracer = Tracer(
             directory, run.world.rank, steps, config.profile_after, before=position.step
         )
@@ -61,7 +61,7 @@ class ProgressOutputs(contextlib.ExitStack):
             self._files.stepped(step, loss, rate)
         self._tracer.stepped()
         # Reading the loss stalls a GPU, so it is read only when it is logged.
-        if self._every and step % self._every == 0:
+        if self._log_every and step % self._log_every == 0:
             value = float(loss)
             if not math.isfinite(value):
                 # All processes raise DivergedError after the vote.
@@ -105,7 +105,7 @@ class ProgressOutputs(contextlib.ExitStack):
             event = Evaluated.model_validate({**counts, **line})
         written = emit(event)
         # A file next to the checkpoints outlives the pod.
-        with (self._run.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
+        with (self._run.directory / PROGRESS_FILE).open("a", encoding="utf-8") as file:
             file.write(f"{written}\n")
 
     def _epochs(self, name: str) -> dict[str, int | float]:

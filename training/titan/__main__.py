@@ -70,7 +70,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
                 raise FatalError(str(error)) from None
             raise
 
-    def export(self, folder: Path) -> None:
+    def export(self, directory: Path) -> None:
         """Write the weights from all ranks.
 
         The Hugging Face format is used if torchtitan can convert this model to it.
@@ -83,7 +83,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             else value
             for name, value in manager.states["model"].state_dict().items()
         }
-        target = str(folder / HUGGING_FACE) if adapter else str(folder / "model")
+        target = str(directory / HUGGING_FACE) if adapter else str(directory / "model")
         manager.dcp_save(
             weights, checkpoint_id=target, async_mode=AsyncMode.DISABLED, to_hf=bool(adapter)
         )
@@ -120,12 +120,12 @@ def main(arguments: list[str]) -> None:
         trainer.run = run
         keep_losses(trainer)
         trainer.train()
-        folder = run.directory / f".export-{config.training.steps}.tmp"
-        trainer.export(folder)
+        unfinished = run.directory / f".export-{config.training.steps}.tmp"
+        trainer.export(unfinished)
         trainer.close()
         metrics = {} if trainer.loss is None else {"loss": trainer.loss}
         run.finish(
-            lambda target: collect(folder, Path(config.hf_assets_path), target),
+            lambda target: collect(unfinished, Path(config.hf_assets_path), target),
             metrics,
             torchtitan={"module": config.model_spec.name, "flavor": config.model_spec.flavor},
         )
@@ -160,7 +160,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def configure(options: list[str]) -> Any:
-    """Return torchtitan's configuration, with its files in the run's directory."""
+    """Return torchtitan's configuration, with all output in the run's directory."""
     config = ConfigManager().parse_args(options)
     config.dump_folder = os.environ.get("RUN_DIR", "run")
     config.checkpoint.enable = True

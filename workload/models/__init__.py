@@ -19,7 +19,7 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
     called.
     """
     if ":" in name:
-        return _custom_model(name, options, outputs, shape)
+        return _build_custom_model(name, options, outputs, shape)
     if name not in MODELS:
         raise ConfigurationError(
             f"unknown model {name}: use {', '.join(MODELS)}, or a custom model as "
@@ -45,7 +45,7 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
     return model
 
 
-def _custom_model(
+def _build_custom_model(
     name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]
 ) -> nn.Module:
     """Call the factory as `factory(outputs=…, input_shape=…, **options)`."""

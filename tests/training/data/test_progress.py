@@ -23,7 +23,7 @@ def test_a_long_check_reports_progress(tmp_path: Path, monkeypatch: pytest.Monke
     verify(
         tmp_path, [Part(file="a", size=2000, sha256=digest, count=1)], Verification(), lines.append
     )
-    assert lines == [f"bytes of {tmp_path} checked: 2,000 of 2,000 (100 %)"]
+    assert lines == [f"bytes of {tmp_path} checked: 2,000 of 2,000 (100%)"]
 
 
 def test_a_run_logs_progress_as_an_event(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,9 +36,9 @@ old = volume / "run" / "checkpoints" / "step-00000001"
 old.mkdir(parents=True)
 (old / "state").write_bytes(bytes(300_000))
 record(check_free_space, volume / "run", 300_000, keep=1, best=True)
-record(check_shared_memory, 10_000, workers=2, local_size=8, folder=volume)
-record(check_shared_memory, 100_000, workers=2, local_size=8, folder=volume)
-record(check_shared_memory, 100_000, workers=0, local_size=8, folder=volume)
+record(check_shared_memory, 10_000, workers=2, local_size=8, directory=volume)
+record(check_shared_memory, 100_000, workers=2, local_size=8, directory=volume)
+record(check_shared_memory, 100_000, workers=0, local_size=8, directory=volume)
 try:
     (volume / "rest").write_bytes(bytes(2**20))
 except OSError:

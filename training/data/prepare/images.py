@@ -122,8 +122,8 @@ def _from_samples(
     samples: Samples, indices: NDArray[np.int64], held_out: bool
 ) -> Iterator[Picture]:
     pixels, labels = samples.batch(indices)
-    bright = (pixels.astype(np.uint16) * 255 // samples.divisor).astype(np.uint8)
-    for image, label in zip(bright.transpose(0, 2, 3, 1), labels.tolist(), strict=True):
+    scaled = (pixels.astype(np.uint16) * 255 // samples.divisor).astype(np.uint8)
+    for image, label in zip(scaled.transpose(0, 2, 3, 1), labels.tolist(), strict=True):
         picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
         yield Picture(_encoded(picture), _digest(picture), label, held_out)
 

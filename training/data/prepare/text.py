@@ -113,22 +113,22 @@ def prepare_text(
     with (
         new_dataset(target, force) as unfinished,
         TokenWriter(unfinished, "train", DTYPES[dtype], limit) as train,
-        TokenWriter(unfinished, "held-out", DTYPES[dtype], limit) as kept,
+        TokenWriter(unfinished, "held-out", DTYPES[dtype], limit) as held_out_writer,
     ):
         texts = 0
         for text, is_file in _distinct_texts(paths, field, minimum, dropped, report):
             texts += 1
             cut = _held_out_offset(text, held_out, is_file)
-            for writer, part in ((train, text[:cut]), (kept, text[cut:])):
+            for writer, part in ((train, text[:cut]), (held_out_writer, text[cut:])):
                 for piece in _pieces(part):
                     writer.add(encoder.encode(piece))
                 if part and encoder.end:
                     writer.add(np.array(encoder.end, np.uint32))
-        if not train.count or not kept.count:
+        if not train.count or not held_out_writer.count:
             raise DataError(
-                f"{directory} contains {train.count} training and {kept.count} held-out tokens "
-                f"({dropped.total()} of {texts + dropped.total()} texts were dropped): add text, "
-                "or change --held-out, --min-bytes or --field"
+                f"{directory} contains {train.count} training and {held_out_writer.count} held-out "
+                f"tokens ({dropped.total()} of {texts + dropped.total()} texts were dropped): add "
+                "text, or change --held-out, --min-bytes or --field"
             )
         tokenizer = None
         if encoder.content:
@@ -139,7 +139,7 @@ def prepare_text(
             vocabulary=encoder.vocabulary,
             tokenizer=tokenizer,
             train=train.close(),
-            held_out=kept.close(),
+            held_out=held_out_writer.close(),
             dropped=dict(dropped),
             settings=dict(settings),
         )

@@ -38,9 +38,9 @@ from workload.manifest import (
     read_manifest,
 )
 from workload.report import conclude, emit
-from workload.store import CHUNK_BYTES, READ_SECONDS, STORES, connect, first_line
+from workload.store import CHUNK_BYTES, READ_SECONDS, STORE_SCHEMES, connect, first_line
 
-SCHEMES: Final = (SCHEME, *STORES, "https", "http")
+SCHEMES: Final = (SCHEME, *STORE_SCHEMES, "https", "http")
 
 MAX_MANIFEST_BYTES: Final = 2**20
 _REPORT_SECONDS: Final = 2.0
@@ -117,7 +117,7 @@ def _open(url: str, cache: Cache | None) -> Read:
     if parts.scheme == SCHEME:
         with _fetch_errors(f"{url} cannot be used"):
             return RegistryFiles(url, cache).read
-    if parts.scheme not in STORES:
+    if parts.scheme not in STORE_SCHEMES:
         return lambda file: _read_web(f"{url}/{file}")
     from obstore import get
 

@@ -77,7 +77,7 @@ def peak_flops(device: torch.device) -> float | None:
     return next(known, None)
 
 
-def report(
+def chosen_defaults(
     config: TrainingConfig, device: torch.device, network: nn.Module
 ) -> dict[str, str | bool]:
     """Return the defaults chosen for the device, for the first progress line of the run."""

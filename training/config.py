@@ -16,7 +16,7 @@ from workload.catalog import MODELS, checked_options
 from workload.configuration import problem_sentences
 from workload.files import is_utf8
 from workload.progress import Epoch, Finished
-from workload.store import STORES, URL
+from workload.store import STORE_SCHEMES, URL
 
 DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
     "digits-net": ("digits", "synthetic"),
@@ -26,7 +26,7 @@ DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
 """Maps a model to its built-in data sets. The project's other models accept any of `IMAGES`. All
 models except gpt also accept custom data sets."""
 
-REPORTED: Final = Epoch.model_fields.keys() | Finished.model_fields.keys()
+REPORTED_VALUES: Final = Epoch.model_fields.keys() | Finished.model_fields.keys()
 """Names of the values that a run reports; custom metrics must have different names."""
 
 
@@ -93,7 +93,7 @@ class TrainingConfig(TrainingSettings):
     def _metric_names_are_unique(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         names = [metric_name(each) for each in value]
         for name in names:
-            if name in REPORTED or names.count(name) > 1:
+            if name in REPORTED_VALUES or names.count(name) > 1:
                 raise ValueError(f"another value is already named {name}: rename the function")
         return value
 
@@ -121,7 +121,7 @@ class TrainingConfig(TrainingSettings):
         for name in ("data_url", "run_url"):
             url = getattr(self, name)
             if url is not None and (not URL.fullmatch(url) or ".." in url):
-                schemes = ", ".join(f"{scheme}://" for scheme in STORES)
+                schemes = ", ".join(f"{scheme}://" for scheme in STORE_SCHEMES)
                 raise ValueError(
                     f"{name} is not a directory in an object store: use one of {schemes} with a "
                     "bucket and a path, such as s3://models/runs, without a user, a query or a "

@@ -12,16 +12,16 @@ from training.data.samples import spread
 from training.objective import Evaluation, accuracies
 from training.run import Run, require_finite, require_finite_metrics
 
-BATCH: Final = 512
+MAX_BATCH_SAMPLES: Final = 512
 """Maximum number of samples per batch."""
 
-TOKENS: Final = 16_384
+MAX_BATCH_TOKENS: Final = 16_384
 """Maximum number of tokens per batch, unless a single sample has more."""
 
 
 def batch_size(tokens: int, maximum: int) -> int:
     """Return the number of samples per batch: fewer for long texts, whose logits are large."""
-    return min(maximum, max(1, TOKENS // tokens))
+    return min(maximum, max(1, MAX_BATCH_TOKENS // tokens))
 
 
 def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
@@ -57,7 +57,7 @@ def evaluate(run: Run, count: int) -> Evaluation | None:
     run.model.train(False)
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
     batches = process_batches(
-        spread(len(samples), count), batch_size(tokens, BATCH), world.rank, world.size
+        spread(len(samples), count), batch_size(tokens, MAX_BATCH_SAMPLES), world.rank, world.size
     )
     functions = (objective.loss, accuracies, *objective.metrics.values())
     sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=run.device)

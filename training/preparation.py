@@ -110,7 +110,7 @@ def open_mirror(config: TrainingConfig) -> Mirror | None:
     return mirror
 
 
-VERIFIED: Final = "verified.json"
+VERIFIED_FILE: Final = "verified.json"
 """File in the run's directory that records which data files have been verified."""
 
 
@@ -129,7 +129,7 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
         # Files from an object store are verified during the download.
         verification=None
         if world.local_rank or config.data_url
-        else Verification(Path(config.run_dir) / VERIFIED, writes=world.is_rank0),
+        else Verification(Path(config.run_dir) / VERIFIED_FILE, writes=world.is_rank0),
         report=partial(_report, watchdog),
     )
     if not world.local_rank and config.loader_workers:

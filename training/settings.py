@@ -31,7 +31,7 @@ CROSS_ENTROPY: Final = "cross-entropy"
 
 def _known_or_custom(custom_form: str, *known: str) -> AfterValidator:
     def validate(name: str) -> str:
-        if name not in known and not custom.NAME.fullmatch(name):
+        if name not in known and not custom.NAME_PATTERN.fullmatch(name):
             raise ValueError(f"use {', '.join((*known, custom_form))}")
         return name
 

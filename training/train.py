@@ -56,14 +56,14 @@ def run(config: TrainingConfig, world: World) -> int:
         Watchdog(config.hang_limit) as watchdog,
         Metrics(device) as metrics,
     ):
-        done = on_rank0(lambda: finished_export(export_directory(config)))
-        if done is not None and not is_continued(config, done):
+        finished = on_rank0(lambda: finished_export(export_directory(config)))
+        if finished is not None and not is_continued(config, finished):
             if (mirror := open_mirror(config)) is not None:
                 # The previous process may have exited after it wrote the export and before it
                 # copied the export to the object store.
                 beat = watchdog.beat
                 await_rank0(lambda: mirror.copy_export(beat), long_timeout_group(), beat)
-            return report_finished(config, world, done, already=True)
+            return report_finished(config, world, finished, already=True)
         on_rank0(lambda: track(Path(config.run_dir), config.track))
         check_gang(config, world, device, watchdog.beat)
         watchdog.beat()
@@ -71,8 +71,9 @@ def run(config: TrainingConfig, world: World) -> int:
         run.vote.listen()
         # `gather` is also a barrier: all processes listen for signals before the start is reported.
         resumed = all(gather(resume(run)))
-        if done is not None and not resumed:
-            lacks = "".join(f"without {each}, and " for each in missing_results(config, done))
+        if finished is not None and not resumed:
+            missing = missing_results(config, finished)
+            lacks = "".join(f"without {each}, and " for each in missing)
             raise ConfigurationError(
                 f"{config.run_dir} contains a finished run {lacks}without a checkpoint to continue "
                 "from: choose another run_dir, and set init_from to this one"
@@ -305,7 +306,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
         "epochs": run.length.epochs(run.length.total(run.position)),
         "samples": len(run.data.train),
         "held_out": len(run.data.held_out),
-        **accelerator.report(run.config, run.device, run.model.model),
+        **accelerator.chosen_defaults(run.config, run.device, run.model.model),
     }
     if warm:
         fields["initial_weights"] = warm

@@ -116,7 +116,7 @@ converted from grayscale to RGB. They are never shrunk.
 
 
 def _validate_model_name(name: str) -> str:
-    if name not in MODELS and not custom.NAME.fullmatch(name):
+    if name not in MODELS and not custom.NAME_PATTERN.fullmatch(name):
         raise ValueError(f"use {', '.join(MODELS)}, or a custom model as package.module:factory")
     return name
 

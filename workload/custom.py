@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from workload.configuration import ConfigurationError
 
-NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+NAME_PATTERN: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def find(label: str, name: str) -> Callable[..., Any]:

@@ -18,8 +18,10 @@ from workload.files import write_atomically
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
-STORES: Final = ("s3", "gs", "az")
-URL: Final = re.compile(rf"({'|'.join(STORES)})://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)*")
+STORE_SCHEMES: Final = ("s3", "gs", "az")
+URL: Final = re.compile(
+    rf"({'|'.join(STORE_SCHEMES)})://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)*"
+)
 CHUNK_BYTES: Final = 8 * 2**20
 READ_SECONDS: Final = 60
 MAX_TEXT_BYTES: Final = 64 * 2**20

@@ -27,7 +27,7 @@ from workload.files import write_atomically
 RUNS_FILE: Final = "tracking.json"
 """File in a run's directory with the run's ID in each service, read when the run resumes."""
 
-CAPACITY: Final = 10_000
+QUEUE_CAPACITY: Final = 10_000
 """Maximum number of queued lines."""
 
 SECONDS_VARIABLE: Final = "RUN_TRACK_SECONDS"
@@ -270,8 +270,8 @@ class Tracker:
     """
 
     def __init__(self, service: Service) -> None:
-        self._service, self._reason, self._seconds = service, "", _seconds()
-        self._lines: queue.Queue[Line] = queue.Queue(CAPACITY)
+        self._service, self._reason, self._close_timeout = service, "", _close_timeout()
+        self._lines: queue.Queue[Line] = queue.Queue(QUEUE_CAPACITY)
         self._unwritten: list[Line] = []
         self._closing = threading.Event()
         self.dropped = 0
@@ -289,10 +289,10 @@ class Tracker:
     def close(self) -> None:
         """Wait for the last lines, with a timeout, and report how many lines were not written."""
         self._closing.set()
-        self._thread.join(self._seconds)
+        self._thread.join(self._close_timeout)
         missing = self.dropped + self._lines.qsize() + len(self._unwritten)
         if missing:
-            timeout = f"it took longer than {self._seconds:g} seconds ({SECONDS_VARIABLE})"
+            timeout = f"it took longer than {self._close_timeout:g} seconds ({SECONDS_VARIABLE})"
             reason = self._reason or timeout
             message = f"{self._service.name} did not receive {missing} progress lines: {reason}"
             report.emit("warning", message=message)
@@ -346,7 +346,7 @@ def track(directory: Path, names: Iterable[str] | None = None) -> None:
         report.listeners.append(Tracker(SERVICES[name](directory)))
 
 
-def _seconds() -> float:
+def _close_timeout() -> float:
     text = os.environ.get(SECONDS_VARIABLE, "10")
     with contextlib.suppress(ValueError):
         if 0 <= (seconds := float(text)) <= _MAX_SECONDS:

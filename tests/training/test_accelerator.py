@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 def test_the_cpu_computes_in_fp32_by_default(precision: str) -> None:
     config = TrainingConfig.model_validate({"precision": precision})
     assert accelerator.precision_of(config, CPU) == "fp32"
-    assert accelerator.report(config, CPU, nn.Linear(1, 1)) == {"precision": "fp32"}
+    assert accelerator.chosen_defaults(config, CPU, nn.Linear(1, 1)) == {"precision": "fp32"}
     assert "precision" not in config.result_settings()
 
 

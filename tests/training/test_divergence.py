@@ -109,7 +109,7 @@ def test_sigterm_during_an_evaluation_keeps_the_trained_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Interrupt the evaluation after the first of two epochs, between two of its batches."""
-    monkeypatch.setattr(evaluation, "BATCH", 64)
+    monkeypatch.setattr(evaluation, "MAX_BATCH_SAMPLES", 64)
     settings = {"model": STOPPED, "checkpoint_every": 2, "epochs": 2}
     (tmp_path / "never").touch()
     options = {"flag": str(tmp_path / "never")}

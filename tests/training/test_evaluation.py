@@ -64,7 +64,7 @@ def test_evaluation_result_does_not_depend_on_the_batch_size(
 ) -> None:
     metrics = []
     for batch in (512, 50):
-        monkeypatch.setattr(evaluation, "BATCH", batch)
+        monkeypatch.setattr(evaluation, "MAX_BATCH_SAMPLES", batch)
         run_dir = f"batches of {batch}"
         train(run_dir=run_dir, epochs=1)
         metrics.append(read_manifest(tmp_path / run_dir / "export").metrics)
@@ -136,7 +136,7 @@ def test_run_interrupted_during_an_evaluation_repeats_it(
         return evaluate(*arguments)
 
     # The processes stop one batch after the signal, so the evaluation needs several batches.
-    monkeypatch.setattr(evaluation, "BATCH", 50)
+    monkeypatch.setattr(evaluation, "MAX_BATCH_SAMPLES", 50)
     try:
         monkeypatch.setattr(evaluation, "evaluate", send_sigterm)
         assert train(**settings) == exit_codes.INTERRUPTED

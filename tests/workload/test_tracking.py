@@ -47,7 +47,7 @@ def send(tracker: Tracker, steps: range) -> None:
 def test_unresponsive_service_does_not_delay_the_run_and_lost_lines_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tracking, "CAPACITY", 5)
+    monkeypatch.setattr(tracking, "QUEUE_CAPACITY", 5)
     monkeypatch.setenv("RUN_TRACK_SECONDS", "0.01")
     service = RecordingService(tmp_path)
     tracker = Tracker(service)

@@ -162,14 +162,14 @@ class Mirror:
         return seal if isinstance(seal, Seal) else None
 
 
-def _await(copied: Future[None], beat: Callable[[], object]) -> None:
-    while not wait([copied], POLL_SECONDS).done:
+def _await(future: Future[None], beat: Callable[[], object]) -> None:
+    while not wait([future], POLL_SECONDS).done:
         beat()
-    copied.result()
+    future.result()
 
 
-def _warn_if_failed(copied: Future[None]) -> None:
-    error = copied.exception()
+def _warn_if_failed(future: Future[None]) -> None:
+    error = future.exception()
     if error is not None:
         message = f"the newest checkpoint could not be copied and exists only on disk: {error}"
         emit(Message(event="warning", message=message))

@@ -120,8 +120,8 @@ class Saver:
 
         self._add_pending(self._thread.submit(on_rank0, action, self.group))
 
-    def _add_pending(self, written: Future[None]) -> None:
-        self._pending.append(written)
+    def _add_pending(self, future: Future[None]) -> None:
+        self._pending.append(future)
         if not self._config.checkpoint_async:
             self.wait()
 

@@ -14,13 +14,13 @@ from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.cores import available_cores
 
-FIELD = "text"
+DEFAULT_FIELD = "text"
 """Default name of the field or column that contains the text."""
 
-SIZE = 224
+DEFAULT_SIZE = 224
 """Default height and width of images that are read from a directory."""
 
-HELD_OUT = 0.1
+DEFAULT_HELD_OUT = 0.1
 """Default share of samples to hold out."""
 
 INTERRUPTED = 130
@@ -73,9 +73,9 @@ def _images(options: argparse.Namespace) -> str:
     if options.folder:
         check_not_nested(options.folder, options.target)
         channels: Literal[1, 3] = 1 if options.grey else 3
-        size = options.size or SIZE
+        size = options.size or DEFAULT_SIZE
         minimum = options.min_size or size
-        held_out = options.held_out or HELD_OUT
+        held_out = options.held_out or DEFAULT_HELD_OUT
         workers = options.workers or available_cores()
         source = from_folder(options.folder, (channels, size, size), minimum, held_out, workers)
         settings = {"size": size, "min_size": minimum, "held_out": held_out}
@@ -110,7 +110,7 @@ def _text(options: argparse.Namespace) -> str:
     encoder = bytes_encoder()
     if options.tokenizer:
         encoder = tokenizer_encoder(options.tokenizer, options.end_of_text)
-    settings |= {} if options.field == FIELD else {"field": options.field}
+    settings |= {} if options.field == DEFAULT_FIELD else {"field": options.field}
     settings |= {} if options.end_of_text is None else {"end_of_text": options.end_of_text}
     manifest = prepare_text(
         options.folder,
@@ -280,7 +280,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", type=_image_side, metavar="N",
         help="height and width to which the images in --folder are scaled after a square crop "
-        f"(default: {SIZE})",
+        f"(default: {DEFAULT_SIZE})",
     )  # fmt: skip
     parser.add_argument(
         "--grey", action="store_true", help="convert the images in --folder to one channel"
@@ -305,7 +305,7 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
         "*.parquet files (one text per row)",
     )  # fmt: skip
     parser.add_argument(
-        "--field", default=FIELD, metavar="NAME",
+        "--field", default=DEFAULT_FIELD, metavar="NAME",
         help="field of *.jsonl lines, or column of *.parquet files, that contains the text "
         "(default: %(default)s)",
     )  # fmt: skip
@@ -331,8 +331,8 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser, held_out_help: str) -> None:
     parser.add_argument(
-        "--held-out", type=_share, default=HELD_OUT, metavar="X",
-        help=f"{held_out_help} (default: {HELD_OUT})",
+        "--held-out", type=_share, default=DEFAULT_HELD_OUT, metavar="X",
+        help=f"{held_out_help} (default: {DEFAULT_HELD_OUT})",
     )  # fmt: skip
     parser.add_argument(
         "--max-mib", type=_positive, default=256, metavar="N",

@@ -18,7 +18,7 @@ from workload.store import DamagedError, StoreDirectory, StoreError
 MANIFEST_FILE: Final = "manifest.json"
 MAX_SIDE: Final = 4096
 """Maximum height and width of an image in pixels; larger ones are never decoded."""
-CHUNK: Final = 8 * 2**20
+CHUNK_BYTES: Final = 8 * 2**20
 
 SHARDS_KIND: Final = "shards"
 TOKENS_KIND: Final = "tokens"
@@ -259,7 +259,7 @@ def _sha256_of(path: Path, progress: Progress) -> str:
     digest = hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            while chunk := stream.read(CHUNK):
+            while chunk := stream.read(CHUNK_BYTES):
                 digest.update(chunk)
                 progress.advance(len(chunk))
     except OSError as error:

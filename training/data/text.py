@@ -20,14 +20,14 @@ from training.data.progress import Report
 from training.data.samples import DataError, Dataset, Indices, Targets, digest_of, local_order
 from workload.files import sha256_of
 
-BYTES: Final = 256
+BYTE_VOCABULARY: Final = 256
 """Number of different tokens if each byte is a token."""
 HELD_OUT_SHARE: Final = 0.1
 """Share of every file that is held out, at the end of the file.
 
 A part in the middle would be easier to predict, because it would be surrounded by training text.
 """
-CONTEXT: Final = 256
+DEFAULT_CONTEXT: Final = 256
 """Number of tokens per sample for models that do not specify a context."""
 WINDOW: Final = 8
 """Number of files whose samples are shuffled together."""
@@ -122,7 +122,7 @@ def text(directory: Path, shape: tuple[int, ...] | None) -> Dataset:
     train, held_out = (
         MemoryStream(str(directory), np.frombuffer(b"".join(part), np.uint8)) for part in parts
     )
-    data = windows([train], [held_out], shape, BYTES, directory)
+    data = windows([train], [held_out], shape, BYTE_VOCABULARY, directory)
     return replace(data, identity=digest_of(train.content, held_out.content))
 
 
@@ -139,7 +139,7 @@ def windows(
     source: Path,
 ) -> Dataset:
     """Build a data set from token streams. Raise DataError if a part has no complete sample."""
-    context = shape[0] if shape else CONTEXT
+    context = shape[0] if shape else DEFAULT_CONTEXT
     parts = [Windows(part, context, outputs) for part in (train, held_out)]
     for part, streams, use in zip(parts, (train, held_out), ("training", "held-out"), strict=True):
         if not len(part):

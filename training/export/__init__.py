@@ -14,7 +14,7 @@ from torch import nn
 from training.config import TrainingConfig, metric_name
 from training.data import Dataset
 from training.export.artifacts import (
-    FILES,
+    ARTIFACT_FILES,
     Source,
     make_artifacts,
     requested_artifacts,
@@ -53,7 +53,7 @@ def _sources_digest(root: Path) -> str:
     return complete.hexdigest()[:12]
 
 
-CALIBRATION: Final = 256
+CALIBRATION_SAMPLES: Final = 256
 """Number of evenly spaced training samples that quantization observes."""
 
 
@@ -74,7 +74,10 @@ def write_export(
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST_FILE).unlink(missing_ok=True)
-    for leftover in (*directory.glob(".*.tmp"), *(directory / name for name in FILES.values())):
+    for leftover in (
+        *directory.glob(".*.tmp"),
+        *(directory / name for name in ARTIFACT_FILES.values()),
+    ):
         leftover.unlink(missing_ok=True)
     path = directory / WEIGHTS_FILE
     write_weights(path, model)
@@ -92,7 +95,7 @@ def write_export(
     artifacts: tuple[Artifact, ...] = ()
     skipped: tuple[str, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
-        inputs, _ = spread_samples(data.train, CALIBRATION)
+        inputs, _ = spread_samples(data.train, CALIBRATION_SAMPLES)
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         source = Source(directory, frozen, weights, inputs, data.held_out)
         artifacts, skipped = make_artifacts(source, config, beat)

@@ -54,14 +54,14 @@ def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, 
 MAX_EVALUATED: Final = 2048
 """Maximum number of held-out samples per evaluation, evenly spaced over the set."""
 
-BATCH: Final = 32
+MAX_BATCH_SAMPLES: Final = 32
 """Maximum number of samples in a batch that is evaluated, compared or timed."""
 
 
 def batch_size(samples: Samples) -> int:
     """Return the number of samples in a batch: fewer for long texts, whose logits are large."""
     _, target = samples.batch(spread(len(samples), 1))
-    return evaluation.batch_size(target.size, BATCH)
+    return evaluation.batch_size(target.size, MAX_BATCH_SAMPLES)
 
 
 def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,11 @@ def write_weights(path: Path, model: nn.Module) -> None:
     write_atomically(path, save(tensors))
 
 
-FILES: Final = {"pt2": "model.pt2", "pruned": "model-pruned.safetensors", "int8": "model-int8.pt2"}
+ARTIFACT_FILES: Final = {
+    "pt2": "model.pt2",
+    "pruned": "model-pruned.safetensors",
+    "int8": "model-int8.pt2",
+}
 """Maps the kind of an artifact to its file name."""
 
 
@@ -168,7 +172,7 @@ def make_artifacts(
     artifacts, skipped = [], []
     for setting, (kind, method) in requested_artifacts(config).items():
         heartbeat()
-        path = source.directory / FILES[kind]
+        path = source.directory / ARTIFACT_FILES[kind]
         try:
             model_metrics = model_metrics or evaluate_on_cpu(
                 source.model, source.held_out, heartbeat

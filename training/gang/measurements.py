@@ -177,7 +177,7 @@ def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
     return schedule
 
 
-SECONDS: Final = 0.25
+MEASUREMENT_SECONDS: Final = 0.25
 """Duration (s) of a matmul measurement, and time limit (s) of a bandwidth measurement. It is longer
 than two periods of a CPU quota."""
 
@@ -248,7 +248,7 @@ def matmul_speed(device: torch.device) -> float:
     _synchronize(device)
     dist.barrier()
     count, began, elapsed = 0, time.perf_counter(), 0.0
-    while elapsed < SECONDS:
+    while elapsed < MEASUREMENT_SECONDS:
         torch.mm(factor, factor, out=product)
         _synchronize(device)
         count += 1
@@ -296,7 +296,9 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
     seconds: list[float] = []
     began = time.perf_counter()
     while not chunk[0].item():
-        if first and (len(seconds) == CHUNKS - 1 or time.perf_counter() - began > SECONDS):
+        if first and (
+            len(seconds) == CHUNKS - 1 or time.perf_counter() - began > MEASUREMENT_SECONDS
+        ):
             chunk[0] = 1  # marks the last chunk
         seconds.append(round_trip(chunk))
     result = torch.tensor([latency * 1e3, 2e-6 * size / statistics.median(seconds)])

@@ -73,7 +73,7 @@ class Activities(Collector):
 
 T = TypeVar("T")
 
-SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+DURATION_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class Metrics(contextlib.ExitStack):
@@ -85,12 +85,14 @@ class Metrics(contextlib.ExitStack):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self._total = 0
+        self._total_samples = 0
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         counter = partial(Counter, namespace="training", registry=registry)
         gauge = partial(Gauge, namespace="training", registry=registry)
-        histogram = partial(Histogram, namespace="training", buckets=SECONDS, registry=registry)
+        histogram = partial(
+            Histogram, namespace="training", buckets=DURATION_BUCKETS, registry=registry
+        )
         self._samples = counter("samples", "Samples over all ranks since this process started")
         self._rate = gauge("samples_per_second", "Throughput over all ranks, last step")
         self._step_seconds = histogram(
@@ -179,12 +181,12 @@ class Metrics(contextlib.ExitStack):
                 switch("other")
                 return
             self._data_wait.observe(time.perf_counter() - started)
-            seen = self._total
+            seen = self._total_samples
             switch("step")
             yield batch
             seconds = time.perf_counter() - started
             self._step_seconds.observe(seconds)
-            self._rate.set((self._total - seen) / seconds)
+            self._rate.set((self._total_samples - seen) / seconds)
 
     def resumed(self, epochs: int, step: int) -> None:
         """Record that the run resumes from a checkpoint after `epochs` epochs and `step` steps."""
@@ -196,7 +198,7 @@ class Metrics(contextlib.ExitStack):
         """Record a step; `samples` is the number over all processes."""
         self._step.set(step)
         self._learning_rate.set(learning_rate)
-        self._total += samples
+        self._total_samples += samples
         self._samples.inc(samples)
 
     def scaled(self, scale: float, skipped: bool) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each of shape (positions, head_width / 2)."""
 
-INIT: Final = 0.02
+INITIAL_STD: Final = 0.02
 """Standard deviation of the initial weights, as in GPT-2."""
 
 
@@ -40,7 +40,7 @@ class Gpt(nn.Module):
         # in GPT-2.
         for name, weight in self.named_parameters():
             if name.endswith("out.weight"):
-                nn.init.normal_(weight, std=INIT / math.sqrt(2 * layers))
+                nn.init.normal_(weight, std=INITIAL_STD / math.sqrt(2 * layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of the next token at each position.
@@ -140,4 +140,4 @@ def rotated(x: Tensor, rotation: Rotation) -> Tensor:
 
 def _initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=INIT)
+        nn.init.normal_(module.weight, std=INITIAL_STD)

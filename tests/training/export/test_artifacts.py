@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.training.export.trained import Export, Trained
 from training.export import finished_export
-from training.export.artifacts import FILES
+from training.export.artifacts import ARTIFACT_FILES
 from training.export.compression import check_quantization
 from workload.configuration import ConfigurationError
 from workload.export import load_artifact
@@ -28,10 +28,10 @@ def warnings_in(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_all_requested_artifacts_are_written_and_listed(complete: Complete) -> None:
     folder, manifest = complete
-    assert {artifact.kind for artifact in manifest.artifacts} == set(FILES)
+    assert {artifact.kind for artifact in manifest.artifacts} == set(ARTIFACT_FILES)
     assert read_manifest(folder) == manifest
     assert finished_export(folder) == manifest
-    files = {"model.safetensors", "manifest.json", *FILES.values()}
+    files = {"model.safetensors", "manifest.json", *ARTIFACT_FILES.values()}
     assert {path.name for path in folder.iterdir()} == files
     for artifact in manifest.artifacts:
         path = folder / artifact.file
@@ -41,7 +41,7 @@ def test_all_requested_artifacts_are_written_and_listed(complete: Complete) -> N
         assert artifact.metrics_before == manifest.metrics
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", ARTIFACT_FILES)
 def test_artifact_has_the_metrics_stated_in_the_manifest(
     kind: str, complete: Complete, digits_net: Trained
 ) -> None:
@@ -89,12 +89,12 @@ def test_linear_layers_are_quantized(method: str, export: Export, digits_net: Tr
     assert digits_net.evaluate(model) == pytest.approx(artifact.metrics, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", ARTIFACT_FILES)
 def test_artifact_with_an_unexpected_digest_is_refused(
     kind: str, complete: Complete, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(complete[0], tmp_path / "export")
-    path = folder / FILES[kind]
+    path = folder / ARTIFACT_FILES[kind]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -110,7 +110,7 @@ def test_error_names_the_missing_artifact(export: Export) -> None:
     folder, manifest = export(prune=0.5)
     with pytest.raises(ExportError, match="no artifact 'int8'; its artifacts: pruned"):
         load_artifact(folder, manifest, "int8")
-    (folder / FILES["pruned"]).unlink()
+    (folder / ARTIFACT_FILES["pruned"]).unlink()
     with pytest.raises(ExportError, match="cannot be read: No such file"):
         load_artifact(folder, manifest, "pruned")
 

@@ -124,7 +124,7 @@ def test_artifacts_of_token_models_are_evaluated_in_small_batches_with_watchdog_
     )
     data = load("text", tmp_path, (16,), seed=0)
     model = build("gpt", dict(options), data.outputs, data.shape)
-    monkeypatch.setattr(evaluation, "TOKENS", 5 * 16)
+    monkeypatch.setattr(evaluation, "MAX_BATCH_TOKENS", 5 * 16)
     sizes: list[int] = []
     beats: list[None] = []
     forward = type(model).forward

@@ -33,7 +33,7 @@ def check_with_fault(preflight: str, fault: str, folder: Path, world: World) -> 
     os.environ["NODE_NAME"] = "abca"[world.rank]
     # Skip the disk writes: a busy disk on the host would hide the simulated slow disk.
     measurements.write_probe = lambda *_: None  # type: ignore[attr-defined]
-    measurements.SECONDS = SECONDS  # type: ignore[misc]
+    measurements.MEASUREMENT_SECONDS = SECONDS  # type: ignore[misc]
     if world.rank == SLOW:
         FAULTS[fault]()
     config = TrainingConfig.model_validate({"preflight": preflight, "run_dir": str(folder)})

@@ -15,9 +15,9 @@ from training.data.prepare import documents
 from training.data.prepare.output import TokenWriter, finish_interrupted, new_dataset, part_of
 from training.data.progress import Progress, Report
 from training.data.samples import DataError
-from training.data.text import BYTES, DTYPES, train_length
+from training.data.text import BYTE_VOCABULARY, DTYPES, train_length
 
-PIECE: Final = 2**18
+MIN_PIECE_BYTES: Final = 2**18
 """Minimum number of bytes to encode at a time, extended to the end of a line."""
 TOKENIZER_FILE: Final = "tokenizer.json"
 
@@ -38,7 +38,7 @@ class Encoder:
 
 def bytes_encoder() -> Encoder:
     """Return an encoder with one token per byte."""
-    return Encoder(lambda text: np.frombuffer(text, np.uint8), BYTES)
+    return Encoder(lambda text: np.frombuffer(text, np.uint8), BYTE_VOCABULARY)
 
 
 def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
@@ -196,12 +196,12 @@ def _character_start(text: bytes, offset: int) -> int:
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """Yield pieces of complete lines. Each except the last has at least `PIECE` bytes.
+    """Yield pieces of complete lines. Each except the last has at least `MIN_PIECE_BYTES` bytes.
 
     Tokenizers are slow on long input, so a text is not encoded as a whole.
     """
     start = 0
     while start < len(text):
-        end = text.find(b"\n", start + PIECE) + 1 or len(text)
+        end = text.find(b"\n", start + MIN_PIECE_BYTES) + 1 or len(text)
         yield text[start:end]
         start = end

@@ -103,7 +103,7 @@ def test_tokenizer_is_used_and_stored_with_the_tokens(
 ) -> None:
     from tokenizers import Tokenizer
 
-    monkeypatch.setattr(text, "PIECE", 50)
+    monkeypatch.setattr(text, "MIN_PIECE_BYTES", 50)
     (tmp_path / "text").mkdir()
     content = "the dog and the cäät\n" * 40
     (tmp_path / "text/a.txt").write_text(content)
@@ -251,7 +251,7 @@ def test_text_is_never_cut_within_a_character(content: str, offset: int) -> None
 @given(content=st.text(alphabet="ab\né"))
 def test_pieces_are_whole_lines_and_contain_the_whole_text(content: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "PIECE", 4)
+        patch.setattr(text, "MIN_PIECE_BYTES", 4)
         pieces = list(_pieces(content.encode()))
     assert b"".join(pieces) == content.encode()
     assert all(piece.endswith(b"\n") for piece in pieces[:-1])

@@ -79,8 +79,8 @@ def test_slow_node_exits_with_69_and_a_plain_text_termination_message(
         (
             torch.OutOfMemoryError("CUDA out of memory. 1 MiB is free. Of the allocated memory 2"),
             exit_codes.FAILED,
-            "CUDA out of memory. 1 MiB is free. To reduce memory use, set a smaller batch_size "
-            "with a larger accumulate, or activation_checkpointing",
+            "CUDA out of memory. 1 MiB is free. To reduce memory use, decrease batch_size and "
+            "increase accumulate, or enable activation_checkpointing",
         ),
     ],
 )

@@ -148,7 +148,7 @@ class Metrics(contextlib.ExitStack):
             if not math.isnan(_utilization(device)):
                 busy = gauge(
                     "gpu_utilization",
-                    "Share of time in which this GPU was busy, from 0 to 1, over at most 1 second",
+                    "Fraction of the last sample period (at most 1 s) in which this GPU was busy",
                 )
                 busy.set_function(lambda: _utilization(device))
 

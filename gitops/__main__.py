@@ -73,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Temporary directories are deleted, and Pulumi's engine and simulated clusters stop.
+    # Without this handler, SIGTERM would leave temporary directories, Pulumi's engine and simulated
+    # clusters behind.
     output.exit_on_termination()
     # Most commands run only for seconds, and garbage collection would account for a fifth of the
     # import time.

@@ -3,6 +3,7 @@
 Each stack has one comment per pull request, one issue about its drift and one issue about its
 preview. A comment or issue is identified by the marker in its first line and by its author, since
 anybody can copy a marker.
+
 `gh pr comment --edit-last` does not work here, because it edits the user's last comment, which may
 be about another stack.
 """
@@ -21,7 +22,7 @@ from gitops.errors import GitopsError
 if TYPE_CHECKING:
     from gitops.hosts import Host, Note
 
-HELP = "post a report to the pull request or an issue, replacing the previous report"
+HELP = "post a report to a pull request or an issue, replacing the previous report"
 DESCRIPTION = """\
 Posts the comment.md of a preview, with the commit, to the current pull request. An existing comment
 about the same stack is replaced, so each stack has one comment. With --affected, marks a comment as
@@ -62,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "all other stacks as outdated",
     )
     parser.add_argument(
-        "--commit", metavar="SHA", help="default: commit of this workflow's pull request"
+        "--commit",
+        metavar="SHA",
+        help="commit of the report; default: head of this workflow's pull request",
     )
     parser.add_argument(
         "--host",
@@ -70,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: gitlab in GitLab pipelines, otherwise github",
     )
     parser.add_argument(
-        "--number", type=int, metavar="N", help="default: pull request of this workflow"
+        "--number",
+        type=int,
+        metavar="N",
+        help="number of the pull request; default: the one that triggered this workflow",
     )
     parser.add_argument(
         "--issue",
@@ -80,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--close",
         action="store_true",
-        help="with --issue: close the issue, because the problem is resolved",
+        help="with --issue: close the stack's open issue, if there is one",
     )
 
 

@@ -63,7 +63,7 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of a sweep if the pods belong to its trial template; otherwise None."""
     expected_share: Decimal | None = None
-    """Expected fraction of all trials' epochs or steps to be run; 1 without early stopping."""
+    """Expected fraction of the sweep's maximum epochs or steps; 1 without early stopping."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:

@@ -118,7 +118,7 @@ class Preview:
 
         def report() -> None:
             while not finished.wait(_TICK_SECONDS):
-                progress(self._processed_resources())
+                progress(self._count_processed_resources())
 
         reporter = threading.Thread(target=report)
         reporter.start()
@@ -129,23 +129,27 @@ class Preview:
             reporter.join()
         return Result(status, self._output.read_text("utf-8", "replace"))
 
-    def _processed_resources(self) -> int:
+    def _count_processed_resources(self) -> int:
         return self.log.read_bytes().count(b'"resourcePreEvent"') if self.log.exists() else 0
 
 
 def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Result:
     """Run a Pulumi command and return its result. The output is stdout followed by stderr."""
     process = _start(
-        stack, [*arguments, "--non-interactive"], subprocess.PIPE, directory=directory, error=True
+        stack,
+        [*arguments, "--non-interactive"],
+        subprocess.PIPE,
+        directory=directory,
+        separate_stderr=True,
     )
     try:
-        out, error = process.communicate()
+        out, err = process.communicate()
     except BaseException:
         process.terminate()
         process.wait()
         raise
     stdout = out.decode("utf-8", "replace")
-    return Result(process.returncode, stdout + error.decode("utf-8", "replace"), stdout)
+    return Result(process.returncode, stdout + err.decode("utf-8", "replace"), stdout)
 
 
 def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) -> str:
@@ -161,8 +165,8 @@ def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) ->
     return result.output
 
 
-def read_resources(stack: Stack) -> frozenset[str]:
-    """Return the URNs of resources that the program only reads.
+def external_resources(stack: Stack) -> frozenset[str]:
+    """Return the URNs of resources that the program reads but does not manage.
 
     Raises:
         GitopsError: If the state cannot be read.
@@ -193,7 +197,7 @@ def _start(
     extra: Mapping[str, str] | None = None,
     *,
     directory: Path | None = None,
-    error: bool = False,
+    separate_stderr: bool = False,
 ) -> subprocess.Popen[bytes]:
     variables = {"PULUMI_SKIP_UPDATE_CHECK": "1", **os.environ, **stack.variables, **(extra or {})}
     # The engine waits for a line that the policy pack prints, so Python must not buffer the output.
@@ -205,7 +209,7 @@ def _start(
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=subprocess.PIPE if error else subprocess.STDOUT,
+            stderr=subprocess.PIPE if separate_stderr else subprocess.STDOUT,
         )
     except FileNotFoundError as problem:
         raise GitopsError(

@@ -8,12 +8,12 @@ USAGE = 64
 
 
 class GitopsError(RuntimeError):
-    """An error whose text states what was found and what to do instead."""
+    """Error whose message states what was found and what to do instead."""
 
     status = FAILED
 
 
 class UsageError(GitopsError):
-    """Options that contradict each other."""
+    """Error in the combination or the syntax of a command's arguments."""
 
     status = USAGE

@@ -1,10 +1,10 @@
 """Roles for previews and updates of a stack.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
-from writing. An admission policy therefore rejects all writes of preview groups except dry runs.
+from writing. An admission policy therefore rejects all writes by preview groups except dry runs.
 The API server does not apply admission policies to admission policies and webhook configurations
-(https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/). Previews may
-only read objects of these kinds.
+(https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so preview
+groups get only read access to objects of these kinds.
 """
 
 from __future__ import annotations

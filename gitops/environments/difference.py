@@ -18,18 +18,18 @@ from infra.settings.schema import description
 Steps = tuple[str, ...]
 _PREFIX = f"{PROJECT}:"
 _MAX_LENGTH = 200
-"""Maximum length of a value. Image references with a digest are shorter."""
+"""Maximum length of a printed value. Image references with a digest are shorter."""
 
 
 def values_of(configuration: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the project's configuration without key prefixes, and the names of secret keys."""
-    own = {
+    values = {
         key.removeprefix(_PREFIX): value
         for key, value in configuration.items()
         if key.startswith(_PREFIX)
     }
-    secrets = frozenset(key for key, value in own.items() if _is_secure(value))
-    return {key: _hidden(value) for key, value in own.items()}, secrets
+    secrets = frozenset(key for key, value in values.items() if _is_secure(value))
+    return {key: _hide_encrypted(value) for key, value in values.items()}, secrets
 
 
 def settings_of(file: Path) -> StackSettings:
@@ -62,12 +62,12 @@ def _is_secure(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"secure"}
 
 
-def _hidden(value: Any) -> Any:
+def _hide_encrypted(value: Any) -> Any:
     if _is_secure(value):
         return HIDDEN
     if isinstance(value, dict):
-        return {key: _hidden(item) for key, item in value.items()}
-    return [_hidden(item) for item in value] if isinstance(value, list) else value
+        return {key: _hide_encrypted(item) for key, item in value.items()}
+    return [_hide_encrypted(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -117,42 +117,45 @@ def _compare(one: Any, other: Any, path: Steps) -> Iterator[Difference]:
     first, second = _entries(one), _entries(other)
     if first is None or second is None:
         if one != other:
-            visible, visible_other = (_visible(path, value) for value in (one, other))
-            shown, shown_other = _shown(visible), _shown(visible_other)
-            if shown == shown_other:  # they differ after the maximum length
-                shown, shown_other = (_shown(each, None) for each in (visible, visible_other))
+            masked, masked_other = (_masked(path, value) for value in (one, other))
+            shown, shown_other = _shown(masked), _shown(masked_other)
+            if shown == shown_other:  # the values differ only in the truncated part
+                shown, shown_other = (_shown(each, None) for each in (masked, masked_other))
             yield Difference(path, shown, shown_other)
         return
     for key in [*first, *(key for key in second if key not in first)]:
         inner = (*path, key)
         if key not in second:
-            yield Difference(inner, _brief(_visible(inner, first[key])), None)
+            yield Difference(inner, _brief(_masked(inner, first[key])), None)
         elif key not in first:
-            yield Difference(inner, None, _brief(_visible(inner, second[key])))
+            yield Difference(inner, None, _brief(_masked(inner, second[key])))
         else:
             yield from _compare(first[key], second[key], inner)
 
 
 def _entries(value: Any) -> dict[str, Any] | None:
-    """Return the entries of settings and mappings; None for everything else."""
+    """Return the entries of a settings object or a mapping; None for other values."""
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     return value if isinstance(value, dict) else None
 
 
-def _visible(path: Steps, value: Any) -> Any:
+def _masked(path: Steps, value: Any) -> Any:
     """Return the value with all literals that look like secrets masked."""
     if isinstance(value, BaseModel):
         fields = value.model_fields_set
-        kept = {name: _visible((*path, name), getattr(value, name)) for name in fields}
+        kept = {name: _masked((*path, name), getattr(value, name)) for name in fields}
         return value.model_copy(update=kept)
     if isinstance(value, dict):
-        return {key: _visible((*path, str(key)), item) for key, item in value.items()}
+        return {key: _masked((*path, str(key)), item) for key, item in value.items()}
     return Mask(secrets_in_setting(path[-1], value)).tree(value)
 
 
 def _brief(value: Any) -> str:
-    """Return the first scalars of settings, or the value of a scalar or list, as a short text."""
+    """Return a short text for a value.
+
+    For a settings object, it contains the first four scalars. For a mapping, it is empty.
+    """
     if isinstance(value, BaseModel):
         written = value.model_dump(exclude_unset=True)
         scalars = [

@@ -31,13 +31,13 @@ def run(options: argparse.Namespace) -> int:
     from gitops.environments.difference import differences, settings_of
     from infra.settings import SettingsError
 
-    differing = []
+    compared = []
     for name in (options.one, options.other):
         try:
-            differing.append(settings_of(_file(name)))
+            compared.append(settings_of(_file(name)))
         except SettingsError as error:
             raise GitopsError(f"{name}: {error}") from None
-    all_differences = differences(differing[0], differing[1])
+    all_differences = differences(compared[0], compared[1])
     section = ""
     for item in all_differences:
         if item.section != section:

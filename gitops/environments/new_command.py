@@ -14,7 +14,7 @@ from gitops.engine import PROJECT
 from gitops.errors import GitopsError
 from workload.files import is_utf8, write_atomically
 
-HELP = "create the files of a new environment from flags or answers"
+HELP = "create the files of a new environment from flags or from answers to prompts"
 DESCRIPTION = """\
 Writes a commented Pulumi.NAME.yaml and policies/config/NAME.json for your cluster. On a terminal,
 asks for every value that is not given as a flag; otherwise, uses the defaults.
@@ -35,7 +35,7 @@ _UNQUOTED: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:
 
 def _text(value: str) -> str:
     if not is_utf8(value):
-        raise ValueError("use text in UTF-8")
+        raise ValueError("use valid UTF-8")
     return value
 
 
@@ -82,8 +82,8 @@ _QUESTIONS: Final = (
     _Question("context", "kubectl context of the cluster", lambda answers: answers["name"]),
     _Question("namespace", "namespace of the workloads", lambda answers: f"ml-{answers['name']}"),
     _Question("team", "name of the first team's queue", _constant("research")),
-    _Question("nodes", "nodes with GPUs", _constant(1), _count),
-    _Question("gpus_per_node", "GPUs per node", _constant(8), _count),
+    _Question("nodes", "number of nodes with GPUs", _constant(1), _count),
+    _Question("gpus_per_node", "number of GPUs per node", _constant(8), _count),
     _Question(
         "storage",
         "shared storage: nfs or cephfs (creates a class), or existing (the cluster has one)",
@@ -103,7 +103,7 @@ _QUESTIONS: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
-    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and -")
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and hyphens")
     for question in _QUESTIONS:
         flag = f"--{question.flag.replace('_', '-')}"
         if question.parse is _boolean:
@@ -116,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    asking = sys.stdin.isatty() and not options.defaults
+    interactive = sys.stdin.isatty() and not options.defaults
     name = options.name
     _check_name(name)
     target = options.project / f"Pulumi.{name}.yaml"
@@ -126,7 +126,9 @@ def run(options: argparse.Namespace) -> int:
             raise GitopsError(f"{file} exists and was not changed: choose another name")
     answers: dict[str, Any] = {"name": name}
     for question in _QUESTIONS:
-        answers[question.flag] = _answer(question, getattr(options, question.flag), answers, asking)
+        answers[question.flag] = _answer(
+            question, getattr(options, question.flag), answers, interactive
+        )
     answers["gpus"] = answers["nodes"] * answers["gpus_per_node"]
     text = render(answers)
     _check(text)
@@ -140,12 +142,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(question: _Question, given: Any, answers: dict[str, Any], asking: bool) -> Any:
+def _answer(question: _Question, given: Any, answers: dict[str, Any], interactive: bool) -> Any:
     default = question.default(answers)
     if isinstance(given, bool):
         return given
     flag = f"--{question.flag.replace('_', '-')}"
-    if given is None and not asking:
+    if given is None and not interactive:
         if default is None:
             raise GitopsError(f"{flag} is missing: set it to the {question.text} in the cluster")
         return default

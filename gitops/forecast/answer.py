@@ -51,7 +51,7 @@ class GangAnswer(_Model):
     """Range of known end times over all simulations; null if the end is known in none."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
-    """Times without the change; null if the change adds the gang, or if they are unknown."""
+    """Start and end without the change; null if the change adds the gang, or if unknown."""
     added: bool = False
     """True if the change adds the gang."""
     reason: str = ""
@@ -161,7 +161,7 @@ class Answer(_Model):
 def render(answer: Answer, width: int = 160) -> str:
     """Return the result as text."""
     text = StringIO()
-    # Reasons and names are not markup.
+    # Brackets in reasons and names are not markup of Rich.
     console = Console(
         file=text, width=width, color_system=None, force_terminal=False, markup=False, emoji=False
     )

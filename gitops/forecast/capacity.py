@@ -48,13 +48,13 @@ def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
 
 
 def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
-    """Return whether `pods` pods of these shapes may fit. False means that they cannot fit."""
+    """Return whether `pods` pods of these shapes may fit. Only a negative result is certain."""
     requests = [amounts(shape.requests) for shape in shapes]
     return sum(_max_pods(each, requests) for each in left.values()) >= pods
 
 
 def _max_pods(free: Mapping[str, Decimal], shapes: Iterable[Mapping[str, Decimal]]) -> int:
-    """Return the maximum number of pods, all of one shape, that fit on a node."""
+    """Return the maximum number of pods of a single shape that fit on a node."""
     counts = (
         min(
             (free.get(name, _ZERO) / amount for name, amount in each.items() if amount),

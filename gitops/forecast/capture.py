@@ -34,7 +34,7 @@ from kube.names import PREEMPTABLE_ANNOTATION, RUN_LABEL
 
 _CONFIGURATION: Final = "volcano-scheduler.conf"
 _CONDITION_TAINT_PREFIX: Final = "node.kubernetes.io/"
-"""Prefix of taints that controllers derive from a node's conditions and field `unschedulable`."""
+"""Prefix of taints that controllers derive from a node's conditions and `unschedulable` field."""
 _DEADLINE: Final = "activeDeadlineSeconds"
 
 
@@ -60,7 +60,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
     groups = [group for group in snapshot.all("PodGroup") if _has_queue(snapshot, group)]
     orphans = [group for group in snapshot.all("PodGroup") if not _has_queue(snapshot, group)]
     if ignored := sum(needs_pods(snapshot, group) for group in orphans):
-        notes.append(f"gangs in queues that do not exist, which Volcano ignores: {ignored}")
+        notes.append(f"gangs that Volcano ignores because their queue does not exist: {ignored}")
     version, configuration = _scheduler(cluster)
     if configuration is None:
         notes.append("the configuration of Volcano's scheduler was not found")
@@ -136,7 +136,8 @@ def _gangs(
     known = {node["metadata"]["name"] for node in snapshot.all("Node")}
     for pod in snapshot.active():
         if is_scheduled(pod) and pod["spec"]["nodeName"] not in known:
-            # Kubernetes deletes the pods of a deleted node with a delay. Then they are re-created.
+            # Kubernetes deletes the pods of a deleted node after a delay, and controllers re-create
+            # them. Until then, these pods count as not scheduled.
             pod = {**pod, "spec": {**pod["spec"], "nodeName": None}}
         pods[group_of(pod)].append(pod)
     succeeded = snapshot.succeeded()
@@ -154,7 +155,7 @@ def _gangs(
         placed = [pod for pod in group_pods if is_scheduled(pod)]
         minimum = max(minimum, 1)
         if (failed := minimum - sum(shape.count for shape in shapes)) > 0:
-            # Controllers replace failed pods after a delay.
+            # Controllers replace failed pods after a delay. The replacements get the first shape.
             replaced, *others = shapes
             shapes = [replaced.model_copy(update={"count": replaced.count + failed}), *others]
         started = [parse_time(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
@@ -182,7 +183,7 @@ def _gangs(
 
 
 def _suspended_gangs(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
-    """Yield suspended Volcano Jobs; suspended jobs of other kinds do not define a gang."""
+    """Yield the gangs of suspended Volcano Jobs. No other suspended job defines a gang."""
     for job in snapshot.all(volcano.JOB.name):
         shapes = job_shapes(job)
         if state_of(volcano.JOB, job, 0) is JobState.SUSPENDED and shapes:

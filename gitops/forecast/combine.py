@@ -1,4 +1,4 @@
-"""Combined result of several simulations in which the scheduler made different choices."""
+"""Combined result of several simulations in which the scheduler may make different choices."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,15 @@ def combine(answers: Sequence[Answer]) -> Answer:
 
     The most typical answer is the one whose verdicts agree most with those of the other answers.
     """
-    each = [{gang.title: gang for gang in answer.gangs} for answer in answers]
-    verdicts = {name: Counter(gangs[name].verdict for gangs in each) for name in each[0]}
+    by_title = [{gang.title: gang for gang in answer.gangs} for answer in answers]
+    verdicts = {name: Counter(gangs[name].verdict for gangs in by_title) for name in by_title[0]}
 
     def agreement(gangs: dict[str, GangAnswer]) -> int:
         return sum(verdicts[name][gang.verdict] for name, gang in gangs.items())
 
-    typical = max(range(len(answers)), key=lambda n: agreement(each[n]))
+    typical = max(range(len(answers)), key=lambda n: agreement(by_title[n]))
     order = [typical, *(n for n in range(len(answers)) if n != typical)]
-    gangs = [_gang([each[n][name] for n in order]) for name in each[0]]
+    gangs = [_gang([by_title[n][name] for n in order]) for name in by_title[0]]
     found = answers[typical].model_copy(
         update={
             "gangs": gangs,

@@ -1,4 +1,4 @@
-"""Objects of a simulated cluster that reproduce the state in a snapshot."""
+"""Kubernetes objects that reproduce the state of a snapshot in a simulated cluster."""
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 def cluster_objects(state: State) -> list[Manifest]:
     """Return the simulation's namespace, and the PriorityClasses and queues of a snapshot.
 
-    Parents of queues come before their children.
+    Parent queues come before their children.
     """
     classes = {each.name: (each.value, each.preemption_policy) for each in state.priority_classes}
     for gang in state.gangs:
@@ -113,7 +113,7 @@ def _annotations(gang: Gang) -> dict[str, str]:
     return {PREEMPTABLE_ANNOTATION: str(gang.preemptable).lower()}
 
 
-def _pod(pod: str, name: str, gang: Gang, shape: PodShape, node_name: str) -> Manifest:
+def _pod(name: str, group_name: str, gang: Gang, shape: PodShape, node_name: str) -> Manifest:
     # The API server requires limits for resources that cannot be overcommitted.
     limits = {k: v for k, v in shape.requests.items() if "/" in k or k.startswith("hugepages-")}
     spec: Manifest = {
@@ -134,10 +134,10 @@ def _pod(pod: str, name: str, gang: Gang, shape: PodShape, node_name: str) -> Ma
     if node_name:
         spec["nodeName"] = node_name
     metadata = {
-        "name": pod,
+        "name": name,
         "namespace": NAMESPACE,
-        "labels": {**shape.labels, GANG_LABEL: name},
-        "annotations": {GROUP_ANNOTATION: name, **_annotations(gang)},
+        "labels": {**shape.labels, GANG_LABEL: group_name},
+        "annotations": {GROUP_ANNOTATION: group_name, **_annotations(gang)},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 

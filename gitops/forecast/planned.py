@@ -29,7 +29,7 @@ _SCHEDULER: Final = "volcano"
 
 @dataclass(frozen=True)
 class PlannedGangs:
-    """Gangs that are created immediately, and titles of objects whose pods are not simulated."""
+    """Gangs to simulate, and titles of objects whose pods are not simulated."""
 
     gangs: Sequence[Gang]
     omitted: Sequence[str]
@@ -45,7 +45,7 @@ def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
     gangs: list[Gang] = []
     omitted: list[str] = []
     for workload in stack.workloads:
-        pods = [pod for pod in workload.pods if _is_scheduled(workload, pod)]
+        pods = [pod for pod in workload.pods if _uses_volcano(workload, pod)]
         resource = workload.resource
         if pods and resource.group != FLOW_GROUP and not is_schedule(resource):
             gangs += _gangs(stack, workload, pods, created)
@@ -59,7 +59,7 @@ def not_simulated(title: str) -> str:
     return f"pods of {title} are not simulated"
 
 
-def _is_scheduled(workload: Workload, pod: Pod) -> bool:
+def _uses_volcano(workload: Workload, pod: Pod) -> bool:
     scheduler = workload.scheduler(pod).text
     return scheduler == _SCHEDULER or (scheduler is None and workload.resource.group == BATCH_GROUP)
 
@@ -99,7 +99,7 @@ def _gangs(
 
 def _max_pods(stack: Stack, pod: Pod) -> Decimal:
     maximum = max_pods(stack, pod, surge=False)
-    # If nothing limits the number of pods, the requested number is simulated.
+    # If the number of pods has no maximum, the requested number of replicas is simulated.
     return (pod.replicas or Decimal(1)) if maximum == UNLIMITED else maximum
 
 
@@ -119,7 +119,7 @@ def _minimum(stack: Stack, workload: Workload, pod: Pod, size: int) -> int:
         minimum = quantity_or_none(group.root["spec"]["minMember"].value) if group else None
     elif workload.gang is not None:
         minimum = quantity_or_none(workload.gang.minimum.value)
-        # For Volcano Jobs, the default that Volcano's webhook sets is the number of all pods.
+        # Volcano's webhook sets the minimum of a Volcano Job to the number of all pods by default.
         needs_all = workload.gang.defaults_to_all or workload.resource.group == BATCH_GROUP
         if not minimum and needs_all:
             return size

@@ -36,7 +36,7 @@ def redact(state: State) -> State:
         **_pseudonyms("node", (node.name for node in state.nodes)),
     }
     shapes = (shape for gang in state.gangs for shape in gang.pods)
-    referenced = set(_keys([shape.constraints for shape in shapes]))
+    referenced = set(_referenced_keys([shape.constraints for shape in shapes]))
     document = state.model_dump(mode="json")
     for node in document["nodes"]:
         node["labels"] = {
@@ -57,17 +57,17 @@ def _is_known(label: str) -> bool:
     return label.startswith(_KNOWN_LABELS) or _TOPOLOGY in label.partition("/")[0]
 
 
-def _keys(value: Any) -> Iterator[str]:
+def _referenced_keys(value: Any) -> Iterator[str]:
     """Yield all keys in a tree, and the strings under `key` and `topologyKey`."""
     if isinstance(value, dict):
         for key, child in value.items():
             yield key
             if key in ("key", "topologyKey"):
                 yield str(child)
-            yield from _keys(child)
+            yield from _referenced_keys(child)
     elif isinstance(value, list):
         for child in value:
-            yield from _keys(child)
+            yield from _referenced_keys(child)
 
 
 def _replace_names(value: Any, names: dict[str, str]) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gitops.engine import PROJECT, Pack, Preview, Result, Stack, read_resources
+from gitops.engine import PROJECT, Pack, Preview, Result, Stack, external_resources
 from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError, UsageError
 from gitops.forecast.simulate_command import add_repeat
 from workload.files import write_atomically
@@ -229,7 +229,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     plan = _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide)
     if options.refresh and plan.succeeded:
         # Changes to resources that the program only reads are not drift.
-        external = read_resources(stack)
+        external = external_resources(stack)
         plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in external))
     errors = tuple(e.replace(str(pack.directory), "policies") for e in plan.errors)
     settings, problems = _changed_settings(options)

@@ -104,7 +104,7 @@ class RunRow(_Model):
     For a sweep, `gpus` counts all parallel trials.
     """
     expected_share: Number | None = None
-    """Expected fraction of all trials' epochs or steps to be run; 1 without early stopping."""
+    """Expected fraction of the sweep's maximum epochs or steps; 1 without early stopping."""
 
 
 class LimitRow(_Model):

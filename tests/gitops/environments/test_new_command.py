@@ -97,7 +97,7 @@ def test_an_existing_environment_is_not_changed(
         (["lab", "--nodes", "10001"], "use a number from 1 to 10000"),
         (["lab", "--gpus-per-node", "9" * 11], "use a number from 1 to 10000"),
         (["lab", "--context", "a\nb"], "cluster.context"),
-        (["lab", "--context", "a\udcff"], r"--context is 'a\udcff': use text in UTF-8"),
+        (["lab", "--context", "a\udcff"], r"--context is 'a\udcff': use valid UTF-8"),
         (["lab", "--namespace", "kube-system"], "tenancy.namespace"),
         (["lab", "--registry", "https://r.example.com"], "images.registry"),
     ],
@@ -144,7 +144,7 @@ def test_prompts_for_missing_flags_repeat_until_valid(
     monkeypatch.setattr("sys.stdin", _Terminal("\n".join(answers) + "\n"))
     assert new(project, "lab") == 0
     prompts = capsys.readouterr().out
-    assert "nodes with GPUs [1]: use a number from 1 to 10000" in prompts
+    assert "number of nodes with GPUs [1]: use a number from 1 to 10000" in prompts
     assert "answer yes or no" in prompts
     settings = settings_of(project / "Pulumi.lab.yaml")
     assert settings.cluster.context == "lab.example.com"

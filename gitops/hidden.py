@@ -23,11 +23,11 @@ _SEPARATOR: Final = re.compile(r"[=:\s]+")
 
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
-    """Return the plan with the secrets of `hide` and all literals that look like secrets masked."""
-    plan_read = plan(events, hide)
-    resources = changes(plan_read.steps)
+    """Return the plan. Mask the secrets of `hide` and all literals that look like secrets."""
+    masked_plan = plan(events, hide)
+    resources = changes(masked_plan.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}
-    return plan(events, hide.with_secrets(hidden)) if hidden else plan_read
+    return plan(events, hide.with_secrets(hidden)) if hidden else masked_plan
 
 
 def literals(views: Iterable[View]) -> Iterator[str]:
@@ -49,9 +49,10 @@ def secrets_in_setting(name: str, value: Any) -> Iterator[str]:
 
 
 def _secrets_in_value(value: Any) -> Iterator[str]:
-    """Yield the secrets in a list or a multi-line text; yield any other value as a whole.
+    """Yield the texts to mask in a value that contains a secret.
 
-    If a list or a text contains no recognizable secret, yield all its items or the whole text.
+    These are the recognized secrets. For a list without recognized secrets, these are all items.
+    For a one-line text, and for a text without recognized secrets, the whole text is included.
     """
     if isinstance(value, list):
         parts = [*_sensitive_parts(" ".join(map(str, value)))]

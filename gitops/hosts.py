@@ -1,4 +1,4 @@
-"""Comments and issues on GitHub and GitLab through their REST APIs."""
+"""Clients for comments and issues on GitHub and GitLab."""
 
 import json
 import time
@@ -12,7 +12,7 @@ import httpx
 from gitops.errors import GitopsError
 
 LABEL = "drift"
-_CONNECTION_ATTEMPTS = 3
+_CONNECTION_RETRIES = 3
 _TIMEOUT_SECONDS = 30.0
 _RETRY_DELAYS = (1.0, 4.0)
 """Time (s) before the second and third attempt, unless the response has a Retry-After header."""
@@ -58,7 +58,7 @@ class GitHub:
     def commit(self) -> str | None:
         """Return the head commit of the pull request that triggered the workflow, or None."""
         # GITHUB_SHA is a temporary merge commit that readers cannot look up.
-        head = self._event().get("head")
+        head = self._triggering_pull_request().get("head")
         sha = head.get("sha") if isinstance(head, dict) else None
         return sha if isinstance(sha, str) else None
 
@@ -102,13 +102,13 @@ class GitHub:
     def _pull_number(self) -> int:
         if self._number is not None:
             return self._number
-        number = self._event().get("number")
+        number = self._triggering_pull_request().get("number")
         if isinstance(number, int):
             return number
         raise GitopsError("this workflow was not triggered by a pull request: set --number")
 
-    def _event(self) -> dict[str, Any]:
-        """Return the pull request in the workflow's event; empty if there is none."""
+    def _triggering_pull_request(self) -> dict[str, Any]:
+        """Return the pull request that triggered the workflow; empty if there is none."""
         path = self._environment.get("GITHUB_EVENT_PATH")
         return _pull_request(Path(path)) if path else {}
 
@@ -199,7 +199,7 @@ class _Api:
             base_url=url.rstrip("/") + "/",
             headers=dict(headers),
             timeout=_TIMEOUT_SECONDS,
-            transport=httpx.HTTPTransport(retries=_CONNECTION_ATTEMPTS),
+            transport=httpx.HTTPTransport(retries=_CONNECTION_RETRIES),
         )
 
     def get(self, path: str) -> Any:

@@ -180,11 +180,11 @@ def _replace_builds(images: Any, project: Path) -> None:
 
 
 def _identity(build: dict[str, Any], project: Path) -> str | None:
-    """Return the hash of an image's sources; None if the settings are invalid (reported later)."""
+    """Return the hash of an image's sources; None if the settings are invalid."""
     try:
         return identity(BuildSettings.model_validate(build), project)
     except (ValueError, OSError):
-        return None
+        return None  # the program reports the error during the preview
 
 
 def _remove(config: Any, path: tuple[str | int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""GPU-hour prices of sweeps, from the price table for previews."""
+"""Price of a GPU-hour for each sweep, computed from the price table of the previews."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def stack_prices(settings: StackSettings) -> dict[str, Price]:
-    """Return the GPU-hour prices of a stack's sweeps, for use in the stack's program.
+    """Return the GPU-hour price of each sweep with a money budget, for use in a stack's program.
 
     Raises:
         RunError: If `sweep_prices` fails. Pulumi prints this error without a traceback.

@@ -17,6 +17,6 @@ if __name__ == "__main__":
         from gpu_platform.runs.command import main
         from policies import output
 
-        # A simulated cluster (`run --simulate`) would continue to run.
+        # Without this handler, SIGTERM would not stop the simulated cluster of `run --simulate`.
         output.exit_on_termination()
         sys.exit(output.run(main))

@@ -36,7 +36,7 @@ class Problem:
 
 
 class PlatformError(pulumi.RunError):
-    """A stack that is not usable as a platform, or a workload that the platform does not support.
+    """Error for a stack that is not usable as a platform, or for an unsupported workload.
 
     Pulumi prints the message of a RunError without a traceback.
     """
@@ -93,7 +93,7 @@ class Platform:
         }
         platform = cls.of(stack, values)
         if check_cluster and platform.cluster_uid is not None:
-            found_uid = await _cluster_of(name or stack, opts, provider)
+            found_uid = await _cluster_uid(name or stack, opts, provider)
             # In a preview, the UID is unknown if the provider's configuration is unknown.
             if found_uid not in (None, platform.cluster_uid):
                 raise PlatformError(
@@ -191,7 +191,7 @@ class Platform:
         longest = key if service.canary is None else f"{key}-canary"
         _raise_if_any(key, chain(_problems_of_key(key, longest), problems))
         if service.canary is not None and canary_image is not None:
-            # A canary has a separate image if its setting `image` contains any name.
+            # Any value of the canary's setting `image` means that it has a separate image.
             canary = service.canary.model_copy(update={"image": "canary"})
             service = service.model_copy(update={"canary": canary})
         return InferenceServiceArgs(
@@ -280,7 +280,7 @@ class Platform:
             yield Problem(key, f"is {claim!r}, but {_available('claim', self.claims)}")
 
 
-async def _cluster_of(
+async def _cluster_uid(
     name: str, opts: pulumi.ResourceOptions | None, provider: kubernetes.Provider | None
 ) -> str | None:
     """Return the UID of a provider's cluster; None if it is unknown or manifests are rendered."""

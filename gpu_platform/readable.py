@@ -45,12 +45,12 @@ def _sentences(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
     sentences = describe(error, model, name)
     for detail, sentence in zip(error.errors(include_url=False), sentences, strict=True):
         if isinstance(detail["input"], pulumi.Output):
-            yield _output(name, detail)
+            yield _output_problem(name, detail)
         else:
             yield sentence.removeprefix(f"{PROJECT}:")
 
 
-def _output(name: str, detail: ErrorDetails) -> str:
+def _output_problem(name: str, detail: ErrorDetails) -> str:
     key = dotted((name, *detail["loc"]))
     return (
         f"{key} is an output of a resource, but its value is not known when the settings are "

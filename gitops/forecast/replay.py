@@ -94,7 +94,7 @@ class Replay:
         self.victims: list[Victim] = []
         self._all_pods: list[dict[str, Any]] = []
         self.unsettled = False
-        self._listing = 0.0
+        self._listing_seconds = 0.0
         self.evicts = state.evicts
         self._preempts = "preempt" in state.actions
         self.now = 0.0
@@ -128,7 +128,7 @@ class Replay:
     def advance(self) -> bool:
         """Jump to the next known end of a gang; return False if no end is known.
 
-        If a gang is waiting, let the scheduler decide.
+        If gangs are waiting, let the scheduler place them.
         """
         ending = [run for run in self.runs if run.is_running and run.expected_end is not None]
         if not ending:
@@ -177,7 +177,7 @@ class Replay:
         while time.monotonic() < started + _TIMEOUT_SECONDS:
             sessions, listed = self._wait_for_session(), time.monotonic()
             self._all_pods = self._sandbox.pods()
-            self._listing = time.monotonic() - listed
+            self._listing_seconds = time.monotonic() - listed
             placement = _placement(self._all_pods)
             if placement != last or any(map(_is_transient, self._all_pods)):
                 last, queues = placement, None
@@ -185,18 +185,18 @@ class Replay:
                 continue
             if (
                 sessions < since + _STABLE_SESSIONS
-                or listed < changed + _STABLE_LISTS * self._listing
+                or listed < changed + _STABLE_LISTS * self._listing_seconds
             ):
                 continue
             if queues is None:
-                self._assign()
+                self._assign_pods()
                 if sessions < since + _MAX_SESSIONS_BEHIND and self._is_scheduler_behind():
                     continue
                 queues = self._preempting_queues()
             if not self._sandbox.not_preempted(queues, since):
                 break
         else:
-            self._assign()
+            self._assign_pods()
             self.unsettled = True
 
     def _wait_for_session(self) -> int:
@@ -207,7 +207,7 @@ class Replay:
             time.sleep(_POLL_SECONDS)
         return now
 
-    def _assign(self) -> None:
+    def _assign_pods(self) -> None:
         placed = defaultdict(list)
         for pod in self._all_pods:
             if pod["spec"].get("nodeName"):
@@ -231,8 +231,8 @@ class Replay:
     def _preempting_queues(self) -> set[str]:
         """Return the queues in which a gang may preempt other gangs.
 
-        These queues contain a waiting gang that would fit if all gangs that it may preempt were
-        evicted.
+        Each of these queues contains a waiting gang that would fit if all gangs that it may preempt
+        were evicted.
         """
         if not self._preempts:
             return set()
@@ -282,7 +282,7 @@ class Replay:
         return restarted
 
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
-        """Return how much work (s) a running gang would lose if evicted; None if it is unknown.
+        """Return the work (s) that a running gang would lose on eviction; None if it is unknown.
 
         For a gang that started in the simulation, this is an upper bound.
         """

@@ -153,9 +153,9 @@ class Sandbox:
     def not_preempted(self, queues: Collection[str], since: int) -> set[str]:
         """Return the members of `queues` in which Volcano has not tried all preemptions yet.
 
-        Only sessions after session number `since` count, except the first of them, which may have
-        started before the last change. Volcano 1.14 tries all preemptions only in the queue that a
-        session considers first, and chooses this queue at random
+        Session number `since`, all earlier sessions and the next one do not count, because they may
+        have started before the last change. Volcano 1.14 tries all preemptions only in the queue
+        that a session considers first, and chooses this queue at random
         (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs are not
         returned, because Volcano never considers them.
         """
@@ -172,15 +172,15 @@ class Sandbox:
         Raises:
             GitopsError: If the API server rejects an object, or nodes do not become Ready.
         """
-        # Queues are rejected until Volcano's webhooks are ready and have seen their parents.
+        # Volcano rejects a queue until its webhooks are ready and have seen the queue's parent.
         for each in self._changed_objects(cluster_objects(state)):
             if each["kind"] == "PriorityClass":
                 # The API server rejects changes to values and preemption policies.
                 self._api.delete(f"{_PATHS[each['kind']]}/{_name(each)}")
             self._wait_while(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
-        # A server-side apply takes ten times as long as a create request, and only existing nodes
-        # need it.
+        # A server-side apply takes ten times as long as a create request, so it is used only for
+        # nodes that already exist.
         self._for_each(
             lambda each: self._create(each) and self._apply(each), self._changed_objects(nodes)
         )
@@ -211,7 +211,7 @@ class Sandbox:
         marker = f"marker-{self.generation}"
         spec = {"nodeName": "none", "containers": [{"name": "none", "image": "none"}]}
         pod = {"metadata": {"name": marker}, "spec": spec}
-        self._raise_if(self._problem(self._api.post(_PODS, json=pod)))
+        self._raise_if_rejected(self._problem(self._api.post(_PODS, json=pod)))
         known = f"{NAMESPACE}/{marker}"
         self._wait_while(
             lambda: "" if self._log.read().pod == known else f"it does not know pod {known}",
@@ -261,7 +261,7 @@ class Sandbox:
     def create_groups(self, groups: Sequence[Manifest]) -> None:
         """Create PodGroups in the given order. Raise GitopsError if one is rejected."""
         for each in groups:
-            self._raise_if(self._create(each))
+            self._raise_if_rejected(self._create(each))
 
     def create_pods(self, pods: Sequence[Manifest]) -> None:
         """Create pods. Raise GitopsError if one is rejected."""
@@ -277,7 +277,8 @@ class Sandbox:
     def clear(self, *, nodes: bool = False) -> None:
         """Delete all gangs and, if `nodes` is set, all nodes.
 
-        New pods need new names, because kwok may not start a pod with the name of a deleted pod.
+        New pods need new names, because kwok sometimes does not start a pod whose name a deleted pod
+        had.
         """
         self.generation += 1
         self._delete_all(_PODS)
@@ -298,7 +299,7 @@ class Sandbox:
         return list(answer.raise_for_status().json()["items"])
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return the pods of all gangs, including those that are being deleted."""
+        """Return the pods of all gangs, including terminating pods."""
         return self._items(_PODS, labelSelector=GANG_LABEL)
 
     def phases(self) -> dict[str, str]:
@@ -316,7 +317,7 @@ class Sandbox:
     def _for_each(self, request: Callable[[Manifest], str], objects: Sequence[Manifest]) -> None:
         with ThreadPoolExecutor(_THREADS) as threads:
             for problem in threads.map(request, objects):
-                self._raise_if(problem)
+                self._raise_if_rejected(problem)
 
     def _create(self, manifest: Manifest) -> str:
         return self._problem(self._api.post(_PATHS[manifest["kind"]], json=manifest))
@@ -336,7 +337,7 @@ class Sandbox:
         return "" if answer.is_success else answer.text
 
     @staticmethod
-    def _raise_if(problem: str) -> None:
+    def _raise_if_rejected(problem: str) -> None:
         if problem:
             raise GitopsError(f"the simulated cluster rejected an object: {problem[-600:]}")
 

@@ -64,10 +64,10 @@ def simulate(
 
 
 def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
-    """Yield the order of gangs of the same age for each simulation.
+    """Yield, for each simulation, the generator that shuffles gangs of the same age.
 
-    The first order is None (alphabetical). All other orders are seeded random generators,
-    which shuffle the gangs.
+    The first value is None, which stands for alphabetical order. The generators are seeded, so
+    their results are reproducible.
     """
     default = REPETITIONS if state.evicts else 1
     yield None
@@ -78,7 +78,10 @@ def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
 def simulate_in(
     cluster: Sandbox, state: State, horizon: int = HORIZON, shuffle: Random | None = None
 ) -> Answer:
-    """Simulate in an empty cluster. `shuffle` determines the order of gangs of the same age."""
+    """Simulate `state` in an empty cluster.
+
+    `shuffle` determines the order of gangs of the same age.
+    """
     replay = Replay(cluster, state, shuffle)
     return _answer(_replay(replay, horizon), None, state, state.taken)
 
@@ -126,9 +129,9 @@ def _replay(replay: Replay, horizon: int) -> _ReplayResult:
 
 
 def _verdicts(replay: Replay, baseline: Replay | None) -> Iterator[GangAnswer]:
-    earlier = {run.gang.key: run for run in baseline.runs} if baseline is not None else {}
+    baseline_runs = {run.gang.key: run for run in baseline.runs} if baseline is not None else {}
     for run in replay.runs:
-        same = earlier.get(run.gang.key)
+        unchanged = baseline_runs.get(run.gang.key)
         yield GangAnswer.model_validate(
             {
                 "namespace": run.gang.namespace,
@@ -139,9 +142,9 @@ def _verdicts(replay: Replay, baseline: Replay | None) -> Iterator[GangAnswer]:
                 "verdicts": {_verdict(run): 1},
                 "start_seconds": run.start,
                 "end_seconds": run.final_time,
-                "start_without_seconds": same and same.start,
-                "end_without_seconds": same and same.final_time,
-                "added": baseline is not None and same is None,
+                "start_without_seconds": unchanged and unchanged.start,
+                "end_without_seconds": unchanged and unchanged.final_time,
+                "added": baseline is not None and unchanged is None,
                 "reason": run.reason,
             }
         )

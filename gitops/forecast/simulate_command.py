@@ -8,7 +8,7 @@ from pathlib import Path
 from gitops.errors import UNCHANGED, GitopsError
 from workload.files import write_atomically
 
-HELP = "simulate how the scheduler handles a snapshot of a cluster with changes"
+HELP = "simulate how the scheduler handles changes to a snapshot of a cluster"
 DESCRIPTION = """\
 Loads a snapshot into a simulated cluster with a real API server and real Volcano, applies changes,
 and lets the scheduler decide. Time then jumps from the end of one gang to the end of the next. The

@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--redact", action="store_true", help="replace names with pseudonyms")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
-    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's default"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

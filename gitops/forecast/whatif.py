@@ -41,7 +41,7 @@ class Changes:
             assumptions += notes
         nodes = list(state.nodes)
         if self.nodes:
-            more = _copies(state, self.nodes)
+            more = _added_nodes(state, self.nodes)
             nodes += more
             model = more[0].allocatable
             text = ", ".join(f"{value} {name}" for name, value in model.items() if "/" in name)
@@ -59,7 +59,7 @@ def _without(gangs: Iterable[Gang], names: Sequence[str]) -> list[Gang]:
         if len(chosen) != 1:
             known = ", ".join(sorted(f"{g.namespace}/{g.name}" for g in gangs)[:20])
             problem = "matches several gangs" if chosen else "is not in the snapshot"
-            advice = f"use one of {known}" if known else "it contains no gangs"
+            advice = f"use one of {known}" if known else "the snapshot contains no gangs"
             raise GitopsError(f"--remove {name} {problem}: {advice}")
         kept.remove(chosen[0])
     return kept
@@ -116,7 +116,7 @@ def check(gang: Gang, state: State, source: str) -> None:
         )
 
 
-def _copies(state: State, change: str) -> list[Node]:
+def _added_nodes(state: State, change: str) -> list[Node]:
     match = _NODES.fullmatch(change)
     if match is None:
         raise GitopsError(
@@ -125,8 +125,8 @@ def _copies(state: State, change: str) -> list[Node]:
     if not state.nodes:
         raise GitopsError("--nodes: the snapshot has no node to copy")
     kinds = Counter(repr(sorted(node.allocatable.items())) for node in state.nodes)
-    usual = kinds.most_common(1)[0][0]
-    nodes = [n for n in state.nodes if repr(sorted(n.allocatable.items())) == usual]
+    most_common = kinds.most_common(1)[0][0]
+    nodes = [n for n in state.nodes if repr(sorted(n.allocatable.items())) == most_common]
     model = nodes[0]
     return [
         model.model_copy(

@@ -1,4 +1,4 @@
-"""Construction of the report about a plan."""
+"""Construction of a report from a plan."""
 
 from collections.abc import Iterable, Sequence
 

@@ -18,7 +18,7 @@ from policies.views import Stack, View
 _GIB = Decimal(2**30)
 _UNKNOWN_PODS = "the number of its pods is unknown"
 ANY = "any model"
-"""GPU model if neither a pod nor its environment in the price table specifies one."""
+"""GPU model if neither a pod nor the price table's entry for the environment specifies one."""
 
 
 @dataclass(frozen=True, order=True)

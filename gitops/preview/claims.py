@@ -79,7 +79,7 @@ def storage(claim: Resource) -> Node:
 
 
 def possible_renames(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield a warning for each new claim if claims are deleted: it may be a renamed claim."""
+    """If claims leave the stack, yield a warning for each new claim, which may be a renamed one."""
     claims = [change for change in changes if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)

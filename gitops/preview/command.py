@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gitops.preview.mask import Mask
     from gitops.preview.report import Mode, Report, Status
 
-HELP = "preview a stack with the policies, and write a report as Markdown and JSON"
+HELP = "preview a stack with the policy pack, and write a report as Markdown and JSON"
 DESCRIPTION = """\
 Previews a stack with the policy pack. The report lists the resources that are created, changed,
 replaced and deleted (data loss and lost work first), GPUs by queue and model, their cost, the
@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report_failure(options: argparse.Namespace, reason: str) -> None:
-    """Write a report of a failed preview; replace an earlier report."""
+    """Write the report of a failed preview, and replace an earlier report."""
     from gitops import prices
     from gitops.preview import markdown
     from gitops.preview.build import build
@@ -213,8 +213,7 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
 def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> "Status":
     """Wait for the preview, write the report, and return the report's status.
 
-    `pack` is the policy pack that the engine used. Errors contain `policies` instead of the pack's
-    path.
+    `pack` is the policy pack that the engine used. In errors, `policies` replaces the pack's path.
     """
     # Imported while the engine is running, so that the imports take no additional time.
     from gitops import prices, secrets
@@ -287,9 +286,9 @@ def _write(out: Path | None, built: "Report", comment: str) -> None:
 
 def _plan(log: Path, result: Result, hide: "Mask") -> "Plan":
     from gitops.hidden import plan_without_literals
-    from gitops.preview.events import Plan, read, useful
+    from gitops.preview.events import Plan, read, relevant_output
 
-    errors = (hide(useful(result.output)),)
+    errors = (hide(relevant_output(result.output)),)
     if not log.exists():
         # The CLI failed before the engine started: the stack, login or passphrase may be missing.
         return Plan(steps=(), errors=errors, succeeded=False, complete=False)

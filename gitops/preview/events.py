@@ -168,7 +168,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         GitopsError: If the file cannot be read or is not an event log.
     """
     try:
-        # The method `splitlines` would also split at characters within JSON strings.
+        # `str.splitlines` would also split at characters such as U+2028 within JSON strings.
         return [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
     except (OSError, ValueError) as error:
         raise GitopsError(f"the engine's event log {path} cannot be read: {error}") from error
@@ -285,11 +285,11 @@ def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
 
 def _diagnostic_text(diagnostic: _Diagnostic) -> str:
     name = diagnostic.urn.rpartition("::")[2]
-    text = useful(_DELETION_ADVICE.sub("", diagnostic.message))
+    text = relevant_output(_DELETION_ADVICE.sub("", diagnostic.message))
     return f"{name}: {text}" if name and text else text
 
 
-def useful(output: str) -> str:
+def relevant_output(output: str) -> str:
     """Return the CLI's output without repeated errors and without lines about provider paths."""
     lines = _PROVIDER_PATH.sub("", output).strip().splitlines()
     kept = (

@@ -228,7 +228,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
         kept = "Its content is kept." if change.is_retained else _NAMESPACE_DELETED
         return _DATA, [kept]
     if _is_run(resource):
-        return _RUNS, list(_run(change))
+        return _RUNS, list(_run_effects(change))
     stays = change.is_retained and change.step.operation == "delete"
     if resource.is_kind(SCHEDULING_GROUP, "Queue"):
         return _QUEUES, [] if stays else [_QUEUE_DELETED]
@@ -265,7 +265,7 @@ def _is_run(resource: Resource) -> bool:
     return any(pod.role(_ROLES) == "training" for pod in find_pods(resource))
 
 
-def _run(change: Change) -> Iterator[str]:
+def _run_effects(change: Change) -> Iterator[str]:
     if _has_finished(change):
         yield f"It had already {_state(change)} when the state was last refreshed."
     elif change.is_retained:

@@ -55,7 +55,7 @@ def render(report: Report, limit: int = MAX_LENGTH, details: str = "report.json"
     complete = "".join([body, *parts])
     if len(complete) <= limit:
         return complete
-    note = f"\n… The rest does not fit into a comment; see {code(details)}.\n"
+    note = f"\n… More details do not fit into a comment; see {code(details)}.\n"
     return _cut(body, parts, limit - len(note)) + note
 
 

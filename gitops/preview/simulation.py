@@ -233,7 +233,7 @@ def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[s
                 and (lost is None or lost > config.gpu_hours)
             ):
                 hours = "an unknown number of" if lost is None else f"at most {lost:.1f}"
-                count = _count(answer, victim.simulations)
+                count = _frequency(answer, victim.simulations)
                 yield (
                     f"{victim.title} in queue {queue} is preempted after "
                     f"{duration(victim.at_seconds)}{count} and loses {hours} GPU-hours."
@@ -251,7 +251,7 @@ def _wait(answer: Answer, gang: GangAnswer, limit: float) -> str:
     return f"{waits} {duration(start.most)}, which exceeds"
 
 
-def _count(answer: Answer, simulations: int) -> str:
+def _frequency(answer: Answer, simulations: int) -> str:
     if simulations == answer.simulations:
         return ""
     return f" in {simulations} of {answer.simulations} simulations"

@@ -86,8 +86,8 @@ def _required_permissions(configuration: dict[str, Any]) -> Iterator[Attributes]
     """Yield the permissions that dry runs require, for one object of each kind."""
     name = section(configuration, "tenancy").get("namespace")
     namespace = {"namespace": name} if isinstance(name, str) else {}
-    for group, resource, name, inside in _objects(configuration):
-        scope = namespace if inside else {}
+    for group, resource, name, namespaced in _objects(configuration):
+        scope = namespace if namespaced else {}
         yield {"verb": "create", "group": group, "resource": resource, **scope}
         # The permission to patch may be limited to certain names.
         yield {"verb": "patch", "group": group, "resource": resource, "name": name, **scope}
@@ -110,7 +110,7 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
 
 
 def _services(configuration: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """Map each workload type (group, resource) of the inference services to one service's name."""
+    """Map each workload type (group, resource) of inference services to the name of one service."""
     services = section(configuration, "inference").get("services")
     found: dict[tuple[str, str], str] = {}
     for name, service in services.items() if isinstance(services, dict) else ():

@@ -40,14 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
     parser.add_argument("--namespace", "-n", metavar="NAME", help="default: all namespaces")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
-    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's default"
+    )
     parser.add_argument(
         "--stack",
         metavar="NAME",
         default="",
         help="stack whose GPU model is assumed for unlabeled nodes",
     )
-    parser.add_argument("--prices", metavar="FILE", type=Path, help="price table to use")
+    parser.add_argument(
+        "--prices",
+        metavar="FILE",
+        type=Path,
+        help="price table; default: gitops/config/prices.yaml",
+    )
     views = parser.add_mutually_exclusive_group()
     views.add_argument("--watch", "-w", action="store_true", help="refresh until Ctrl-C")
     views.add_argument("--json", action="store_true", help="print JSON")

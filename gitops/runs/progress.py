@@ -94,7 +94,7 @@ class Progress:
 
 
 def progress(lines: Iterable[str], now: datetime) -> Progress | None:
-    """Return the latest progress in these log lines, or None if they contain none."""
+    """Return the latest progress in these log lines, or None if they report no progress."""
     current: Progress | None = None
     marks: list[tuple[datetime, float]] = []
     saves: list[datetime] = []
@@ -153,21 +153,22 @@ def _remaining(marks: list[tuple[datetime, float]], epochs: float, now: datetime
 
 
 def _event(line: str) -> AnyEvent | None:
-    """Return the event of a line. Implausible numbers, such as NaN, are replaced with None.
+    """Return the event of a line, or None if the line contains no valid event.
 
-    Events that contain nothing else are omitted. Programs may print anything, and an invalid line
-    in the log of one run must not prevent the report about other runs.
+    Implausible numbers, such as NaN, are replaced with None, except in start, epoch and checkpoint
+    events: if their progress is implausible, they are omitted. Programs may print anything, and an
+    invalid line in the log of one run must not prevent the report about other runs.
     """
     event = parse(line)
     if event is None:
         return None
-    progress, results = (
+    implausible_progress, implausible_results = (
         [name for name in names if not least <= (getattr(event, name, None) or 0) <= _MAX]
         for names, least in ((_PROGRESS, 0), (_RESULTS, -_MAX))
     )
-    if progress and isinstance(event, Started | Epoch | Checkpointed):
+    if implausible_progress and isinstance(event, Started | Epoch | Checkpointed):
         return None
-    return event.model_copy(update=dict.fromkeys([*progress, *results]))
+    return event.model_copy(update=dict.fromkeys([*implausible_progress, *implausible_results]))
 
 
 def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:

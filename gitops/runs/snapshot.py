@@ -36,7 +36,7 @@ TIMEOUT_SECONDS = 60.0
 
 
 class NoResponseError(GitopsError):
-    """The cluster did not respond in time."""
+    """Error for a cluster that did not respond in time."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Snapshot:
         return amounts
 
     def used(self, queues: Collection[str] | None = None) -> Counter[str]:
-        """Return the devices that scheduled pods request.
+        """Return the counts of devices that scheduled pods request, by resource name.
 
         If `queues` is given, only pods in these queues count.
         """
@@ -120,7 +120,7 @@ class Cluster:
     """The only namespace to read; None for all namespaces."""
 
     def snapshot(self) -> Snapshot:
-        """Read the existing objects.
+        """Return the current objects of the cluster.
 
         Kinds that are not installed, or that the user may not list, are omitted.
 
@@ -216,7 +216,7 @@ def _is_object(item: Object) -> bool:
 
 
 def request(pod: Object) -> Counter[str]:
-    """Return the devices that a pod requests."""
+    """Return the counts of devices that a pod requests, by resource name."""
     amounts: Counter[str] = Counter()
     for container in pod["spec"]["containers"]:
         amounts += devices(container.get("resources", {}).get("limits", {}))
@@ -224,16 +224,16 @@ def request(pod: Object) -> Counter[str]:
 
 
 def devices(amounts: Mapping[str, Any]) -> Counter[str]:
-    """Return GPUs and other extended resources, without quota keys such as `requests.<name>`."""
-    prefixes = ("requests.", "limits.", "count/")
-    named = {n: a for n, a in amounts.items() if "/" in n and not n.startswith(prefixes)}
+    """Return the counts of extended resources, such as GPUs, without keys of quotas."""
+    quota_prefixes = ("requests.", "limits.", "count/")
+    named = {n: a for n, a in amounts.items() if "/" in n and not n.startswith(quota_prefixes)}
     # The API server writes 1000 as 1k.
     counts = {name: quantity_or_none(amount) for name, amount in named.items()}
     return Counter({name: int(count) for name, count in counts.items() if count is not None})
 
 
 def accelerators(amounts: Mapping[str, Any]) -> Counter[str]:
-    """Return GPUs and other accelerators. Network devices, for example, are omitted."""
+    """Return the counts of GPUs and other accelerators. Network devices are omitted."""
     found = devices(amounts)
     included = {name: Decimal(n) for name, n in found.items() if _ACCELERATORS.includes(name)}
     return Counter({name: int(count) for name, count in device_counts(included).items()})

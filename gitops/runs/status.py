@@ -111,7 +111,7 @@ def read_runs(
     snapshot: Snapshot | None = None,
     name: tuple[str, str] | None = None,
 ) -> list[RunStatus]:
-    """Return every run in the cluster, with finished runs last.
+    """Return the status of every run in the cluster, with finished runs last.
 
     Args:
         cluster: Cluster from which logs are read.
@@ -310,8 +310,8 @@ class Usage:
     """GPU-hours and cost of the existing pods. Pods of earlier attempts may have been deleted."""
 
     gpu_hours: Decimal
-    """GPU-hours. Other devices count as the fraction of a GPU that the price table defines, or not
-    at all if it defines none."""
+    """GPU-hours. For a partial device, such as a MIG device, the price table contains the fraction
+    of a GPU that is counted. Without a fraction, the device is not counted."""
     cost: Decimal | None
     """Cost in the price table's currency; None if the table has no price for a GPU model,
     or no fraction of a GPU for another accelerator."""

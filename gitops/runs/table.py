@@ -70,7 +70,7 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
 
 
 def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
-    """Return the table, the reasons for waiting and failure, and failed runs' last log lines."""
+    """Return the table, the reasons for waiting and failure, and log lines of failed runs."""
     if not runs:
         return Text("no runs")
     return Group(_table(runs, currency, now), *_notes(runs))
@@ -168,7 +168,7 @@ def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
             commands.setdefault(command, []).append(run.name)
     for command, names in commands.items():
         yield Text()
-        yield Text(f"last log lines and events of the failures of {', '.join(names)}:")
+        yield Text(f"to print the last log lines and events of failed pods of {', '.join(names)}:")
         yield Text(f"  {command}", "dim")
 
 

@@ -51,7 +51,9 @@ def add_models(
 
     cluster = parser(add_help=False)
     cluster.add_argument("--context", metavar="NAME", help="default: the current context")
-    cluster.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
+    cluster.add_argument(
+        "--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's default"
+    )
 
     mlflow = parser(add_help=False)
     mlflow.add_argument(

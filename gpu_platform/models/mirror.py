@@ -50,7 +50,7 @@ class Mirror:
         The version is linked to the MLflow run whose ID is stored next to `export`, if any.
         """
         name, source = lineage.model.replace("/", "."), f"oci://{reference}"
-        self._post("registered-models/create", {"name": name}, known="RESOURCE_ALREADY_EXISTS")
+        self._post("registered-models/create", {"name": name}, ignored="RESOURCE_ALREADY_EXISTS")
         query = urllib.parse.urlencode({"filter": f"name='{name}'", "max_results": 10_000})
         versions = self._call(f"model-versions/search?{query}").get("model_versions", [])
         for version in versions:
@@ -77,11 +77,11 @@ class Mirror:
         self._post("registered-models/alias", content)
         return version
 
-    def _post(self, path: str, content: dict[str, Any], known: str = "") -> dict[str, Any]:
-        return self._call(path, json.dumps(content).encode(), known)
+    def _post(self, path: str, content: dict[str, Any], ignored: str = "") -> dict[str, Any]:
+        return self._call(path, json.dumps(content).encode(), ignored)
 
-    def _call(self, path: str, content: bytes | None = None, known: str = "") -> dict[str, Any]:
-        """Send a request and return the response; return {} if it fails with the code `known`.
+    def _call(self, path: str, content: bytes | None = None, ignored: str = "") -> dict[str, Any]:
+        """Send a request and return the response; return {} if it fails with the code `ignored`.
 
         Raises:
             GitopsError: If the request fails with a different error.
@@ -100,7 +100,7 @@ class Mirror:
                 answer: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
-            if known and known in text:
+            if ignored and ignored in text:
                 return {}
             raise GitopsError(f"MLflow at {self._url}: {error.code} {text[:500]}") from None
         except (OSError, ValueError) as error:

@@ -26,7 +26,7 @@ _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class RejectedError(GitopsError):
-    """A model that must not be promoted."""
+    """Error for a model that must not be promoted."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
                     raise RejectedError(f"{location} contains the file {layer.path} twice")
                 repository.download(layer.digest, directory / layer.path)
             except (OSError, ValueError) as error:
-                # The path may be too long, or contain the path of another file.
+                # The path may be too long, or one of its directories may be another file's path.
                 raise GitopsError(
                     f"{location}: the file {layer.path!r} cannot be written: {error}"
                 ) from None

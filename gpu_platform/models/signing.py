@@ -1,4 +1,4 @@
-"""OpenSSF model-signing signatures, created and verified with elliptic-curve keys."""
+"""Signatures of models (OpenSSF Model Signing), with elliptic-curve keys."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
         # The library raises many types of errors for damaged bundles.
         except Exception as error:
             if str(error).startswith(_MISMATCH):
-                names = ", ".join(_different(directory, bundle))
+                names = ", ".join(_differing_files(directory, bundle))
                 raise GitopsError(
                     f"{reference}: files differ from the signed ones: {names}"
                 ) from None
             raise GitopsError(f"{reference}: the signature is not valid: {error}") from None
     # The library skips paths that the signed statement declares as ignored, so compare all files.
-    if different := ", ".join(_different(directory, bundle)):
+    if different := ", ".join(_differing_files(directory, bundle)):
         raise GitopsError(f"{reference}: files differ from the signed ones: {different}")
 
 
-def _different(directory: Path, bundle: bytes) -> list[str]:
+def _differing_files(directory: Path, bundle: bytes) -> list[str]:
     """Return the paths of changed, missing and unsigned files."""
     payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     signed = {each["name"]: each["digest"] for each in payload["predicate"]["resources"]}

@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
     """Validate `values` against `model` and return the model's instance.
 
-    `within` is the path in the model at which the values belong.
+    `within` is the path of `values` in the model.
 
     Raises:
         InputPropertiesError: If a value is invalid. Pulumi prints the resource, and the key and
@@ -32,7 +32,7 @@ def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Mod
         names = set(_keys(values))
         raise invalid_properties(
             (
-                dotted(_in_schema(model, detail["loc"])[len(within) :]),
+                dotted(_schema_location(model, detail["loc"])[len(within) :]),
                 _in_camel_case(rule(detail), names),
             )
             for detail in error.errors(include_url=False)
@@ -60,10 +60,10 @@ def with_integers(value: Any) -> Any:
     return value
 
 
-def _in_schema(model: type[BaseModel], location: Sequence[str | int]) -> list[str | int]:
-    """Return a location in a model with the keys of sections, but not of mappings, in camel case.
+def _schema_location(model: type[BaseModel], location: Sequence[str | int]) -> list[str | int]:
+    """Return a location in a model, with the names of settings in camel case.
 
-    The keys of mappings, such as the names of variables, are those of the user's program.
+    Keys of mappings, such as the names of variables, are not changed, because the user chose them.
     """
     path = [part for part in location if part != "[key]"]
     return [

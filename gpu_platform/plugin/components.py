@@ -126,7 +126,7 @@ class InferenceService(Deferred):
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
             if canary_image is not None and "canary" in values:
-                # A canary has a separate image if its setting `image` contains any name.
+                # Any value of the canary's setting `image` means that it has a separate image.
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = validate(InferenceSettings, values, "services", name).services.values()

@@ -91,7 +91,7 @@ _ISOLATION: Final = PropertyDefinition(
     type=PropertyType.BOOLEAN,
     description="Create the network policies that an isolated namespace requires (default true).",
 )
-_RECORDER: Final = {
+_POD_ARGUMENTS: Final = {
     "image": _string("Image built from recorder/Dockerfile, pinned by digest.", optional=False),
     "gpu_nodes": _PLACEMENT["gpu_nodes"],
     "isolated": _ISOLATION,
@@ -126,7 +126,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
     "FailureRecorder": (
         RecorderSettings,
         {
-            **_RECORDER,
+            **_POD_ARGUMENTS,
             "namespace": _string("Namespace of the runs and the recorder.", optional=False),
             "claims": PropertyDefinition(
                 optional=False,
@@ -140,7 +140,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
     "NodeHealth": (
         NodeHealthSettings,
         {
-            **_RECORDER,
+            **_POD_ARGUMENTS,
             "runs_namespace": _string("Namespace of the runs.", optional=False),
         },
     ),

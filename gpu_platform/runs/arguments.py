@@ -62,7 +62,9 @@ def parser() -> argparse.ArgumentParser:
         "--namespace", "-n", metavar="NAME", required=True, help="namespace of the team"
     )
     shared.add_argument("--context", metavar="NAME", help="default: the current context")
-    shared.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
+    shared.add_argument(
+        "--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's default"
+    )
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[shared])

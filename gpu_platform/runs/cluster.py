@@ -34,8 +34,8 @@ _POLL_SECONDS: Final = 2.0
 _EXISTS: Final = "AlreadyExists"
 _NO_OPERATOR: Final = "the server doesn't have a resource type"
 _NO_PERMISSION: Final = "cannot delete resource"
-"""Part of the API server's error if RBAC denies the deletion. The reason `Forbidden` does not
-distinguish it from a denial by an admission policy."""
+"""Part of the API server's error if RBAC denies a deletion. The reason `Forbidden` alone could also
+mean that an admission policy denies it."""
 SUPPLEMENTS: Final = (
     f"podgroups.{SCHEDULING_GROUP}",
     RUNTIME.name,
@@ -77,7 +77,7 @@ class Member:
     def create(self, manifests: Sequence[Manifest]) -> bool:
         """Create the objects of a run, and return False if all of them already exist.
 
-        Existing objects are kept, so the next call completes an interrupted creation.
+        Existing objects are kept, so a second call completes an interrupted creation.
 
         Raises:
             GitopsError: If the API server rejects an object; the message states its reason.

@@ -28,7 +28,7 @@ def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def rejection(summary: Mapping[str, Any]) -> str:
-    """Return the error of the API server for the sweep's trials, or an empty string."""
+    """Return the API server's error if it rejects the sweep's trials, otherwise an empty string."""
     problem = summary.get("problem")
     return f"rejected by the API server: {problem}" if problem else ""
 

@@ -105,7 +105,7 @@ def test_error_contained_in_another_is_reported_once() -> None:
 
 def test_repeated_errors_in_cli_output_are_removed() -> None:
     output = f"warning: {ORIGIN}\nerror: no stack\n\nDiagnostics:\n\nerror: no stack\n"
-    assert events.useful(output) == "error: no stack\n\nDiagnostics:"
+    assert events.relevant_output(output) == "error: no stack\n\nDiagnostics:"
 
 
 def test_a_damaged_log_is_reported(tmp_path: Path) -> None:

@@ -149,5 +149,5 @@ def test_long_errors_are_truncated_within_a_closed_fence(error: str) -> None:
     assert len(shown) > MAX_LENGTH - 1000
     before, fence, after = shown.rpartition("\n```")
     assert fence
-    assert "The rest does not fit" in after
+    assert "More details do not fit" in after
     assert before.count("\n````text" if "`" in error else "\n```text") == 1

@@ -137,7 +137,7 @@ def test_failed_run_shows_the_command_for_its_failure_log() -> None:
         "ml/digits-1a2b3c4d has failed:",
         "  no memory",
         "",
-        "last log lines and events of the failures of digits-1a2b3c4d, gang-2:",
+        "to print the last log lines and events of failed pods of digits-1a2b3c4d, gang-2:",
         f"  {command.replace('digits-1a2b3c4d', 'RUN')}",
     ]
     named_like_a_word = dataclasses.replace(

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gitlab",
         choices=["preview", "rendered", "update", "drift"],
-        help="print a child pipeline with these jobs",
+        help="print a GitLab child pipeline with jobs of this kind",
     )
     parser.add_argument(
         "--last", default="prod", metavar="STACK", help="list this stack last (default: prod)"
@@ -120,14 +120,14 @@ def known_stacks(project: Path) -> list[str]:
 
 def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
     """Return whether one of the changed files affects a stack."""
-    own_files = {f"Pulumi.{stack}.yaml", f"{_PACK_CONFIGURATIONS}{stack}.json"}
+    stack_files = {f"Pulumi.{stack}.yaml", f"{_PACK_CONFIGURATIONS}{stack}.json"}
     text = (project / f"Pulumi.{stack}.yaml").read_text("utf-8", "replace")
     referenced = _possible_paths(text)
     if "dockerfile" in text:
-        own_files.add(".dockerignore")
+        stack_files.add(".dockerignore")
     program = (*_PROGRAM_PATHS, _PRICING_DIRECTORY) if "money" in text else _PROGRAM_PATHS
     return any(
-        file in own_files
+        file in stack_files
         or (file.startswith(program) and not file.startswith(_PACK_CONFIGURATIONS))
         or not referenced.isdisjoint([file, *map(str, PurePosixPath(file).parents)])
         for file in files

@@ -13,7 +13,7 @@ from gitops.errors import GitopsError
 from gitops.runs.progress import Progress, failure_text
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key, owner
 from gitops.runs.status import RunStatus, read_runs, run_pods
-from gitops.runs.waiting import repair
+from gitops.runs.waiting import repair_command
 from gpu_platform.runs.cluster import Member
 from gpu_platform.runs.sweeps import rejection, sweep_lines
 from kube.kinds import kinds_that_support
@@ -73,7 +73,7 @@ class _Repair:
             for group in snapshot.all("PodGroup")
             if (group["metadata"]["namespace"], owner(group)) == name
         ]
-        commands = {tuple(repair(snapshot, group)) for group in groups} - {()}
+        commands = {tuple(repair_command(snapshot, group)) for group in groups} - {()}
         self._since = {each: self._since.get(each, now) for each in commands}
         for command, since in list(self._since.items()):
             if now - since >= REPAIR_DELAY_SECONDS:

@@ -35,7 +35,7 @@ _GROUP_NAME = re.compile(r"[^'\\\x00-\x1f]+")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
-    parser.add_argument("--stack", required=True, metavar="NAME", help="stack of the project")
+    parser.add_argument("--stack", required=True, metavar="NAME", help="stack to preview or update")
     for role, task in (
         ("previewers", "run previews"),
         ("updaters", "run updates"),
@@ -106,10 +106,10 @@ def _stack_access(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapp
         if release := _RELEASE_WARNING.search(warning):
             sys.stderr.write(
                 f"warning: the chart {release[1]} also requires permissions for all objects that "
-                "it installs, usually administrator permissions\n"
+                "it installs, which usually means administrator permissions\n"
             )
-    chosen = {"preview": options.previewers, "update": options.updaters}
-    return access(options.stack, objects, chosen)  # type: ignore[arg-type]
+    groups = {"preview": options.previewers, "update": options.updaters}
+    return access(options.stack, objects, groups)  # type: ignore[arg-type]
 
 
 def _plan(stack: "Stack") -> "Plan":

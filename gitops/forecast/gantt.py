@@ -46,7 +46,7 @@ def svg(answer: Answer) -> str:
         (gang for gang in answer.gangs if gang.verdict != "suspended"),
         key=lambda g: (g.queue, _or_infinity(g.start_seconds), g.title),
     )
-    until = _chart_end(answer, gangs)
+    chart_end = _chart_end(answer, gangs)
     rows: list[_Row] = []
     heads: list[dict[str, Any]] = []
     y = float(_HEADER_HEIGHT)
@@ -54,10 +54,10 @@ def svg(answer: Answer) -> str:
         if not heads or heads[-1]["queue"] != gang.queue:
             heads.append({"queue": gang.queue, "y": y})
             y += _ROW_HEIGHT
-        rows.append(_Row(_truncated(gang.title), gang.title, y, _bars(answer, gang, until)))
+        rows.append(_Row(_truncated(gang.title), gang.title, y, _bars(answer, gang, chart_end)))
         y += _ROW_HEIGHT
     ticks = [
-        {"x": _LABEL_WIDTH + _CHART_WIDTH * n / _TICKS, "text": duration(until * n / _TICKS)}
+        {"x": _LABEL_WIDTH + _CHART_WIDTH * n / _TICKS, "text": duration(chart_end * n / _TICKS)}
         for n in range(_TICKS + 1)
     ]
     image: str = _TEMPLATE.render(
@@ -93,22 +93,24 @@ def _truncated(text: str) -> str:
     return text if len(text) <= _MAX_NAME_LENGTH else f"{text[: _MAX_NAME_LENGTH - 1]}…"
 
 
-def _bars(answer: Answer, gang: GangAnswer, until: float) -> list[_Bar]:
+def _bars(answer: Answer, gang: GangAnswer, chart_end: float) -> list[_Bar]:
     bars = []
     if answer.compared and not gang.added:
         start, end = gang.start_without_seconds, gang.end_without_seconds
-        bars.append(_bar(start, end, until, "without", f"{gang.title} without the change"))
+        bars.append(_bar(start, end, chart_end, "without", f"{gang.title} without the change"))
     evicted = any(victim.title == gang.title for victim in answer.victims)
     css = "evicted" if evicted else "runs" if gang.verdict == "runs" else "new"
-    bars.append(_bar(gang.start_seconds, gang.end_seconds, until, css, gang.title))
+    bars.append(_bar(gang.start_seconds, gang.end_seconds, chart_end, css, gang.title))
     return [bar for bar in bars if bar is not None]
 
 
-def _bar(start: float | None, end: float | None, until: float, css: str, title: str) -> _Bar | None:
-    if start is None or start > until:
+def _bar(
+    start: float | None, end: float | None, chart_end: float, css: str, title: str
+) -> _Bar | None:
+    if start is None or start > chart_end:
         return None
-    last = until if end is None else min(end, until)
-    scale = _CHART_WIDTH / until
+    last = chart_end if end is None else min(end, chart_end)
+    scale = _CHART_WIDTH / chart_end
     text = f"{title}: {duration(start)} to {'unknown' if end is None else duration(end)}"
     width = max((last - start) * scale, 1.5)
     return _Bar(_LABEL_WIDTH + start * scale, width, css, text)

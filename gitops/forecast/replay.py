@@ -63,7 +63,7 @@ class SimulatedGang:
         return None if self.start is None or self.remaining is None else self.start + self.remaining
 
     @property
-    def final_time(self) -> float | None:
+    def end_or_estimate(self) -> float | None:
         """Actual or expected time of the end; None if it is unknown."""
         return self.expected_end if self.end is None else self.end
 
@@ -193,7 +193,7 @@ class Replay:
                 if sessions < since + _MAX_SESSIONS_BEHIND and self._is_scheduler_behind():
                     continue
                 queues = self._preempting_queues()
-            if not self._sandbox.not_preempted(queues, since):
+            if not self._sandbox.untried_preemptions(queues, since):
                 break
         else:
             self._assign_pods()

@@ -150,7 +150,7 @@ class Sandbox:
         """Return the number of sessions that the scheduler has completed."""
         return self._log.read().sessions
 
-    def not_preempted(self, queues: Collection[str], since: int) -> set[str]:
+    def untried_preemptions(self, queues: Collection[str], since: int) -> set[str]:
         """Return the members of `queues` in which Volcano has not tried all preemptions yet.
 
         Session number `since`, all earlier sessions and the next one do not count, because they may
@@ -277,8 +277,8 @@ class Sandbox:
     def clear(self, *, nodes: bool = False) -> None:
         """Delete all gangs and, if `nodes` is set, all nodes.
 
-        New pods need new names, because kwok sometimes does not start a pod whose name a deleted pod
-        had.
+        New pods need new names, because kwok sometimes does not start a pod that has the name of a
+        deleted pod.
         """
         self.generation += 1
         self._delete_all(_PODS)

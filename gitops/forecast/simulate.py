@@ -141,9 +141,9 @@ def _verdicts(replay: Replay, baseline: Replay | None) -> Iterator[GangAnswer]:
                 "verdict": _verdict(run),
                 "verdicts": {_verdict(run): 1},
                 "start_seconds": run.start,
-                "end_seconds": run.final_time,
+                "end_seconds": run.end_or_estimate,
                 "start_without_seconds": unchanged and unchanged.start,
-                "end_without_seconds": unchanged and unchanged.final_time,
+                "end_without_seconds": unchanged and unchanged.end_or_estimate,
                 "added": baseline is not None and unchanged is None,
                 "reason": run.reason,
             }

@@ -85,7 +85,10 @@ class Gang(_Model):
     created: datetime
     started: datetime | None = None
     deadline_seconds: float | None = None
-    """Time (s) from the start to the termination of the job or its pods; null without a deadline."""
+    """Time (s) after the start at which the job or its pods are terminated.
+
+    Null if there is no deadline.
+    """
     left_seconds: float | None = None
     """Remaining time (s), estimated from the log of the training program; null if unknown."""
     progress: float | None = Field(default=None, ge=0, le=1)

@@ -21,7 +21,7 @@ from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 _GATEWAY_API = "gateway.networking.k8s.io"
-_IDLE_CANARY = "Before that, its route sends all requests to the stable version."
+_IDLE_CANARY = "By then, its route sends all requests to the stable version."
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 

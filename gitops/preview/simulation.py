@@ -39,7 +39,7 @@ def with_simulation(
     configuration: Path | None,
     repeat: int | None = None,
 ) -> tuple[Plan, Answer | None]:
-    """Simulate a plan; return the plan with its violations added, and the simulation's answer.
+    """Simulate a plan. Return the plan with the violations found, and the simulation's answer.
 
     `snapshot` is a file name. If it is an empty string, a new snapshot of the stack's cluster is
     taken. If it is None or the plan is incomplete, nothing is simulated, and a warning lists the

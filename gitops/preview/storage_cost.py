@@ -47,23 +47,24 @@ def _key(claim: Resource) -> _Key:
 def _row(
     now: Resource | None, after: Resource | None, stays: bool, prices: Prices, stack: str
 ) -> StorageRow:
+    # A claim that stays in the cluster still has a cost.
     later = now if stays else after
     claim = after or now
     if claim is None:
         raise ValueError("a row requires a claim")
-    prices_now, prices_after = (_price(each, prices, stack) for each in (now, later))
+    price_now, price_after = (_price(each, prices, stack) for each in (now, later))
     sizes = _gib(now), _gib(later)
-    named = _storage_class(claim, prices, stack)
+    storage_class = _storage_class(claim, prices, stack)
     return StorageRow(
         claim=claim.name,
         namespace=_key(claim)[0],
-        storage_class=named or "",
+        storage_class=storage_class or "",
         now=sizes[0],
         after=sizes[1],
         stays=stays,
-        price=prices.storage.get(named) if named else None,
-        now_month=_monthly_cost(sizes[0], prices_now),
-        after_month=_monthly_cost(sizes[1], prices_after),
+        price=prices.storage.get(storage_class) if storage_class else None,
+        now_month=_monthly_cost(sizes[0], price_now),
+        after_month=_monthly_cost(sizes[1], price_after),
     )
 
 

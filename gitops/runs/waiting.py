@@ -123,12 +123,12 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
                 yield Waiting(namespace, name, "", "suspended", (f"{resume} resumes it",))
 
 
-def repair(snapshot: Snapshot, group: Object) -> list[str]:
+def repair_command(snapshot: Snapshot, group: Object) -> list[str]:
     """Return the kubectl arguments that make Volcano resume a gang that it no longer processes.
 
-    The list is empty unless Volcano has admitted the gang without creating its pods, or has missed
-    the failure of a pod. Both states also occur briefly in normal operation, so wait before you run
-    the command.
+    Volcano no longer processes a gang if it has admitted the gang without creating its pods, or has
+    missed the failure of a pod. Both states also occur briefly in normal operation, so wait before
+    you run the command. In other states, the list is empty.
     """
     metadata = group["metadata"]
     namespace = f"--namespace={metadata['namespace']}"
@@ -151,7 +151,7 @@ def _lacks_pods(snapshot: Snapshot, group: Object) -> bool:
 
 
 def _missed_failures(snapshot: Snapshot, group: Object) -> list[str]:
-    """Return the failed pods of a Volcano Job that prevent the rest of its gang from starting.
+    """Return the failed pods of a Volcano Job that prevent its gang from starting.
 
     In Volcano 1.14.1, the controllers restart a job only if they are running when its pod fails.
     The scheduler does not start a gang with a failed pod.
@@ -186,9 +186,9 @@ def _reasons(
     computed = [*_queue_reasons(snapshot, queue, missing), *_capacity_reasons(snapshot, missing)]
     messages = _scheduler_messages(snapshot, group, pods)
     unavailable = any("unavailable" in text for text in messages)
-    stalled = _stalled(snapshot, group)
-    if stalled and (pods or not computed):
-        computed.append(stalled)
+    stall_message = _stall_message(snapshot, group)
+    if stall_message and (pods or not computed):
+        computed.append(stall_message)
     elif snapshot.shows_usage and starting and missing and not computed and not unavailable:
         others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
         computed.append(
@@ -199,9 +199,9 @@ def _reasons(
     yield from (f"Volcano: {text}" for text in messages)
 
 
-def _stalled(snapshot: Snapshot, group: Object) -> str:
-    """Return a message with a remedy if Volcano no longer processes a gang; otherwise empty."""
-    command = f"`{shlex.join(['kubectl', *repair(snapshot, group)])}`"
+def _stall_message(snapshot: Snapshot, group: Object) -> str:
+    """Return a message with a fix if Volcano no longer processes a gang, otherwise ""."""
+    command = f"`{shlex.join(['kubectl', *repair_command(snapshot, group)])}`"
     if _lacks_pods(snapshot, group):
         namespace, name = group["metadata"]["namespace"], owner(group)
         return (
@@ -232,7 +232,7 @@ def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str
 
 def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iterator[str]:
     if not snapshot.all("Queue"):
-        return  # the user may not list queues: Volcano always has the queues root and default
+        return  # Volcano always has the queues root and default, so the user may not list queues.
     queue = snapshot.find("Queue", None, name)
     if queue is None:
         yield f"queue {name} does not exist"

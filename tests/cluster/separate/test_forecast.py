@@ -87,7 +87,7 @@ def test_simulated_gangs_in_all_queues_preempt() -> None:
         replay = Replay(cluster, found)
         replay.start()
         # The scheduler logs the queues that it considers, but none for a future session.
-        assert cluster.not_preempted(names, cluster.sessions() + 1000) == {*names}
+        assert cluster.untried_preemptions(names, cluster.sessions() + 1000) == {*names}
     assert {victim.name for victim in replay.victims} == {f"low-{name}" for name in names}
     assert not replay.unsettled
 

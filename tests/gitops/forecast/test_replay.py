@@ -65,7 +65,7 @@ class Scheduler:
         """Delete the pods of a gang."""
         self._pods = {k: pod for k, pod in self._pods.items() if not k.startswith(name)}
 
-    def not_preempted(self, queues: set[str], since: int) -> set[str]:
+    def untried_preemptions(self, queues: set[str], since: int) -> set[str]:
         """Return all queues until the preempting session has ended."""
         self.preempting = queues
         return queues if since < self._session else set()

@@ -77,7 +77,7 @@ def test_queue_is_done_after_a_session_that_considers_it_first(tmp_path: Path) -
     def remaining_after(session: str) -> set[str]:
         with (tmp_path / "log").open("a") as log:
             log.write(session)
-        return simulated.not_preempted(queues, since)
+        return simulated.untried_preemptions(queues, since)
 
     both = {"vision", "language"}
     # The first session may have started before the latest change.

@@ -221,7 +221,7 @@ def test_gangs_in_missing_queues_only_reserve_resources(installed: Path) -> None
     state = taken(installed)
     assert [gang.name for gang in state.gangs] == ["suspended"]
     assert state.nodes[0].reserved == {objects.GPU: "6", "cpu": "3", "pods": "3"}
-    assert any("queues that do not exist" in note for note in state.notes)
+    assert any("queue does not exist" in note for note in state.notes)
 
 
 def test_closed_queues_are_counted_in_the_notes(installed: Path) -> None:

@@ -153,9 +153,9 @@ class Sandbox:
     def untried_preemptions(self, queues: Collection[str], since: int) -> set[str]:
         """Return the members of `queues` in which Volcano has not tried all preemptions yet.
 
-        Session number `since`, all earlier sessions and the next one do not count, because they may
-        have started before the last change. Volcano 1.14 tries all preemptions only in the queue
-        that a session considers first, and chooses this queue at random
+        Only sessions from number `since` + 2 count, because earlier ones may have started before the
+        last change. Volcano 1.14 tries all preemptions only in the queue that a session considers
+        first, and chooses this queue at random
         (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs are not
         returned, because Volcano never considers them.
         """
@@ -228,7 +228,8 @@ class Sandbox:
     def _configure(self, text: str) -> None:
         """Configure the scheduler. A session that has started keeps its configuration."""
         before = self._log.read().configuration_reads
-        # The scheduler reads its configuration once for each file that changes in its directory.
+        # The scheduler reads its configuration once for each file that changes in its directory, so
+        # the file is written elsewhere and then moved.
         new = self._settings.parent.with_name(_CONFIGURATION_FILE)
         new.write_text(text)
         new.replace(self._settings)

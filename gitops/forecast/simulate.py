@@ -16,6 +16,7 @@ from gitops.forecast.state import State
 from gitops.runs.snapshot import accelerators
 
 HORIZON: Final = 20
+"""Default number of finished gangs after which a simulation ends."""
 REPETITIONS: Final = 3
 """Default number of simulations if the scheduler may evict pods. Otherwise, the default is 1."""
 _STALE_SECONDS: Final = 3600

@@ -153,9 +153,9 @@ class Sandbox:
     def untried_preemptions(self, queues: Collection[str], since: int) -> set[str]:
         """Return the members of `queues` in which Volcano has not tried all preemptions yet.
 
-        Only sessions from number `since` + 2 count, because earlier ones may have started before the
-        last change. Volcano 1.14 tries all preemptions only in the queue that a session considers
-        first, and chooses this queue at random
+        Only sessions from number `since` + 2 count, because earlier ones may have started before
+        the last change. Volcano 1.14 tries all preemptions only in the queue that a session
+        considers first, and chooses this queue at random
         (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs are not
         returned, because Volcano never considers them.
         """

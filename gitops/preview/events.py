@@ -37,8 +37,8 @@ _PROVIDER_PATH: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
 
-# A replacement consists of several operations; only one of them is listed here. Other operations,
-# such as "read", are omitted.
+# A replacement consists of several operations, but only one of them is listed here. Unlisted
+# operations, such as "read", are ignored.
 _OPERATIONS: dict[str, Operation] = {
     "same": "same",
     "create": "create",

@@ -224,7 +224,7 @@ def request(pod: Object) -> Counter[str]:
 
 
 def devices(amounts: Mapping[str, Any]) -> Counter[str]:
-    """Return the counts of extended resources, such as GPUs, without keys of quotas."""
+    """Return the counts of GPUs and other extended resources. Quota keys are omitted."""
     quota_prefixes = ("requests.", "limits.", "count/")
     named = {n: a for n, a in amounts.items() if "/" in n and not n.startswith(quota_prefixes)}
     # The API server writes 1000 as 1k.

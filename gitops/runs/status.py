@@ -203,7 +203,11 @@ class _Reader:
             progress=None if waits else self._progress(job, state),
             position=self.positions.get(key(group)) if group and waits else None,
             waiting_reason="" if waiting is None else f"{waiting.name}: {waiting.state}",
-            reasons=_failure(job) if state is State.FAILED else waiting.reasons if waiting else (),
+            reasons=_failure_reasons(job)
+            if state is State.FAILED
+            else waiting.reasons
+            if waiting
+            else (),
             last_log_lines=tuple(self._last_log_lines(job)) if state is State.FAILED else (),
             failure_log_command=self._failure_log_command(job, state),
             gpu_hours=used.gpu_hours,
@@ -258,7 +262,7 @@ def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
             yield _Job(resource, job, job_pods, groups)
 
 
-def _failure(job: _Job) -> tuple[str, ...]:
+def _failure_reasons(job: _Job) -> tuple[str, ...]:
     return tuple(causes(job.resource, job.manifest, job.pods))
 
 

@@ -13,7 +13,7 @@ from gitops.preview.impact import (
     gpus_by_queue,
     impacts,
     is_rejected,
-    missing,
+    missing_objects,
 )
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
 from gitops.preview.options import option_changes, output_changes
@@ -65,7 +65,9 @@ def build(
         settings=list(settings),
         simulation=simulation,
         counts=_counts(changed),
-        impacts=missing(changed) if is_drift else [impact.text for impact in impacts(changed)],
+        impacts=missing_objects(changed)
+        if is_drift
+        else [impact.text for impact in impacts(changed)],
         resources=[_resource(change) for change in touched],
         options=options,
         outputs=outputs,

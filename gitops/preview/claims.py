@@ -18,7 +18,7 @@ def is_claim(resource: Resource) -> bool:
     return resource.is_kind("", "PersistentVolumeClaim")
 
 
-def removal(change: Change) -> str:
+def describe_removal(change: Change) -> str:
     """Describe what happens to the data of a claim that is deleted or replaced."""
     if change.is_retained and change.step.operation == "delete":
         return "Its data is kept, and the stack no longer manages the claim."
@@ -48,7 +48,7 @@ def _has_new_name(change: Change) -> bool:
     return len(names) > 1
 
 
-def volume_removal(change: Change, resource: Resource) -> str:
+def describe_volume_removal(change: Change, resource: Resource) -> str:
     """Describe what happens to the data of a volume that is deleted or replaced."""
     if change.is_retained:
         return "The volume and its data are kept."
@@ -57,7 +57,7 @@ def volume_removal(change: Change, resource: Resource) -> str:
     return "Its reclaim policy keeps the data."
 
 
-def shrunk(change: Change) -> str | None:
+def shrink_warning(change: Change) -> str | None:
     """Return a warning if a claim's storage request shrinks, otherwise None."""
     if change.step.operation != "update" or change.old is None or change.new is None:
         return None

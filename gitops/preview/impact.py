@@ -48,7 +48,7 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
     return sorted(single | renamed | {*_servers_without_models(all_changes)})
 
 
-def missing(changes: Iterable[Change]) -> list[str]:
+def missing_objects(changes: Iterable[Change]) -> list[str]:
     """Return a sentence for every object in the state that a refresh did not find."""
     deleted = (change for change in changes if change.step.operation == "delete")
     return [f"`{change.title}` is missing from the cluster." for change in deleted]
@@ -116,7 +116,7 @@ def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact 
     if _is_suspension(change):
         effect = _SCHEDULE_SUSPENDED if is_schedule(change.resource) else _RUN_SUSPENDED
         return Impact(_RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {effect}")
-    if (text := claims.shrunk(change)) is not None:
+    if (text := claims.shrink_warning(change)) is not None:
         return Impact(_DATA, text)
     if _is_termination(change):
         return Impact(_RUNS, f"Training run `{change.resource.name}` {_RUN_STOPPED}")
@@ -128,7 +128,7 @@ def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact 
         sentences = [_IDLE_CANARY]
     if rank == _OTHER and change.is_retained:
         return None  # part of a run that stays in the cluster
-    return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))
+    return Impact(rank, " ".join([_headline(change, resource), *sentences, *_protection(change)]))
 
 
 def _is_suspension(change: Change) -> bool:
@@ -198,7 +198,7 @@ def _protection(change: Change) -> list[str]:
     return []
 
 
-def _head(change: Change, resource: Resource) -> str:
+def _headline(change: Change, resource: Resource) -> str:
     name = f"{_display_kind(resource)} `{resource.name}`"
     if change.step.operation == "delete":
         verb = "leaves the stack and stays in the cluster" if change.is_retained else "is deleted"
@@ -221,9 +221,9 @@ def _display_kind(resource: Resource) -> str:
 
 def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if claims.is_claim(resource):
-        return _DATA, [claims.removal(change)]
+        return _DATA, [claims.describe_removal(change)]
     if resource.is_kind("", "PersistentVolume"):
-        return _DATA, [claims.volume_removal(change, resource)]
+        return _DATA, [claims.describe_volume_removal(change, resource)]
     if resource.is_kind("", "Namespace"):
         kept = "Its content is kept." if change.is_retained else _NAMESPACE_DELETED
         return _DATA, [kept]

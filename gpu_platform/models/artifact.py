@@ -61,7 +61,7 @@ class Files:
 
     directory: Path
 
-    def export(self) -> Manifest:
+    def checked_manifest(self) -> Manifest:
         """Return the manifest of the export. Raise GitopsError if a file is damaged."""
         try:
             manifest = read_manifest(self.directory)

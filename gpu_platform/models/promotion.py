@@ -57,7 +57,7 @@ def publish(
     """
     with tempfile.TemporaryDirectory() as temporary:
         files = artifact.gather(export, Path(temporary, "export"))
-        manifest = files.export()
+        manifest = files.checked_manifest()
         run = manifest.run
         if not _TAG.fullmatch(run) or run in STAGES or run.endswith(SIGNATURE_SUFFIX):
             raise GitopsError(
@@ -130,7 +130,7 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
                 ) from None
         try:
             signing.verify(directory, bundle, key, location)
-            export = artifact.Files(directory).export()
+            export = artifact.Files(directory).checked_manifest()
         except GitopsError as error:
             raise RejectedError(str(error)) from None
         layers = artifact.Files(directory).layers()
@@ -173,7 +173,7 @@ def promote(
         raise RejectedError(
             "\n".join([f"{location} is not promoted:", *(f"  - {p}" for p in problems)])
         )
-    admitted = entry(
+    config_map_entry = entry(
         location,
         run=lineage.run,
         specification=lineage.specification,
@@ -185,13 +185,13 @@ def promote(
     repository.push_manifest(repository.manifest(version.digest), stage)
     if repository.resolve(stage) != version.digest:
         raise GitopsError(f"{repository.reference.at(stage)} was moved by another user")
-    _admit(kubectl, version.digest, admitted)
-    return admitted
+    _add_entry(kubectl, version.digest, config_map_entry)
+    return config_map_entry
 
 
-def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
+def _add_entry(kubectl: Sequence[str], digest: str, config_map_entry: str) -> None:
     """Add an entry to the ConfigMap. Keep earlier entries, because pods may serve their models."""
-    patch = json.dumps({"data": {digest.removeprefix("sha256:"): admitted}})
+    patch = json.dumps({"data": {digest.removeprefix("sha256:"): config_map_entry}})
     command = ["patch", "configmap", NAME, "--namespace", NAMESPACE, "--type=merge", f"-p={patch}"]
     try:
         done = subprocess.run([*kubectl, *command], capture_output=True, text=True, check=False)

@@ -81,7 +81,7 @@ class Repository:
         # The oras command and other programs read SSL_CERT_FILE, but requests ignores it.
         trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
         root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
-        with self._errors("cannot be reached"):
+        with self._wrap_errors("cannot be reached"):
             response = requests.get(root, timeout=TIMEOUT_SECONDS[0], verify=trusted)
         challenge = response.headers.get("WWW-Authenticate", "").lower()
         self._root = f"{root}{reference.repository}/"
@@ -94,7 +94,7 @@ class Repository:
         )
         session = self._client.session
         session.request = partial(session.request, timeout=TIMEOUT_SECONDS)
-        with self._errors("cannot be used"):
+        with self._wrap_errors("cannot be used"):
             self._client.auth.load_configs(self._container)
         if challenge.startswith("basic") and not hasattr(self._client.auth, "_basic_auth"):
             raise GitopsError(
@@ -120,7 +120,7 @@ class Repository:
 
     def tags(self) -> list[str]:
         """Return all tags except signature tags; empty if the repository does not exist."""
-        with self._errors("did not return its tags"):
+        with self._wrap_errors("did not return its tags"):
             response = self._request(f"{self._root}tags/list")
             if response.status_code == 404:
                 return []
@@ -130,7 +130,7 @@ class Repository:
     def signature(self, digest: str) -> bytes:
         """Return the signature bundle of an artifact."""
         tag = _signature_tag(digest)
-        with self._errors("cannot be read"):
+        with self._wrap_errors("cannot be read"):
             found = self._request(f"{self._root}manifests/{tag}", "HEAD")
         if found.status_code == 404:
             raise GitopsError(f"{self.reference.at(digest)} is not signed")
@@ -158,7 +158,7 @@ class Repository:
 
     def push_blob(self, content: Path, layer: Descriptor) -> None:
         """Upload a file unless the repository already contains it."""
-        with self._errors(f"did not accept {content.name}"):
+        with self._wrap_errors(f"did not accept {content.name}"):
             self._client._check_200_response(
                 self._client.upload_blob(str(content), self._container, layer)
             )
@@ -166,7 +166,7 @@ class Repository:
     def push_manifest(self, content: bytes, version: str) -> None:
         """Upload a manifest under a digest or a tag. An existing tag is moved."""
         headers = {"Content-Type": json.loads(content).get("mediaType", MANIFEST_TYPE)}
-        with self._errors(f"did not accept {version}"):
+        with self._wrap_errors(f"did not accept {version}"):
             url = f"{self._root}manifests/{version}"
             self._client._check_200_response(self._request(url, "PUT", content, headers))
 
@@ -175,7 +175,7 @@ class Repository:
         self.push_manifest(content, _signature_tag(digest))
 
     def _manifest_bytes(self, version: str) -> bytes:
-        with self._errors("cannot be read"):
+        with self._wrap_errors("cannot be read"):
             response = self._request(f"{self._root}manifests/{version}")
             if response.status_code == 404:
                 raise GitopsError(
@@ -191,7 +191,7 @@ class Repository:
         content = hashlib.sha256()
         if not re.fullmatch(DIGEST, digest):
             raise GitopsError(f"{self.reference.name}: {digest!r} is not a digest")
-        with self._errors(f"did not return {digest}"):
+        with self._wrap_errors(f"did not return {digest}"):
             response = self._request(f"{self._root}blobs/{digest}", stream=True)
             self._client._check_200_response(response)
             for chunk in response.iter_content(_CHUNK_BYTES):
@@ -212,7 +212,7 @@ class Repository:
         return self._client.do_request(url, method, data, accepted, None, stream)
 
     @contextmanager
-    def _errors(self, problem: str) -> Iterator[None]:
+    def _wrap_errors(self, problem: str) -> Iterator[None]:
         try:
             yield
         except (requests.RequestException, AuthenticationException, ValueError, OSError) as error:

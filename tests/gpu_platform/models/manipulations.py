@@ -244,7 +244,7 @@ def an_export_whose_lineage_contradicts_its_metrics(shelf: Shelf, digest: str) -
     folder.mkdir(parents=True)
     files = artifact.gather(shelf.exports["second"], folder)
     objects: list[Any] = []
-    found = build_lineage(shelf.path, files.export(), objects, {})
+    found = build_lineage(shelf.path, files.checked_manifest(), objects, {})
     metrics = {**found.metrics, "accuracy": 0.999}
     better = found.model_copy(update={"metrics": metrics})
     (folder / "lineage.json").write_text(better.model_dump_json(indent=2) + "\n")
@@ -252,9 +252,9 @@ def an_export_whose_lineage_contradicts_its_metrics(shelf: Shelf, digest: str) -
     layers = files.layers()
     for each in layers:
         shelf.repository.push_blob(folder / each["annotations"][artifact.FILE_PATH], each)
-    config = artifact.config(better, files.export(), layers)
+    config = artifact.config(better, files.checked_manifest(), layers)
     shelf.registry.put_blob(shelf.path, config, artifact.CONFIG_TYPE)
-    content = artifact.manifest(better, files.export(), layers)
+    content = artifact.manifest(better, files.checked_manifest(), layers)
     published = artifact.digest_of(content)
     shelf.registry.put_manifest(shelf.path, published, content)
     attach(shelf, published, bundle)

@@ -2,8 +2,8 @@
 
 In the checkout, infra/, policies/, training/, inference/, workload/ and kube/ are packages. Such
 common names must not be installed into other people's environments, so the wheel contains them as
-subpackages of gpu_platform with rewritten imports. They stay at the top of the checkout
-because images, pod commands and `sources` in stack files use these names.
+subpackages of gpu_platform with rewritten imports. In the checkout, the packages keep their short
+names, because images, pod commands and `sources` in stack files use them.
 """
 
 import re
@@ -16,9 +16,9 @@ PACKAGE = "gpu_platform"
 DIRECTORIES = ("infra", "policies", "training", "inference", "workload", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(DIRECTORIES)})\b)", re.MULTILINE)
 
-# Packages of which only some modules are copied: public modules and those that infra/ imports.
-# None of these modules imports torch.
-PARTS = {
+# Modules to copy from packages that are not copied completely: public modules, and modules that
+# infra/ imports. None of these modules imports torch.
+PARTIAL_PACKAGES = {
     # `__main__` is omitted: it starts the plugin and the commands for teams, which need a checkout.
     PACKAGE: {"__init__", "facade", "platform_stack", "readable"},
     f"{PACKAGE}.training": {"__init__", "config", "settings"},
@@ -39,7 +39,7 @@ PARTS = {
 }
 
 PACK = Path("policies", "PulumiPolicy.yaml")
-# Path from the pack to its environment: in the checkout, and in an installed package
+# Path from the policy pack to its virtual environment: in the checkout, and in an installed package
 # (lib/python3.X/site-packages/gpu_platform/policies).
 VIRTUALENVS = ("../.venv", "../../../../..")
 
@@ -58,7 +58,7 @@ class BuildComponents(build_py):
         return [
             found
             for found in super().find_package_modules(package, package_dir)
-            if found[1] in PARTS.get(package, {found[1]})
+            if found[1] in PARTIAL_PACKAGES.get(package, {found[1]})
         ]
 
     def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
@@ -74,7 +74,7 @@ def packages(directory: str) -> list[str]:
     return sorted(
         ".".join(file.parent.parts)
         for file in Path(directory).rglob("__init__.py")
-        if f"{PACKAGE}.{'.'.join(file.parent.parts)}" in PARTS
+        if f"{PACKAGE}.{'.'.join(file.parent.parts)}" in PARTIAL_PACKAGES
         or directory in ("infra", "policies", "kube")
     )
 

@@ -47,11 +47,11 @@ class EncodedImages(Classifier):
             with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise Image.DecompressionBombError
-                narrow: Image.Image = image
+                decoded: Image.Image = image
                 if image.mode.startswith("I;16"):
                     # `convert` would clip values above 255.
-                    narrow = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-                scaled = narrow.convert(_MODES[self._channels]).resize((self._width, self._height))
+                    decoded = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+                scaled = decoded.convert(_MODES[self._channels]).resize((self._width, self._height))
         except Image.DecompressionBombError as error:
             # Pillow also raises this error when it opens a very large image.
             raise InputError(f"image has more than {MAX_PIXELS} pixels") from error

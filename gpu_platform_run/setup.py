@@ -1,7 +1,8 @@
 """Build of the package `gpu_platform_run` from workload/run.py and the modules that it uses.
 
-In the checkout, these modules belong to the package `workload`. That name is too common for a
-package in environments of other projects, so the modules are copied and their imports rewritten.
+In the checkout, these modules belong to the package `workload`. That name is too common to be
+installed into other projects' environments, so the build copies the modules into
+`gpu_platform_run` and rewrites their imports.
 """
 
 import re

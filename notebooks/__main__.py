@@ -1,6 +1,6 @@
-"""JupyterLab server of a notebook: `python -m notebooks --home=… --token-file=…`.
+"""JupyterLab server for a notebook: `python -m notebooks --home=… --token-file=…`.
 
-The server ignores the user's configuration files, so these cannot disable the token.
+The server ignores the user's configuration files, so that they cannot disable the token.
 """
 
 import argparse
@@ -17,14 +17,14 @@ def main() -> None:
     """Run the server until it is idle or receives SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m notebooks", description="Run JupyterLab.")
     parser.add_argument("--home", type=Path, required=True, help="home directory of the user")
-    parser.add_argument("--base-url", default="/", help="prefix of all paths")
+    parser.add_argument("--base-url", default="/", help="prefix of all URL paths")
     parser.add_argument("--port", type=int, default=8888)
     parser.add_argument("--token-file", type=Path, required=True, help="file with the token")
     parser.add_argument(
         "--idle-minutes",
         type=float,
         required=True,
-        help="minutes without activity until suspension",
+        help="minutes without activity after which the notebook is suspended",
     )
     options = parser.parse_args()
     token = options.token_file.read_text().strip()
@@ -45,7 +45,7 @@ def _configuration(options: argparse.Namespace, token: str) -> Config:
     extensions = ("notebooks.activity", "jupyter_server_terminals", "jupyterlab")
     return Config(
         ServerApp={
-            "ip": "0.0.0.0",  # noqa: S104  the pod's address
+            "ip": "0.0.0.0",  # noqa: S104  all addresses of the pod
             "port": options.port,
             "port_retries": 0,
             "base_url": options.base_url,

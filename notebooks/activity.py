@@ -25,7 +25,7 @@ class Idleness(ExtensionApp):
     """Timer that stops the server when it has been idle for too long."""
 
     name = "notebooks"
-    limit_seconds = Float(3600.0, help="Time (s) without activity until suspension").tag(
+    limit_seconds = Float(3600.0, help="Time (s) without activity until the server stops").tag(
         config=True
     )
 
@@ -34,12 +34,12 @@ class Idleness(ExtensionApp):
         self._gpus = Gpus()
         self._active = datetime.now(UTC)
         self._warned = False
-        self.handlers.append((r"/gpu-platform/idle", _State, {"idleness": self}))
+        self.handlers.append((r"/gpu-platform/idle", _IdleHandler, {"idleness": self}))
         interval = min(_MAX_CHECK_SECONDS, self.limit_seconds / 20)
         self._callback = PeriodicCallback(self._evaluate, interval * 1000)
         self._callback.start()
         self.log.info(
-            "the server stops after %g s without activity of kernels, terminals and %d GPUs",
+            "the server stops after %g s without activity of kernels, terminals and GPUs (%d GPUs)",
             self.limit_seconds,
             len(self._gpus),
         )
@@ -65,18 +65,20 @@ class Idleness(ExtensionApp):
 
     def _evaluate(self) -> None:
         idle = self.idle
-        if idle.over:
+        if idle.expired:
             self.log.warning("stopping the server after %g s without activity", idle.limit)
             self._callback.stop()
             assert self.serverapp is not None  # noqa: S101
             self.serverapp.stop()
-        elif idle.warned and not self._warned:
-            self.log.warning("idle: the server stops in %.0f s without activity", idle.remaining)
-        self._warned = idle.warned
+        elif idle.warning_due and not self._warned:
+            self.log.warning(
+                "idle: the server stops in %.0f s unless there is activity", idle.remaining
+            )
+        self._warned = idle.warning_due
 
 
-class _State(JupyterHandler):
-    """Endpoint with the time until suspension, or null if no warning is due."""
+class _IdleHandler(JupyterHandler):
+    """Endpoint that returns the time (s) until the suspension, or null if no warning is due."""
 
     def initialize(self, idleness: Idleness) -> None:
         self._idleness = idleness
@@ -84,7 +86,7 @@ class _State(JupyterHandler):
     @web.authenticated
     def get(self) -> None:
         idle = self._idleness.idle
-        self.finish({"suspended_in": round(idle.remaining) if idle.warned else None})
+        self.finish({"suspended_in": round(idle.remaining) if idle.warning_due else None})
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:

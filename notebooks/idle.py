@@ -1,10 +1,10 @@
-"""Warning and suspension of a notebook without activity."""
+"""Idle time of a notebook, with the limits for the warning and the suspension."""
 
 from dataclasses import dataclass
 
 _WARNING_SECONDS = 600.0
-"""Time (s) before the suspension at which the user is warned, or half of `Idle.limit` if that is
-shorter."""
+"""Time (s) between the warning and the suspension. If half of `Idle.limit` is shorter, it is used
+instead."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Idle:
         return max(self.limit - self.seconds, 0.0)
 
     @property
-    def warned(self) -> bool:
+    def warning_due(self) -> bool:
         """True if the user should be warned."""
         return self.remaining <= min(_WARNING_SECONDS, self.limit / 2)
 
     @property
-    def over(self) -> bool:
+    def expired(self) -> bool:
         """True if the notebook should be suspended now."""
         return self.seconds >= self.limit

@@ -20,7 +20,7 @@ _log = logging.getLogger("sweeps")
 
 
 def main() -> int:
-    """Control the sweeps of a plan until the plan changes. The container is then restarted."""
+    """Control the sweeps of a plan until the plan changes. The container then restarts."""
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "--claims",
         type=Path,
         required=True,
-        help="directory in which the claims are mounted under their keys",
+        help="directory in which each claim is mounted under its key",
     )
     parser.add_argument("--interval", type=float, default=10, help="seconds between two steps")
     return parser

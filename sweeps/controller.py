@@ -1,7 +1,7 @@
 """Controller of a sweep, which observes the trials, decides what to do, and acts.
 
 Decisions are recorded before they are executed, and trials are identified by the names of their
-runs. The controller can therefore be killed at any time.
+runs. The controller can therefore be killed and restarted at any time.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ class Controller:
             seconds=None if settings.budget.hours is None else settings.budget.hours * _HOUR,
             reserve=settings.reserve(interval),
         )
-        self._written = ""
+        self._published = ""
 
     def close(self) -> None:
         """Release the lock, so that another process can control the sweep."""
@@ -106,7 +106,7 @@ class Controller:
     def step(self) -> bool:
         """Observe, decide and act once. Return whether another step should follow immediately."""
         jobs = self._jobs()
-        if self._pause_earlier(jobs):
+        if self._pause_earlier_runs(jobs):
             return False
         if not self._study.is_rebuilt:
             self._study.rebuild(self._existing_runs(jobs))
@@ -137,8 +137,8 @@ class Controller:
         self._publish({**summary, "winner": winner, "problem": problem[:_MAX_PROBLEM_LENGTH]})
         return any(action.kind == "ask" for action in actions)
 
-    def _pause_earlier(self, jobs: Mapping[str, Object]) -> bool:
-        """Pause trials of earlier specifications. Return whether any of them is still active."""
+    def _pause_earlier_runs(self, jobs: Mapping[str, Object]) -> bool:
+        """Pause trials of earlier specifications. Return whether any of them is active."""
         active = [run for run in self._study.earlier_runs if run in jobs and _is_active(jobs[run])]
         for run in active:
             if _phase(jobs[run]) != "pausing":
@@ -163,7 +163,7 @@ class Controller:
         return (each.to_dict() for each in found)  # type: ignore[no-untyped-call]
 
     def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
-        """Return the settings (as text) of existing runs, from their jobs or their exports."""
+        """Map existing runs to their settings (as text), read from the jobs or the exports."""
         runs = {}
         for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
             with contextlib.suppress(ExportError):
@@ -178,7 +178,7 @@ class Controller:
         granted = self._study.granted(run) if recorded.state == TrialState.RUNNING else 0
         phase: Phase = "succeeded" if recorded.state == TrialState.COMPLETE else "failed"
         if recorded.state == TrialState.RUNNING:
-            if job is not None and not self._study.created(run):
+            if job is not None and not self._study.is_created(run):
                 self._study.set_created(run)
             self._study.report(run, self._progress(run))
             phase = _phase(job) if job is not None else self._phase_without_job(run)
@@ -201,7 +201,7 @@ class Controller:
 
     def _phase_without_job(self, run: str) -> Phase:
         """Return the phase of a trial whose job has not been created yet, or was deleted."""
-        if not self._study.created(run):
+        if not self._study.is_created(run):
             return "asked"
         return "failed" if self._result(run) is None else "succeeded"
 
@@ -224,7 +224,7 @@ class Controller:
         return values
 
     def _result(self, run: str) -> float | None:
-        """Return the objective of the exported model, or None if there is no valid export."""
+        """Return the objective's value for the exported model; None if there is no valid export."""
         metric = self._sweep.settings.objective.metric
         with contextlib.suppress(ExportError):
             metrics = read_manifest(self._claim / run / "export").metrics
@@ -257,10 +257,10 @@ class Controller:
         return float(sum(ledger[trial.run]["seconds"] for trial in trials if trial.run in ledger))
 
     def _winner(self) -> str | None:
-        """Create a link to the winner, and return its run; return None if no trial has finished.
+        """Return the run of the winner, and create the link that the model server follows.
 
-        The winner is the best finished trial, or the target of an existing link, which is not
-        changed. The model server follows the link.
+        If the link already exists, its target remains the winner. Otherwise, the winner is the best
+        trial with a valid export. Return None if there is no such trial.
         """
         link = self._claim / winner_path(self._sweep)
         with contextlib.suppress(FileNotFoundError):
@@ -301,7 +301,7 @@ class Controller:
 
     def _publish(self, summary: dict[str, Any]) -> None:
         text = json.dumps(summary, sort_keys=True)
-        if text == self._written:
+        if text == self._published:
             return
         self._api.patch(
             _Template,
@@ -311,14 +311,14 @@ class Controller:
             patch_type=PatchType.MERGE,
             field_manager=CONTROLLER,
         )
-        self._written = text
+        self._published = text
 
 
 def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:
-    """Return the step or the completed epoch of an event, or None.
+    """Return the step of an event, or the epoch that ended with the event.
 
-    None means that `unit` is "epochs" and the event is not at the end of an epoch, or that the
-    number is missing or impossible, because programs may print anything.
+    Return None if `unit` is "epochs" and the event is not at the end of an epoch, or if the number
+    is missing or invalid, because programs may print anything.
     """
     if unit == "steps":
         return event.step if event.step is not None and event.step >= 0 else None

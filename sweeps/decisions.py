@@ -33,14 +33,14 @@ class Trial:
     values: Mapping[int, float] = field(default_factory=dict)
     granted: int = 0
 
-    def at(self, rung: int) -> float | None:
+    def objective_at(self, rung: int) -> float | None:
         """Return the objective at a rung, or None if the trial has not reached it."""
         epoch = min((epoch for epoch in self.values if epoch >= rung), default=None)
         return None if epoch is None else self.values[epoch]
 
     def reached(self, rungs: Sequence[int]) -> int:
         """Return the number of rungs that the trial has reached."""
-        return sum(self.at(rung) is not None for rung in rungs)
+        return sum(self.objective_at(rung) is not None for rung in rungs)
 
     @property
     def is_active(self) -> bool:
@@ -106,7 +106,7 @@ def decide(
     active = [trial for trial in trials if trial.phase in ("waiting", "placed")]
     if spent:
         return [Action("pause", trial.run) for trial in active]
-    return [*_at_rungs(bounds, trials, active), *_starts(bounds, trials, exhausted)]
+    return [*_rung_actions(bounds, trials, active), *_start_actions(bounds, trials, exhausted)]
 
 
 def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = False) -> bool:
@@ -120,7 +120,9 @@ def is_over(trials: Sequence[Trial], *, complete: bool, spent: bool) -> bool:
     return complete or (spent and not any(trial.is_active for trial in trials))
 
 
-def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) -> Iterator[Action]:
+def _rung_actions(
+    bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]
+) -> Iterator[Action]:
     """Yield the actions for active trials that have reached a rung that they may not pass yet."""
     for trial in active:
         reached = trial.reached(bounds.rungs)
@@ -132,7 +134,7 @@ def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) 
             yield Action("pause", trial.run)
 
 
-def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
+def _start_actions(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
     """Yield the actions that start or resume trials.
 
     Trials that already have a slot come first, then promoted trials, then new trials.
@@ -171,7 +173,9 @@ def _promotions(bounds: Bounds, trials: Sequence[Trial]) -> Iterator[Trial]:
 def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
     """Return the runs of the best 1/factor of the trials that have reached a rung."""
     rung = bounds.rungs[number]
-    ranked = [(value, trial.run) for trial in trials if (value := trial.at(rung)) is not None]
+    ranked = [
+        (value, trial.run) for trial in trials if (value := trial.objective_at(rung)) is not None
+    ]
     ranked.sort(key=lambda each: -each[0])
     return {run for _, run in ranked[: len(ranked) // bounds.factor]}
 
@@ -179,8 +183,8 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
     """Return a list with the best of the paused trials that have reached the highest rung.
 
-    The list is empty if a trial has succeeded. Otherwise, the sweep could end without a result,
-    because no trial is promoted at a rung that fewer than `factor` trials have reached.
+    The list is empty if a trial has succeeded. Without this fallback, a sweep could end without a
+    result, because no trial is promoted at a rung that fewer than `factor` trials have reached.
     """
     if any(trial.phase == "succeeded" for trial in trials):
         return []
@@ -189,4 +193,5 @@ def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
     if not reached:
         return []
     highest = [trial for trial in paused if trial.reached(bounds.rungs) == reached]
-    return [max(highest, key=lambda trial: trial.at(bounds.rungs[reached - 1]) or 0.0)]
+    rung = bounds.rungs[reached - 1]
+    return [max(highest, key=lambda trial: trial.objective_at(rung) or 0.0)]

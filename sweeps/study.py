@@ -1,7 +1,7 @@
 """Record of a sweep: an Optuna study in a journal next to the checkpoints.
 
-Only one process writes to it. Optuna's sampler computes each proposal of hyperparameters from the
-recorded trials alone, so restarts do not affect the proposals.
+Only one process writes to the journal. Optuna's sampler computes each proposal of hyperparameters
+from the recorded trials alone, so restarts do not affect the proposals.
 """
 
 import fcntl
@@ -53,7 +53,10 @@ class _NoLock(JournalFileSymlinkLock):
 
 
 class _Journal(JournalFileBackend):
-    """A journal in which a failed write, for example to a full claim, leaves no incomplete line."""
+    """A journal that removes an incomplete last line before it appends.
+
+    A failed write, for example to a full claim, may leave such a line behind.
+    """
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         _remove_incomplete_line(Path(self._file_path))
@@ -138,7 +141,7 @@ class Study:
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
-        """Sample hyperparameters, record them with `add`, and return its result."""
+        """Sample hyperparameters and record a trial with them. Return the result of `add`."""
         before = self._study.get_trials(deepcopy=False)
         # Unfinished trials with values count as pruned, with their last value. Trials without
         # values make the sampler avoid their hyperparameters (constant liar).
@@ -180,7 +183,7 @@ class Study:
             self._study.set_user_attr("started", self._clock())
         return None if is_known else run
 
-    def created(self, run: str) -> bool:
+    def is_created(self, run: str) -> bool:
         """Return whether the job of a trial has been created."""
         return bool(self.trials()[run].user_attrs.get(_CREATED))
 
@@ -225,7 +228,7 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once existing runs have been added, in case an earlier journal was lost."""
+        """True once `rebuild` has added existing runs, in case an earlier journal was lost."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:

@@ -3,7 +3,7 @@
     accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 
 The program reports its progress and uses exit codes in the same way as this project's training
-program. It can therefore run in the same jobs, and the jobs' failure policies apply to it.
+program. Training jobs can therefore run it, and their failure policies apply to it.
 """
 
 import argparse

@@ -22,21 +22,21 @@ from workload.files import sync_folder
 from workload.report import conclude, emit
 
 Batch = dict[str, Tensor]
-HELD_OUT = 64
+HELD_OUT_IMAGES = 64
 TIME_WIDTH = 8
 CAPTION_WIDTH = 32
 
 
 def finetune(options: argparse.Namespace) -> int:
-    """Train until done or interrupted, and return the exit code.
+    """Train until the last step or SIGTERM, and return the exit code.
 
     Raise ConfigurationError for invalid options.
     """
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     set_seed(options.seed)
     unet = load_unet(options.unet)
-    sizes = sizes_of(unet)
-    # The noise schedule of SDXL.
+    sizes = input_sizes(unet)
+    # SDXL's noise schedule.
     noise = DDPMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012)
     optimizer = torch.optim.AdamW(unet.parameters(), lr=options.learning_rate)
     processes = accelerator.num_processes
@@ -64,7 +64,7 @@ def finetune(options: argparse.Namespace) -> int:
             report(accelerator, step, loss)
         if stop:
             accelerator.set_trigger()
-        if accelerator.check_trigger():  # true in all processes if one of them was signaled
+        if accelerator.check_trigger():  # true in all processes if any of them received SIGTERM
             save(accelerator, options.run_dir, step)
             if accelerator.is_main_process:
                 conclude("interrupted", step=step)
@@ -113,7 +113,7 @@ def load_unet(directory: Path | None) -> UNet2DConditionModel:
     )
 
 
-def sizes_of(unet: UNet2DConditionModel) -> Sizes:
+def input_sizes(unet: UNet2DConditionModel) -> Sizes:
     """Return the UNet's input sizes. Raise ConfigurationError if it is not an SDXL UNet."""
     config = unet.config
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
@@ -166,7 +166,8 @@ def held_out_loss(
     unet.eval()
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        batch = next(iter(DataLoader(Pictures(HELD_OUT, sizes, seed=2**31), batch_size=HELD_OUT)))
+        pictures = Pictures(HELD_OUT_IMAGES, sizes, seed=2**31)
+        batch = next(iter(DataLoader(pictures, batch_size=HELD_OUT_IMAGES)))
         loss = diffusion_loss(
             unet, noise, {name: value.to(device) for name, value in batch.items()}
         )

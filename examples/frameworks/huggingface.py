@@ -15,7 +15,7 @@ from workload.run import Run
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that reports steps to the run and adopts the Trainer's checkpoints."""
+    """Callback that reports steps to the run and moves the Trainer's checkpoints to the run."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stopped = run, False
@@ -32,7 +32,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.run.report(state.global_step, float(logs["loss"]))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Turn the checkpoint that the Trainer has just written into a checkpoint of the run."""
+        """Move the checkpoint that the Trainer has just written to the run."""
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if args.world_size > 1:
             # The Trainer does not wait for the files of other processes.
@@ -60,7 +60,7 @@ def main(steps: int, directory: str) -> None:
         save_steps=100,
         logging_steps=10,
         report_to=[],
-        # By default, the Trainer replaces a NaN loss in its log, so the run would continue.
+        # By default, the Trainer does not log NaN losses, so the run would not detect them.
         logging_nan_inf_filter=False,
         # Without this setting, the processes would train independently on a machine without GPUs.
         use_cpu=not torch.cuda.is_available(),

@@ -25,11 +25,11 @@ class RunCallback(Callback):  # type: ignore[misc]
     """Callback that reports steps and saves a checkpoint every 100 steps and after SIGTERM."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.stop = run, signal.getsignal(signal.SIGTERM)
+        self.run, self.handler = run, signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Let the run handle SIGTERM, so that all ranks stop after the same step."""
-        signal.signal(signal.SIGTERM, self.stop)
+        signal.signal(signal.SIGTERM, self.handler)
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: Any) -> None:
         """Report the step, and save the Trainer's state if a checkpoint is due."""

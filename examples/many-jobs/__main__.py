@@ -1,4 +1,4 @@
-"""A team's stack: many runs on the platform of another stack."""
+"""A team's stack with many runs on another stack's platform."""
 
 import pulumi
 

@@ -1,4 +1,4 @@
-"""A team's custom rule: every workload has a label with the name of its owner."""
+"""A team's custom rule: every workload has a label with the name of the team that owns it."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
 """Command of a RayJob: `python -m examples.ray`, with the flags of `python -m training`.
 
-Ray places one actor per GPU of the cluster, and each actor runs a training process.
+Ray places one actor on each GPU of the cluster, and each actor runs a training process.
 The exit code is the highest of the processes' exit codes. If a process or its pod is lost, the
 other processes also fail, and the RayJob restarts from the latest checkpoint.
 """
@@ -42,11 +42,11 @@ def main() -> int:
     actor: Any = ray.remote(num_cpus=0, num_gpus=1)(Trainer)
     trainers = [actor.remote() for _ in range(size)]
     master = ray.get(trainers[0].free_address.remote())
-    started = [
+    results = [
         trainer.train.remote(rank, size, master, sys.argv[1:])
         for rank, trainer in enumerate(trainers)
     ]
-    codes: list[int] = ray.get(started)
+    codes: list[int] = ray.get(results)
     return max(codes)
 
 

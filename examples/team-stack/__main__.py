@@ -1,4 +1,4 @@
-"""A team's stack: one training run on the platform of another stack."""
+"""A team's stack with one training run on another stack's platform."""
 
 import pulumi
 

@@ -1,7 +1,7 @@
 """Training with TensorFlow: `python -m examples.tensorflow`.
 
-The program has the flags of `python -m training`, but rejects those that it does not support. The
-exit codes are defined in workload.exit_codes.
+The program parses the flags of `python -m training`, but rejects flags that it does not support.
+The exit codes are defined in workload.exit_codes.
 """
 
 import os

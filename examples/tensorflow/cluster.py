@@ -1,4 +1,4 @@
-"""The workers of a run, read from TF_CONFIG. Without this variable, there is one worker.
+"""The workers of a run, read from the variable TF_CONFIG. Without it, there is one worker.
 
 TensorFlow's guide "Distributed training" describes TF_CONFIG. This module does not import
 TensorFlow.
@@ -64,7 +64,7 @@ def read_worker(environment: Mapping[str, str]) -> Worker:
     task = (found.task.type, found.task.index)
     if task not in ranks:
         raise ConfigurationError(
-            f"TF_CONFIG has task {found.task.type} {found.task.index}, but the cluster has "
-            f"{len(found.cluster[found.task.type])} of this type"
+            f"TF_CONFIG has task {found.task.type} {found.task.index}, but the number of "
+            f"{found.task.type} tasks in the cluster is {len(found.cluster[found.task.type])}"
         )
     return Worker(ranks.index(task), len(ranks))

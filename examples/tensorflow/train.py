@@ -25,7 +25,7 @@ _CLASSES = 10
 
 
 class InterruptedRunError(Exception):
-    """A worker received SIGTERM, and the state has been saved."""
+    """Raised after a worker has received SIGTERM and the state has been saved."""
 
 
 class DigitsNet(tf.Module):  # type: ignore[misc]
@@ -54,7 +54,7 @@ class DigitsNet(tf.Module):  # type: ignore[misc]
         return tf.nn.relu(flat @ self.hidden + self.hidden_bias) @ self.out + self.out_bias
 
 
-def strategy_of(worker: Worker, peer_timeout: float) -> tf.distribute.Strategy:
+def create_strategy(worker: Worker, peer_timeout: float) -> tf.distribute.Strategy:
     """Return the strategy that sums gradients over all workers, or over one worker's GPUs."""
     if worker.workers == 1:
         return tf.distribute.MirroredStrategy()
@@ -75,7 +75,7 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
             f"{name} is {value}, but this program supports only epochs: set epochs instead"
         )
     began = time.monotonic()
-    strategy = strategy_of(worker, config.peer_timeout)
+    strategy = create_strategy(worker, config.peer_timeout)
     with strategy.scope():
         model = DigitsNet(config.seed)
         optimizer = tf.keras.optimizers.Adam(config.learning_rate)
@@ -119,7 +119,7 @@ def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
             "set a smaller batch_size"
         )
 
-    def of_worker(context: Any) -> Any:
+    def worker_batches(context: Any) -> Any:
         replicas = strategy.num_replicas_in_sync // context.num_input_pipelines
         return (
             tf.data.Dataset.from_tensor_slices((images, train.labels))
@@ -129,7 +129,7 @@ def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
             .batch(config.batch_size, drop_remainder=True)
         )
 
-    return strategy.distribute_datasets_from_function(of_worker)
+    return strategy.distribute_datasets_from_function(worker_batches)
 
 
 def _step(strategy: Any, model: DigitsNet, optimizer: Any) -> Any:
@@ -212,15 +212,15 @@ class _Checkpoints:
     def save(self) -> None:
         """Write a checkpoint."""
         self._manager.save()
-        self._clean()
+        self._delete_scratch()
 
     def export(self) -> Path:
         """Write a SavedModel that returns logits, and return its directory."""
         directory = self._run / "export" if self._worker.is_chief else self._scratch / "export"
         tf.saved_model.save(self._model, str(directory), signatures=self._model.__call__)
-        self._clean()
+        self._delete_scratch()
         return directory
 
-    def _clean(self) -> None:
+    def _delete_scratch(self) -> None:
         if not self._worker.is_chief:
             shutil.rmtree(self._scratch, ignore_errors=True)

@@ -20,5 +20,5 @@ def test_warning_appears_ten_minutes_or_half_the_limit_before_the_end(
     seconds: float, limit: float, warned: bool, over: bool
 ) -> None:
     idle = Idle(seconds, limit)
-    assert (idle.warned, idle.over) == (warned, over)
+    assert (idle.warning_due, idle.expired) == (warned, over)
     assert idle.remaining == max(limit - seconds, 0)

@@ -79,7 +79,7 @@ def test_recorded_results_are_available_after_a_restart(tmp_path: Path) -> None:
     reopened = study(tmp_path)
     assert reopened.trials()[first].value == 0.3
     assert reopened.trials()[first].intermediate_values == {1: 0.5, 2: 0.4}
-    assert (reopened.created(first), reopened.granted(first)) == (True, 1)
+    assert (reopened.is_created(first), reopened.granted(first)) == (True, 1)
     assert reopened.trials()[second].state == TrialState.FAIL
     assert reopened.started == recorded.started
 
@@ -113,7 +113,7 @@ def test_study_is_rebuilt_from_the_settings_of_existing_runs(tmp_path: Path) -> 
     assert {run: trial.params for run, trial in rebuilt.trials().items()} == {
         run: trial.params for run, trial in original.trials().items()
     }
-    assert all(rebuilt.created(run) for run in runs)
+    assert all(rebuilt.is_created(run) for run in runs)
     assert rebuilt.is_rebuilt
     assert not original.is_rebuilt
 

@@ -32,7 +32,7 @@ def test_dedicated_chief_precedes_the_workers() -> None:
     [
         ("{", "not a valid TensorFlow cluster specification"),
         ("[]", "not a valid TensorFlow cluster specification"),
-        (environment({"worker": ["a:1"]}, "worker", 1)["TF_CONFIG"], "has 1 of this type"),
+        (environment({"worker": ["a:1"]}, "worker", 1)["TF_CONFIG"], "tasks in the cluster is 1"),
         (environment({"worker": ["a:1"]}, "ps", 0)["TF_CONFIG"], "workers and a chief"),
         (environment({"ps": ["a:1"], "worker": []}, "ps", 0)["TF_CONFIG"], "workers and a chief"),
     ],

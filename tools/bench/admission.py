@@ -31,10 +31,9 @@ _POLICY_DELAY = 5
 
 
 def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
-    """Return the median duration of a pod creation per round, without and with policies.
+    """Return the median time (s) to create a pod in each round, without and with policies.
 
-    Pods are created one after another in a separate cluster without nodes. Durations are in
-    seconds.
+    Each round creates its pods one after another in a separate cluster without nodes.
     """
     samples: dict[str, list[float]] = {WITHOUT: [], WITH: []}
     with tempfile.TemporaryDirectory(prefix="admission-") as directory:
@@ -42,11 +41,11 @@ def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
         try:
             cluster = lifecycle.up(cluster_spec(Kind.SIMULATED, 0), Reporter())
             with connect(cluster.layout.kubeconfig) as client:
-                _create(client, pods)  # opens connections and fills caches; not measured
+                _create_pods(client, pods)  # opens connections and fills caches; not measured
                 for turn in range(repetitions):
-                    samples[WITHOUT].append(_create(client, pods))
-                    with _policies(cluster):
-                        samples[WITH].append(_create(client, pods))
+                    samples[WITHOUT].append(_create_pods(client, pods))
+                    with _enforced_policies(cluster):
+                        samples[WITH].append(_create_pods(client, pods))
                     medians = [f"{1000 * values[-1]:.1f} ms" for values in samples.values()]
                     print_line(f"  {turn + 1}/{repetitions} without and with policies: {medians}")
         finally:
@@ -54,7 +53,7 @@ def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
     return samples
 
 
-def _create(client: httpx.Client, count: int) -> float:
+def _create_pods(client: httpx.Client, count: int) -> float:
     seconds = []
     for number in range(count):
         manifest = pod(f"pod-{number}")
@@ -67,7 +66,7 @@ def _create(client: httpx.Client, count: int) -> float:
 
 
 @contextmanager
-def _policies(cluster: Cluster) -> Iterator[None]:
+def _enforced_policies(cluster: Cluster) -> Iterator[None]:
     built = manifests(configure({}, RULES), "deny")
     _kubectl(cluster, ["apply", "--server-side", "--filename=-"], built)
     time.sleep(_POLICY_DELAY)

@@ -48,22 +48,22 @@ _IMPORTED = ""
 
 @dataclass
 class Recording:
-    """Durations of tests, tests that execute each line, and tests that start other processes.
+    """Durations of tests, tests that execute each line, and tests that start Python processes.
 
-    `modules` contains the prefixes of test IDs for each file whose lines were not recorded.
+    `modules` maps each file whose lines were not recorded to the prefixes of its test IDs.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     tests: dict[str, dict[int, list[str]]] = field(default_factory=dict)
-    starting: list[str] = field(default_factory=list)
+    spawning_tests: list[str] = field(default_factory=list)
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def choose(self, file: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that execute one of the lines of a file, fastest first.
 
         A line that runs at import may affect any test, so all other tests are added at the end. A
-        line that was never recorded may run in a process that a test starts. In this case, return
-        the tests that start processes.
+        line for which no test was recorded may run in a process that a test starts. In this case,
+        return the tests that start processes.
         """
         if file in self.modules:
             return self.fastest_first(
@@ -73,7 +73,7 @@ class Recording:
         found = {test for line in lines for test in by_line.get(line, ())}
         others = self.seconds.keys() - found if _IMPORTED in found else set()
         return [
-            *self.fastest_first((found or set(self.starting)) - {_IMPORTED}),
+            *self.fastest_first((found or set(self.spawning_tests)) - {_IMPORTED}),
             *self.fastest_first(others),
         ]
 
@@ -113,12 +113,12 @@ class _Recorder:
         self._measured = measured
         self._test = ""
         self.seconds: dict[str, float] = {}
-        self.starting: set[str] = set()
+        self.spawning_tests: set[str] = set()
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen" and "python" in str(arguments[1]):
-            self.starting.add(self._test)
+            self.spawning_tests.add(self._test)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._progress = Progress("tests recorded", len(session.items))
@@ -198,10 +198,10 @@ class _Selection:
 
     def __init__(self, tests: Sequence[str], known: Iterable[str]) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
-        self._left_out = set(known) - set(tests)
+        self._excluded = set(known) - set(tests)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        kept = (item for item in items if item.nodeid not in self._left_out)
+        kept = (item for item in items if item.nodeid not in self._excluded)
         items[:] = sorted(kept, key=lambda item: self._order.get(item.nodeid, len(self._order)))
 
 
@@ -239,28 +239,28 @@ def record(
             status = pytest.main([*_OPTIONS, *tests], plugins=[recorder])
         data = measured.get_data()
         lines = {file: data.contexts_by_lineno(str(copy / file)) for file in files}
-        starting = sorted(recorder.starting & recorder.seconds.keys())
-        result.write_text(json.dumps([recorder.seconds, lines, starting]))
+        spawning_tests = sorted(recorder.spawning_tests & recorder.seconds.keys())
+        result.write_text(json.dumps([recorder.seconds, lines, spawning_tests]))
         return status
 
-    if status := _forked(run, copy, None):
+    if status := _run_in_fork(run, copy, None):
         sys.exit(f"the tests fail without a mutant (status {status}): pytest {' '.join(tests)}")
-    seconds, by_file, starting = json.loads(result.read_text())
+    seconds, by_file, spawning_tests = json.loads(result.read_text())
     lines = {
         file: {int(line): by_line[line] for line in by_line} for file, by_line in by_file.items()
     }
-    return Recording(seconds, lines, starting, dict(modules))
+    return Recording(seconds, lines, spawning_tests, dict(modules))
 
 
 def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) -> str:
-    """Return the outcome of the chosen tests: `killed`, `survived` or `timeout`."""
+    """Run the chosen tests and return the outcome: `killed`, `survived` or `timeout`."""
     if not chosen:
         return "survived"
 
     def run() -> int:
         sys.dont_write_bytecode = True  # the mutant must not remain as bytecode
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        _write_to(log)
+        _redirect_output(log)
         files = sorted({test.partition("::")[0] for test in chosen})
         options = _OPTIONS
         plugins: list[object] = [_Selection(chosen, recording.seconds)]
@@ -272,7 +272,7 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
     shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # failing examples of earlier mutants
     factor = 2 if recording.modules else 10
     timeout = 10 + factor * sum(recording.seconds[test] for test in chosen)
-    status = _forked(run, copy, timeout)
+    status = _run_in_fork(run, copy, timeout)
     return "timeout" if status is None else "killed" if status else "survived"
 
 
@@ -288,7 +288,7 @@ def replaced(path: Path, text: str) -> Iterator[None]:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def _write_to(log: Path) -> None:
+def _redirect_output(log: Path) -> None:
     with log.open("a") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
@@ -298,14 +298,14 @@ def _fork_gangs(log: Path) -> None:
     """Let gangs fork from this process, which has already loaded the copy's modules and PyTorch."""
     import torch
 
-    _write_to(log)
+    _redirect_output(log)
     # OpenMP's threads do not exist after a fork, so the first parallel loop would hang.
     torch.set_num_threads(1)
     programs = importlib.import_module("tests.training.programs")
     programs.SERVER = multiprocessing.get_context("fork")  # type: ignore[attr-defined]
 
 
-def _forked(run: Callable[[], int], copy: Path, timeout: float | None) -> int | None:
+def _run_in_fork(run: Callable[[], int], copy: Path, timeout: float | None) -> int | None:
     """Run a function in a fork, with the copy as its working directory.
 
     Return the function's status, or None after the timeout.
@@ -317,7 +317,7 @@ def _forked(run: Callable[[], int], copy: Path, timeout: float | None) -> int | 
         resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
         sys.path[0] = str(copy)
         for name in [name for name in sys.modules if name.partition(".")[0] == "tools"]:
-            del sys.modules[name]  # tests import it from the copy
+            del sys.modules[name]  # the tests import tools from the copy
         status = 3
         try:
             status = int(run())

@@ -4,7 +4,7 @@ The target `stack` covers the builders of Kubernetes objects and the policies. T
 covers the mathematics and the state of training.
 
 A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
-mutants is drawn by the hash of their identity, so edits elsewhere do not change the sample. The
+mutants is drawn by a hash of their identity, so that edits elsewhere do not change the sample. The
 command prints the survivors, and writes the outcomes to .bench/mutants.json and pytest's output to
 .bench/mutants.log (target `training`: training-mutants.json and training-mutants.log). To compare
 two commits, `--sample FILE` repeats the mutants of an earlier run; FILE is a copy of that run's
@@ -101,8 +101,8 @@ TRAINING: dict[str, tuple[str, ...]] = {
         *_RESUMPTION,
     ),
 }
-"""Prefixes of the IDs of each module's tests. These tests cannot be chosen by line, because lines
-that gangs execute are not recorded."""
+"""Maps each module to the prefixes of its test IDs. These tests cannot be chosen by line, because
+lines that gangs execute are not recorded."""
 SEED = 20261122
 MIN_KILLED = {"stack": 0.80, "training": 0.90}
 _CHECKOUT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ class Change:
 
     @property
     def summary(self) -> str:
-        """The change in one line."""
+        """Original and changed code in one line."""
         sides = (self.module.code_for_node(node) for node in (self.original, self.mutated))
         return " -> ".join(" ".join(side.split()) for side in sides)
 
@@ -314,18 +314,18 @@ def _measure(
         # forks, so their order does not matter.
         print_line("running the tests once more without a mutant, this time fastest first")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
-            sys.exit(f"a test fails without a mutant, see {log}")
+            sys.exit(f"a test fails without a mutant; see {log}")
     results: list[dict[str, Any]] = []
     progress = Progress("mutants", len(sample))
     # The order is random, so the mutants that are tested before Ctrl-C are also a random sample.
     with contextlib.suppress(KeyboardInterrupt):
         for mutant, change in sample.items():
-            results.append(_try(copy, mutant, change, recording, log))
+            results.append(_test(copy, mutant, change, recording, log))
             progress.step()
     return results
 
 
-def _try(
+def _test(
     copy: Path, mutant: Mutant, change: Change, recording: Recording, log: Path
 ) -> dict[str, Any]:
     """Run the tests for a mutant, and return its outcome. Print survivors and uncovered mutants."""

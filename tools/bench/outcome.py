@@ -44,7 +44,7 @@ def machine() -> dict[str, Any]:
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
-    """Return the median, minimum and maximum."""
+    """Return the median, minimum and maximum of samples."""
     return {
         "median": statistics.median(samples),
         "minimum": min(samples),
@@ -53,7 +53,7 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 
 def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Return the ratios of two series of samples, paired by benchmark round."""
+    """Return the ratio of the first to the second sample for each benchmark round."""
     return [one / other for one, other in zip(first, second, strict=True)]
 
 

@@ -1,8 +1,9 @@
 """Cost of the policy pack: `make bench-policies`.
 
-A stack of many workloads is previewed alternately without a pack, with a pack of one empty rule
-(the cost of the engine and the SDK) and with this project's pack, so that other load on the host
-affects all three equally. Then the pack alone and policies.check are timed with the same manifests.
+A stack of many workloads is previewed alternately without a pack, with a pack that has one empty
+rule (the cost of the engine and the SDK) and with this project's pack, so that other load on the
+host affects all three equally. Then the pack alone and policies.check are timed with the same
+manifests.
 Pod creation is timed with and without admission policies. The benchmark prints the ratios with
 their spread and writes all samples to .bench/policies.json.
 """
@@ -129,7 +130,10 @@ def _pack() -> Path:
 def _project(
     directory: Path, tools: Toolchain, manifests: Sequence[Manifest]
 ) -> Callable[[list[str]], None]:
-    """Return a function that previews the stack with policy packs, which the stack must pass."""
+    """Return a function that previews the stack with the given policy packs.
+
+    The program exits if the stack violates a pack.
+    """
     runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
     (directory / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "measured", "runtime": runtime}))
     (directory / "__main__.py").write_text(PROGRAM)

@@ -3,8 +3,8 @@
 Four processes, each in a separate network namespace, simulate the pods of a gang on three nodes;
 two of the pods are on node a. A node is a network namespace with a bridge, connected to a switch by
 a veth pair. The benchmark injects two faults: tc limits the link of one node to 100 Mbit/s in both
-directions, or a CPU quota limits the processes of one node to a twentieth of a core. Starts without
-a fault must not report a node.
+directions, or a CPU quota limits the processes of one node to a twentieth of a core. A start
+without a fault must not report a slow node.
 
 The processes import PyTorch once. Every start creates a new process group, and the measured
 duration includes the rendezvous. The gang is not isolated from other programs on the host.
@@ -29,10 +29,10 @@ from tools.bench.outcome import Goal, conclude, print_line, spread
 NODES: Final = ("a", "a", "b", "c")
 """Node of each rank."""
 
-RATE: Final = "100mbit"
-CORES: Final = 0.05
+FAULT_RATE: Final = "100mbit"
+FAULT_CORES: Final = 0.05
 SHARES: Final = 4096
-"""CPU shares of each pod, equal to those of a pod that requests four cores."""
+"""CPU shares of each pod, as for a pod that requests four cores."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PREFIX: Final = f"preflight-{os.getpid()}"
@@ -55,12 +55,12 @@ def main() -> None:
         sys.exit("make bench-preflight requires cgroup v1, and root for network namespaces")
     with tempfile.TemporaryDirectory() as directory, network(), cgroups(), gang(directory) as start:
         start()
-        undisturbed = [start() for _ in counted("undisturbed", options.starts)]
+        undisturbed = [start() for _ in count_starts("undisturbed", options.starts)]
         faults: dict[str, list[dict[str, Any]]] = {}
         for (kind, fault), node in itertools.product(FAULTS.items(), sorted({*NODES})):
             with fault(node):
                 faults[f"{kind} of {node}"] = [
-                    start() for _ in counted(f"{kind} of {node}", options.faults)
+                    start() for _ in count_starts(f"{kind} of {node}", options.faults)
                 ]
     alarms = [each for each in undisturbed if each["found"]]
     missed = [
@@ -85,7 +85,7 @@ def main() -> None:
     conclude("preflight", {"undisturbed": undisturbed, "faults": faults}, goals)
 
 
-def counted(name: str, count: int) -> Iterator[int]:
+def count_starts(name: str, count: int) -> Iterator[int]:
     """Yield the numbers below `count` and print progress."""
     for number in range(count):
         if number % 20 == 0:
@@ -142,7 +142,7 @@ def cgroup(node: str) -> Path:
 
 @contextlib.contextmanager
 def gang(directory: str) -> Iterator[Any]:
-    """Start the processes, and yield a function that starts a gang and returns its result."""
+    """Start the processes, and yield a function that forms a gang and returns its result."""
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(process(rank, directory)) for rank in range(len(NODES))]
         ports = itertools.count(20_000)
@@ -161,7 +161,10 @@ def gang(directory: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def process(rank: int, directory: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a rank in its pod and its node's cgroup. The process exits when its input ends."""
+    """Start a rank in the network namespace of its pod and the cgroup of its node.
+
+    The process exits when its input ends.
+    """
     program = [sys.executable, "-m", "tools.bench.preflight_gang"]
     arguments = [str(rank), str(len(NODES)), f"{NETWORK}.1", directory]
     variables = {"NODE_NAME": NODES[rank], "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
@@ -187,11 +190,11 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
     sys.exit("a process of the gang has exited")
 
 
-def stream(found: IO[str] | None) -> IO[str]:
-    """Return a stream. Raise TypeError if the process was started without it."""
-    if found is None:
+def stream(pipe: IO[str] | None) -> IO[str]:
+    """Return a standard stream of a process. Raise TypeError if the process has no such stream."""
+    if pipe is None:
         raise TypeError("the process was started without this stream")
-    return found
+    return pipe
 
 
 @contextlib.contextmanager
@@ -199,7 +202,7 @@ def slow_link(node: str) -> Iterator[None]:
     """Limit the link of a node in both directions."""
     ends = ((f"{PREFIX}-node-{node}", "eth0"), (f"{PREFIX}-switch", f"node-{node}"))
     for namespace, device in ends:
-        limit = ["tbf", "rate", RATE, "burst", "128kb", "latency", "100ms"]
+        limit = ["tbf", "rate", FAULT_RATE, "burst", "128kb", "latency", "100ms"]
         command = ["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *limit]
         subprocess.run(command, check=True)
     try:
@@ -214,7 +217,7 @@ def slow_link(node: str) -> Iterator[None]:
 def slow_cpu(node: str) -> Iterator[None]:
     """Limit the processes of a node to a twentieth of a core."""
     quota = cgroup(node) / "cpu.cfs_quota_us"
-    quota.write_text(str(int(CORES * PERIOD)))
+    quota.write_text(str(int(FAULT_CORES * PERIOD)))
     try:
         yield
     finally:

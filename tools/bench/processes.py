@@ -46,8 +46,8 @@ def measured_together(
 ) -> ResourceUsage:
     """Run commands, at most `concurrent` at a time, and return their resource usage.
 
-    All commands are run. If any of them fail, exit with the output of the failed command that comes
-    first in `commands`.
+    All commands are run. If any command fails, exit with the output of the first failed command in
+    `commands`.
     """
     before, began = _cpu(), time.perf_counter()
     running: dict[int, subprocess.Popen[str]] = {}

@@ -1,4 +1,4 @@
-"""Random snapshots of clusters and random plans, for the benchmark of simulations."""
+"""Random snapshots of clusters and random plans, for `make bench-simulation`."""
 
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -10,14 +10,14 @@ from infra.settings.volcano import SchedulerSettings
 from infra.volcano import scheduler_configuration
 
 _GPU: Final = "nvidia.com/gpu"
-_PER_NODE: Final = 8
-_ALLOCATABLE: Final = {"cpu": "96", "memory": "1Ti", "pods": "110", _GPU: str(_PER_NODE)}
-_TAKEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_GPUS_PER_NODE: Final = 8
+_ALLOCATABLE: Final = {"cpu": "96", "memory": "1Ti", "pods": "110", _GPU: str(_GPUS_PER_NODE)}
+_SNAPSHOT_TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _PRIORITIES: Final = {"low": 100, "middle": 1000, "high": 2000}
-_COUNTS: Final = [1, 1, 2, 4, 8]
-_GPUS: Final = [1, 2, 4, 8, 8]
-_MEAN_GPUS: Final = mean(_COUNTS) * mean(_GPUS)
-_ELASTIC: Final = 0.3
+_POD_COUNTS: Final = [1, 1, 2, 4, 8]
+_GPUS_PER_POD: Final = [1, 2, 4, 8, 8]
+_MEAN_GPUS_PER_GANG: Final = mean(_POD_COUNTS) * mean(_GPUS_PER_POD)
+_ELASTIC_SHARE: Final = 0.3
 
 
 def _scheduler(**settings: str) -> str:
@@ -39,16 +39,16 @@ def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> Stat
 
     On average, the gangs request 1.5 times as many GPUs as the nodes have.
     """
-    scale = 1.5 * nodes * _PER_NODE / (gangs * _MEAN_GPUS)
+    scale = 1.5 * nodes * _GPUS_PER_NODE / (gangs * _MEAN_GPUS_PER_GANG)
     pool = random.randrange(10**6)
-    free = {f"node-{pool}-{n}": _PER_NODE for n in range(nodes)}
+    free = {f"node-{pool}-{n}": _GPUS_PER_NODE for n in range(nodes)}
     queues = [f"queue-{n}" for n in range(random.randint(1, 4))]
     state_gangs = []
     for number in range(gangs):
         gang = _gang(random, f"run-{number}", queues, gangs - number, scale)
         state_gangs.append(_placed(random, gang, free))
     return State(
-        taken=_TAKEN,
+        taken=_SNAPSHOT_TIME,
         scheduler_configuration=scheduler,
         nodes=[Node(name=name, allocatable=_ALLOCATABLE) for name in free],
         queues=[Queue(name=name, spec={"weight": random.randint(1, 4)}) for name in queues],
@@ -67,10 +67,10 @@ def random_plan(random: Random, state: State) -> State:
 
 
 def _gang(random: Random, name: str, queues: list[str], minutes: int = 0, scale: float = 1) -> Gang:
-    count, gpus = random.choice(_COUNTS), random.choice(_GPUS)
+    count, gpus = random.choice(_POD_COUNTS), random.choice(_GPUS_PER_POD)
     count = max(round(count * scale), 1)
     priority = random.choice(list(_PRIORITIES))
-    elastic = count > 1 and random.random() < _ELASTIC
+    elastic = count > 1 and random.random() < _ELASTIC_SHARE
     return Gang(
         namespace="ml",
         name=name,
@@ -79,7 +79,7 @@ def _gang(random: Random, name: str, queues: list[str], minutes: int = 0, scale:
         priority_class=priority,
         priority=_PRIORITIES[priority],
         minimum=count // 2 if elastic else count,
-        created=_TAKEN - timedelta(minutes=minutes),
+        created=_SNAPSHOT_TIME - timedelta(minutes=minutes),
         deadline_seconds=random.randint(10, 1440) * 60.0 + minutes,
         pods=[PodShape(count=count, requests={_GPU: str(gpus), "cpu": str(gpus)})],
     )
@@ -102,7 +102,7 @@ def _placed(random: Random, gang: Gang, free: dict[str, int]) -> Gang:
     return gang.model_copy(
         update={
             "state": "running",
-            "started": _TAKEN - timedelta(seconds=age),
+            "started": _SNAPSHOT_TIME - timedelta(seconds=age),
             "pods": [shape.model_copy(update={"nodes": nodes})],
         }
     )

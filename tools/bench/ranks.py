@@ -1,8 +1,8 @@
 """Resources per rank in gangs of 4 and 16 processes: `make bench-ranks` (Linux, strace).
 
-A gang trains a small sharded model (FSDP2) on tokens, is stopped, and resumes. Its system calls
-show which checkpoint files and how much data each start reads; /proc shows its connections and peak
-memory. All processes run on one host, which acts as one node.
+A gang trains a small sharded model (FSDP2) on tokens, is interrupted, and resumes. The benchmark
+traces which checkpoint files the processes open and how much data they read. It reads their
+connections and peak memory from /proc. All processes run on one host, which acts as one node.
 """
 
 import json
@@ -31,7 +31,7 @@ FEW, MANY = 4, 16
 SMALL, LARGE = 4, 16
 """Data set sizes to compare (MiB). Each file contains 1 MiB."""
 
-PER_RANK: Final = ("median peak MiB per rank", "files opened per rank")
+BOUNDED_FIGURES: Final = ("median peak MiB per rank", "files opened per rank")
 """Figures that may grow at most half as fast as the number of ranks. The number of connections may
 grow faster, because gloo connects all ranks pairwise."""
 
@@ -61,7 +61,7 @@ def main() -> None:
             at_most=True,
         )
         for start in found[MANY, SMALL]
-        for figure in PER_RANK
+        for figure in BOUNDED_FIGURES
     ]
     read = found[FEW, LARGE]["resume"]["MiB of data read"]
     goals.append(Goal("share of the data that a resume reads", read / LARGE, 0.05, at_most=True))
@@ -82,7 +82,7 @@ def write_tokens(directory: Path, mebibytes: int) -> None:
 
 
 def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
-    """Return the figures of a first start, which is stopped, and of the resumption."""
+    """Return the figures for a first start, which is interrupted, and for the resumption."""
     results: dict[Start, dict[str, float]] = {}
     starts: tuple[Start, ...] = ("first start", "resume")
     for start in starts:
@@ -118,7 +118,7 @@ def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
 def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dict[str, float]:
     """Sample the ranks until they exit, and return the median and the maximum of each figure.
 
-    With `stop`, stop them after the first checkpoint.
+    With `stop`, interrupt the gang after the first checkpoint.
     """
     connections: dict[int, int] = {}
     peaks: dict[int, float] = {}

@@ -53,7 +53,9 @@ def main() -> None:
     lines = [line for log in options.logs for line in log.read_text().splitlines()]
     found = attempts(lines)
     if not found:
-        parser.error("found no line with a step or an epoch: do the lines begin with a timestamp?")
+        parser.error(
+            "no line contains a step or an epoch; check that each line begins with a timestamp"
+        )
     draw(found, options.out)
 
 
@@ -71,7 +73,7 @@ def attempts(lines: Iterable[str]) -> list[Attempt]:
 
 
 def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
-    """Return the times and the throughput at each, averaged over the preceding `_WINDOW`."""
+    """Return times, and for each the throughput averaged over the preceding `_WINDOW`."""
     x, y = [], []
     first = 0
     for last, at in enumerate(attempt.seconds):
@@ -93,7 +95,7 @@ def draw(found: list[Attempt], path: Path) -> None:
         loss.plot(attempt.seconds, attempt.losses, color=_BLUE, lw=1.2)
         rate.plot(*throughput(attempt), color=_GREEN, lw=1.2)
     for before, after in itertools.pairwise(found):
-        _fault(loss, rate, before, after)
+        _draw_fault(loss, rate, before, after)
     loss.set(yscale="log", ylabel="loss")
     rate.set(ylabel="samples per second", xlabel="seconds", ylim=(0, None))
     for axes in (loss, rate):
@@ -101,7 +103,7 @@ def draw(found: list[Attempt], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def _fault(loss: Axes, rate: Axes, before: Attempt, after: Attempt) -> None:
+def _draw_fault(loss: Axes, rate: Axes, before: Attempt, after: Attempt) -> None:
     for axes in (loss, rate):
         axes.axvspan(before.end, after.seconds[0], color=_RED, alpha=0.15, lw=0)
     took = after.seconds[0] - before.end

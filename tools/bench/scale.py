@@ -1,4 +1,4 @@
-"""Scale of clusters and stacks: `make bench-scale`.
+"""Scalability of clusters and stacks: `make bench-scale`.
 
 The benchmark has two parts, each on a separate simulated cluster (real API server, real Volcano,
 nodes that run no processes):

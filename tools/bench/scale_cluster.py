@@ -1,4 +1,4 @@
-"""Simulated cluster of `make bench-scale`, which exists only during the measurement."""
+"""Simulated cluster for `make bench-scale`, which exists only during the measurement."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def create(cluster: Cluster, objects: Sequence[Manifest]) -> None:
 
 
 def delete_all(cluster: Cluster, *paths: str) -> None:
-    """Delete all objects under some API paths and wait until they are gone."""
+    """Delete all objects under the given API paths and wait until they are gone."""
     # `kubectl delete --all` waits for one object after another. With a thousand objects, this would
     # take longer than the measurement.
     for path in paths:
@@ -117,7 +117,7 @@ IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
 
 
 def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
-    """Return the configuration of `jobs` training jobs of `nodes` pods with eight GPUs each.
+    """Return the configuration of `jobs` training jobs with `nodes` pods of eight GPUs each.
 
     Jobs are numbered from `first`. Each job has a different seed and is therefore a different run.
     """
@@ -202,5 +202,5 @@ def plain_pods(job: Manifest) -> list[Manifest]:
 
 
 def settings_of(jobs: int, nodes: int) -> StackSettings:
-    """Return the validated settings of `configuration`."""
+    """Return the stack settings that `configuration` describes."""
     return validate(configuration(jobs, nodes))

@@ -41,8 +41,8 @@ class Gangs:
         """Number of scheduled pods."""
         return sum(len(pods) for pods in list(self.bindings.values()))
 
-    def partial(self, min_pause: float) -> set[str]:
-        """Return the gangs that were only partly scheduled when binding stalled, or at the end.
+    def partial_gangs(self, min_pause: float) -> set[str]:
+        """Return the gangs that were only partly scheduled when binding stalled or ended.
 
         Binding stalls if no pod is bound for more than `min_pause` seconds. A gang that is still
         being bound does not count.
@@ -77,7 +77,7 @@ class Gangs:
             "podsPerSecond": round(len(timestamps) / (last - began), 1),
             "podsPerSecondFromFirstBinding": round(len(timestamps) / max(last - first, 1e-3), 1),
             "eventsObserved": self.events,
-            "partialGangs": len(self.partial(min_pause)),
+            "partialGangs": len(self.partial_gangs(min_pause)),
             "gangBindingSeconds": {
                 "median": round(statistics.median(seconds), 3),
                 "maximum": round(max(seconds), 3),

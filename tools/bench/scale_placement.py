@@ -35,7 +35,10 @@ _TIMEOUT = 600.0
 
 
 def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, Any]:
-    """Measure gangs and plain pods alternately: `jobs` jobs of `pods` pods with eight GPUs each."""
+    """Measure gangs and plain pods alternately.
+
+    Each round creates `jobs` jobs with `pods` pods of eight GPUs each.
+    """
     samples: dict[str, list[dict[str, Any]]] = {VOLCANO: [], PLAIN: []}
     settings = settings_of(jobs, pods)
     volcano_jobs = gangs(settings)
@@ -56,7 +59,7 @@ def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, A
 
 
 def placement_goals(result: dict[str, Any]) -> list[Goal]:
-    """Return Volcano's goals: the slowest round's rate, and the partial gangs of all rounds."""
+    """Return Volcano's goals, for the slowest round's rate and the partial gangs in all rounds."""
     rounds = result["rounds"][VOLCANO]
     rate = min(found["podsPerSecond"] for found in rounds)
     partial = sum(found["partialGangs"] for found in rounds)

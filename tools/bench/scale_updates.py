@@ -32,13 +32,16 @@ from tools.bench.scale_cluster import (
 KUBECTL = "kubectl apply --server-side"
 PULUMI, ONE_STACK = "pulumi up, concurrent stacks", "pulumi up, one stack"
 LARGEST_STACK = 100
-"""Number of jobs of the largest measured stack."""
+"""Maximum number of jobs that are also measured in a single stack."""
 MAX_RATIO = 3.0
 MAX_GROWTH = 2.0
 _PODS = 8
-_CONCURRENT = max(1, len(os.sched_getaffinity(0)))
+_MAX_CONCURRENT = max(1, len(os.sched_getaffinity(0)))
 ENGINE = {"GOGC": "400"}
-"""Variables that docs/scale.md recommends for large updates. They save time but cost memory."""
+"""Environment variables that docs/scale.md recommends for large updates.
+
+They save time but cost memory.
+"""
 PROGRAM = '''
 """Program of a team's stack: its jobs, on an existing platform."""
 
@@ -78,9 +81,9 @@ Samples = dict[int, dict[str, list[dict[str, float]]]]
 def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any]:
     """Measure `pulumi up` and `kubectl apply` alternately for each number of jobs.
 
-    The largest number is measured only once. The jobs are in stacks of `per_stack` jobs, updated
-    concurrently with one update per core. Up to `LARGEST_STACK` jobs are also measured in a single
-    stack.
+    The largest number is measured only once. The jobs are in stacks of `per_stack` jobs, which are
+    updated concurrently, one stack per core. Numbers up to `LARGEST_STACK` are also measured with
+    all jobs in a single stack.
     """
     samples: Samples = {size: {} for size in sizes}
     # Without nodes, all jobs wait, so only their creation is measured.
@@ -99,7 +102,7 @@ def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any
                         f"of CPU time, {used.peak_mib:.0f} MiB"
                     )
                     delete_all(cluster, VOLCANO_JOBS)
-    return {"jobsPerStack": per_stack, "stacksAtOnce": _CONCURRENT, "samples": samples}
+    return {"jobsPerStack": per_stack, "stacksAtOnce": _MAX_CONCURRENT, "samples": samples}
 
 
 def _methods(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int], ResourceUsage]]:
@@ -123,7 +126,7 @@ def update_goals(result: dict[str, Any]) -> list[Goal]:
             goals.append(Goal(name, ratio, MAX_RATIO, at_most=True))
     if {100, 1000} <= samples.keys():
         growth = (_median(samples, 1000, PULUMI) / 1000) / (_median(samples, 100, PULUMI) / 100)
-        name = f"{PULUMI}, seconds per job of 1,000 jobs relative to 100 jobs"
+        name = f"{PULUMI}, seconds per job with 1,000 jobs, relative to 100 jobs"
         goals.append(Goal(name, growth, MAX_GROWTH, at_most=True))
     return goals
 
@@ -160,9 +163,9 @@ def _pulumi(cluster: Cluster, directory: Path, size: int, *, per_stack: int) -> 
     init = ["pulumi", "stack", "init", "--non-interactive"]
     update = ["pulumi", "up", "--yes", "--skip-preview", "--non-interactive", "--suppress-outputs"]
     # Create the first stack alone, because it creates files that all stacks of the project share.
-    # Only the updates are measured.
+    # The resource usage of `pulumi stack init` is ignored.
     measured([*init, "--stack=team-0"], directory, environment)
-    rest = [[*init, f"--stack={stack}"] for stack in list(stacks)[1:]]
-    measured_together(rest, directory, environment, _CONCURRENT)
+    others = [[*init, f"--stack={stack}"] for stack in list(stacks)[1:]]
+    measured_together(others, directory, environment, _MAX_CONCURRENT)
     commands = [[*update, f"--stack={stack}"] for stack in stacks]
-    return measured_together(commands, directory, environment, _CONCURRENT)
+    return measured_together(commands, directory, environment, _MAX_CONCURRENT)

@@ -86,9 +86,13 @@ class Comparison:
     verdicts: int = 0
     same_verdicts: int = 0
     preempting: int = 0
+    """Number of states in which at least one of the two simulations evicts a gang."""
     same_victims: int = 0
+    """Number of states in `preempting` in which both simulations evict the same gangs."""
     starts: int = 0
+    """Number of gangs with the verdict `starts later` in both simulations."""
     near_starts: int = 0
+    """Number of gangs in `starts` whose start times differ by at most 20%."""
 
     def add(self, predicted: Answer, other: Answer) -> None:
         """Compare the answers for one state."""
@@ -174,7 +178,7 @@ class Predictions:
         self.differences.append(text)
 
     def goals(self) -> list[Goal]:
-        """Return goals for the shares of predictions that are correct in the other cluster."""
+        """Return a goal for each share of predictions that match the other cluster."""
         shares = {
             "most frequent verdict, share of gangs": (self.frequent, self.gangs),
             "certain verdict, share of certain verdicts": (self.certain_same, self.certain),
@@ -203,7 +207,7 @@ def _reason(name: str, possible: set[str], certain: set[str], evicted: set[str])
         return "the gang itself is evicted only in simulations or only in the other cluster"
     if evicted != possible or possible != certain:
         return "other gangs are evicted"
-    return "other order or node"
+    return "scheduled in another order or on another node"
 
 
 def _accuracy(states: int, horizon: int, seed: int) -> dict[str, Any]:
@@ -216,7 +220,7 @@ def _accuracy(states: int, horizon: int, seed: int) -> dict[str, Any]:
         for compared, other in zip(singles.values(), others, strict=True):
             compared.add(predictions[0], other)
         predicted.add(number, combine(predictions), applied)
-        print_line(f"{number}: {len(state.nodes)} nodes, {len(state.gangs)} gangs")
+        print_line(f"state {number}: {len(state.nodes)} nodes, {len(state.gangs)} gangs")
         print_line(", ".join(f"{n} {c.same_verdicts}/{c.verdicts}" for n, c in singles.items()))
     return {
         "states": states,
@@ -274,7 +278,7 @@ def _speed(name: str, nodes: int, gangs: int, scheduler: str) -> dict[str, float
     times.append(time.monotonic())
     start, decide, end = (later - at for at, later in pairwise(times))
     found = {"start": start, "decide": decide, "end": end, "total": sum((start, decide, end))}
-    print_line(f"{name}, {answer.ends} ends: {found}")
+    print_line(f"{name}, {answer.ends} gangs ended: {found}")
     return found
 
 

@@ -5,10 +5,10 @@ a second random search that draws different values, then run until one of their 
 target. Only these other searches can be compared fairly, because the first search reaches its own
 best accuracy by definition.
 
-The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
-trial resumes from its checkpoint. The cluster and its clock are simulated: epochs, pod starts and
-pod terminations take the same time in all searches. All searches are run with two different epoch
-durations.
+The sweep controller and the training programs are real: a paused trial receives SIGTERM, and a
+promoted trial resumes from its checkpoint. The cluster and its clock are simulated: epochs, pod
+starts and pod terminations take the same time in all searches. All searches are run with two
+different epoch durations.
 """
 
 import contextlib
@@ -59,18 +59,18 @@ SPACE: Final[dict[str, Any]] = {
     "optimizer": {"choices": ["adamw", "sgd"]},
     "weight_decay": {"min": 1e-4, "max": 1.0, "log": True},
 }
-EARLY: Final = {"minimum": 1, "factor": 3}
+EARLY_STOPPING: Final = {"minimum": 1, "factor": 3}
 FIRST: Final = "random, first"
 SECOND: Final = "random, second"
 OURS: Final = "tpe, early stopping"
 SEARCHES: Final[dict[str, dict[str, Any]]] = {
     FIRST: {"sampler": "random"},
     SECOND: {"sampler": "random"},
-    "random, early stopping": {"sampler": "random", "early_stopping": EARLY},
-    OURS: {"sampler": "tpe", "early_stopping": EARLY},
+    "random, early stopping": {"sampler": "random", "early_stopping": EARLY_STOPPING},
+    OURS: {"sampler": "tpe", "early_stopping": EARLY_STOPPING},
 }
-GOAL: Final = 0.5
-_WAIT: Final = 0.01
+MAX_RATIO: Final = 0.5
+_POLL_SECONDS: Final = 0.01
 _processes = multiprocessing.get_context("forkserver")
 
 
@@ -97,7 +97,7 @@ def _searches(
     target = 0.0
     for name, changes in SEARCHES.items():
         searched = Search(sweep(seed, name, changes), directory / name, started, 60.0 * minutes)
-        reached = searched.until(target if name != FIRST else None)
+        reached = searched.run_until(target if name != FIRST else None)
         target = target or reached.accuracy
         missed = f" (not {target:.4f})" if reached.missed else ""
         print_line(
@@ -128,7 +128,7 @@ def _conclude(found: list[dict[str, Any]]) -> None:
                 f"{to_all['expected']:.2f}; to its trials until the best one, on average over all "
                 f"orders: {to_best['expected']:.2f}. With at most {MAX_TRIALS} trials, {missed[0]} "
                 f"of {len(rows)} searches and {missed[1]} of the second random searches did not "
-                "reach the accuracy"
+                "reach the target accuracy"
             )
             ratios |= {
                 f"{title}, of a second random search": to_second,
@@ -138,9 +138,12 @@ def _conclude(found: list[dict[str, Any]]) -> None:
             if name == OURS:
                 goals += [
                     Goal(
-                        f"{title}, relative to a second search", to_second["expected"], GOAL, True
+                        f"{title}, relative to a second random search",
+                        to_second["expected"],
+                        MAX_RATIO,
+                        True,
                     ),
-                    Goal(f"{title}, relative to all trials", to_all["expected"], GOAL, True),
+                    Goal(f"{title}, relative to all trials", to_all["expected"], MAX_RATIO, True),
                 ]
     conclude("sweeps", {"searches": found, "ratios": ratios}, goals)
 
@@ -148,7 +151,7 @@ def _conclude(found: list[dict[str, Any]]) -> None:
 def _ratio(
     rows: list[dict[str, Any]], others: list[float], others_missed: int = 0
 ) -> dict[str, float]:
-    """Return the ratio of the expected GPU-hours, and the spread of the ratios of single seeds.
+    """Return the ratio of the expected GPU-hours, and the spread of the ratios per seed.
 
     Some searches may not reach the target accuracy. The expected GPU-hours are the sum over all
     searches, divided by the number of searches that reached the target (expected running time:
@@ -232,7 +235,7 @@ class Programs:
             self.processes[run] = process
 
     def lines(self, run: str) -> dict[int, str]:
-        """Return the progress line of each completed epoch of a run."""
+        """Map each completed epoch of a run to its progress line."""
         found: dict[int, str] = {}
         with contextlib.suppress(FileNotFoundError):
             for line in (self.directory / run / PROGRESS_FILE).read_text().splitlines():
@@ -248,7 +251,7 @@ class Programs:
         """
         while len(lines := self.lines(run)) < epochs:
             self._check(run)
-            time.sleep(_WAIT)
+            time.sleep(_POLL_SECONDS)
         if epochs == EPOCHS and run in self.processes:
             self.processes.pop(run).join()
         return lines
@@ -304,7 +307,7 @@ class Gang:
     ends: float | None = None
     trained: float = 0.0
 
-    def set(self, phase: str) -> None:
+    def set_phase(self, phase: str) -> None:
         """Set the phase of the job."""
         self.job["status"] = {"state": {"phase": phase}}
 
@@ -331,7 +334,10 @@ class BestResult:
 
 @dataclass
 class Search:
-    """A sweep in a simulated cluster with enough GPUs. The controller uses it as its API client."""
+    """A sweep in a simulated cluster with enough GPUs for all trials.
+
+    The controller uses this object as its API client.
+    """
 
     sweep: Sweep
     claim: Path
@@ -341,7 +347,7 @@ class Search:
     gangs: dict[str, Gang] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
 
-    def until(self, accuracy: float | None) -> BestResult:
+    def run_until(self, accuracy: float | None) -> BestResult:
         """Search until an accuracy is reached or the sweep ends, and return the best result."""
         api: Any = self
         client: Client = api
@@ -376,17 +382,17 @@ class Search:
         if document["kind"] == "Command":
             gang = self.gangs[document["target"]["name"]]
             if document["action"] == "AbortJob":
-                gang.set("Aborting")
+                gang.set_phase("Aborting")
                 gang.ends = END_SECONDS
             else:
-                gang.set("Running")
+                gang.set_phase("Running")
                 gang.starts = START_SECONDS
             return
         name = document["metadata"]["name"]
         created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now))
         metadata = {**document["metadata"], "uid": name, "creationTimestamp": created_at}
         self.gangs[name] = Gang({**document, "metadata": metadata})
-        self.gangs[name].set("Running")
+        self.gangs[name].set_phase("Running")
 
     def patch(self, _resource: Any, _name: str, patched: dict[str, Any], **_: Any) -> None:
         """Store the summary of the sweep."""
@@ -404,7 +410,7 @@ class Search:
                 gang.ends -= INTERVAL
                 if gang.ends <= 0:
                     self.programs.stop(name)
-                    gang.set("Aborted")
+                    gang.set_phase("Aborted")
             elif gang.phase == "Running":
                 self._train(name, gang)
 
@@ -423,7 +429,7 @@ class Search:
             file.write(lines[int(epochs)] + "\n")
         if epochs >= EPOCHS:
             (directory / "export").symlink_to(self.programs.directory / name / "export")
-            gang.set("Completed")
+            gang.set_phase("Completed")
 
 
 def _flags(job: dict[str, Any]) -> list[str]:
@@ -432,8 +438,8 @@ def _flags(job: dict[str, Any]) -> list[str]:
     command = task["template"]["spec"]["containers"][0]["command"]
     first = max(index for index, word in enumerate(command) if word == "training")
     flags: list[str] = command[first + 1 :]
-    left_out = ("--run-dir=", "--metrics-port=")
-    return [flag for flag in flags if not flag.startswith(left_out)]
+    excluded = ("--run-dir=", "--metrics-port=")
+    return [flag for flag in flags if not flag.startswith(excluded)]
 
 
 if __name__ == "__main__":

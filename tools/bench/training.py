@@ -2,11 +2,12 @@
 
 Two processes on the CPU train the same model on the same data from the same seed, alternately with
 our program, a minimal hand-written loop, Lightning Fabric and Hugging Face Accelerate, so that
-other load on the host affects all of them equally. All use our data loader. The benchmark also
-measures the bytes on the wire with and without gradient compression, and the time from the kill of
-a worker to the next step. Checkpoints are compared with dcp.async_save: how long saving a
-checkpoint blocks training, and the step rate while the checkpoint is written. All samples are
-written to .bench/training.json.
+other load on the host affects all of them equally. All loops use our data loader.
+
+The benchmark also measures the bytes on the wire with and without gradient compression, and the
+time from killing a worker to the next step. Checkpoints are compared with dcp.async_save: how long
+saving a checkpoint blocks training, and the step rate while the checkpoint is written. All samples
+are written to .bench/training.json.
 """
 
 import argparse
@@ -39,9 +40,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        rates = _gang("throughput", directory, options.turns)
-        sent = _gang("traffic", directory, 20, isolated=True)
-        pauses = _gang("pause", directory, max(3, options.turns // 2))
+        rates = _run_gang("throughput", directory, options.turns)
+        sent = _run_gang("traffic", directory, 20, isolated=True)
+        pauses = _run_gang("pause", directory, max(3, options.turns // 2))
         recovery = [_recovery(directory / f"kill-{number}") for number in range(options.kills)]
     relative = {name: ratios(rates["ours"], rates[name]) for name in rates if name != "ours"}
     waits = ratios(pauses["ours pause"], pauses["dcp.async_save pause"])
@@ -74,8 +75,13 @@ def main() -> None:
     conclude("training", samples, goals)
 
 
-def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
-    """Run a measurement in two processes. As root, `isolated` adds a private network namespace."""
+def _run_gang(
+    measurement: str, directory: Path, turns: int, isolated: bool = False
+) -> dict[str, Any]:
+    """Run a measurement in two processes.
+
+    If `isolated` is true and the user is root, the processes have a private network namespace.
+    """
     print_line(f"{measurement} …")
     port = free_port()
     arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
@@ -108,14 +114,14 @@ def _recovery(directory: Path) -> float:
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as launcher:
         lines = iter(launcher.stdout or ())
-        _until_step(lines, 20)
+        _await_steps(lines, 20)
         killed = time.monotonic()
         psutil.Process(launcher.pid).children()[-1].send_signal(signal.SIGKILL)
         for line in lines:
             event = parse(line)
             if isinstance(event, Started) and event.event == "resume":
                 break
-        _until_step(lines, 1)
+        _await_steps(lines, 1)
         seconds = time.monotonic() - killed
         launcher.send_signal(signal.SIGTERM)
         for _ in lines:
@@ -125,7 +131,7 @@ def _recovery(directory: Path) -> float:
     return seconds
 
 
-def _until_step(lines: Any, count: int) -> None:
+def _await_steps(lines: Any, count: int) -> None:
     while count:
         line = next(lines, None)
         if line is None:
@@ -149,7 +155,7 @@ def _show(
             f"compression {name:9} {value / 1e6:7.3f} MB per step, "
             f"{value / sent['none']:.2f} of the uncompressed size"
         )
-    print_line(f"state of {pauses['stateMiB']:.0f} MiB")
+    print_line(f"training state: {pauses['stateMiB']:.0f} MiB")
     for name in ("ours", "dcp.async_save"):
         pause, write = (_range(pauses[f"{name} {what}"], ".3f") for what in ("pause", "write"))
         print_line(f"  {name:14} pause {pause} s, on disk after {write} s")

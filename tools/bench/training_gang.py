@@ -54,7 +54,7 @@ LARGE_BATCH = 16
 def throughput(directory: Path, world: World, turns: int, device: str) -> dict[str, Any]:
     """Return the samples per second of every loop. The loops alternate every 40 steps (GPU: 10).
 
-    They train SimpleCNN on the CPU, and a large language model on a GPU.
+    On the CPU, they train SimpleCNN. On a GPU, they train a large language model.
     """
     settings: dict[str, Any] = {"batch_size": BATCH}
     steps = 40
@@ -83,7 +83,7 @@ def throughput(directory: Path, world: World, turns: int, device: str) -> dict[s
 def text_settings(
     directory: Path, world: World, options: dict[str, Any], batch: int
 ) -> dict[str, Any]:
-    """Return the settings of a language model, and write random text for it."""
+    """Write random text, and return the settings for training a language model on it."""
     text = directory / "data/text"
     if world.is_rank0:
         text.mkdir(parents=True, exist_ok=True)
@@ -183,11 +183,11 @@ def traffic(directory: Path, world: World, turns: int, device: str) -> dict[str,
         for _ in range(5):
             next(loop)
         dist.barrier()
-        before = _sent()
+        before = _bytes_sent()
         for _ in range(turns):
             next(loop)
         dist.barrier()
-        samples[compression] = (_sent() - before) / turns
+        samples[compression] = (_bytes_sent() - before) / turns
     return samples
 
 
@@ -220,7 +220,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _sent() -> int:
+def _bytes_sent() -> int:
     """Return the bytes sent over the loopback interface of this network namespace."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     fields = next(line.split() for line in lines if line.strip().startswith("lo:"))

@@ -18,7 +18,7 @@ def stack(workloads: int) -> list[Manifest]:
 
 def pod(name: str) -> Manifest:
     """Return a training pod."""
-    template = _pod("training", {}, restartPolicy="Never", schedulerName="volcano")
+    template = _pod_template("training", {}, restartPolicy="Never", schedulerName="volcano")
     return {"apiVersion": "v1", "kind": "Pod"} | template | {"metadata": {"name": name}}
 
 
@@ -53,7 +53,7 @@ def _shared() -> list[Manifest]:
     ]
 
 
-def _pod(component: str, annotations: dict[str, str], **fields: Any) -> Manifest:
+def _pod_template(component: str, annotations: dict[str, str], **fields: Any) -> Manifest:
     memory = {"medium": "Memory", "sizeLimit": "8Gi"}
     container = {
         "name": "main",
@@ -96,7 +96,7 @@ def _pod(component: str, annotations: dict[str, str], **fields: Any) -> Manifest
 
 
 def _volcano_job(name: str) -> Manifest:
-    pod = _pod("training", {}, restartPolicy="Never", activeDeadlineSeconds=86400)
+    pod = _pod_template("training", {}, restartPolicy="Never", activeDeadlineSeconds=86400)
     spec = {
         "schedulerName": "volcano",
         "queue": "research",
@@ -117,7 +117,9 @@ def _indexed_job(name: str) -> Manifest:
         "backoffLimit": 3,
         "activeDeadlineSeconds": 86400,
         "ttlSecondsAfterFinished": 86400,
-        "template": _pod("training", queue, restartPolicy="Never", schedulerName="volcano"),
+        "template": _pod_template(
+            "training", queue, restartPolicy="Never", schedulerName="volcano"
+        ),
     }
     annotations = {
         "pulumi.com/skipAwait": "true",
@@ -129,6 +131,6 @@ def _indexed_job(name: str) -> Manifest:
 def _deployment(name: str) -> Manifest:
     probe = {"httpGet": {"path": "/v2/health/ready", "port": 8080}}
     probes = dict.fromkeys(("readinessProbe", "livenessProbe", "startupProbe"), probe)
-    pod = _pod("inference", {}, container={"ports": [{"containerPort": 8080}], **probes})
+    pod = _pod_template("inference", {}, container={"ports": [{"containerPort": 8080}], **probes})
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": pod}
     return _object("apps/v1", "Deployment", name, spec)

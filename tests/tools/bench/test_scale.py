@@ -35,15 +35,19 @@ def test_pod_counts_as_bound_when_it_is_first_seen_with_a_node() -> None:
 
 
 def test_interleaved_bindings_of_gangs_are_not_partial() -> None:
-    assert bound(("a", 1.0), ("b", 1.5), ("b", 2.0), ("a", 2.5)).partial(min_pause=1.0) == set()
+    assert (
+        bound(("a", 1.0), ("b", 1.5), ("b", 2.0), ("a", 2.5)).partial_gangs(min_pause=1.0) == set()
+    )
 
 
 def test_a_gang_that_stays_incomplete_is_partial() -> None:
-    assert bound(("b", 0.5), ("b", 1.0), ("a", 1.0), ("a", 2.5)).partial(min_pause=1.0) == {"a"}
+    assert bound(("b", 0.5), ("b", 1.0), ("a", 1.0), ("a", 2.5)).partial_gangs(min_pause=1.0) == {
+        "a"
+    }
 
 
 def test_a_gang_that_is_incomplete_at_the_end_is_partial() -> None:
-    assert bound(("a", 1.0), ("b", 1.1), ("b", 1.2)).partial(min_pause=1.0) == {"a"}
+    assert bound(("a", 1.0), ("b", 1.1), ("b", 1.2)).partial_gangs(min_pause=1.0) == {"a"}
 
 
 def test_rates_are_measured_from_the_submission() -> None:

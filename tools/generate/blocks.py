@@ -45,12 +45,13 @@ def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
 def kinds_table() -> str:
     """Return the table of job kinds: objects, requirements, and behavior after a failure."""
     rows = [
-        (f"`{name}`", kind.objects, _needs(kind), kind.after_fault) for name, kind in KINDS.items()
+        (f"`{name}`", kind.objects, _requirements(kind), kind.after_fault)
+        for name, kind in KINDS.items()
     ]
     return _table(("kind", "objects", "requirements", "after a failure"), rows)
 
 
-def _needs(kind: Kind) -> str:
+def _requirements(kind: Kind) -> str:
     return f"{kind.needs}; {kind.image_needs} in the image" if kind.image_needs else kind.needs
 
 
@@ -95,7 +96,7 @@ def _outputs(section: Schema, definitions: Schema, path: str) -> Iterator[tuple[
 
 
 def team_rights_table() -> str:
-    """Return a table with the permissions of members and viewers of a team."""
+    """Return a table with the permissions of a team's members and viewers."""
     return _table(("permission", "request", *rights.GROUPS), rights.team_rows())
 
 
@@ -116,14 +117,14 @@ def attributes_table() -> str:
 
 def _value(output: PropertyDefinition) -> str:
     if output.ref is not None:
-        name = _OF_STACK[output.ref.rpartition(":")[2]]
+        name = _STACK_OUTPUTS[output.ref.rpartition(":")[2]]
         return f"same as the output `{name}` of the platform's stack"
     if output.items is not None:
         return "list of string"
     return "mapping to string" if output.additional_properties else "string"
 
 
-_OF_STACK: Final = {
+_STACK_OUTPUTS: Final = {
     "RunOutput": "runs.<key>",
     "InferenceOutput": "inference.<key>",
     "GpuNodes": "gpuNodes",

@@ -20,7 +20,7 @@ _SECURE: Final = {
 }
 
 _REFERENCES: Final = {"training.sweeps.<key>.job": "training.jobs.<key>"}
-"""Sections that refer to another section instead of repeating it."""
+"""Maps sections to sections with the same keys. The page links to the latter."""
 
 _INTRODUCTION: Final = f"""\
 # Configuration

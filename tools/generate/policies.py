@@ -264,11 +264,11 @@ the first two for all rules.
 def page() -> str:
     """Return the content of docs/policies.md."""
     introduction, heading, limits = _INTRODUCTION.partition("## What the rules do not cover\n")
-    own = [_own_section(rule) for rule in DECLARED_RULES if rule.name != KEY]
+    pack_sections = [_pack_section(rule) for rule in DECLARED_RULES if rule.name != KEY]
     parts = [
         introduction.rstrip(),
         "",
-        *own,
+        *pack_sections,
         heading + limits,
         _SHARED,
         _table(_settings(RoleConfig)),
@@ -299,7 +299,7 @@ def _numbers(control: str) -> list[int | str]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", control)]
 
 
-def _own_section(rule: Rule[Any]) -> str:
+def _pack_section(rule: Rule[Any]) -> str:
     return (
         f"### {rule.name}\n\n{rule.description} {rule.reason}\n\n"
         f"*{rule.level.value}, {rule.severity.value}.* {rule.remediation}\n"
@@ -308,7 +308,7 @@ def _own_section(rule: Rule[Any]) -> str:
 
 def _simulated_section(rule: Rule[Any]) -> str:
     settings = _settings(rule.config)
-    return _own_section(rule) + (f"{_table(settings)}\n" if settings else "")
+    return _pack_section(rule) + (f"{_table(settings)}\n" if settings else "")
 
 
 def _overview() -> str:
@@ -344,11 +344,11 @@ def _section(rule: Rule[Any]) -> str:
         lines.append("With `enforcementLevel: remediate`, the pack applies this change itself.")
     settings = _settings(rule.config)
     shared = [f"`{key}`" for key in settings if key in _settings(RoleConfig)]
-    own = {key: value for key, value in settings.items() if f"`{key}`" not in shared}
+    specific = {key: value for key, value in settings.items() if f"`{key}`" not in shared}
     if shared:
         lines.append(f"\nShared settings: {', '.join(shared)}.")
-    if own:
-        lines.append(_table(own))
+    if specific:
+        lines.append(_table(specific))
     return "\n".join([*lines, "", _examples(rule)]) + "\n"
 
 

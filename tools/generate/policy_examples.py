@@ -1,4 +1,4 @@
-"""A bad and a good example of every rule for docs/policies.md. All examples are tested.
+"""A bad and a good example for every rule in docs/policies.md. All examples are tested.
 
 Examples of pod rules are pod specifications. The other examples are shortened manifests.
 """
@@ -76,7 +76,7 @@ _GPU_DEPLOYMENT = (
     "    metadata: {labels: {app: server, app.kubernetes.io/component: inference}}\n"
     "    spec:\n      containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]"
 )
-_WRITER = """\
+_TRAINING_JOB = """\
 apiVersion: batch.volcano.sh/v1alpha1
 kind: Job
 metadata: {name: digits, namespace: ml}
@@ -94,7 +94,7 @@ spec:
           volumes:
             - name: checkpoints
               persistentVolumeClaim: {claimName: checkpoints}"""
-_CLAIMING = """\
+_POD_WITH_CLAIM = """\
 apiVersion: v1
 kind: Pod
 metadata: {name: notebook, namespace: ml}
@@ -103,7 +103,7 @@ spec:
   containers:
     - name: main
       resources: {claims: [{name: gpu}]}"""
-_PEER = """\
+_JOB_IN_GROUP = """\
 apiVersion: batch/v1
 kind: Job
 metadata: {name: digits, namespace: ml}
@@ -147,7 +147,7 @@ def _cluster_queue(gpus: int) -> str:
     )
 
 
-def _class(policy: str) -> str:
+def _storage_class(policy: str) -> str:
     return (
         "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: shared}\n"
         f"reclaimPolicy: {policy}"
@@ -156,8 +156,8 @@ def _class(policy: str) -> str:
 
 _DIGEST = "0123456789abcdef" * 4
 _MODEL = f"registry.example.com/models/digits@sha256:{_DIGEST}"
-_OF_CLAIM = "persistentVolumeClaim: {claimName: checkpoints}"
-_FETCHED = f"""initContainers:
+_CLAIM_VOLUME = "persistentVolumeClaim: {claimName: checkpoints}"
+_FETCH_CONTAINER = f"""initContainers:
   - name: fetch
     image: registry.example.com/ml/inference@sha256:{_DIGEST}
     command:
@@ -168,7 +168,7 @@ _FETCHED = f"""initContainers:
       - /models/export
     volumeMounts: [{{name: models, mountPath: /models}}]
 """
-_SERVER = f"""automountServiceAccountToken: false
+_SERVER_POD = f"""automountServiceAccountToken: false
 {{fetch}}containers:
   - name: inference
     image: registry.example.com/ml/inference@sha256:{_DIGEST}
@@ -180,7 +180,7 @@ volumes:
 
 
 def _promoted(entry: str) -> str:
-    """Return the ConfigMap of promoted models with an entry."""
+    """Return the ConfigMap of promoted models with a single entry."""
     return (
         "apiVersion: v1\nkind: ConfigMap\n"
         "metadata: {name: promoted-models, namespace: gpu-platform-models}\n"
@@ -209,7 +209,8 @@ EXAMPLES: dict[str, Example] = {
     ),
     "manifest-readable": with_limits("many", "{limits: {cpu: 4}}"),
     "gpu-limit-present": Example(
-        _WRITER.replace("{limits: {nvidia.com/gpu: 8}}", "{limits: {memory: 16Gi}}"), _WRITER
+        _TRAINING_JOB.replace("{limits: {nvidia.com/gpu: 8}}", "{limits: {memory: 16Gi}}"),
+        _TRAINING_JOB,
     ),
     "gpu-requests-equal-limits": with_limits(
         "{requests: {nvidia.com/gpu: 1}}", "{limits: {nvidia.com/gpu: 1}}"
@@ -233,12 +234,12 @@ EXAMPLES: dict[str, Example] = {
         tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
         """,
     ),
-    "gpu-whole-nodes": Example(_WRITER.replace("gpu: 8", "gpu: 4"), _WRITER),
+    "gpu-whole-nodes": Example(_TRAINING_JOB.replace("gpu: 8", "gpu: 4"), _TRAINING_JOB),
     "gpu-not-shared": with_limits(
         "{limits: {nvidia.com/gpu.shared: 2}}", "{limits: {nvidia.com/gpu.shared: 1}}"
     ),
     "claim-devices-counted": Example(_gpu_claim("allocationMode: All"), _gpu_claim("count: 1")),
-    "claim-declared": _with_second(_CLAIMING, "", _gpu_claim("count: 1")),
+    "claim-declared": _with_second(_POD_WITH_CLAIM, "", _gpu_claim("count: 1")),
     "shm-mounted": example(
         """
         containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
@@ -264,7 +265,7 @@ EXAMPLES: dict[str, Example] = {
     "training-scheduler": _volcano("schedulerName: default-scheduler", "schedulerName: volcano"),
     "training-queue-named": _volcano("minAvailable: 2", "queue: research"),
     "training-queue-declared": _with_second(
-        _WRITER,
+        _TRAINING_JOB,
         "",
         """
 apiVersion: scheduling.volcano.sh/v1beta1
@@ -278,7 +279,7 @@ metadata: {name: research}""",
     "queue-quota-bounded": Example(_cluster_queue(1000000), _cluster_queue(16)),
     "training-gang-whole": _volcano("minAvailable: 1", "minAvailable: 2"),
     "training-pod-group-whole": _with_second(
-        _PEER,
+        _JOB_IN_GROUP,
         """
 apiVersion: scheduling.volcano.sh/v1beta1
 kind: PodGroup
@@ -293,7 +294,7 @@ spec: {minMember: 2, queue: research}""",
     "training-retries-bounded": _volcano("maxRetry: 1000", "maxRetry: 3"),
     "training-ends": _training_pod("restartPolicy: Never", "activeDeadlineSeconds: 86400"),
     "priority-class-known": _with_second(
-        _WRITER,
+        _TRAINING_JOB,
         "",
         """
 apiVersion: scheduling.k8s.io/v1
@@ -302,14 +303,14 @@ metadata: {name: training}
 value: 100""",
     ),
     "gpu-job-not-awaited": Example(
-        _PEER,
-        _PEER.replace(
+        _JOB_IN_GROUP,
+        _JOB_IN_GROUP.replace(
             "namespace: ml}", 'namespace: ml, annotations: {pulumi.com/skipAwait: "true"}}'
         ),
     ),
     **SECURITY,
     "namespace-gpu-quota": _with_second(
-        _WRITER,
+        _TRAINING_JOB,
         "",
         """
 apiVersion: v1
@@ -318,7 +319,7 @@ metadata: {name: gpus, namespace: ml}
 spec: {hard: {requests.nvidia.com/gpu: 16}}""",
     ),
     "namespace-default-deny": _with_second(
-        _WRITER,
+        _TRAINING_JOB,
         "",
         """
 apiVersion: networking.k8s.io/v1
@@ -327,10 +328,10 @@ metadata: {name: default-deny, namespace: ml}
 spec: {podSelector: {}, policyTypes: [Ingress]}""",
     ),
     "checkpoints-shared": _with_second(
-        _WRITER, _claim("ReadWriteOnce", "shared"), _claim("ReadWriteMany", "shared")
+        _TRAINING_JOB, _claim("ReadWriteOnce", "shared"), _claim("ReadWriteMany", "shared")
     ),
     "checkpoints-kept": _with_second(
-        _claim("ReadWriteMany", "shared"), _class("Delete"), _class("Retain")
+        _claim("ReadWriteMany", "shared"), _storage_class("Delete"), _storage_class("Retain")
     ),
     "inference-probes": example(
         "containers: [{name: main, ports: [{containerPort: 8080}]}]",
@@ -437,11 +438,11 @@ metadata: {name: digits-canary, namespace: ml}""",
         metadata: {name: volcano-scheduler, namespace: volcano-system}
         """,
     ),
-    "gpu-budget": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
-    "gpu-cost": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
+    "gpu-budget": Example(_TRAINING_JOB, _TRAINING_JOB.replace("replicas: 2", "replicas: 1")),
+    "gpu-cost": Example(_TRAINING_JOB, _TRAINING_JOB.replace("replicas: 2", "replicas: 1")),
     "model-signed": Example(
-        _SERVER.format(fetch="", models=_OF_CLAIM),
-        _SERVER.format(fetch=_FETCHED, models="emptyDir: {sizeLimit: 2Gi}"),
+        _SERVER_POD.format(fetch="", models=_CLAIM_VOLUME),
+        _SERVER_POD.format(fetch=_FETCH_CONTAINER, models="emptyDir: {sizeLimit: 2Gi}"),
     ),
     "model-lineage-complete": Example(
         _promoted(f"{_MODEL}"),

@@ -31,7 +31,7 @@ MANAGED: Final = {
     "checkpoint.last_save_in_hf",
     "comm.mode",
 }
-"""Options that jobs must not set: the run's directory, resumption, export, and dry-run modes."""
+"""Options that jobs must not set: run directory, resumption, export, and dry-run modes."""
 
 SIZES: Final = ("parallelism", "training")
 """Sections whose integer options the preview needs; their defaults depend on the configuration."""
@@ -51,14 +51,14 @@ def main() -> None:
             continue
         modules[name] = {
             key: {"$ref": define(config, "", definitions), "defaults": sizes(config)}
-            for key, config in constructed(registry)
+            for key, config in configurations(registry)
         }
     found = {"torchtitan": version("torchtitan"), "modules": modules, "$defs": definitions}
     sys.stdout.write(json.dumps(found))
 
 
-def constructed(registry: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the configurations that the functions of a registry construct."""
+def configurations(registry: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and results of the functions in a registry that return configurations."""
     for key, function in sorted(vars(registry).items()):
         if not callable(function) or getattr(function, "__module__", "") != registry.__name__:
             continue

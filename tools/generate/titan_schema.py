@@ -22,11 +22,11 @@ def titan_schema() -> str:
     pins = hashlib.sha256(PINS.read_bytes()).hexdigest()
     if FILE.exists() and json.loads(text := FILE.read_text())["requirements"] == pins:
         return text
-    return printed(pins)
+    return generate(pins)
 
 
-def printed(pins: str) -> str:
-    """Return the options of the pinned version, which `PROGRAM` prints in its environment."""
+def generate(pins: str) -> str:
+    """Run `PROGRAM` in torchtitan's environment, and return its options and the hash `pins`."""
     command = [str(environment("torchtitan", inherits=True)), str(PROGRAM)]
     options = json.loads(subprocess.check_output(command, text=True))
     return json.dumps({"requirements": pins, **options}, indent=1) + "\n"

@@ -24,7 +24,7 @@ from typing import Any, Final
 import torch
 
 from tools.bench.gpu import serving
-from tools.bench.gpu.paths import TEXT, Runs, checked, compared, outcome_of
+from tools.bench.gpu.paths import TEXT, Runs, outcome_of, run_checks, run_comparisons
 from tools.bench.outcome import Goal, conclude, print_line, ratios, spread
 from tools.bench.training_gang import LARGE_BATCH, LARGE_OPTIONS
 from workload.progress import Step
@@ -60,11 +60,12 @@ SERVED: Final[dict[str, dict[str, Any]]] = {
 EAGER: Final = (("eager", "fp32"), ("eager", "bf16"), ("eager", "fp16"))
 COMPILED: Final = (("compile", "fp32"), ("compile", "bf16"), ("aotinductor", "fp32"))
 """Compiled backends. They are not tested with resnet50, because compiling it takes minutes."""
-RATES: Final[dict[str, dict[str, Any]]] = {
+RATE_SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "fp32": {},
     "bf16": {"precision": "bf16"},
     "bf16, 2 workers": {"precision": "bf16", "workers": 2},
 }
+"""Settings of the servers whose request rates are measured."""
 PARTS: Final = ("paths", "training", "serving")
 
 
@@ -79,8 +80,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="rounds per comparison; default: 5")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("error: PyTorch found no GPU: run this benchmark on a machine that has one")
-    # Handle SIGTERM like Ctrl-C, after which the results so far are still written.
+        sys.exit("error: PyTorch found no GPU; run this benchmark on a host with a GPU")
+    # Handle SIGTERM like Ctrl-C, so that the results so far are still written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts, samples = options.part or PARTS, dict[str, Any](gpu=gpu())
     try:
@@ -96,9 +97,9 @@ def measure(parts: Sequence[str], turns: int, samples: dict[str, Any]) -> None:
         runs = Runs(Path(name))
         if "paths" in parts:
             paths = samples["paths"] = {}
-            for part in (compared, checked):
+            for part in (run_comparisons, run_checks):
                 for path, result in part(runs):
-                    paths[path] = reported(path, result)
+                    paths[path] = print_result(path, result)
         if "serving" in parts:
             for model in SERVED:
                 serve(runs, model, samples.setdefault("serving", {}).setdefault(model, {}))
@@ -122,8 +123,8 @@ def gpu() -> dict[str, Any]:
     }
 
 
-def reported(name: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Print a result, and return it."""
+def print_result(name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Print a result and return it."""
     shown = {key: value for key, value in result.items() if key != "passed"}
     print_line(f"{'ok    ' if result['passed'] else 'FAILED'} {name}: {json.dumps(shown)[:600]}")
     return result
@@ -141,11 +142,11 @@ def throughput(runs: Runs, name: str) -> dict[str, Any]:
             values = [value for step in steps if (value := getattr(step, field)) is not None]
             result |= {field: spread(values)} if values else {}
         result["memoryGiB"] = round((steps[-1].memory_bytes or 0) / 2**30, 2)
-    return reported(name, result)
+    return print_result(name, result)
 
 
 def gang(measurement: str, runs: Runs, turns: int) -> dict[str, Any]:
-    """Run a measurement of tools.bench.training_gang on the GPU."""
+    """Run a measurement from tools.bench.training_gang on the GPU."""
     directory = runs.directory / measurement
     directory.mkdir()
     command = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
@@ -160,29 +161,33 @@ def gang(measurement: str, runs: Runs, turns: int) -> dict[str, Any]:
         result: dict[str, Any] = {"passed": False, "reason": program.stderr[-2000:]}
     else:
         result = {"passed": True, **json.loads((directory / "samples.json").read_text())}
-    return reported(measurement, result)
+    return print_result(measurement, result)
 
 
-def serve(runs: Runs, model: str, found: dict[str, Any]) -> None:
-    """Train a model briefly, serve it, and add the results to `found`."""
+def serve(runs: Runs, model: str, results: dict[str, Any]) -> None:
+    """Train a model briefly, serve it, and add each result to `results`."""
     export, directory = runs.run_dir(f"served {model}") / "export", runs.directory / f"logs {model}"
     directory.mkdir()
     attempt = runs.run(f"served {model}", SERVED[model] | {"model": model})
     checks: dict[str, Callable[[], dict[str, Any]]] = {
-        f"{backend} {precision}": partial(serving.equal, export, directory, backend, precision)
+        f"{backend} {precision}": partial(
+            serving.check_outputs, export, directory, backend, precision
+        )
         for backend, precision in EAGER + COMPILED
         if model == SMALL or backend == "eager"
     }
-    checks["CUDA error"] = partial(serving.recovered, export, directory)
+    checks["CUDA error"] = partial(serving.check_recovery, export, directory)
     if model != SMALL:
-        checks["network"] = partial(serving.stages, export, directory)
-        for name, settings in RATES.items():
-            checks[f"requests, {name}"] = partial(serving.rates, export, directory, **settings)
+        checks["network"] = partial(serving.measure_optimizations, export, directory)
+        for name, settings in RATE_SETTINGS.items():
+            checks[f"requests, {name}"] = partial(
+                serving.measure_rates, export, directory, **settings
+            )
     if attempt.code:
-        found["export"] = {"passed": False, "reason": attempt.text[-2000:]}
+        results["export"] = {"passed": False, "reason": attempt.text[-2000:]}
         return
     for name, check in checks.items():
-        found[name] = reported(f"{model}: {name}", outcome_of(check))
+        results[name] = print_result(f"{model}: {name}", outcome_of(check))
 
 
 def goals(samples: dict[str, Any]) -> list[Goal]:

@@ -1,4 +1,4 @@
-"""Training runs that check the code paths that only GPUs execute."""
+"""Training runs that check the code paths for GPUs."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ THREADS: Final = max(1, (os.cpu_count() or 1) // MAX_CONCURRENT // 2)
 """Number of threads per run. With more threads than cores, PyTorch is many times slower."""
 
 TOLERANCE: Final = 0.05
-"""Maximum difference from the CPU's loss in fp32, relative to that loss if it is above 1."""
+"""Maximum difference from the fp32 loss on the CPU. Losses above 1 are compared relatively."""
 
 IMAGES: Final[dict[str, Any]] = {"model": "simple-cnn", "dataset": "digits", "epochs": 3}
 TEXT: Final[dict[str, Any]] = {
@@ -70,15 +70,15 @@ CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings that differ in the CPU runs. They may change the losses by at most `TOLERANCE`."""
+"""Settings of the CPU runs that replace those of the GPU runs."""
 
 
 class CheckError(Exception):
-    """A failed check. The message states what was found."""
+    """Error for a failed check. The message contains the unexpected result."""
 
 
 def require(condition: bool, found: object) -> None:
-    """Raise CheckError with `found` as the message unless the condition holds."""
+    """Raise CheckError with `found` as the message if the condition is false."""
     if not condition:
         raise CheckError(found)
 
@@ -141,7 +141,7 @@ class Runs:
 
 
 def finish(program: subprocess.Popen[str], started: float) -> Attempt:
-    """Wait until a program exits, and parse its events."""
+    """Wait until a program exits, and return its exit code, output and events."""
     text, _ = program.communicate()
     events = [event for line in text.splitlines() if (event := parse(line)) is not None]
     return Attempt(program.returncode, text, round(time.monotonic() - started, 1), events)
@@ -156,7 +156,7 @@ def _pool() -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
+def run_comparisons(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and result of each run that is compared with a run on the CPU."""
     cpu_settings = {
         name: settings | CPU_SETTINGS | {"device": "cpu"} for name, settings in COMPARED.items()
@@ -193,7 +193,7 @@ def _compare(attempt: Attempt, reference: Attempt) -> dict[str, Any]:
     }
 
 
-def interrupted(runs: Runs) -> dict[str, Any]:
+def check_interruption(runs: Runs) -> dict[str, Any]:
     """Stop a run with SIGTERM, resume it, and compare it with an uninterrupted run."""
     program = runs.start("interrupted", TEXT | {"step_delay": 0.2})
     lines, started = [], time.monotonic()
@@ -218,7 +218,7 @@ def interrupted(runs: Runs) -> dict[str, Any]:
     }
 
 
-def moved(runs: Runs, first: str, then: str) -> dict[str, Any]:
+def check_device_change(runs: Runs, first: str, then: str) -> dict[str, Any]:
     """Train an epoch on one device and two more on another, and check the accuracy."""
     name, fp32 = f"{first} to {then}", {"precision": "fp32"}
     runs.run(name, IMAGES | fp32 | {"device": first, "epochs": 1}).last(Finished)
@@ -230,7 +230,7 @@ def moved(runs: Runs, first: str, then: str) -> dict[str, Any]:
     return {"accuracy": result.accuracy, "resumedAtStep": attempt.last(Started).step}
 
 
-def observed(runs: Runs) -> dict[str, Any]:
+def check_metrics(runs: Runs) -> dict[str, Any]:
     """Check the GPU metrics and the profile of a training run."""
     port = 19_400 + os.getpid() % 500
     settings = IMAGES | {"metrics_port": port, "step_delay": 0.1, "profile_steps": 3}
@@ -251,7 +251,7 @@ def observed(runs: Runs) -> dict[str, Any]:
     return {"metrics": {name: float(value) for name, value in values.items()}, "kernels": kernels}
 
 
-def without_memory(runs: Runs) -> dict[str, Any]:
+def check_out_of_memory(runs: Runs) -> dict[str, Any]:
     """Check that the error message states a fix if a run exceeds the GPU memory."""
     settings = TEXT | {"model_options": LARGE_OPTIONS, "batch_size": 512, "keep_checkpoints": 1}
     attempt = runs.run("without memory", settings)
@@ -262,7 +262,7 @@ def without_memory(runs: Runs) -> dict[str, Any]:
     return {"message": error.message}
 
 
-def wrong_index(runs: Runs) -> dict[str, Any]:
+def check_index_error(runs: Runs) -> dict[str, Any]:
     """Check that the exit code after an out-of-range index prevents a restart."""
     attempt = runs.run("wrong index", IMAGES | {"model": f"{__name__}:OutOfRange"})
     error = attempt.last(Failed)
@@ -287,8 +287,8 @@ class OutOfRange(nn.Module):
         return logits[:, index + 1000 * (self.calls > 5)]
 
 
-def adapted(runs: Runs) -> dict[str, Any]:
-    """Fine-tune a trained language model with LoRA."""
+def check_lora(runs: Runs) -> dict[str, Any]:
+    """Check that fine-tuning with LoRA lowers the loss of a trained language model."""
     runs.run("pretrained", TEXT).last(Finished)
     settings = TEXT | {"init_from": str(runs.run_dir("pretrained") / "export"), "lora_rank": 8}
     attempt = runs.run("adapted", settings)
@@ -299,7 +299,7 @@ def adapted(runs: Runs) -> dict[str, Any]:
     return {"before": before.loss, "after": after.loss}
 
 
-def expandable(runs: Runs) -> dict[str, Any]:
+def check_expandable_segments(runs: Runs) -> dict[str, Any]:
     """Check that expandable segments are used even if they are enabled after importing PyTorch."""
     program = (
         "import torch; from training import accelerator; device = torch.device('cuda', 0); "
@@ -313,20 +313,20 @@ def expandable(runs: Runs) -> dict[str, Any]:
 
 
 CHECKS: Final[dict[str, Callable[[Runs], dict[str, Any]]]] = {
-    "SIGTERM and resume": interrupted,
-    "checkpoint of the CPU resumed on the GPU": partial(moved, first="cpu", then="cuda"),
-    "checkpoint of the GPU resumed on the CPU": partial(moved, first="cuda", then="cpu"),
-    "metrics and profile": observed,
-    "out of memory": without_memory,
-    "index out of range on the GPU": wrong_index,
-    "LoRA": adapted,
-    "expandable segments": expandable,
+    "SIGTERM and resume": check_interruption,
+    "CPU checkpoint resumed on the GPU": partial(check_device_change, first="cpu", then="cuda"),
+    "GPU checkpoint resumed on the CPU": partial(check_device_change, first="cuda", then="cpu"),
+    "metrics and profile": check_metrics,
+    "out of memory": check_out_of_memory,
+    "index out of range on the GPU": check_index_error,
+    "LoRA": check_lora,
+    "expandable segments": check_expandable_segments,
 }
 
 
-def checked(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
+def run_checks(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and result of each check that is not a comparison with the CPU."""
-    print_line(f"{len(CHECKS)} other checks …")
+    print_line(f"{len(CHECKS)} additional checks …")
     with _pool() as pool:
         found = pool.map(lambda check: outcome_of(partial(check, runs)), CHECKS.values())
         yield from zip(CHECKS, found, strict=True)

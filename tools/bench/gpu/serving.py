@@ -35,7 +35,7 @@ PROCESSES: Final = 8
 SECONDS: Final = 2.0
 BATCHES: Final = (1, 8, 32)
 TOLERANCES: Final = {"fp32": 0.01, "bf16": 0.05, "fp16": 0.02}
-"""Maximum difference between a probability on the GPU and the probability on the CPU in fp32."""
+"""Maps precisions to the maximum difference from the probabilities on the CPU in fp32."""
 
 Images = NDArray[np.float32]
 
@@ -67,7 +67,10 @@ class Request:
 
 @contextlib.contextmanager
 def served(export: Path, log: Path, **settings: object) -> Iterator[int]:
-    """Serve an export during a block; yield the port. Raise CheckError if it does not start."""
+    """Serve an export during a block; yield the port.
+
+    Raise CheckError if the server does not start.
+    """
     port, admin = free_port(), free_port()
     values = {"model_name": "bench", "model_path": export, "host": "127.0.0.1", "port": port}
     values |= {"admin_port": admin, "poll_seconds": 0.2, "notice_seconds": 0, **settings}
@@ -114,7 +117,7 @@ def outputs(export: Path, log: Path, images: Images, **settings: object) -> Imag
         return np.frombuffer(content[length:], "<f4").reshape(len(images), -1)
 
 
-def equal(export: Path, directory: Path, backend: str, precision: str) -> dict[str, Any]:
+def check_outputs(export: Path, directory: Path, backend: str, precision: str) -> dict[str, Any]:
     """Compare the outputs of a backend on the GPU with outputs computed on the CPU in fp32."""
     shape = read_manifest(export).input_shape
     images = np.random.default_rng(0).random((5, *shape), np.float32)
@@ -138,8 +141,8 @@ class Failing(Classifier):
         return super().predict(decoded)
 
 
-def recovered(export: Path, directory: Path) -> dict[str, Any]:
-    """Cause a CUDA error in a worker, and wait until a request is served again."""
+def check_recovery(export: Path, directory: Path) -> dict[str, Any]:
+    """Cause a CUDA error in a worker, and wait until a request succeeds again."""
     shape = read_manifest(export).input_shape
     good, bad = np.zeros((1, *shape), np.float32), np.full((1, *shape), -1, np.float32)
     log, handler = directory / "recovered.log", f"{__name__}:Failing"
@@ -160,7 +163,7 @@ def recovered(export: Path, directory: Path) -> dict[str, Any]:
     return {"statusOfTheFailure": status, "secondsUntilServed": round(seconds, 2)}
 
 
-def rates(export: Path, directory: Path, **settings: object) -> dict[str, Any]:
+def measure_rates(export: Path, directory: Path, **settings: object) -> dict[str, Any]:
     """Return requests per second and latency (ms) in closed loops, keyed by number of clients."""
     shape = read_manifest(export).input_shape
     images = np.random.default_rng(0).random((1, *shape), np.float32)
@@ -172,7 +175,7 @@ def rates(export: Path, directory: Path, **settings: object) -> dict[str, Any]:
     ):
         for clients in CLIENTS:
             shares = [len(range(n, clients, PROCESSES)) for n in range(min(clients, PROCESSES))]
-            jobs = [pool.submit(_load, port, images, share, SECONDS) for share in shares]
+            jobs = [pool.submit(_send_requests, port, images, share, SECONDS) for share in shares]
             latencies = sorted(latency for job in jobs for latency in job.result())
             found[str(clients)] = {
                 "requestsPerSecond": round(len(latencies) / SECONDS, 1),
@@ -182,7 +185,7 @@ def rates(export: Path, directory: Path, **settings: object) -> dict[str, Any]:
     return found
 
 
-def _load(port: int, images: Images, clients: int, seconds: float) -> list[float]:
+def _send_requests(port: int, images: Images, clients: int, seconds: float) -> list[float]:
     latencies: list[float] = []
     request, end = Request.of(images), time.perf_counter() + seconds
 
@@ -202,7 +205,7 @@ def _load(port: int, images: Images, clients: int, seconds: float) -> list[float
 
 
 @torch.inference_mode()
-def stages(export: Path, directory: Path) -> dict[str, dict[str, Any]]:
+def measure_optimizations(export: Path, directory: Path) -> dict[str, dict[str, Any]]:
     """Return the time (ms) of a forward pass without the server, for each set of optimizations."""
     device, largest = torch.device("cuda"), max(BATCHES)
     manifest = read_manifest(export)

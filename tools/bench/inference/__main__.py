@@ -116,7 +116,8 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.server_core == options.load_core:
         parser.error(
-            "--server-core and --load-core must differ: servers and load need separate cores"
+            "--server-core and --load-core must differ: the servers and the load generator need "
+            "separate cores"
         )
     return options
 

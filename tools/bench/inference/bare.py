@@ -29,7 +29,10 @@ class Loop:
     process: "subprocess.Popen[str]"
 
     def rate(self, seconds: float) -> float:
-        """Return the number of samples per second. Raise RuntimeError if the process has exited."""
+        """Run the loop and return the number of samples per second.
+
+        Raise RuntimeError if the process has exited.
+        """
         assert self.process.stdin  # noqa: S101  both are pipes
         assert self.process.stdout  # noqa: S101
         self.process.stdin.write(f"{json.dumps({'seconds': seconds})}\n")
@@ -41,7 +44,7 @@ class Loop:
 
 
 @contextlib.contextmanager
-def looping(workload: Workload, export: Path, core: int) -> Iterator[Loop]:
+def start_loop(workload: Workload, export: Path, core: int) -> Iterator[Loop]:
     """Start the loop's process on a core. It computes only while a rate is requested."""
     command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", __name__]
     command += [workload.name, str(export)]
@@ -60,7 +63,7 @@ def looping(workload: Workload, export: Path, core: int) -> Iterator[Loop]:
             process.kill()
 
 
-def _serve(workload: Workload, directory: Path) -> None:
+def _run_loop(workload: Workload, directory: Path) -> None:
     compute = compute_of(workload, directory)
     bodies = [sample.tobytes() for sample in workload.samples()]
 
@@ -85,4 +88,4 @@ def _serve(workload: Workload, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    _serve(WORKLOADS[sys.argv[1]], Path(sys.argv[2]))
+    _run_loop(WORKLOADS[sys.argv[1]], Path(sys.argv[2]))

@@ -45,12 +45,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One type of server."""
+    """A server in the comparison."""
 
     name: str
     environment: str
     """`<environment>` in requirements/bench-<environment>.txt; empty for our server."""
     path: str
+    """URL path of inference requests."""
     start: Callable[[Task], Start]
     encode: Mapping[Form, Encode]
     decode: Mapping[Form, Decode]
@@ -201,8 +202,8 @@ BACKENDS: Final = {
     "aotinductor": TOLERANCE,
     "int8": 1.0,
 }
-"""Backends and their tolerances. The outputs of int8 may differ by any amount, which is reported
-but does not count as a failure."""
+"""Maps backends to tolerances. The outputs of int8 may differ by any amount: the difference is
+reported, but does not count as a failure."""
 
 
 def backends() -> list[Contestant]:

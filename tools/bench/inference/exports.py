@@ -19,7 +19,7 @@ from workload.models import build
 
 
 def export(workload: Workload, directory: Path) -> None:
-    """Export seeded random weights and their static int8 version.
+    """Export seeded random weights, and a statically quantized int8 version of them.
 
     Inference is equally fast with trained and untrained weights. The normalization layers use the
     statistics of the requests, and the last layer is scaled, so that outputs are neither equal nor

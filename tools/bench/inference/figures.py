@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 OK: Final = 200
-TOO_MANY: Final = 429
+TOO_MANY_REQUESTS: Final = 429
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Figures:
 
     throughput: float
     goodput: float
-    """Responses with status 200 within the deadline."""
+    """Responses per second with status 200 within the deadline."""
     offered: float
+    """Requests per second that were due in the window."""
     p50: float | None
     """None if no response was successful."""
     p95: float | None
@@ -64,10 +65,10 @@ class Window:
     def completed(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return the requests whose responses completed in the window, and the window's length (s).
 
-        Both ends of the window are aligned with completed responses: each moves back to the last
-        response that ended shortly before, within 10% of the window's length, if there is one. A
-        slow server completes only a few batches in a window, so with fixed ends, a batch that
-        completes just outside the window would distort the rate.
+        Each end of the window is first moved back to the last response that completed within the
+        preceding 10% of the window's length, if there is one. A slow server completes only a few
+        batches in a window. With fixed ends, a batch that completes just outside the window would
+        distort the rate.
         """
         ends = rows[:, 0] + rows[:, 1]
         slack = (self.end - self.begin) / 10
@@ -89,7 +90,7 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
     good, seconds = window.completed(records.successful)
     p50, p95, p99 = _percentiles(due.successful[:, 1])
     codes = Counter(str(code) for code in records.codes)
-    rejected = codes[str(TOO_MANY)]
+    rejected = codes[str(TOO_MANY_REQUESTS)]
     return Figures(
         throughput=len(good) / seconds,
         goodput=float((good[:, 1] <= deadline).sum()) / seconds,

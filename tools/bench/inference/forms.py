@@ -98,7 +98,7 @@ def from_v2(body: bytes, headers: dict[str, str]) -> Array:
 
 
 def output_of(workload: Workload) -> str:
-    """Return the name that our server gives to the output."""
+    """Return the name of the output in responses of our server."""
     return "probabilities" if workload.computes else "outputs"
 
 

@@ -9,9 +9,9 @@ from tools.bench.inference.workloads import Workload
 from tools.bench.outcome import Goal, ratios, spread
 
 TO_BEST_PEER: Final = {"simple-cnn": 0.85}
-"""Maps models to the required ratio of our throughput to the best peer's at 64 clients. The default
-is 1. In docs/inference-benchmark.md, the best peer is mosec, whose front end in Rust matters most
-for small networks.
+"""Maps models to the required ratio of our throughput to the best peer's with 64 clients. The
+default is 1. In docs/inference-benchmark.md, the best peer is mosec, whose front end in Rust
+matters most for small networks.
 """
 
 MAX_CPU: Final = 50e-6
@@ -67,7 +67,7 @@ def _tail(title: str, ours: Series, peers: Mapping[str, Series]) -> list[Goal]:
 
 
 def _tail_at_same_load(title: str, ours: Series, peers: Mapping[str, float]) -> list[Goal]:
-    """Compare tail latencies at equal rates, because 80% of a higher capacity is more load."""
+    """Compare tail latencies at equal rates, because 80% of a higher capacity is a higher load."""
     tails = {peer: ours.pools.get(at_load_of(peer), {}).get("p99") for peer in peers}
     ratios = {peer: tail / peers[peer] for peer, tail in tails.items() if tail is not None}
     if not ratios:

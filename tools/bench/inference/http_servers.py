@@ -55,7 +55,7 @@ def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
         for name in _commands(0):
             print_line(f"HTTP server: {name} …")
             port = free_port()
-            with _echo(_commands(port)[name], bench.server_core, port) as (url, process):
+            with _echo_server(_commands(port)[name], bench.server_core, port) as (url, process):
                 for size, length in SIZES.items():
                     target = Target(url, (Request(bytes(length), RAW),))
                     bench.generator.run(target, Load(bench.seconds / 3, clients=64))
@@ -72,7 +72,9 @@ def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
 
 
 @contextlib.contextmanager
-def _echo(arguments: list[str], core: int, port: int) -> Iterator[tuple[str, psutil.Process]]:
+def _echo_server(
+    arguments: list[str], core: int, port: int
+) -> Iterator[tuple[str, psutil.Process]]:
     python = python_of("http")
     command = ["taskset", "--cpu-list", str(core), str(python), *arguments]
     url = f"http://127.0.0.1:{port}/"

@@ -19,7 +19,7 @@ SOURCES = CHECKOUT / "tools" / "bench" / "inference" / "load"
 
 
 def generator() -> Path:
-    """Return the path of the program, which is built once per version of its sources.
+    """Return the path of the load generator, which is built once per version of its sources.
 
     Raise DevclusterError if the build fails.
     """
@@ -67,7 +67,7 @@ class Generator:
         self._program, self._core, self._scratch = program, core, scratch
 
     def run(self, target: Target, load: Load) -> Records:
-        """Send the load, wait for the last response and return the records of all requests.
+        """Generate the load, wait for the last response and return the records of all requests.
 
         Raise subprocess.CalledProcessError if the generator fails.
         """

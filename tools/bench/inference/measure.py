@@ -13,7 +13,13 @@ from tools.bench.inference.environments import python_of
 from tools.bench.inference.figures import Records, Window, figures, pooled
 from tools.bench.inference.forms import Form
 from tools.bench.inference.load import Generator, Load, Target
-from tools.bench.inference.process import Running, ServerError, cpu_seconds, free_port, serving
+from tools.bench.inference.process import (
+    RunningServer,
+    ServerError,
+    cpu_seconds,
+    free_port,
+    serving,
+)
 from tools.bench.inference.workloads import MAX_BATCH, MAX_QUEUE, Array, Workload
 from tools.bench.outcome import print_line
 
@@ -28,7 +34,7 @@ DURATION_FACTORS: Final = {0.8: 2, 1.2: 2}
 """Factors for the duration of a measurement, keyed by share of the capacity. Tail latencies need
 many requests."""
 
-FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
+FULL_BACKLOG: Final = MAX_QUEUE + 2 * MAX_BATCH
 """Backlog (requests) at which a bounded queue is full, including two batches in progress."""
 
 MAX_OVERLOAD_SECONDS: Final = 15.0
@@ -118,14 +124,14 @@ class Bench:
 
 
 @contextlib.contextmanager
-def running(
+def start_servers(
     contestants: Sequence[Contestant],
     workload: Workload,
     form: Form,
     export: Path,
     expected: Array,
     core: int,
-) -> Iterator[dict[str, tuple[Running, float]]]:
+) -> Iterator[dict[str, tuple[RunningServer, float]]]:
     """Start the servers; yield them paused, each with its largest deviation from `expected`.
 
     Servers that fail to start, or that respond incorrectly, are reported and skipped.
@@ -150,9 +156,9 @@ def running(
         yield servers
 
 
-def in_turns(
+def measure_in_turns(
     bench: Bench,
-    servers: dict[str, tuple[Running, float]],
+    servers: dict[str, tuple[RunningServer, float]],
     workload: Workload,
     *,
     clients: Sequence[int] = CLIENTS,
@@ -182,7 +188,7 @@ def in_turns(
 
 def measure(
     bench: Bench,
-    server: Running,
+    server: RunningServer,
     workload: Workload,
     series: Series,
     clients: Sequence[int],
@@ -193,7 +199,7 @@ def measure(
     warm_up(bench, server.target, base / 2)
     capacity = 0.0
     for count in clients:
-        records, cpu = _loaded(bench, server, Load(base, clients=count))
+        records, cpu = _measure_load(bench, server, Load(base, clients=count))
         window = Window(WARM_UP * base, base)
         capacity = series.add(closed_loop(count), records, window, workload.deadline, cpu)
     for share in shares:
@@ -204,19 +210,19 @@ def measure(
         if share > 1:
             begin = overloaded_after(capacity, share, workload.deadline)
             seconds += begin
-        records, cpu = _loaded(bench, server, Load(seconds, rate=rate))
+        records, cpu = _measure_load(bench, server, Load(seconds, rate=rate))
         series.add(open_loop(share), records, Window(begin, seconds), workload.deadline, cpu)
 
 
-def _loaded(bench: Bench, server: Running, load: Load) -> tuple[Records, float]:
+def _measure_load(bench: Bench, server: RunningServer, load: Load) -> tuple[Records, float]:
     """Send load. Return the records of its requests, and the server's CPU time (s) per request."""
-    before = cpu_seconds(server.tree())
+    before = cpu_seconds(server.processes())
     records = bench.generator.run(server.target, load)
-    return records, (cpu_seconds(server.tree()) - before) / len(records.rows)
+    return records, (cpu_seconds(server.processes()) - before) / len(records.rows)
 
 
 def at_loads_of_peers(
-    bench: Bench, server: Running, workload: Workload, series: dict[str, Series]
+    bench: Bench, server: RunningServer, workload: Workload, series: dict[str, Series]
 ) -> None:
     """Measure our server at `SAME_LOAD` of each peer's capacity, if it can handle that rate."""
     base = bench.seconds * workload.duration_factor
@@ -234,7 +240,7 @@ def at_loads_of_peers(
 
 
 def capacity_of(series: Series) -> float:
-    """Return the capacity in the last round."""
+    """Return the capacity that was measured in the last round."""
     return float(series.levels[closed_loop(CLIENTS[-1])][-1]["throughput"])
 
 
@@ -257,14 +263,14 @@ def overloaded_after(capacity: float, share: float, deadline: float) -> float:
 
     By then, a bounded queue is full, and the wait in an unbounded queue exceeds the deadline.
     """
-    filled = FILLED / max((share - 1) * capacity, 1)
+    filled = FULL_BACKLOG / max((share - 1) * capacity, 1)
     outgrown = deadline * share / (share - 1)
     return min(max(filled, outgrown), MAX_OVERLOAD_SECONDS)
 
 
 def _rotated(
-    servers: dict[str, tuple[Running, float]], turn: int
-) -> list[tuple[str, tuple[Running, float]]]:
+    servers: dict[str, tuple[RunningServer, float]], turn: int
+) -> list[tuple[str, tuple[RunningServer, float]]]:
     items = list(servers.items())
     begin = turn % max(len(items), 1)
     return items[begin:] + items[:begin]

@@ -29,11 +29,14 @@ THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ServerError(Exception):
-    """A server that did not start (the message ends with its log) or responded incorrectly."""
+    """Error for a server that did not start or responded incorrectly.
+
+    If the server did not start, the message ends with its log.
+    """
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningServer:
     """A server that accepts requests."""
 
     contestant: Contestant
@@ -69,11 +72,11 @@ class Running:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every process of the server."""
-        for process in self.tree():
+        for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-    def tree(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Return the process and its descendants."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [self.process, *self.process.children(recursive=True)]
@@ -82,7 +85,7 @@ class Running:
     def memory(self) -> int:
         """Return the memory of all processes in bytes, counting shared pages once (PSS)."""
         total = 0
-        for process in self.tree():
+        for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 total += process.memory_full_info().pss
         return total
@@ -121,7 +124,7 @@ class Running:
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Return the CPU time (s) that processes have used; those that have exited do not count."""
+    """Return the CPU time (s) that the processes have used, without those that have exited."""
     total = 0.0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -131,10 +134,10 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
 
 
 @contextlib.contextmanager
-def serving(contestant: Contestant, task: Task, core: int) -> Iterator[Running]:
+def serving(contestant: Contestant, task: Task, core: int) -> Iterator[RunningServer]:
     """Start a server on a core, wait for its first response, and terminate it afterwards.
 
-    Raise ServerError if it does not start.
+    Raise ServerError if the server does not start.
     """
     start = contestant.start(task)
     log = task.scratch / "log"
@@ -148,12 +151,12 @@ def serving(contestant: Contestant, task: Task, core: int) -> Iterator[Running]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    running = Running(contestant, task, psutil.Process(process.pid), log)
+    running = RunningServer(contestant, task, psutil.Process(process.pid), log)
     try:
         wait_for(running.url, running.target.requests[0], process, log, contestant.name)
         yield running
     finally:
-        end(running, process)
+        stop(running, process)
 
 
 def _environment(task: Task, start: Start) -> dict[str, str]:
@@ -194,9 +197,9 @@ def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-3000:]
 
 
-def end(running: Running, process: subprocess.Popen[bytes]) -> None:
-    """Terminate the processes, and kill those that do not exit."""
-    tree = running.tree()
+def stop(running: RunningServer, process: subprocess.Popen[bytes]) -> None:
+    """Terminate a server, and kill its processes that do not exit in time."""
+    tree = running.processes()
     running.signal(signal.SIGCONT)
     process.terminate()
     _, left = psutil.wait_procs(tree, timeout=END_SECONDS)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tools.bench.inference.bare import Loop, looping
+from tools.bench.inference.bare import Loop, start_loop
 from tools.bench.inference.contestants import TOLERANCE, Contestant
 from tools.bench.inference.contestants import backends as all_backends
 from tools.bench.inference.environments import cache
@@ -20,8 +20,8 @@ from tools.bench.inference.measure import (
     Bench,
     Series,
     closed_loop,
-    in_turns,
-    running,
+    measure_in_turns,
+    start_servers,
 )
 from tools.bench.inference.networks import compute_of
 from tools.bench.inference.workloads import WORKLOADS, Array, Workload
@@ -42,11 +42,13 @@ def servers(
     """Measure all servers with every model, and the bare loop."""
     result["servers"], result["bare"] = {}, {}
     for workload in workloads:
-        directory = exported(workload)
-        expected = answers(workload, directory)
+        directory = export_of(workload)
+        expected = expected_outputs(workload, directory)
         with (
-            looping(workload, directory, bench.server_core) as loop,
-            running(contestants, workload, "raw", directory, expected, bench.server_core) as found,
+            start_loop(workload, directory, bench.server_core) as loop,
+            start_servers(
+                contestants, workload, "raw", directory, expected, bench.server_core
+            ) as found,
         ):
             bare: list[float] = []
 
@@ -57,7 +59,7 @@ def servers(
             ) -> None:
                 bare.append(loop.rate(seconds))
 
-            series = in_turns(bench, found, workload, each_turn=measure_bare_loop)
+            series = measure_in_turns(bench, found, workload, each_turn=measure_bare_loop)
         result["bare"][workload.name] = bare
         result["servers"][workload.name] = {name: one.to_json() for name, one in series.items()}
         goals += goals_of(workload, series, bare)
@@ -73,7 +75,7 @@ def json(
     workload = WORKLOADS[JSON_MODEL]
     if workload not in workloads:
         return
-    series = _min_and_max_clients(bench, contestants, workload, "json")
+    series = _measure_min_and_max_clients(bench, contestants, workload, "json")
     result["json"] = {
         "workload": workload.name,
         "throughput": {name: _throughput(one) for name, one in series.items()},
@@ -87,7 +89,7 @@ def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]
     for workload in workloads:
         if workload.plain or not workload.computes:
             continue
-        series = _min_and_max_clients(bench, all_backends(), workload, "raw")
+        series = _measure_min_and_max_clients(bench, all_backends(), workload, "raw")
         result["backends"][workload.name] = {
             name: {
                 "throughput": _throughput(one),
@@ -103,7 +105,7 @@ def http(bench: Bench, result: dict[str, Any]) -> None:
     result["http"] = http_servers(bench)
 
 
-def exported(workload: Workload) -> Path:
+def export_of(workload: Workload) -> Path:
     """Return the export of a model, which is written once per version of the training code."""
     directory = cache() / "exports" / code_version() / workload.model
     if not (directory / MANIFEST_FILE).exists():
@@ -112,7 +114,7 @@ def exported(workload: Workload) -> Path:
     return directory
 
 
-def answers(workload: Workload, directory: Path) -> Array:
+def expected_outputs(workload: Workload, directory: Path) -> Array:
     """Return the outputs of plain PyTorch, computed one sample at a time.
 
     Raise ValueError if two outputs are too similar to detect swapped responses.
@@ -125,13 +127,15 @@ def answers(workload: Workload, directory: Path) -> Array:
     return rows
 
 
-def _min_and_max_clients(
+def _measure_min_and_max_clients(
     bench: Bench, contestants: Sequence[Contestant], workload: Workload, form: Any
 ) -> dict[str, Series]:
-    directory = exported(workload)
-    expected = answers(workload, directory)
-    with running(contestants, workload, form, directory, expected, bench.server_core) as found:
-        return in_turns(bench, found, workload, clients=(1, CLIENTS[-1]), shares=())
+    directory = export_of(workload)
+    expected = expected_outputs(workload, directory)
+    with start_servers(
+        contestants, workload, form, directory, expected, bench.server_core
+    ) as found:
+        return measure_in_turns(bench, found, workload, clients=(1, CLIENTS[-1]), shares=())
 
 
 def _throughput(series: Series) -> list[float]:

@@ -18,12 +18,12 @@ SAMPLES: Final = 16
 MAX_BATCH: Final = 16
 MAX_DELAY_MS: Final = 2
 MAX_QUEUE: Final = 96
-"""Queue limit of every server that has one. A full queue can be served within the deadline."""
+"""Queue limit of the servers with a bounded queue. A full queue is served within the deadline."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One model, the duration of its measurement, and the deadline of a response."""
+    """A model, the duration of its measurement, and the deadline for its responses."""
 
     title: str
     model: str

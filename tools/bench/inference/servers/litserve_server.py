@@ -17,7 +17,7 @@ async def body_of(request: Request) -> bytes:
 
 
 class Raw(litserve.LitAPI):  # type: ignore[misc]
-    """API with bytes in and out."""
+    """API that receives and returns raw bytes."""
 
     def setup(self, device: str) -> None:
         """Load the model in the worker process."""
@@ -45,7 +45,7 @@ class Raw(litserve.LitAPI):  # type: ignore[misc]
 
 
 class Json(Raw):
-    """API with LitServe's usual format: lists of numbers."""
+    """API that receives and returns lists of numbers in JSON, LitServe's usual format."""
 
     # LitServe derives the request format from this annotation.
     def decode_request(self, request: dict[str, Any]) -> Array:  # type: ignore[override]

@@ -32,7 +32,7 @@ class Raw(Worker):  # type: ignore[misc]
 
 
 class Json(Worker):  # type: ignore[misc]
-    """Worker with mosec's default format, JSON: lists of numbers."""
+    """Worker that receives and returns lists of numbers in JSON, mosec's default format."""
 
     def __init__(self) -> None:
         super().__init__()

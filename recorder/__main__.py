@@ -6,8 +6,9 @@
     python3 -m recorder attempt PLAN               start a scheduled run and wait until it finishes
 
 The logs of all runs are streamed while the pods exist, because logs of deleted pods cannot be read.
-When a container fails or its pod is deleted, the container's last log lines and exit code, and the
-events of the pod and of the run, are written to <claim>/<run>/failures/<time>/.
+When a container fails, or its pod is deleted while it is running, the container's last log lines
+and exit code, and the events of the pod and of the run, are written to
+<claim>/<run>/failures/<time>/.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import logging
 import sys
 from pathlib import Path
 
-from recorder.records import Bounds, failure_text, newest
+from recorder.records import Bounds, failure_text, newest_failure
 
 CLAIMS = Path("/claims")
 
@@ -26,7 +27,7 @@ def main() -> int:
     options = _parser().parse_args()
     if options.command == "show":
         try:
-            directory = newest(options.claims, options.run)
+            directory = newest_failure(options.claims, options.run)
         except OSError as error:
             sys.stderr.write(f"{options.claims} cannot be read: {error.strerror}\n")
             return 1
@@ -60,28 +61,33 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    watching = commands.add_parser("watch", help="archive failures until terminated")
-    watching.add_argument(
+    watch_parser = commands.add_parser("watch", help="archive failures until terminated")
+    watch_parser.add_argument(
         "--lines", type=_positive, default=500, help="maximum number of log lines per container"
     )
-    watching.add_argument(
+    watch_parser.add_argument(
         "--kib", type=_positive, default=64, help="maximum log size (KiB) per container"
     )
-    watching.add_argument(
+    watch_parser.add_argument(
         "--failures", type=_positive, default=10, help="number of failures to keep per run"
     )
-    watching.add_argument(
-        "--pods", type=_positive, default=16, help="maximum number of containers per failure"
+    watch_parser.add_argument(
+        "--pods",
+        type=_positive,
+        default=16,
+        help="maximum number of recorded containers per failure",
     )
-    showing = commands.add_parser("show", help="print the archived record of a run's last failure")
-    showing.add_argument("run", metavar="RUN")
-    rolling_back = commands.add_parser(
+    show_parser = commands.add_parser(
+        "show", help="print the archived record of a run's last failure"
+    )
+    show_parser.add_argument("run", metavar="RUN")
+    rollback_parser = commands.add_parser(
         "rollback", help="roll back a canary that exceeds its limits"
     )
-    starting = commands.add_parser("attempt", help="start a run and wait until it finishes")
-    for each in (rolling_back, starting):
+    attempt_parser = commands.add_parser("attempt", help="start a run and wait until it finishes")
+    for each in (rollback_parser, attempt_parser):
         each.add_argument("plan", metavar="PLAN", help="JSON document written by the stack")
-    for each in (watching, showing):
+    for each in (watch_parser, show_parser):
         each.add_argument(
             "--claims", type=Path, default=CLAIMS, help="directory in which the claims are mounted"
         )

@@ -28,17 +28,17 @@ _log = logging.getLogger(__name__)
 class Tail:
     """The last lines of a stream, bounded in number and in bytes."""
 
-    def __init__(self, lines: int, size: int) -> None:
-        self._max_lines, self._size = lines, size
+    def __init__(self, max_lines: int, max_bytes: int) -> None:
+        self._max_lines, self._max_bytes = max_lines, max_bytes
         self._lines: deque[str] = deque()
         self._bytes = 0
 
     def add(self, line: str) -> None:
         """Append a line. If the line alone exceeds the maximum size, keep only its end."""
-        line = line.encode(errors="replace")[-self._size :].decode(errors="ignore")
+        line = line.encode(errors="replace")[-self._max_bytes :].decode(errors="ignore")
         self._lines.append(line)
         self._bytes += _size(line)
-        while len(self._lines) > self._max_lines or self._bytes > self._size:
+        while len(self._lines) > self._max_lines or self._bytes > self._max_bytes:
             self._bytes -= _size(self._lines.popleft())
 
     @property
@@ -54,10 +54,10 @@ def _size(line: str) -> int:
 class LogStreams:
     """Streams of container logs, with the last lines of each log and their timestamps."""
 
-    def __init__(self, connect: Callable[[], AsyncClient], lines: int, size: int) -> None:
-        self._connect, self._lines, self._size = connect, lines, size
+    def __init__(self, connect: Callable[[], AsyncClient], max_lines: int, max_bytes: int) -> None:
+        self._connect, self._max_lines, self._max_bytes = connect, max_lines, max_bytes
         self._client = connect()
-        self._streams: list[tuple[AsyncClient, asyncio.Semaphore]] = []
+        self._connections: list[tuple[AsyncClient, asyncio.Semaphore]] = []
         self._tails: dict[Attempt, Tail] = {}
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
@@ -72,7 +72,7 @@ class LogStreams:
     async def last_lines(self, attempt: Attempt, restarted: bool = False) -> list[str]:
         """Return a terminated container's last log lines. Request them if none were streamed.
 
-        If the container has been restarted since, the log before the restart is requested.
+        If the container has been restarted since, its log from before the restart is requested.
         """
         task = self._tasks.get(attempt)
         if task is not None:
@@ -100,11 +100,11 @@ class LogStreams:
         url = f"/api/v1/namespaces/{self._client.namespace}/pods/{attempt.pod}/log"
         parameters: dict[str, str | int] = {
             "container": attempt.container,
-            "tailLines": self._lines,
+            "tailLines": self._max_lines,
             "timestamps": True,
             "previous": previous,
         }
-        tail = Tail(self._lines, self._size)
+        tail = Tail(self._max_lines, self._max_bytes)
         async with self._client._client._client.stream("GET", url, params=parameters) as response:
             response.raise_for_status()
             async for line in response.aiter_lines():
@@ -115,7 +115,7 @@ class LogStreams:
         """Stream a container's log into its tail until the log ends."""
         # A restarted stream receives the last lines again, so it starts with an empty tail. If it
         # receives nothing, for example because the node is lost, the earlier lines are kept.
-        tail = Tail(self._lines, self._size)
+        tail = Tail(self._max_lines, self._max_bytes)
         client, slots = self._connection()
         try:
             async with slots:
@@ -123,7 +123,7 @@ class LogStreams:
                     attempt.pod,
                     container=attempt.container,
                     follow=True,
-                    tail_lines=self._lines,
+                    tail_lines=self._max_lines,
                     timestamps=True,
                     newlines=False,
                 )
@@ -136,20 +136,20 @@ class LogStreams:
 
     def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore]:
         """Return a connection that has capacity for another stream."""
-        for stream in self._streams:
-            if not stream[1].locked():
-                return stream
+        for connection in self._connections:
+            if not connection[1].locked():
+                return connection
         client = self._connect()
         client._client._client.event_hooks["response"].append(_read_error)
-        self._streams.append((client, asyncio.Semaphore(MAX_STREAMS)))
-        return self._streams[-1]
+        self._connections.append((client, asyncio.Semaphore(MAX_STREAMS)))
+        return self._connections[-1]
 
 
 async def _read_error(response: Response) -> None:
-    """Read an error response, which closes it.
+    """Read an error response, so that it is closed.
 
-    lightkube does not close error responses to these requests. Each of them would occupy one of the
-    connection's HTTP/2 streams, until no log could be streamed any more.
+    lightkube does not close error responses to log requests. Each open response occupies one of the
+    connection's HTTP/2 streams, so eventually no log could be streamed.
     """
     if response.is_error:
         await response.aread()

@@ -101,8 +101,8 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
         return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     xids = node.xids or frozenset()
     if node.mark is None or node.mark.reason != "XidError":
-        # On a node marked for an Xid error, every error counts: a later error that is not in
-        # policy.xids may hide an error that is.
+        # On a node marked for an Xid error, every error counts, because a later error may hide
+        # the one in policy.xids.
         xids &= policy.xids
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
@@ -192,7 +192,7 @@ def node_state(
         condition=conditions.get(CONDITION) == "True",
         ignored=annotations.get(OPT_OUT) == "ignore",
         xids=frozenset() if errors is None else errors.get(name),
-        checked=_time(annotations.get(UNCORDONED_ANNOTATION, "")),
+        checked=_parse_time(annotations.get(UNCORDONED_ANNOTATION, "")),
         version=(metadata.resourceVersion if metadata else None) or "",
     )
 
@@ -226,7 +226,7 @@ def _parse_mark(text: str) -> Fault:
         return Fault("UnreadableMark", f"the annotation {MARK} is unreadable", 0)
 
 
-def _time(text: str) -> float:
+def _parse_time(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

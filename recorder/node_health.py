@@ -64,7 +64,7 @@ class SlowReports:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
         """Maps (node, run, pod's host name, pod's UID, restart count) to the time of the report."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
-        """Maps run and node to the time at which a pod of the run was last observed there."""
+        """Maps run and node to the time at which a pod of the run was last observed on the node."""
 
     def add(self, pod: Pod, now: float) -> bool:
         """Record the node and the reports of a pod. Return whether any report is new."""
@@ -190,7 +190,7 @@ class Controller:
         """Execute an action: log it, evict pods, set the condition, or patch the node."""
         node, fault = action.node, action.fault
         if action.kind == "wait":
-            message = "%s is unhealthy (%s), but the maximum number of nodes is cordoned"
+            message = "%s is unhealthy (%s), but the maximum number of nodes is already cordoned"
             _log.warning(message, node.name, fault.message if fault else "")
         elif action.kind == "evict":
             await self._evict(node.name)
@@ -272,9 +272,9 @@ def xid_query(policy: Policy) -> str:
     """Return a PromQL query for one Xid error per GPU, preferring those in `policy.xids`.
 
     The exporter reports only the last error of a GPU, and repeats it until the exporter restarts. A
-    later error that is not in `policy.xids` would hide an earlier error that is. Therefore, the
-    query also returns the errors in `policy.xids` of the last `2 * fault_seconds`. This time is
-    long enough to confirm the fault.
+    later error could therefore hide one that is in `policy.xids`. For this reason, the query also
+    returns the errors in `policy.xids` from the last `2 * fault_seconds`, which is long enough to
+    confirm the fault.
     """
     span = f"{max(1, round(2 * policy.fault_seconds))}s"
     series, by_gpu = "DCGM_FI_DEV_XID_ERRORS", "max by (Hostname, gpu)"
@@ -288,7 +288,7 @@ def xid_query(policy: Policy) -> str:
 def xids_of(response: Any) -> dict[str, frozenset[int]]:
     """Return the errors of each node in Prometheus' response, including nodes without errors.
 
-    Series without a node, as from exporters with `--no-hostname`, are ignored.
+    Series without a node, such as those of exporters with `--no-hostname`, are ignored.
     """
     xids: dict[str, set[int]] = defaultdict(set)
     for series in response["data"]["result"]:
@@ -349,7 +349,13 @@ def parser() -> argparse.ArgumentParser:
         help="number of run starts that must report a node as slow before it is cordoned",
     )
     options.add_argument("--prometheus", help="URL of the Prometheus server with the Xid errors")
-    options.add_argument("--xid", type=int, action="append", default=[], help="Xid error to act on")
+    options.add_argument(
+        "--xid",
+        type=int,
+        action="append",
+        default=[],
+        help="Xid error that makes a node unhealthy; repeat the option for several errors",
+    )
     options.add_argument("--interval", type=float, default=15, help="time (s) between checks")
     return options
 

@@ -41,7 +41,7 @@ class Termination:
 
 
 def run_of(pod: Pod) -> str:
-    """Return the run that a pod belongs to."""
+    """Return the name of the run that a pod belongs to, or an empty string."""
     labels = (pod.metadata and pod.metadata.labels) or {}
     return str(labels.get(RUN_LABEL, ""))
 
@@ -63,7 +63,7 @@ def running_containers(pod: Pod) -> Iterator[Attempt]:
 
 
 def failed_containers(pod: Pod) -> Iterator[Termination]:
-    """Yield the containers that failed, including containers that have restarted since."""
+    """Yield the terminations of failed containers, including those that have restarted since."""
     for status in _statuses(pod):
         terminated = status.state.terminated if status.state else None
         before = status.lastState.terminated if status.lastState else None
@@ -105,15 +105,15 @@ async def events_of(client: AsyncClient, pod: Pod) -> list[dict[str, Any]]:
         httpx2.HTTPError: If the request fails.
     """
     found: dict[str, Event] = {}
-    for name in _names(pod):
+    for name in _object_names(pod):
         async for event in client.list(Event, fields={"involvedObject.name": name}):
             found[(event.metadata.uid if event.metadata else None) or ""] = event
     events = sorted((_event_as_json(event) for event in found.values()), key=lambda e: e["last"])
     return events[-MAX_EVENTS:]
 
 
-def _names(pod: Pod) -> Iterator[str]:
-    """Yield the names of the pod, its gang and its job, which is named after the run."""
+def _object_names(pod: Pod) -> Iterator[str]:
+    """Yield the names of the objects whose events belong to a pod: pod, PodGroup, and run."""
     metadata = pod.metadata
     if metadata is not None:
         yield metadata.name or ""

@@ -24,7 +24,7 @@ SAME_FAILURE_WINDOW: Final = timedelta(minutes=10)
 this time."""
 
 RESERVED_BYTES: Final = 64 * 2**20
-"""Number of bytes of a claim that are kept free for checkpoints."""
+"""Free space (bytes) on a claim that is reserved for checkpoints."""
 
 _TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
@@ -46,13 +46,13 @@ def write(
     run_dir: Path,
     termination: Termination,
     lines: Sequence[str],
-    facts: Mapping[str, Any],
+    details: Mapping[str, Any],
     bounds: Bounds,
 ) -> Path | None:
     """Write one record and remove the oldest failures beyond the limit.
 
-    Return the record's JSON file, or None if the record exists or its failure already has the
-    maximum number of records.
+    Return the record's JSON file, or None if the record already exists or its failure has
+    the maximum number of records.
 
     Raises:
         OSError: If the claim is full or not writable.
@@ -75,13 +75,13 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     # Write the JSON file last, so that its presence implies that the log file exists.
     _write_atomically(path.with_suffix(".log"), "".join(f"{line}\n" for line in lines))
-    _write_atomically(path, json.dumps(_as_json(termination) | dict(facts), indent=2) + "\n")
+    _write_atomically(path, json.dumps(_as_json(termination) | dict(details), indent=2) + "\n")
     for old in _failures(run_dir)[: -bounds.failures]:
         shutil.rmtree(old, ignore_errors=True)
     return path
 
 
-def newest(claims: Path, run: str) -> Path | None:
+def newest_failure(claims: Path, run: str) -> Path | None:
     """Return the directory of a run's last failure, or None if no failure is recorded."""
     directories = [directory for claim in claims.iterdir() for directory in _failures(claim / run)]
     return max(directories, key=lambda directory: directory.name, default=None)

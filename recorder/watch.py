@@ -114,7 +114,7 @@ class Recorder:
             self._start_record(pod, termination)
 
     def remove(self, pod: Pod) -> None:
-        """Record the failed and the unfinished containers of a deleted pod, and forget the pod."""
+        """Record the failed and the running containers of a deleted pod, and forget the pod."""
         uid = _uid(pod)
         for termination in (
             *failed_containers(pod),
@@ -145,17 +145,20 @@ class Recorder:
         name, claim = termination.attempt.pod, claim_of(pod)
         lines = await self.streams.last_lines(termination.attempt, termination.restarted)
         self.streams.drop(termination.attempt)
-        facts: dict[str, Any] = {"run": run_of(pod), "node": pod.spec.nodeName if pod.spec else ""}
-        facts["events"] = []
+        details: dict[str, Any] = {
+            "run": run_of(pod),
+            "node": pod.spec.nodeName if pod.spec else "",
+        }
+        details["events"] = []
         try:
-            facts["events"] = await self._events(pod)
+            details["events"] = await self._events(pod)
         except HTTPError as error:
             _log.warning("cannot read events from the API server: %s", error)
         if claim is None or not (self.claims / claim).is_dir():
             _log.warning("%s: the claim %s of the run is not mounted in the recorder", name, claim)
             return
         try:
-            path = await self._write(self.claims / claim / run_of(pod), termination, lines, facts)
+            path = await self._write(self.claims / claim / run_of(pod), termination, lines, details)
         except OSError as error:
             _log.error("%s: cannot write a record: %s", name, error)
             return
@@ -170,11 +173,11 @@ class Recorder:
         reraise=True,
     )
     async def _write(
-        self, run_dir: Path, termination: Termination, lines: list[str], facts: dict[str, Any]
+        self, run_dir: Path, termination: Termination, lines: list[str], details: dict[str, Any]
     ) -> Path | None:
         # Write one record at a time: the pods of a gang fail together and share one directory.
         async with self._write_lock:
-            return await asyncio.to_thread(write, run_dir, termination, lines, facts, self.bounds)
+            return await asyncio.to_thread(write, run_dir, termination, lines, details, self.bounds)
 
     @retry(
         wait=_retry_wait,

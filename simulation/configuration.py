@@ -85,13 +85,13 @@ def write_kwok_start(settings: Settings) -> None:
 
 def kwokctl_configuration(settings: Settings) -> dict[str, object]:
     """Return the KwokctlConfiguration (config.kwok.x-k8s.io/v1alpha1)."""
-    real, binaries = bool(settings.address), settings.binaries
-    names = [settings.address, settings.api_service] if real else [settings.api_service]
+    real_nodes, binaries = bool(settings.address), settings.binaries
+    names = [settings.address, settings.api_service] if real_nodes else [settings.api_service]
     # By default, kwokctl picks the first free ports. Two clusters that start at the same time could
     # pick the same ports.
     component_ports = (
         {}
-        if real
+        if real_nodes
         else {name: settings.port + offset for offset, name in enumerate(COMPONENT_PORTS, 1)}
     )
     return {
@@ -102,9 +102,9 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
             "kubeVersion": settings.kubernetes,
             "kubeApiserverPort": settings.port,
             **component_ports,
-            "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
+            "bindAddress": "0.0.0.0" if real_nodes else "127.0.0.1",  # noqa: S104 - inside a namespace
             # Simulated nodes cannot fail, so they need few heartbeats.
-            "heartbeatFactor": 1 if real else 20,
+            "heartbeatFactor": 1 if real_nodes else 20,
             "kubeApiserverCertSANs": names,
             "etcdBinary": str(binaries / "etcd"),
             "kubeApiserverBinary": str(binaries / "kube-apiserver"),
@@ -113,9 +113,9 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
             "kwokControllerBinary": str(settings.kwok),
         },
         "componentsPatches": [
-            _etcd(real=real),
+            _etcd(real_nodes=real_nodes),
             _api_server(settings),
-            _controllers(settings.services, real=real),
+            _controllers(settings.services, real_nodes=real_nodes),
             {"name": "kube-scheduler", "extraArgs": _single_replica_flags()},
             _kwok(),
         ],
@@ -126,9 +126,9 @@ def _flag(key: str, value: str, *, override: bool = False) -> dict[str, object]:
     return {"key": key, "value": value, **({"override": True} if override else {})}
 
 
-def _etcd(*, real: bool) -> dict[str, object]:
+def _etcd(*, real_nodes: bool) -> dict[str, object]:
     # Simulated nodes and jobs do not justify a disk flush per write.
-    flags = [] if real else [_flag("unsafe-no-fsync", "true")]
+    flags = [] if real_nodes else [_flag("unsafe-no-fsync", "true")]
     return {"name": "etcd", "extraArgs": flags}
 
 
@@ -168,14 +168,14 @@ def _aggregation(settings: Settings) -> list[dict[str, object]]:
     ]
 
 
-def _controllers(services: str, *, real: bool) -> dict[str, object]:
+def _controllers(services: str, *, real_nodes: bool) -> dict[str, object]:
     flags = [
         *_single_replica_flags(),
         _flag("service-cluster-ip-range", services),
         # A claim that is created right after its volume may not be bound until the next sync.
         _flag("pvclaimbinder-sync-period", "1s"),
     ]
-    if real:
+    if real_nodes:
         grace = f"{NODE_GRACE_SECONDS}s"
         flags.append(_flag("node-monitor-grace-period", grace, override=True))
     else:

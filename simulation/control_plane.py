@@ -25,7 +25,7 @@ class ControlPlane:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.inner_kubeconfig = settings.home / "kubeconfig"
-        self._starting: int | None = None
+        self._kwokctl_pid: int | None = None
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -103,15 +103,15 @@ class ControlPlane:
         because two could start the same component. The component's second process would exit,
         because the port is in use, but kwokctl might have recorded its process ID.
         """
-        is_kwokctl = pid == self._starting
+        is_kwokctl = pid == self._kwokctl_pid
         if is_kwokctl:
-            self._starting = None
+            self._kwokctl_pid = None
         elif pid not in self.component_pids():
             return
-        if self._starting is None and self._is_down():
+        if self._kwokctl_pid is None and self._is_down():
             if is_kwokctl:
                 time.sleep(RESTART_DELAY)
-            self._starting = self._restart()
+            self._kwokctl_pid = self._restart()
 
     def _is_down(self) -> bool:
         return not all(Path(f"/proc/{pid}").exists() for pid in self.component_pids())

@@ -65,7 +65,7 @@ def ensure(count: int, product: str, kubectl: Sequence[str], *, tainted: bool = 
         check=True,
     )
     deadline = time.monotonic() + 60 + count / 10
-    while (ready := _ready(kubectl)) < count:
+    while (ready := _count_ready(kubectl)) < count:
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"{ready} of {count} simulated nodes are Ready: kwok is too slow "
@@ -74,7 +74,7 @@ def ensure(count: int, product: str, kubectl: Sequence[str], *, tainted: bool = 
         time.sleep(0.2)
 
 
-def _ready(kubectl: Sequence[str]) -> int:
+def _count_ready(kubectl: Sequence[str]) -> int:
     """Count the nodes that accept pods: they are Ready and lack the taint of new nodes."""
     # `kubectl wait` checks one node after another, which takes minutes for a thousand nodes.
     each = '{.status.conditions[?(@.type=="Ready")].status} {.spec.taints[*].key}'

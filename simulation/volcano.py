@@ -136,7 +136,7 @@ def minor_version(version: str) -> str:
 
 
 def scheduler_program(binaries: Path, version: str) -> Path:
-    """Return the scheduler of Volcano's minor version, or the default if there is none."""
+    """Return the scheduler for a minor version of Volcano, or the default scheduler."""
     program = binaries / f"vc-scheduler-{minor_version(version)}"
     return program if program.is_file() else binaries / "vc-scheduler"
 

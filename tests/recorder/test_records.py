@@ -7,7 +7,7 @@ import pytest
 from recorder import records
 from recorder.__main__ import main
 from recorder.pods import Attempt, Termination
-from recorder.records import Bounds, failure_text, newest, write
+from recorder.records import Bounds, failure_text, newest_failure, write
 
 START = datetime(2026, 11, 21, 21, tzinfo=UTC)
 FACTS = {"run": "digits-1", "node": "gpu-node-0", "events": []}
@@ -126,13 +126,13 @@ def test_latest_failure_is_shown_with_its_log_and_events(tmp_path: Path) -> None
         )
         run = tmp_path / "checkpoints" / "digits-1"
         write(run, failed, [f"line of {number}"], FACTS | {"events": events}, Bounds())
-    folder = newest(tmp_path, "digits-1")
+    folder = newest_failure(tmp_path, "digits-1")
     assert folder is not None
     text = "".join(failure_text(folder))
     assert "line of 1" in text
     assert "container stopped" in text
     assert "line of 0" not in text
-    assert newest(tmp_path, "another-1") is None
+    assert newest_failure(tmp_path, "another-1") is None
 
 
 def test_claims_that_cannot_be_read_are_reported_in_one_line(

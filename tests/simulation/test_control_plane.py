@@ -190,10 +190,10 @@ def test_components_that_exit_together_are_restarted_together(
 
 def wait_for_kwokctl(plane: ControlPlane) -> int | None:
     """Wait until the recorded kwokctl has finished, and return its process ID."""
-    if plane._starting is not None:
+    if plane._kwokctl_pid is not None:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(plane._starting, 0)
-    return plane._starting
+            os.waitpid(plane._kwokctl_pid, 0)
+    return plane._kwokctl_pid
 
 
 def exited_process() -> int:

@@ -34,7 +34,7 @@ class Key:
     def take(self) -> bool:
         """Count a request; return False if the quota is exhausted.
 
-        The capacity of the token bucket is the number of requests per second, but at least 1.
+        The token bucket holds the quota of one second, but at least one request.
         """
         if not self.quota:
             return True

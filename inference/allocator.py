@@ -14,7 +14,8 @@ KEPT_BYTES: Final = 256 * 2**20
 _MAX_HEAP_BLOCK: Final = 32 * 2**20
 """Maximum mmap threshold (bytes) that glibc accepts. Larger blocks are always mapped separately."""
 
-_LARGE_BODY: Final = 2**20
+_LARGE_BLOCK: Final = 2**20
+"""Size (bytes) above which `return_large_blocks` makes glibc map blocks separately."""
 
 
 def keep_freed_memory() -> bool:
@@ -36,7 +37,7 @@ def return_large_blocks() -> bool:
     By default, after a few large blocks have been freed, glibc allocates later large blocks in its
     heap and keeps them, so that memory usage stays at its peak.
     """
-    return _set((_MMAP_THRESHOLD, _LARGE_BODY), (_TRIM_THRESHOLD, 16 * _LARGE_BODY))
+    return _set((_MMAP_THRESHOLD, _LARGE_BLOCK), (_TRIM_THRESHOLD, 16 * _LARGE_BLOCK))
 
 
 def _set(*settings: tuple[int, int]) -> bool:

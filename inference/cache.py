@@ -26,7 +26,7 @@ _STALLED_SECONDS: Final = 300.0
 _POLL_SECONDS: Final = 0.2
 _ABANDONED_SECONDS: Final = 24 * 3600.0
 """Age (s) at which unfinished files and lock files are deleted."""
-_COPIED_BYTES: Final = 2**30
+_COPY_CHUNK_BYTES: Final = 2**30
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Cache:
                 if progress != (progress := os.fstat(descriptor).st_mtime_ns):
                     since = time.monotonic()
                 if time.monotonic() - since > _STALLED_SECONDS:
-                    emit("not_locked", sha256=sha256, reason="another download is stalled")
+                    emit("not_locked", sha256=sha256, reason="another download has stalled")
                     return
                 time.sleep(_POLL_SECONDS)
             except OSError as error:
@@ -172,7 +172,7 @@ def copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
     """
     left = size
     while left > 0:
-        amount = min(left, _COPIED_BYTES)
+        amount = min(left, _COPY_CHUNK_BYTES)
         try:
             done = os.copy_file_range(source.fileno(), target.fileno(), amount)
         except OSError:

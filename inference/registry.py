@@ -67,9 +67,9 @@ def _origin(url: str) -> str:
 class RegistryFiles:
     """The files of one artifact.
 
-    All methods raise OSError or ValueError if a request fails, and ExportError if content differs
-    from its digest, so neither the registry nor the connection has to be trusted. Cached manifests
-    are not requested again.
+    All methods raise OSError or ValueError if a request fails, and ExportError if content does not
+    match its digest. Therefore, neither the registry nor the connection has to be trusted. Cached
+    manifests are not requested again.
     """
 
     def __init__(self, url: str, cache: Cache | None = None) -> None:
@@ -157,8 +157,8 @@ def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:
 def _authorization_header(challenge: str) -> str:
     """Return the value of the Authorization header that answers a challenge.
 
-    It contains Basic credentials (empty if none are set), or a bearer token that is requested with
-    these credentials.
+    It contains Basic credentials, or a bearer token that is requested with these credentials. If no
+    credentials are set, a Basic challenge is answered with an empty string.
     """
     user, password = os.environ.get(USERNAME, ""), os.environ.get(PASSWORD, "")
     pair = base64.b64encode(f"{user}:{password}".encode()).decode()

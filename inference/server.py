@@ -53,8 +53,8 @@ async def _serve(config: InferenceConfig) -> None:
     await engine.start()
     try:
         await admin.start(certificate)
-        watching = [certificate.refresh] if certificate else []
-        await http.start(certificate, service.watch, *watching)
+        callbacks = [certificate.refresh] if certificate else []
+        await http.start(certificate, service.watch, *callbacks)
         # Exclude imported modules from garbage collection, whose pauses would delay requests.
         gc.collect()
         gc.freeze()
@@ -104,7 +104,8 @@ def _reload_at_signals(engine: ModelEngine) -> None:
             await engine.reload()
 
     def handle() -> None:
-        # One reload may wait for another, which may have read the manifest of an earlier version.
+        # A second reload waits for the first one, which may have read an earlier manifest. A third
+        # one would change nothing.
         if len(reloading) < 2:
             reloading.add(task := asyncio.create_task(reload()))
             task.add_done_callback(reloading.discard)

@@ -36,7 +36,7 @@ _POLL_SECONDS: Final = 10.0
 """Time (s) between two polls of the run."""
 
 _OMITTED_ANNOTATIONS: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
-"""Prefixes of annotations that belong to the tool that manages the template; they are not copied."""
+"""Prefixes of annotations that are not copied, because they belong to the template's manager."""
 
 _log = logging.getLogger("attempt")
 

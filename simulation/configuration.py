@@ -102,7 +102,7 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
             "kubeVersion": settings.kubernetes,
             "kubeApiserverPort": settings.port,
             **component_ports,
-            "bindAddress": "0.0.0.0" if real_nodes else "127.0.0.1",  # noqa: S104 - inside a namespace
+            "bindAddress": "0.0.0.0" if real_nodes else "127.0.0.1",  # noqa: S104  in a namespace
             # Simulated nodes cannot fail, so they need few heartbeats.
             "heartbeatFactor": 1 if real_nodes else 20,
             "kubeApiserverCertSANs": names,

@@ -30,7 +30,7 @@ relative to the largest output or to 1, whichever is larger."""
 
 @dataclass(frozen=True)
 class Choice:
-    """The configured backend and the export to load.
+    """The configured backend, the export to load, and the device.
 
     `compile_cache` is the directory for compiled models.
     """
@@ -53,7 +53,7 @@ def load_backend(choice: Choice) -> nn.Module:
     """
     if choice.backend in PROGRAMS and choice.device.type != "cpu":
         raise ExportError(
-            f"backend {choice.backend} computes on the CPU only: configure device cpu, or the "
+            f"backend {choice.backend} runs only on the CPU: configure device cpu, or the "
             "backend eager, compile or aotinductor"
         )
     match choice.backend:

@@ -19,7 +19,8 @@ class Backoff:
 
     def __init__(self) -> None:
         self._deaths = 0
-        self._excused = False
+        self._ignored_retry = False
+        """True if a death was not counted, and only retried requests have killed workers since."""
         self._last = self._until = 0.0
         self._last_reason = ""
 
@@ -31,10 +32,10 @@ class Backoff:
         count, because no single request is at fault.
         """
         self._reset_if_expired(now)
-        if retried and not self._excused:
-            self._excused = True
+        if retried and not self._ignored_retry:
+            self._ignored_retry = True
             return 0.0
-        self._excused = self._excused and retried
+        self._ignored_retry = self._ignored_retry and retried
         self._deaths += 1
         self._last, self._last_reason = now, reason
         over = self._deaths - MAX_DEATHS

@@ -35,7 +35,7 @@ class Request:
     """Names of the requested outputs; None for all."""
     samples: int = field(init=False)
     shapes: Shapes = field(init=False)
-    """Only requests with equal shapes can share a batch."""
+    """Shape of a sample of each input. Only requests with equal shapes can share a batch."""
     size: int = field(init=False)
     """Size of the inputs in bytes."""
     queued: int = 0
@@ -317,7 +317,8 @@ class Queue:
         if not more:
             return False
         newest = next(piece.request for piece in reversed(largest.pieces) if piece.request.queued)
-        newest.fail(OverloadedError("requests of other clients come first", retry_after))
+        message = "the queue is full, and this client has the most queued samples or bytes"
+        newest.fail(OverloadedError(message, retry_after))
         self.drop(newest)
         while largest.pieces and largest.pieces[-1].request.future.done():
             self.drop(largest.pieces.pop().request)

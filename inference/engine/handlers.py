@@ -181,7 +181,9 @@ class LanguageModel(Plain):
         """Load the network and determine whether it accepts sequences of any length."""
         manifest = source.manifest
         if manifest.input_dtype != "int64" or len(manifest.input_shape) != 1:
-            raise ExportError(f"model {manifest.model} takes no tokens: configure another handler")
+            raise ExportError(
+                f"model {manifest.model} does not accept tokens: configure another handler"
+            )
         (self._context,) = manifest.input_shape
         self._any_length = True
         shape = self.load_network(source)

@@ -89,7 +89,7 @@ class DeadlineError(RejectedError):
 
 
 class UnavailableError(RejectedError):
-    """The server cannot compute the request, for example without a loaded model. HTTP 503."""
+    """The server cannot compute the request, for example because no model is loaded. HTTP 503."""
 
 
 class Observer:

@@ -33,7 +33,8 @@ MIN_RETRY_SECONDS: Final = 0.001
 UNAVAILABLE_RETRY_SECONDS: Final = 5.0
 
 PACE_WEIGHT: Final = 0.05
-"""Weight of the latest batch in the moving average, which covers the last few dozen batches."""
+"""Weight of the latest batch in the moving average of the time per sample. The average covers the
+last few dozen batches."""
 
 STOP_SECONDS: Final = 2.0
 """Time (s) after which a worker that has not exited is killed."""

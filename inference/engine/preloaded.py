@@ -1,6 +1,6 @@
-"""Imports of the fork server from which workers are forked.
+"""Module that the fork server imports before it forks workers.
 
-This is a separate module, because importing it also changes the process's signal handling.
+It is a separate module, because importing it also changes the process's signal handling.
 """
 
 import atexit

@@ -35,7 +35,7 @@ ALIGNMENT: Final = 64
 """Alignment (bytes) of arrays: a cache line, which also suits vector instructions."""
 
 INITIAL_BYTES: Final = 1 << 16
-"""Initial size of an arena. Larger sizes are powers of two."""
+"""Initial size (bytes) of an arena. Larger sizes are powers of two."""
 
 STOPPED: Final = "the server stopped it"
 
@@ -256,8 +256,8 @@ class Worker:
                 opened.callback(arenas[-1].close)
             self._slots = tuple(map(Slot, arenas[::2], arenas[1::2]))
             # If one end is closed, the other receives an empty packet.
-            ours, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            opened.callback(ours.close)
+            server_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.callback(server_end.close)
             opened.callback(worker_end.close)
             # Start the process in a thread, because the first start waits until the fork server has
             # imported torch.
@@ -267,16 +267,17 @@ class Worker:
             try:
                 await asyncio.shield(starting)
             except asyncio.CancelledError:
-                # The thread continues, and the process that it starts exits when our end is closed.
+                # The thread continues. The process that it starts exits when the server's end is
+                # closed.
                 remaining = opened.pop_all()
                 starting.add_done_callback(lambda _: remaining.close())
                 raise
             opened.pop_all()
         worker_end.close()
         self._process = process
-        self._end = ours
-        ours.setblocking(False)
-        self._loop.add_reader(ours, self._read, ours)
+        self._end = server_end
+        server_end.setblocking(False)
+        self._loop.add_reader(server_end, self._read, server_end)
         self._loop.add_reader(process.sentinel, self._reap)
         if self._exit_reason:
             process.kill()

@@ -107,7 +107,7 @@ class Pinning:
 
 
 def _exit_with_server() -> None:
-    """Exit, even during a computation, if the server is killed."""
+    """Let this process exit, even during a computation, if the server is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # noqa: S101  true in every process that multiprocessing started
 

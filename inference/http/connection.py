@@ -20,14 +20,15 @@ MAX_HEAD_BYTES: Final = 1 << 16
 MAX_HEADERS: Final = 100
 
 DISCARDED_BYTES: Final = 1 << 16
-"""Maximum size (bytes) of a rejected body for which receiving it is cheaper than reconnecting."""
+"""Maximum size (bytes) of a rejected request's body that is received and discarded, so that the
+client can reuse the connection. For larger bodies, the connection is closed."""
 
 TURN_BYTES: Final = 1 << 18
 """Size (bytes) of a body above which connections take turns to receive the remainder."""
 
 PIECE_BYTES: Final = 1 << 10
-"""Maximum number of bytes per parser call, except in a body of known length. This many bytes
-contain about 50 requests or 170 chunks at most."""
+"""Maximum number of bytes per parser call, except in a body of known length. They contain at most
+about 50 requests or 170 chunks."""
 
 QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
@@ -440,10 +441,10 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _advance(self, until: float = 0.0) -> None:
-        """Answer one queued request or, during a turn, as many as possible until its end.
+        """Answer one queued request. During a turn, continue until the turn ends at `until`.
 
-        A client that pipelines many requests, or sends large JSON, would otherwise block the event
-        loop.
+        Without turns, a client that pipelines many requests, or sends large JSON, would block the
+        event loop.
         """
         while self._queue and not self._is_blocked and (until or not self._queue[0].is_slow):
             self._answer(self._queue.popleft())
@@ -457,7 +458,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Request) -> None:
         self._active = request
-        self._limits.others += not request.is_slow
+        self._limits.small_requests += not request.is_slow
         answer = request.response or self._application.answer(
             request, partial(self.reserve, request)
         )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SWEEP_SECONDS: Final = 0.5
 
 LINGER_SECONDS: Final = 2.0
-"""Time (s) for which a rejected body is still received and discarded. Otherwise the client could
-not read the response, because closing a socket with unread data resets the connection."""
+"""Time (s) for which a rejected body is still received and discarded. Otherwise, the client might
+not receive the response, because closing a socket with unread data resets the connection."""
 
 IDLE_DRAIN_SECONDS: Final = 0.5
 """Time (s) without a request after which a connection is closed at shutdown."""
@@ -58,13 +58,13 @@ class Turns:
     """Connections that take turns within a share of the event loop's time.
 
     Each turn is followed by a pause. Therefore, even a large number of such connections delays
-    small requests no more than a single connection would. `others` returns the number of requests
-    without large JSON that have been received so far. If this number has not changed since the last
-    turn, the pause is omitted.
+    small requests no more than a single connection would. `count_small_requests` returns the number
+    of requests without large JSON that have been handled so far. If this number has not changed
+    since the last turn, the pause is omitted.
     """
 
-    def __init__(self, share: float, others: Callable[[], int] | None = None) -> None:
-        self._others, self._seen = others, 0
+    def __init__(self, share: float, count_small_requests: Callable[[], int] | None = None) -> None:
+        self._count_small_requests, self._last_count = count_small_requests, 0
         self._pause = 1 / share - 1
         """Pause after a turn, per second of its duration."""
         self._waiting: deque[Connection] = deque()
@@ -81,7 +81,8 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        if self._others is not None and self._others() == self._seen:
+        count = self._count_small_requests
+        if count is not None and count() == self._last_count:
             self._free_at = 0.0
         pause = self._free_at - time.monotonic()
         if pause < MIN_PAUSE_SECONDS:
@@ -99,7 +100,8 @@ class Turns:
             self._waiting.popleft()
             ended = time.monotonic()
             self._free_at = max(self._free_at, ended) + (ended - began) * self._pause
-            self._seen = self._others() if self._others is not None else 0
+            count = self._count_small_requests
+            self._last_count = count() if count is not None else 0
             if self._waiting:
                 self._schedule()
 
@@ -120,18 +122,18 @@ class Limits:
         self._peers: dict[str, dict[Connection, None]] = {}
         self.receiving = Turns(1)
         """Connections that receive a large body."""
-        self.others = 0
+        self.small_requests = 0
         """Number of requests without large JSON."""
-        self.parsing = Turns(PARSING_SHARE, lambda: self.others)
+        self.parsing = Turns(PARSING_SHARE, lambda: self.small_requests)
         """Connections with large JSON that has been received but not parsed."""
         self.pipelined = Turns(PIPELINED_SHARE)
         """Connections with many unanswered requests or unparsed chunks."""
         self._sweeping: asyncio.Task[None] | None = None
-        self._watching: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
-    def start(self, *watching: Callable[[], None]) -> None:
-        """Start the sweeps on the running event loop. Each sweep also calls all of `watching`."""
-        self._watching = list(watching)
+    def start(self, *callbacks: Callable[[], None]) -> None:
+        """Start the sweeps on the running event loop. Each sweep also calls all `callbacks`."""
+        self._callbacks = list(callbacks)
         self._sweeping = asyncio.create_task(self._sweep())
 
     def stop(self) -> None:
@@ -237,8 +239,8 @@ class Limits:
                 except Exception as error:
                     emit("connection_failed", error=repr(error))
                     connection.abort()
-            for watch in self._watching:
-                watch()
+            for callback in self._callbacks:
+                callback()
 
 
 def _oldest_closable(connections: "dict[Connection, None]") -> "Connection | None":

@@ -128,8 +128,8 @@ class Listener:
         self._handshakes = Handshakes(handshakes)
         self._listening: asyncio.Server | asyncio.Task[None] | None = None
 
-    async def start(self, certificate: Certificate | None, *watching: Callable[[], None]) -> None:
-        """Listen, and call the functions in `watching` in each sweep over the connections.
+    async def start(self, certificate: Certificate | None, *callbacks: Callable[[], None]) -> None:
+        """Listen, and call the `callbacks` in each sweep over the connections.
 
         Raise ConfigurationError if the address cannot be bound.
         """
@@ -151,7 +151,7 @@ class Listener:
             self._listening = await loop.create_server(
                 lambda: Connection(self._application), sock=listening, backlog=BACKLOG
             )
-        self.limits.start(*watching)
+        self.limits.start(*callbacks)
 
     async def _accept(self, listening: socket.socket, certificate: Certificate) -> None:
         """Accept TLS connections and limit their handshakes, which asyncio's server cannot do."""
@@ -199,8 +199,8 @@ class AdminListener:
         port = service.config.admin_port
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # With a low limit on open files, leave most of them to workers and clients.
-        few = files // 8 if files != resource.RLIM_INFINITY else ADMIN_CONNECTIONS
-        allowed = min(ADMIN_CONNECTIONS, few)
+        limit = files // 8 if files != resource.RLIM_INFINITY else ADMIN_CONNECTIONS
+        allowed = min(ADMIN_CONNECTIONS, limit)
         self._listener = Listener(service, routes, "INFERENCE_ADMIN_PORT", port, allowed)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="admin", daemon=True)

@@ -46,7 +46,7 @@ Lists of strings are always checked row by row, because strings may contain brac
 """
 
 
-def find(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
+def find_spec(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
     """Return the input or output with this name. Raise InputError if there is none."""
     for spec in specs:
         if spec.name == name:
@@ -100,7 +100,7 @@ def as_object(value: object, field: str) -> Object:
 
 
 def from_json(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> NDArray[Any]:
-    """Return the values of a flat list or of lists nested like the shape, or raise InputError."""
+    """Return the values of a list, flat or nested like the shape. Raise InputError on failure."""
     if not isinstance(data, Array):
         raise InputError(f"{field} must be a list of {_kind(spec)}")
     values = _flat(data, spec, field)

@@ -24,7 +24,7 @@ from inference.protocol.tensors import (
     as_object,
     check_fields,
     check_shape,
-    find,
+    find_spec,
     from_json,
     parse_object,
     read_binary,
@@ -61,8 +61,8 @@ MAX_HEADS: Final = 16
 """Maximum number of cached JSON documents of responses per plan. String outputs need a document for
 each size."""
 
-Head = tuple[object, ...]
-"""Everything that the JSON of a response depends on: shapes and sizes of its outputs."""
+HeadKey = tuple[object, ...]
+"""Cache key of the JSON of a response: the shapes and sizes of its outputs."""
 
 
 class RequestedOutput(NamedTuple):
@@ -90,7 +90,7 @@ class Plan:
     """Outputs whose size may differ from the expected one: strings and dynamic dimensions."""
     fixed_sizes: tuple[int, int] = (0, 0)
     """`output_sizes` without the outputs in `variable`."""
-    heads: dict[Head, bytes] = field(default_factory=dict, repr=False)
+    heads: dict[HeadKey, bytes] = field(default_factory=dict, repr=False)
     """Cached JSON of responses in which all values are binary."""
 
     @property
@@ -303,11 +303,11 @@ def _data(values: NDArray[Any], name: str) -> Any:
     return [value.decode("utf-8", "replace") for value in flat] if flat.dtype.hasobject else flat
 
 
-def _length(text: str, body: int) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 18 or int(text) > body:
+def _length(text: str, body_length: int) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18 or int(text) > body_length:
         raise InputError(
             f"Inference-Header-Content-Length is {show(text)}: it must be the length of the JSON, "
-            f"at most that of the body, {body}"
+            f"at most the length of the body ({body_length})"
         )
     return int(text)
 
@@ -364,7 +364,7 @@ def _entries(
         for key in required:
             if key not in tensor:
                 raise InputError(f"{field}.{key} is missing")
-        spec = find(tensor.get("name"), specs, f"{field}.name")
+        spec = find_spec(tensor.get("name"), specs, f"{field}.name")
         if spec.name in seen:
             raise InputError(f"{field}.name repeats {spec.name!r}")
         seen.add(spec.name)

@@ -168,7 +168,7 @@ def test_pod_does_not_wait_for_a_stalled_download(
     monkeypatch.setattr(cache_module, "_STALLED_SECONDS", 0.3)
     with node.cache.lock(digest):
         assert weights(node.pod()) == weights(trained)
-    assert "another download is stalled" in capsys.readouterr().out
+    assert "another download has stalled" in capsys.readouterr().out
 
 
 def test_pod_waits_for_another_download_that_makes_progress(

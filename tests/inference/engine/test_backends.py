@@ -189,7 +189,7 @@ def test_error_names_the_missing_artifact(probe: Path, tmp_path: Path) -> None:
     manifest = read_manifest(probe)
     with pytest.raises(ExportError, match="the export has no artifact 'int8'; its artifacts: none"):
         load_backend(Choice("int8", probe, manifest, CPU, "", tmp_path))
-    with pytest.raises(ExportError, match="backend int8 computes on the CPU only"):
+    with pytest.raises(ExportError, match="backend int8 runs only on the CPU"):
         load_backend(Choice("int8", probe, manifest, torch.device("cuda"), "", tmp_path))
 
 

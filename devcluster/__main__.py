@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m devcluster",
         description="Embedded cluster: a real Kubernetes API server with Volcano. Nodes are real "
-        "(containers with simulated GPUs; requires root) or simulated (no root).",
+        "(they run containers with simulated GPUs; root required) or simulated (no root required).",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, text in (

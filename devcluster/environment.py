@@ -16,9 +16,9 @@ from devcluster.toolchain import Toolchain
 # Public on purpose: the dev stack contains no secrets (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
 NO_TLS = {"DOCKER_TLS": "", "DOCKER_TLS_VERIFY": "", "DOCKER_CERT_PATH": ""}
-"""Variables that disable TLS, because a TLS client cannot use Docker's socket."""
+"""Variables that disable TLS, because the cluster's Docker engine does not use TLS."""
 ADOPTION_VARIABLES = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
-"""Variable that lets an update adopt existing objects, such as those of a killed update.
+"""Variable that lets an update adopt existing objects, such as those that a killed update created.
 
 `make up` sets it only for the platform's stack. If it were exported to the shell, other stacks
 could adopt the platform's objects.
@@ -28,7 +28,7 @@ could adopt the platform's objects.
 def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str]:
     """Return the variables to set. All other variables remain unchanged."""
     layout.pulumi_backend.mkdir(parents=True, exist_ok=True)
-    links = layout.state / "bin"
+    docker_directory = layout.state / "bin"
     directories = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     result = {
         "KUBECONFIG": str(layout.kubeconfig),
@@ -42,8 +42,8 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         **proxy_exclusions(),
     }
     if kind is Kind.REAL:
-        _prefer_debian_docker(links)
-        directories.insert(0, str(links))
+        _prefer_debian_docker(docker_directory)
+        directories.insert(0, str(docker_directory))
         result["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
         result |= NO_TLS
         result["DOCKER_BUILDKIT"] = "1"

@@ -41,7 +41,7 @@ FILES = {
 # Script that decides whether the installation of a package may start the package's services.
 POLICY = Path("/usr/sbin/policy-rc.d")
 # Exit status 101 prevents an installation by this project from starting Docker or containerd on the
-# host. If the file is left behind by a killed process, other installations may start services.
+# host. A file left behind by a killed process does not affect other installations.
 _POLICY_TEXT = '#!/bin/sh\n[ -z "$GPU_PLATFORM_PACKAGES" ] || exit 101\n'
 # Time (s) to wait while another program, such as unattended upgrades, updates apt's package lists
 # or uses dpkg.
@@ -113,8 +113,8 @@ def _obstacle_to_real_nodes() -> str:
         return f"without apt-get, these packages cannot be installed: {', '.join(absent)}"
     if error := _namespaces_error(Kind.REAL):
         return (
-            "this process is not permitted to create namespaces, as in a container without "
-            f"privileges ({error})"
+            "this process is not permitted to create namespaces, for example because it runs in an "
+            f"unprivileged container ({error})"
         )
     return ""
 
@@ -173,7 +173,8 @@ def install_packages(packages: list[str], log: Path) -> None:
 def _await_lists() -> None:
     """Wait until no other program updates apt's package lists.
 
-    apt's own option applies to dpkg only. After the time limit, apt reports the lock itself.
+    The option DPkg::Lock::Timeout does not apply to this lock. If another program still holds the
+    lock after the time limit, apt reports an error.
     """
     if LISTS_LOCK.exists():
         with LISTS_LOCK.open("ab") as lock:
@@ -234,7 +235,8 @@ def _size(directory: Path) -> int:
 def _overlay_error(directory: Path) -> str:
     """Return the reason why an overlay cannot be mounted, or an empty string.
 
-    Usually, the directory is on an overlay, as in containers, or on a network file system.
+    The usual cause is that the directory itself is on an overlay, as in containers, or on a network
+    file system.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as part:

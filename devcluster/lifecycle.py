@@ -89,7 +89,7 @@ def up(
         launcher.stop(layout)
         if stopped := launcher.stop_orphans(spec.kind):
             reporter.say(f"stopped clusters without a record: {stopped}")
-        if real and (message := image_stores.free_space(layout)):
+        if real and (message := image_stores.free_disk_space(layout)):
             reporter.say(message)
         host.check(spec, layout, wanted)
     base = BaseImages(layout, _uv(), requirements.bases) if real else None

@@ -37,7 +37,7 @@ class Requirements:
     """Version of Volcano for simulated nodes; empty selects the default."""
 
 
-def of_stack(file: Path, registry: str) -> Requirements:
+def stack_requirements(file: Path, registry: str) -> Requirements:
     """Return the operators and images that a stack's configuration requires.
 
     Unknown keys are ignored, because the preview reports them. Raise DevclusterError if the file

@@ -1,9 +1,9 @@
-"""Removal of the pending operations of an interrupted update, which would block the next update.
+"""Recovery from an interrupted update, whose pending operations would block the next update.
 
 The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted
 update created. It cannot adopt a Helm release: Helm refuses to install or upgrade a release while
-an operation with the same name is pending. Therefore, this module deletes the Secret in which Helm
-stores the pending revision. The objects that Helm already installed have annotations with the
+another operation on this release is pending. Therefore, this module deletes the Secret in which
+Helm stores the pending revision. The objects that Helm already installed have annotations with the
 release's name, so the next installation adopts them.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from devcluster.deploy.stack import Stack
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
-_REVISIONS = {"creating": "", "updating": ",status=pending-upgrade"}
+_SELECTOR_SUFFIXES = {"creating": "", "updating": ",status=pending-upgrade"}
 """Maps the type of a pending operation to a suffix of the label selector.
 
 With an empty suffix, the Secrets of all revisions are deleted.
@@ -50,6 +50,6 @@ def interrupted_releases(pending: Sequence[dict[str, Any]]) -> Iterator[Release]
         resource = operation["resource"]
         inputs = resource.get("inputs", {})
         name = inputs.get("name")
-        if operation["type"] in _REVISIONS and resource["type"] == RELEASE and name:
-            selector = f"owner=helm,name={name}{_REVISIONS[operation['type']]}"
+        if operation["type"] in _SELECTOR_SUFFIXES and resource["type"] == RELEASE and name:
+            selector = f"owner=helm,name={name}{_SELECTOR_SUFFIXES[operation['type']]}"
             yield Release(inputs.get("namespace", "default"), selector)

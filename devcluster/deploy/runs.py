@@ -25,7 +25,7 @@ OUTAGE_SECONDS = 60.0
 """Time (s) for which the API server may be unavailable, for example while it restarts."""
 REPAIR_DELAY_SECONDS = 10.0
 """Time (s) for which a gang must need the same repair command before the command is run."""
-Read = TypeVar("Read")
+Result = TypeVar("Result")
 _LAST_LINES: Final = 15
 _INACTIVE_PHASES: Final = {"paused", "succeeded", "failed"}
 """Phases in which a trial holds no GPUs."""
@@ -169,7 +169,7 @@ def wait_for_sweep(
         _pause(started)
 
 
-def _retry(read: Callable[[], Read], report: Callable[[str], None]) -> Read:
+def _retry(read: Callable[[], Result], report: Callable[[str], None]) -> Result:
     """Call `read` until it succeeds. Raise its GitopsError if it fails for `OUTAGE_SECONDS`."""
     began = time.monotonic()
     while True:
@@ -202,7 +202,7 @@ def describe(status: RunStatus) -> str:
     return f"{text}: {'; '.join(status.reasons)}" if status.reasons else text
 
 
-def result(progress: Progress | None) -> str:
+def describe_result(progress: Progress | None) -> str:
     """Return the accuracy and duration of a finished run, or an empty string if unknown."""
     if progress is None or progress.accuracy is None or progress.seconds is None:
         return ""

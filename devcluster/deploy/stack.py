@@ -31,7 +31,7 @@ class Stack:
     environment: Mapping[str, str]
 
     def select(self) -> None:
-        """Select the stack, creating it if necessary, and remove locks held by dead processes."""
+        """Select the stack, creating it if necessary, and remove locks left by dead processes."""
         self._capture("stack", "select", "--create", self.name)
         if self._has_stale_lock():
             self._capture("cancel", "--yes", "--stack", self.name)

@@ -15,9 +15,9 @@ from devcluster import docker_plugin, environment, lifecycle
 from devcluster.deploy import predict, stack
 from devcluster.deploy.predict import NoPredictionError, Prediction
 from devcluster.deploy.recovery import recover
-from devcluster.deploy.runs import Run, result, wait, wait_for_sweep, wait_scheduled
+from devcluster.deploy.runs import Run, describe_result, wait, wait_for_sweep, wait_scheduled
 from devcluster.lifecycle import Cluster
-from devcluster.operators import of_stack
+from devcluster.operators import stack_requirements
 from devcluster.paths import CHECKOUT, Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
@@ -40,7 +40,7 @@ class Summary:
 def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
     """Run all steps of `make up`, print a summary and return the exit status."""
     registry = f"127.0.0.1:{spec.network.registry_port}"
-    requirements = of_stack(CHECKOUT / f"Pulumi.{STACKS[spec.kind]}.yaml", registry)
+    requirements = stack_requirements(CHECKOUT / f"Pulumi.{STACKS[spec.kind]}.yaml", registry)
     summary = Summary()
     deployment = Deployment(reporter)
     with deployment:
@@ -140,7 +140,7 @@ def _train(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
         with reporter.step(f"training run {run.name}") as step:
             status = wait(cluster.kubectl, run, step.update)
             step.detail = str(status.state)
-        summary.runs.append((run, str(status.state), result(status.progress)))
+        summary.runs.append((run, str(status.state), describe_result(status.progress)))
 
 
 def _schedule(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:

@@ -21,7 +21,7 @@ Show = Callable[[str], Awaitable[None]]
 
 TAIL_LINES = 25
 
-_NOISE = re.compile(r"#\d+ sha256:[0-9a-f]{64}$")
+_LAYER_PROGRESS = re.compile(r"#\d+ sha256:[0-9a-f]{64}$")
 _DIGEST = re.compile(r"\bdigest: (sha256:[0-9a-f]{64})\b")
 
 
@@ -101,7 +101,7 @@ class Docker:
         lines = []
         async for raw in process.stdout:
             line = self._without_secrets(raw.decode(errors="replace").rstrip())
-            if line and not _NOISE.match(line):
+            if line and not _LAYER_PROGRESS.match(line):
                 lines.append(line)
                 if self.show:
                     await self.show(line)
@@ -150,7 +150,7 @@ async def docker_for(
     With credentials, the CLI uses a temporary copy of the user's configuration directory (see
     `copy_configuration`), so the login does not change the user's directory.
     """
-    executable = find(os.environ.get("PATH", ""))
+    executable = find_docker(os.environ.get("PATH", ""))
     environment = dict(os.environ) | settings
     if credentials is None:
         yield Docker(executable, environment, image.secrets, show)
@@ -185,7 +185,7 @@ def copy_configuration(to: Path, server: str) -> None:
 
 
 @cache
-def find(path: str) -> str:
+def find_docker(path: str) -> str:
     """Return the first Docker CLI on a PATH that can build with BuildKit.
 
     Docker 23 and later require the buildx plugin, which some distributions omit. Raise ImageError

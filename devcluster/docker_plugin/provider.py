@@ -62,7 +62,7 @@ class ImageProvider(protocol.Provider):
         self._log = log
         self._settings: dict[str, str] = {}
         self._registry_auth: list[Registry] = []
-        self._noticed = False
+        self._notice_logged = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def configure(self, request: protocol.ConfigureRequest) -> protocol.ConfigureResponse:
@@ -89,8 +89,8 @@ class ImageProvider(protocol.Provider):
                 f"{request.type}: the stand-in for the Docker plugin supports only {IMAGE}; "
                 "to use other resources, install the official plugin"
             )
-        if not self._noticed:
-            self._noticed = True
+        if not self._notice_logged:
+            self._notice_logged = True
             await self._log.say(NOTICE)
         failures = [protocol.CheckFailure(*error) for error in _input_errors(request.new_inputs)]
         if failures:

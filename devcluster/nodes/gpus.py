@@ -30,7 +30,7 @@ from devcluster import DevclusterError
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 POWER_IDLE, POWER_LIMIT = 55.0, 400.0
 SAMPLE_INTERVAL = 0.5
-"""Minimum time (s) between samples. Requests before the next sample receive the last one."""
+"""Minimum time (s) between samples. Until the next sample is due, requests receive the last one."""
 
 Field = Literal[
     "DCGM_FI_DEV_GPU_UTIL",

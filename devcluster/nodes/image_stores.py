@@ -37,7 +37,7 @@ _CONTAINERD: Final = Path("/var/lib/containerd")
 _DOCKER_HOME: Final = Path("/var/lib/docker")
 
 
-def free_space(layout: Layout) -> str:
+def free_disk_space(layout: Layout) -> str:
     """Empty the stores if disk space is low or they contain anything but the current base image.
 
     Return a message if they were emptied, otherwise an empty string. While a cluster is running,

@@ -70,8 +70,9 @@ class Node:
         self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
         if is_restart:
             self._clear_devices()
-            delete_lost_pods(self._kubectl_output, self._names)
-        # The kubelets wait for this file. Before the deletion, they would reject the lost pods.
+            delete_lost_pods(self._kubectl_output, self._node_names)
+        # The kubelets start once this file exists. Write it only now, because they would reject
+        # the lost pods.
         self.control_plane.write_kubeconfig(self.layout.node_kubeconfig, server)
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
@@ -79,7 +80,7 @@ class Node:
         self.events.add(self.node.name, API_READY)
 
     @property
-    def _names(self) -> list[str]:
+    def _node_names(self) -> list[str]:
         return [node.name for node in self.spec.real_nodes]
 
     def _clear_devices(self) -> None:
@@ -88,7 +89,9 @@ class Node:
         Otherwise, pods that request GPUs would be scheduled to a node on which the device plugin
         has not started yet, and the kubelet would reject them.
         """
-        output = self._kubectl_output("get", "nodes", *self._names, "--ignore-not-found", "-o=json")
+        output = self._kubectl_output(
+            "get", "nodes", *self._node_names, "--ignore-not-found", "-o=json"
+        )
         for node in json.loads(output or "{}").get("items", ()):
             name, resources = node["metadata"]["name"], node["status"].get("capacity", {})
             devices = dict.fromkeys(resource for resource in resources if "/" in resource)

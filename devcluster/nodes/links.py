@@ -27,7 +27,7 @@ def _ip(*arguments: str, namespace: int | None = None) -> None:
 def clashing_routes(network: Network, ip: str = "ip") -> list[str]:
     """Return the host's routes that overlap with the cluster's block, as `RANGE dev INTERFACE`.
 
-    `ip` is the path of the program that lists them.
+    `ip` is the path of the program ip(8).
     """
     listed = subprocess.run(
         [ip, "-json", "route", "show"], check=True, capture_output=True, text=True

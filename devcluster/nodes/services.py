@@ -121,7 +121,7 @@ class NodeServices:
         return Service("kubelet", command)
 
     def gpus(self) -> Service:
-        """Return the simulated GPU driver's service, and write the device plugin's file."""
+        """Return the simulated GPU driver's service, and write the file that describes the GPUs."""
         hardware = Hardware(
             product=self.spec.gpu_product,
             memory_mib=self.spec.gpu_memory_mib,

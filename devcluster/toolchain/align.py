@@ -20,7 +20,7 @@ UNALIGNED = re.compile(r"github\.com/pulumi/(esc|pulumi/(pkg|sdk)/v3)|k8s\.io/cr
 Versions = dict[str, str]
 
 
-def built_together() -> list[Path]:
+def shared_module_directories() -> list[Path]:
     """Return the directories of the modules that share packages."""
     return [module.directory for module in pins.load().modules if module.shared]
 
@@ -40,7 +40,7 @@ def versions(directory: Path) -> Versions:
 def disagreements() -> dict[str, dict[str, str]]:
     """Map each dependency with different versions to its version in each module."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for directory in built_together():
+    for directory in shared_module_directories():
         for path, version in versions(directory).items():
             found[path][directory.name] = version
     return {
@@ -65,7 +65,7 @@ def _option(path: str, version: str) -> str:
 def align() -> None:
     """Raise every shared dependency to its highest version until no two modules disagree."""
     while different := disagreements():
-        for directory in built_together():
+        for directory in shared_module_directories():
             raised = [
                 _option(path, max(by_module.values(), key=sort_key))
                 for path, by_module in different.items()

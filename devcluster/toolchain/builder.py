@@ -91,17 +91,17 @@ class Builder:
 
         Raise DevclusterError with the compiler's message if a build fails.
         """
-        counted: list[dict[str, int]] = []
+        package_sizes: list[dict[str, int]] = []
         for order in orders:
-            counted.append(
+            package_sizes.append(
                 {_counter_name(order.module, p.path): p.size for p in self._prepare(order)}
             )
         self._go.remove_archives()
-        packages = dict(ChainMap(*counted))
+        packages = dict(ChainMap(*package_sizes))
         meter = Meter(self._report, packages, [p.name for o in orders for p in o.programs])
-        for order, compiled in zip(orders, counted, strict=True):
+        for order, sizes in zip(orders, package_sizes, strict=True):
             self._build(order, meter)
-            meter.compiled(compiled)
+            meter.compiled(sizes)
         meter.end()
 
     def _prepare(self, order: Order) -> list[Package]:
@@ -125,7 +125,9 @@ class Builder:
         if not order.packages:
             return []
         tool = self._go.with_cgo(module.cgo)
-        return tool.stale(order.packages, module.flags, work, log, lambda: self._report(status))
+        return tool.stale_packages(
+            order.packages, module.flags, work, log, lambda: self._report(status)
+        )
 
     def _build(self, order: Order, meter: Meter) -> None:
         """Build the programs of an order and move them into the store."""

@@ -152,7 +152,7 @@ class Go:
         """Replace a module in `work`/go.mod with a directory below `work`."""
         self._run(["mod", "edit", f"-replace={path}=./{directory}"], work, log)
 
-    def stale(
+    def stale_packages(
         self, packages: Sequence[str], flags: Sequence[str], work: Path, log: Path, tick: Tick
     ) -> list[Package]:
         """Download the dependencies of packages; return the packages that are not compiled yet.

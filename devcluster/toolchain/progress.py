@@ -46,15 +46,15 @@ class Meter:
         elapsed = clock(time.monotonic() - self._began)
         self._report(
             f"{done:,} of {self._packages:,} packages, {current}, {elapsed}, "
-            f"about {duration(self.left())} left"
+            f"about {duration(self.remaining_seconds())} left"
         )
 
     def linked(self, programs: Collection[str]) -> None:
         """Mark programs as linked."""
         self._done |= self._sizes.keys() & {f"link {name}" for name in programs}
 
-    def left(self) -> float:
-        """Return the estimated time left, in seconds."""
+    def remaining_seconds(self) -> float:
+        """Return the estimated remaining time in seconds."""
         done = sum(self._sizes[name] for name in self._done)
         remaining = sum(self._sizes.values()) - done
         expected = COMPILED_PER_SECOND * (os.cpu_count() or 1)

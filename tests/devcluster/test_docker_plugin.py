@@ -435,11 +435,13 @@ def test_a_docker_without_buildkit_is_skipped(tmp_path: Path) -> None:
         file.parent.mkdir()
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
-    assert docker_cli.find(f"{tmp_path}/new:{tmp_path}/old") == str(tmp_path / "old" / "docker")
+    assert docker_cli.find_docker(f"{tmp_path}/new:{tmp_path}/old") == str(
+        tmp_path / "old" / "docker"
+    )
     with pytest.raises(ImageError, match="cannot build with BuildKit: install the buildx plugin"):
-        docker_cli.find(f"{tmp_path}/new")
+        docker_cli.find_docker(f"{tmp_path}/new")
 
 
 def test_error_for_a_missing_docker_names_the_package(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"docker is not on PATH: install it .*docker\.io"):
-        docker_cli.find(str(tmp_path))
+        docker_cli.find_docker(str(tmp_path))

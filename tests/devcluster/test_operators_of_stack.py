@@ -8,7 +8,7 @@ import yaml
 from devcluster import DevclusterError
 from devcluster.images.base_image import PYTORCH, Base
 from devcluster.images.catalog import KUBECTL, MPI, RAY, TENSORFLOW, ToolImage
-from devcluster.operators import Requirements, of_stack
+from devcluster.operators import Requirements, stack_requirements
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import OPERATORS
 from kube.kinds import KINDS
@@ -26,7 +26,7 @@ def requirements_of(
     jobs["no-kind"] = {}
     config = {"gpu-platform:images": images, "gpu-platform:training": {"jobs": jobs}}
     file.write_text(yaml.safe_dump({"config": config}))
-    return of_stack(file, REGISTRY)
+    return stack_requirements(file, REGISTRY)
 
 
 def test_every_operator_is_required_by_a_job_kind_or_a_pod_group() -> None:
@@ -43,12 +43,12 @@ def test_replicas_with_several_pods_require_leader_worker_set(
     services = {"chat": {"runtime": "vllm", "server": {"nnodes": nodes}}}
     config = {"gpu-platform:inference": {"services": services}}
     file.write_text(yaml.safe_dump({"config": config}))
-    assert of_stack(file, REGISTRY).operators == operators
+    assert stack_requirements(file, REGISTRY).operators == operators
 
 
 @pytest.mark.parametrize("stack", ["dev", "simulated"])
 def test_default_stacks_require_no_operator_and_no_additional_image(stack: str) -> None:
-    requirements = of_stack(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
+    requirements = stack_requirements(CHECKOUT / f"Pulumi.{stack}.yaml", REGISTRY)
     assert requirements.operators == ()
     assert set(requirements.bases) <= {PYTORCH}
     assert requirements.tools == ()
@@ -62,7 +62,7 @@ def test_image_in_a_build_argument_is_required(
     build = {"args": {"KUBECTL_IMAGE": f"{registry}/{KUBECTL.reference}", "NUMBER": 1}}
     images = {"workloads": {"notebook": {"build": build}, "other": {"build": {"args": None}}}}
     file.write_text(yaml.safe_dump({"config": {"gpu-platform:images": images}}))
-    assert of_stack(file, REGISTRY).tools == tools
+    assert stack_requirements(file, REGISTRY).tools == tools
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_image_in_another_registry_requires_no_base_image(tmp_path: Path) -> Non
 
 def test_stack_file_without_configuration_requires_nothing(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("")
-    assert of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Requirements()
+    assert stack_requirements(tmp_path / "Pulumi.dev.yaml", REGISTRY) == Requirements()
 
 
 @pytest.mark.parametrize("text", ["[", "\xff", "&a {a: *a}"])
 def test_error_names_the_unreadable_stack_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text(text, "latin-1")
     with pytest.raises(DevclusterError, match=r"Pulumi\.dev\.yaml"):
-        of_stack(tmp_path / "Pulumi.dev.yaml", REGISTRY)
+        stack_requirements(tmp_path / "Pulumi.dev.yaml", REGISTRY)

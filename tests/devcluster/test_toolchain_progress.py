@@ -23,7 +23,9 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_remaining_time_is_estimated_before_the_first_compilation(seconds: list[float]) -> None:
     meter = Meter(lambda line: None, {"a": 60 * COMPILED_PER_SECOND}, ["tool"])
-    assert meter.left() == (60 * COMPILED_PER_SECOND + LINK_COST) / (2 * COMPILED_PER_SECOND)
+    assert meter.remaining_seconds() == (60 * COMPILED_PER_SECOND + LINK_COST) / (
+        2 * COMPILED_PER_SECOND
+    )
 
 
 def test_remaining_time_follows_the_measured_pace(seconds: list[float]) -> None:
@@ -31,7 +33,7 @@ def test_remaining_time_follows_the_measured_pace(seconds: list[float]) -> None:
     meter = Meter(lambda line: None, sizes, [])
     seconds[0] = 6000.0  # a twentieth of the expected pace
     meter.compiled(["a"])
-    assert meter.left() > 4000
+    assert meter.remaining_seconds() > 4000
 
 
 def test_progress_line_shows_packages_and_times(seconds: list[float]) -> None:
@@ -46,7 +48,7 @@ def test_no_time_remains_when_everything_is_linked(seconds: list[float]) -> None
     meter = Meter(lambda line: None, {"a": 1000}, ["tool"])
     meter.compiled(["a"])
     meter.linked(["tool"])
-    assert meter.left() == 0
+    assert meter.remaining_seconds() == 0
 
 
 def test_announcement_lists_new_tools_time_and_installed_tools(seconds: list[float]) -> None:

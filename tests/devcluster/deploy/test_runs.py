@@ -11,7 +11,14 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.deploy import runs
-from devcluster.deploy.runs import Run, describe, result, wait, wait_for_sweep, wait_scheduled
+from devcluster.deploy.runs import (
+    Run,
+    describe,
+    describe_result,
+    wait,
+    wait_for_sweep,
+    wait_scheduled,
+)
 from gitops import prices
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
@@ -252,7 +259,7 @@ def test_run_with_steps_is_awaited_until_its_last_step_has_ended(cluster: FakeCl
         job_flow("digits-1", "Succeed"),
         pod("digits-1", 0, "Succeeded", **ended(json.dumps(FINISHED))),
     )
-    assert result(cluster.wait().progress) == "accuracy 97.00% in 12.5 s"
+    assert describe_result(cluster.wait().progress) == "accuracy 97.00% in 12.5 s"
     first, last = cluster.reports
     assert first.startswith("waiting, evaluate: Volcano admitted the job, but has not created")
     assert last == "succeeded"
@@ -263,7 +270,7 @@ def test_result_is_read_from_the_launchers_log(cluster: FakeCluster) -> None:
     launcher["metadata"]["name"] = "digits-1-launcher-0"
     cluster.has(volcano_job("digits-1", "Completed"), launcher)
     cluster.log("digits-1-launcher-0", FINISHED)
-    assert result(cluster.status().progress) == "accuracy 97.00% in 12.5 s"
+    assert describe_result(cluster.status().progress) == "accuracy 97.00% in 12.5 s"
 
 
 def test_description_of_a_waiting_run_includes_the_reason(cluster: FakeCluster) -> None:
@@ -291,7 +298,7 @@ def test_description_of_a_running_run_includes_the_progress_of_its_first_pod(
 def test_the_result_of_a_custom_program_is_empty(cluster: FakeCluster) -> None:
     cluster.has(volcano_job("digits-1", "Completed"), pod("digits-1", 0, "Succeeded"))
     cluster.log("digits-1-worker-0", {"event": "finished", "step": 20})
-    assert result(cluster.status().progress) == ""
+    assert describe_result(cluster.status().progress) == ""
     cluster.log("digits-1-worker-0", {"event": "epoch", "epoch": "1/2"})
     assert describe(cluster.status()) == "succeeded"
 

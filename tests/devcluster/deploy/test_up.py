@@ -12,7 +12,7 @@ from rich.console import Console
 
 from devcluster.deploy import up
 from devcluster.deploy.predict import NoPredictionError, Prediction
-from devcluster.deploy.runs import Run, result
+from devcluster.deploy.runs import Run, describe_result
 from devcluster.deploy.up import STACKS, Summary
 from devcluster.lifecycle import Cluster
 from devcluster.paths import CHECKOUT, Layout
@@ -106,7 +106,7 @@ def test_readme_sample_matches_the_output_of_make_up(cluster: Cluster, tmp_path:
     summary = Summary(
         changes={"create": 45},
         outputs={"queues": ["research"]},
-        runs=[(run, str(State.SUCCEEDED), result(finished))],
+        runs=[(run, str(State.SUCCEEDED), describe_result(finished))],
         services=[
             up.describe_service(
                 "digits",

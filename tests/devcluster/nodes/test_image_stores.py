@@ -11,7 +11,7 @@ from devcluster.images.base_image import PYTORCH
 from devcluster.images.oci import ImageConfig, file_layer
 from devcluster.images.oci import Layout as Image
 from devcluster.nodes import image_stores
-from devcluster.nodes.image_stores import free_space, link_base
+from devcluster.nodes.image_stores import free_disk_space, link_base
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from tests.devcluster.programs import Install
@@ -75,7 +75,7 @@ def stores(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 
 def test_image_stores_are_kept_while_there_is_disk_space(stores: Layout) -> None:
-    assert free_space(stores) == ""
+    assert free_disk_space(stores) == ""
     assert stores.node_stores.exists()
 
 
@@ -83,14 +83,14 @@ def test_image_stores_are_deleted_if_the_disk_is_full(
     stores: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_stores, "MIN_FREE_BYTES", 1 << 60)
-    assert "because only " in free_space(stores)
+    assert "because only " in free_disk_space(stores)
     assert not stores.node_stores.exists()
 
 
 @pytest.mark.parametrize("names", ["", "pytorch-cpu-0\n", f"pytorch-cpu-0\n{PYTORCH.name}\n"])
 def test_image_stores_with_another_base_image_are_deleted(stores: Layout, names: str) -> None:
     (stores.node_stores / "base-images").write_text(names)
-    assert "because the base image has changed" in free_space(stores)
+    assert "because the base image has changed" in free_disk_space(stores)
     assert not stores.node_stores.exists()
 
 
@@ -99,7 +99,7 @@ def test_image_stores_of_a_running_cluster_are_kept(
 ) -> None:
     monkeypatch.setattr(image_stores, "MIN_FREE_BYTES", 1 << 60)
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [Path("/elsewhere")])
-    assert free_space(stores) == ""
+    assert free_disk_space(stores) == ""
     assert stores.node_stores.exists()
 
 

@@ -22,21 +22,30 @@ from simulation.volcano import Webhooks, apply_definitions, volcano_services
 
 def node_service(node: RealNode, groups: list[Path], arguments: list[str]) -> Service:
     """Return the service that runs a real node. Restarting the service reboots the node."""
-    switch = os.open("/proc/self/ns/net", os.O_RDONLY)
-    os.set_inheritable(switch, True)
+    switch_namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
+    os.set_inheritable(switch_namespace, True)
     unshare = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
     flags = ["--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--"]
-    program = [sys.executable, "-m", "devcluster.nodes.init", node.name, *arguments, str(switch)]
+    program = [
+        sys.executable,
+        "-m",
+        "devcluster.nodes.init",
+        node.name,
+        *arguments,
+        str(switch_namespace),
+    ]
     return Service(
         node.name,
         [*unshare, *flags, *program],
         {"PYTHONPATH": str(CHECKOUT)},
-        pass_fds=(switch,),
+        pass_fds=(switch_namespace,),
         before=partial(cgroups.enter, groups),
     )
 
 
-def run_real(spec: ClusterSpec, layout: Layout, arguments: list[str], host_namespace: int) -> None:
+def run_real(
+    spec: ClusterSpec, layout: Layout, node_arguments: list[str], host_namespace: int
+) -> None:
     """Create the switch and run the nodes."""
     links.create_switch(spec, host_namespace)
     os.close(host_namespace)
@@ -47,7 +56,7 @@ def run_real(spec: ClusterSpec, layout: Layout, arguments: list[str], host_names
         cgroups.delegate(cgroups.ROOT / group)
     for node in spec.real_nodes:
         groups = cgroups.create(f"{group}/{node.name}", hierarchies)
-        supervisor.start(node_service(node, groups, arguments))
+        supervisor.start(node_service(node, groups, node_arguments))
     supervisor.run_forever()
 
 

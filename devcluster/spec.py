@@ -48,7 +48,7 @@ class Network:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The embedded cluster. Clusters of both node kinds run the same API server."""
+    """Specification of an embedded cluster. Both kinds run the same API server."""
 
     kind: Kind
     simulated_nodes: int

@@ -28,7 +28,7 @@ SAMPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Histogram:
-    """Counts of values per bucket. The upper bound of a bucket is inclusive."""
+    """Histogram of observed values. The upper bound of each bucket is inclusive."""
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
         self._name, self._documentation, self._bounds = name, documentation, bounds
@@ -95,8 +95,10 @@ class Metrics(Collector, Observer):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
-        yield _counts("requests", "Requests by protocol and status code", "protocol", self.requests)
-        yield _counts(
+        yield _counter_family(
+            "requests", "Requests by protocol and status code", "protocol", self.requests
+        )
+        yield _counter_family(
             "key_requests", "Requests by API key name and status code", "key", self.by_key
         )
         for histogram in (self._latency, self._queue, self._model, self._batch):
@@ -127,7 +129,7 @@ class Metrics(Collector, Observer):
         yield info
 
 
-def _counts(
+def _counter_family(
     name: str, text: str, label: str, counts: Counter[tuple[str, int]]
 ) -> CounterMetricFamily:
     family = CounterMetricFamily(f"inference_{name}", text, labels=(label, "code"))

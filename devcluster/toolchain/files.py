@@ -28,7 +28,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def install_link(executable: Path, target: Path, *, built: bool) -> None:
     """Create a link to an executable: a hard link if this project built it, else a symbolic link.
 
-    An installed program keeps its resolved path, because it may look for companion files there.
+    An installed program gets a symbolic link, because it may look for companion files next to the
+    path to which the link resolves.
     """
     if target.exists() and target.samefile(executable) and target.is_symlink() != built:
         return

@@ -26,7 +26,7 @@ Operator = Literal["training-operator", "trainer", "kuberay", "lws"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 
 Gateway = Literal["traefik"]
-"""Gateways for external requests, installed on request."""
+"""Gateways for traffic from outside the cluster, installed on request."""
 
 Monitoring = Literal["prometheus"]
 """Monitoring tools, installed on request."""
@@ -120,7 +120,7 @@ class Program(_Pin):
     beside: str | None = None
     """For programs that cannot print a version: the program they are installed next to."""
     plugin: str | None = None
-    """For Pulumi plugins that cannot print a version: their subdirectory of Pulumi's plugins."""
+    """For Pulumi plugins that cannot print a version: their directory below Pulumi's `plugins`."""
 
 
 class Module(_Pin):

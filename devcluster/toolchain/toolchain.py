@@ -85,7 +85,7 @@ def ensure(
     directories: dict[str, Sequence[Path]] = {
         name: manifests[name].directories for name in extras if name in manifests
     }
-    return _arrange(inventory, charts, directories, cache)
+    return _link_tools(inventory, charts, directories, cache)
 
 
 def _volcano() -> Module:
@@ -129,7 +129,7 @@ def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
     ]
 
 
-def _arrange(
+def _link_tools(
     inventory: _Inventory,
     charts: VolcanoFiles,
     manifests: Mapping[str, Sequence[Path]],

@@ -61,8 +61,8 @@ class Route:
 
 
 Routes = Mapping[str, Route]
-"""Routes by path. `{model}` stands for a model name and, after `/v2/models/`, optionally also for a
-version."""
+"""Routes by path. `{model}` stands for a model name. In paths below `/v2/models/`, the name may be
+followed by `/versions/<version>`."""
 
 _MODEL_PATTERN: Final = "(?P<model>[^/]+)"
 _VERSIONED_PATTERN: Final = f"/v2/models/{_MODEL_PATTERN}(?:/versions/(?P<version>[^/]+))?"

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError, Served
 from inference.http.application import Pending, Reserve, Route, Routes
 from inference.http.messages import JSON_LENGTH, HttpError, Request, Response, json_response
-from inference.http.openapi import description
+from inference.http.openapi import openapi_document
 from inference.protocol import v2_json
 from inference.service import Service
 from workload.manifest import ExportError
@@ -135,7 +135,7 @@ def _metrics(service: Service, _: Request, __: Reserve) -> Response:
 
 def _openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> Response:
     routes = ADMIN_PATHS if admin else PATHS
-    return json_response(description(service.config, service.engine.served, routes))
+    return json_response(openapi_document(service.config, service.engine.served, routes))
 
 
 def _load(service: Service, request: Request, _: Reserve) -> Pending:

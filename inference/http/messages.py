@@ -53,7 +53,7 @@ class HttpError(Exception):
 
 
 class Response(NamedTuple):
-    """A response; the request ID is added when it is sent."""
+    """A response without its request ID, which `encode` adds."""
 
     body: bytes
     status: int = 200

@@ -24,7 +24,7 @@ _STRINGS: Final[Document] = {"type": "array", "items": _STRING}
 _ANY_OBJECT: Final[Document] = {"type": "object"}
 
 
-def description(config: InferenceConfig, served: Served | None, routes: Routes) -> Document:
+def openapi_document(config: InferenceConfig, served: Served | None, routes: Routes) -> Document:
     """Return the OpenAPI document for the routes of a port.
 
     The body of …/infer depends on the served model.

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from devcluster.images.catalog import KUBECTL, NOTEBOOK
-from devcluster.operators import of_stack
+from devcluster.operators import stack_requirements
 from devcluster.paths import CHECKOUT
 from infra.settings import validate
 from infra.training_run import TrainingJobArgs, manifests
@@ -72,7 +72,7 @@ def test_embedded_example_is_valid_and_its_images_are_provided(tmp_path: Path) -
     assert "anna" in validate(without_prefix(DEV)).training.jobs
     file = tmp_path / "Pulumi.dev.yaml"
     file.write_text(yaml.safe_dump({"config": DEV}))
-    demands = of_stack(file, "127.0.0.1:5000")
+    demands = stack_requirements(file, "127.0.0.1:5000")
     assert (NOTEBOOK in demands.bases, demands.tools) == (True, (KUBECTL,))
 
 

@@ -112,8 +112,8 @@ class RoleConfig(GpuConfig):
     small_gpus: int = Field(
         default=1,
         ge=0,
-        description="Maximum total number of GPUs for a workload that may be `batch` or "
-        "`interactive` instead of `training`.",
+        description="Maximum total number of GPUs with which a workload may have the role `batch` "
+        "or `interactive`. Workloads with more GPUs count as `training`.",
     )
 
     @cached_property

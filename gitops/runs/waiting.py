@@ -219,7 +219,7 @@ def _stall_message(snapshot: Snapshot, group: Object) -> str:
 
 def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str]:
     if not snapshot.all("Node"):
-        return  # the user may not list nodes
+        return  # the user is not allowed to list nodes
     total, used = snapshot.total(), snapshot.used()
     only = "only" if snapshot.namespace is None else "at most"
     for resource, amount in sorted(missing.items()):
@@ -232,7 +232,8 @@ def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str
 
 def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iterator[str]:
     if not snapshot.all("Queue"):
-        return  # Volcano always has the queues root and default, so the user may not list queues.
+        # The queues root and default always exist, so the user is not allowed to list queues.
+        return
     queue = snapshot.find("Queue", None, name)
     if queue is None:
         yield f"queue {name} does not exist"

@@ -33,7 +33,7 @@ def model_path(version: Version) -> str:
 
 
 def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
-    """Return the mount of the claim with the run, model or hub cache, or [] without a claim."""
+    """Return the mount of the claim with the run, model or hub cache; empty without a claim."""
     source = version.source
     name = args.service.checkpoints if version.run or version.winner else None
     if source is not None:
@@ -121,7 +121,7 @@ def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[I
 def _fetched_url(version: Version) -> str | None:
     """Return the URL from which an init container downloads the export, or None.
 
-    Servers other than this project's download the model from the URL themselves.
+    Third-party servers download the model from the URL themselves.
     """
     if not isinstance(version.runtime, Torch):
         return None

@@ -66,14 +66,14 @@ class SchedulerSettings(Settings):
     )
     preempt: Eviction = Field(
         default="none",
-        description="Preemption of lower-priority jobs in the same queue: surplus "
-        "evicts only pods that elastic jobs run above their minimum; gangs may evict any pod, "
-        "which restarts its job.",
+        description="Preemption of lower-priority jobs in the same queue: `surplus` "
+        "evicts only the pods of elastic jobs above their minimum; `gangs` evicts any pod, which "
+        "restarts that pod's job.",
     )
     reclaim: Eviction = Field(
         default="none",
-        description="Eviction of pods from queues that exceed their share, for queues that are "
-        "below theirs. Same values as `preempt`.",
+        description="Eviction of pods from queues above their share in favor of queues below "
+        "theirs. Same values as `preempt`.",
     )
     enqueue: bool | None = Field(
         default=None,

@@ -169,10 +169,10 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
             total = sum(quantity_or_none(limit.value) or Decimal(0) for limit in limits)
             needs_whole_node = multiple_pods and pod.role(config) == "training"
             if total > config.gpus_per_node:
-                expected = f"at most {config.gpus_per_node} of {name}, the GPUs of one node"
+                expected = f"at most {config.gpus_per_node} {name}, the GPUs of one node"
                 yield Violation(limits[0], expected)
             elif needs_whole_node and total and total != config.gpus_per_node:
-                yield Violation(limits[0], f"{config.gpus_per_node} of {name}, a whole node")
+                yield Violation(limits[0], f"{config.gpus_per_node} {name}, a whole node")
 
 
 def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:

@@ -123,7 +123,7 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
             continue
         granted = _granted_amounts(queue, name)
         if sum(numbers) > sum(granted) or max(numbers) > max(granted):
-            total = f"{sum(numbers):f} of {name} in one workload"
+            total = f"{sum(numbers):f} {name} in one workload"
             limit = max(granted) if sum(numbers) <= sum(granted) else sum(granted)
             expected = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
             yield Violation(Node(None), expected, found=total, resource=workload.resource)
@@ -190,7 +190,7 @@ def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Vio
         count = quantity_or_none(amount.value)
         too_large = amount.present if count is None else count > config.max_gpus
         if too_large and config.accelerators.includes(name):
-            yield Violation(amount, f"at most {config.max_gpus} of {name}")
+            yield Violation(amount, f"at most {config.max_gpus} {name}")
 
 
 def _quotas(queue: Resource) -> Iterator[tuple[str, Node]]:

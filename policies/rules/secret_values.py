@@ -115,7 +115,11 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
                 yield Violation(value, f"{name} as valueFrom.secretKeyRef", found=_HIDDEN)
         for location, line in _command_lines(container):
             if contains_secret(line) or ARGUMENT.search(line):
-                yield Violation(location, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
+                yield Violation(
+                    location,
+                    "$(NAME), and set the variable NAME with valueFrom.secretKeyRef",
+                    found=_HIDDEN,
+                )
     for _, note in pod.annotations():
         if note.text and contains_secret(note.text):
             yield Violation(note, "nothing: annotations are not secret", found=_HIDDEN)
@@ -167,7 +171,7 @@ def _is_encrypted(value: Node) -> bool:
 
 
 def _is_secret_field(key: str, value: str) -> bool:
-    """Return whether a field of a custom resource is a secret, or text that sets a secret."""
+    """Return whether a field of a custom resource contains a secret, or text that sets one."""
     if not value:
         return False
     if contains_secret(value) or (key not in _PROSE_FIELDS and contains_setting(value)):

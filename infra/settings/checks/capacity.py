@@ -47,14 +47,16 @@ def gangs_fit_quota_and_queue(
                 needed = requirement.amounts.get(name, Decimal(0))
                 reserved = programs.get(name, Decimal(0))
                 if needed and needed + reserved > limit:
-                    addition = (
-                        f" in addition to the {format_amount(reserved, name)} of the stack's own "
-                        "programs"
+                    amount = f"{format_amount(needed, name)} {name}"
+                    more = (
+                        f". Together with the {format_amount(reserved, name)} {name} of the "
+                        "stack's own programs, this exceeds"
+                        if reserved
+                        else ", more than"
                     )
                     yield (
                         f"{requirement.key} is {requirement.value}: {requirement.request}, which "
-                        f"needs {format_amount(needed, name)} {name}{addition if reserved else ''},"
-                        f" more than {quota} ({format_amount(limit, name)}). The "
+                        f"needs {amount}{more} {quota} ({format_amount(limit, name)}). The "
                         f"{requirement.subject} would never start."
                     )
             for title, name, amount in _capabilities(volcano, job.queue):

@@ -46,7 +46,7 @@ def quota_messages(job: Manifest, queue: Manifest, **config: Any) -> list[str]:
 def test_job_larger_than_the_quota_of_its_cluster_queue_is_rejected() -> None:
     assert quota_messages(JOB, cluster_queue({"nominalQuota": 16})) == []
     (message,) = quota_messages(JOB, cluster_queue({"nominalQuota": 15}))
-    assert "16 of nvidia.com/gpu" in message
+    assert "16 nvidia.com/gpu" in message
     assert "at most 15, the quota of ClusterQueue team" in message
 
 

@@ -53,7 +53,7 @@ def test_sweep_template_complies_with_every_mandatory_rule() -> None:
 
 def test_trials_that_together_exceed_their_queue_are_rejected() -> None:
     violations = mandatory_violations(parallel=5)
-    assert "40 of nvidia.com/gpu" in violations["training-queue-declared"]
+    assert "40 nvidia.com/gpu" in violations["training-queue-declared"]
 
 
 def test_gpu_budget_counts_the_parallel_trials() -> None:

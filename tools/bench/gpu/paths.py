@@ -36,7 +36,7 @@ THREADS: Final = max(1, (os.cpu_count() or 1) // MAX_CONCURRENT // 2)
 """Number of threads per run. With more threads than cores, PyTorch is many times slower."""
 
 TOLERANCE: Final = 0.05
-"""Maximum difference from the fp32 loss on the CPU. Losses above 1 are compared relatively."""
+"""Maximum difference from the fp32 loss on the CPU, relative for losses above 1."""
 
 IMAGES: Final[dict[str, Any]] = {"model": "simple-cnn", "dataset": "digits", "epochs": 3}
 TEXT: Final[dict[str, Any]] = {
@@ -70,7 +70,7 @@ CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings of the CPU runs that replace those of the GPU runs."""
+"""Settings with which a CPU run overrides the settings of its GPU run."""
 
 
 class CheckError(Exception):

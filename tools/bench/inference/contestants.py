@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tools.bench.inference import forms
-from tools.bench.inference.forms import Decode, Encode, Form
+from tools.bench.inference import formats
+from tools.bench.inference.formats import Decode, Encode, Format
 from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, Workload
 
 TOLERANCE: Final = 5e-5
@@ -26,7 +26,7 @@ class Task:
     """Parameters of one server start."""
 
     workload: Workload
-    form: Form
+    data_format: Format
     export: Path
     port: int
     scratch: Path
@@ -53,8 +53,8 @@ class Contestant:
     path: str
     """URL path of inference requests."""
     start: Callable[[Task], Start]
-    encode: Mapping[Form, Encode]
-    decode: Mapping[Form, Decode]
+    encode: Mapping[Format, Encode]
+    decode: Mapping[Format, Decode]
     note: str
     """Configuration of the server, for the report."""
     tolerance: float = TOLERANCE
@@ -141,8 +141,8 @@ CONTESTANTS: Final = {
             "",
             "/v2/models/model/infer",
             _ours,
-            {"raw": forms.v2_binary, "json": forms.v2_json},
-            {"raw": forms.from_v2, "json": forms.from_v2},
+            {"raw": formats.v2_binary, "json": formats.v2_json},
+            {"raw": formats.from_v2, "json": formats.from_v2},
             "V2 over REST with binary tensors; one worker process",
         ),
         Contestant(
@@ -150,8 +150,8 @@ CONTESTANTS: Final = {
             "mosec",
             "/inference",
             _mosec,
-            {"raw": forms.raw, "json": forms.values},
-            {"raw": forms.from_raw, "json": forms.from_list},
+            {"raw": formats.raw, "json": formats.values},
+            {"raw": formats.from_raw, "json": formats.from_list},
             "HTTP in Rust; one worker process",
         ),
         Contestant(
@@ -159,8 +159,8 @@ CONTESTANTS: Final = {
             "litserve",
             "/predict",
             _program("litserve_server"),
-            {"raw": forms.raw, "json": forms.values},
-            {"raw": forms.from_raw, "json": forms.from_list},
+            {"raw": formats.raw, "json": formats.values},
+            {"raw": formats.from_raw, "json": formats.from_list},
             "fast_queue; one API server; one worker process; unbounded queue",
         ),
         Contestant(
@@ -168,8 +168,8 @@ CONTESTANTS: Final = {
             "bentoml",
             "/predict",
             _bentoml,
-            {"raw": forms.raw, "json": forms.batch_of_values},
-            {"raw": forms.from_list, "json": forms.from_list},
+            {"raw": formats.raw, "json": formats.batch_of_values},
+            {"raw": formats.from_list, "json": formats.from_list},
             "one worker; adaptive batching without a fixed delay; raw bytes in, JSON out",
         ),
         Contestant(
@@ -177,8 +177,8 @@ CONTESTANTS: Final = {
             "mlserver",
             "/v2/models/model/infer",
             _mlserver,
-            {"raw": forms.v2_base64, "json": forms.v2_json},
-            {"raw": forms.from_v2, "json": forms.from_v2},
+            {"raw": formats.v2_base64, "json": formats.v2_json},
+            {"raw": formats.from_v2, "json": formats.from_v2},
             "V2 over REST with base64-encoded bytes; `parallel_workers: 0` (inference runs in the "
             "server process); unbounded queue",
         ),
@@ -187,8 +187,8 @@ CONTESTANTS: Final = {
             "fastapi",
             "/predict",
             _program("fastapi_server"),
-            {"raw": forms.raw, "json": forms.values},
-            {"raw": forms.from_raw, "json": forms.from_list},
+            {"raw": formats.raw, "json": formats.values},
+            {"raw": formats.from_raw, "json": formats.from_list},
             "uvicorn with uvloop and httptools; no batching; inference runs in the event loop; "
             "unbounded queue",
         ),

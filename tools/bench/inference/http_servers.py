@@ -13,7 +13,7 @@ import psutil
 from devcluster.paths import CHECKOUT
 from tools.bench.inference.environments import python_of
 from tools.bench.inference.figures import Window, figures
-from tools.bench.inference.forms import RAW, Request
+from tools.bench.inference.formats import RAW, Request
 from tools.bench.inference.load import Load, Target
 from tools.bench.inference.measure import Bench
 from tools.bench.inference.process import cpu_seconds, free_port, wait_for

@@ -12,7 +12,7 @@ from devcluster.paths import CHECKOUT
 from devcluster.toolchain.go import Go
 from tools.bench.inference.environments import cache
 from tools.bench.inference.figures import Records
-from tools.bench.inference.forms import Request
+from tools.bench.inference.formats import Request
 from tools.bench.outcome import print_line
 
 SOURCES = CHECKOUT / "tools" / "bench" / "inference" / "load"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tools.bench.inference.contestants import OURS, Contestant, Task
 from tools.bench.inference.environments import python_of
 from tools.bench.inference.figures import Records, Window, figures, pooled
-from tools.bench.inference.forms import Form
+from tools.bench.inference.formats import Format
 from tools.bench.inference.load import Generator, Load, Target
 from tools.bench.inference.process import (
     RunningServer,
@@ -127,7 +127,7 @@ class Bench:
 def start_servers(
     contestants: Sequence[Contestant],
     workload: Workload,
-    form: Form,
+    data_format: Format,
     export: Path,
     expected: Array,
     core: int,
@@ -141,7 +141,7 @@ def start_servers(
         for contestant in contestants:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
             python = python_of(contestant.environment)
-            task = Task(workload, form, export, free_port(), scratch, python)
+            task = Task(workload, data_format, export, free_port(), scratch, python)
             try:
                 server = stack.enter_context(serving(contestant, task, core))
                 difference = server.check(expected)

@@ -18,7 +18,7 @@ import psutil
 
 from devcluster.paths import CHECKOUT
 from tools.bench.inference.contestants import Contestant, Start, Task
-from tools.bench.inference.forms import Request
+from tools.bench.inference.formats import Request
 from tools.bench.inference.load import Target
 from tools.bench.inference.workloads import Array
 
@@ -47,7 +47,7 @@ class RunningServer:
     @property
     def target(self) -> Target:
         """Target for the load generator."""
-        encode = self.contestant.encode[self.task.form]
+        encode = self.contestant.encode[self.task.data_format]
         workload = self.task.workload
         requests = tuple(encode(workload, sample) for sample in workload.samples())
         return Target(self.url, requests)
@@ -97,7 +97,7 @@ class RunningServer:
         the tolerance, for example because it belongs to another request.
         """
         target = self.target
-        decode = self.contestant.decode[self.task.form]
+        decode = self.contestant.decode[self.task.data_format]
 
         def ask(number: int) -> float:
             request = target.requests[number % len(expected)]
@@ -120,7 +120,7 @@ class RunningServer:
 
     @property
     def _name(self) -> str:
-        return f"{self.contestant.name}, {self.task.workload.title}, {self.task.form}"
+        return f"{self.contestant.name}, {self.task.workload.title}, {self.task.data_format}"
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
@@ -169,7 +169,7 @@ def _environment(task: Task, start: Start) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "BENCH_WORKLOAD": task.workload.name,
         "BENCH_PORT": str(task.port),
-        "BENCH_FORM": task.form,
+        "BENCH_FORMAT": task.data_format,
         "BENCH_EXPORT": str(task.export),
         **start.environment,
     }

@@ -128,12 +128,12 @@ def expected_outputs(workload: Workload, directory: Path) -> Array:
 
 
 def _measure_min_and_max_clients(
-    bench: Bench, contestants: Sequence[Contestant], workload: Workload, form: Any
+    bench: Bench, contestants: Sequence[Contestant], workload: Workload, data_format: Any
 ) -> dict[str, Series]:
     directory = export_of(workload)
     expected = expected_outputs(workload, directory)
     with start_servers(
-        contestants, workload, form, directory, expected, bench.server_core
+        contestants, workload, data_format, directory, expected, bench.server_core
     ) as found:
         return measure_in_turns(bench, found, workload, clients=(1, CLIENTS[-1]), shares=())
 

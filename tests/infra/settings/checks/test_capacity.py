@@ -118,10 +118,10 @@ SCHEDULE = {"cron": "0 3 * * *", "image": "training", "cpu": "10m"}
     ("quota", "changes", "expected"),
     [
         ({"pods": 3}, {}, None),
-        ({"pods": 2}, {}, "needs 2 pods in addition to the 1 of"),
-        ({"pods": 3}, {"schedule": SCHEDULE}, "needs 2 pods in addition to the 2 of"),
+        ({"pods": 2}, {}, "needs 2 pods. Together with the 1 pods of"),
+        ({"pods": 3}, {"schedule": SCHEDULE}, "needs 2 pods. Together with the 2 pods of"),
         ({"cpu": "16050m"}, {}, None),
-        ({"cpu": "16"}, {}, "needs 16 cpu in addition to the 0.05 of"),
+        ({"cpu": "16"}, {}, "needs 16 cpu. Together with the 0.05 cpu of"),
     ],
 )
 def test_quota_must_cover_a_gang_and_the_stacks_programs(

@@ -9,7 +9,7 @@ from tools.bench.inference.workloads import WORKLOADS, Array, Compute
 
 WORKLOAD = WORKLOADS[os.environ["BENCH_WORKLOAD"]]
 PORT = int(os.environ["BENCH_PORT"])
-JSON = os.environ["BENCH_FORM"] == "json"
+JSON = os.environ["BENCH_FORMAT"] == "json"
 
 
 def load() -> Compute:

@@ -10,9 +10,9 @@ import numpy as np
 
 from tools.bench.inference.workloads import Array, Workload
 
-Form = Literal["raw", "json"]
+Format = Literal["raw", "json"]
 """Format of a request and of its response: raw bytes or JSON."""
-FORMS: Final[tuple[Form, ...]] = ("raw", "json")
+FORMATS: Final[tuple[Format, ...]] = ("raw", "json")
 
 RAW: Final = {"Content-Type": "application/octet-stream"}
 JSON: Final = {"Content-Type": "application/json"}

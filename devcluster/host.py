@@ -19,7 +19,8 @@ from devcluster.spec import ClusterSpec, Kind
 from devcluster.toolchain import Extra, Group, go_caches, missing
 
 GIB = 1 << 30
-# Programs that real nodes and their images require, with the Debian packages that provide them.
+# Programs and files that real nodes and their images require, with the Debian packages that provide
+# them.
 PROGRAMS = {
     "containerd": "containerd",
     "runc": "runc",

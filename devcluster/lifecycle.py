@@ -78,7 +78,7 @@ def up(
         reporter.say(f"installing Debian packages: {', '.join(packages)}")
         with reporter.step("Debian packages"):
             host.install_packages(packages, layout.logs / "packages.log")
-    wanted = requirements.operators if real else volcano_release(requirements.volcano)
+    extras = requirements.operators if real else volcano_release(requirements.volcano)
     record = launcher.running(layout)
     if record is not None and requirements.volcano:
         raise DevclusterError(
@@ -91,13 +91,13 @@ def up(
             reporter.say(f"stopped clusters without a record: {stopped}")
         if real and (message := image_stores.free_disk_space(layout)):
             reporter.say(message)
-        host.check(spec, layout, wanted)
+        host.check(spec, layout, extras)
     base = BaseImages(layout, _uv(), requirements.bases) if real else None
     if base is not None:
         base.start()
     with reporter.step("tools") as step:
         group: Group = "real" if real else "simulated"
-        toolchain = ensure(group, layout.cache, step.update, wanted, announce=reporter.say)
+        toolchain = ensure(group, layout.cache, step.update, extras, announce=reporter.say)
         step.detail = f"in {toolchain.bin}"
     cluster = Cluster(spec, layout, toolchain)
     if record is None:
@@ -105,8 +105,8 @@ def up(
             _start(cluster, step, early, requirements.volcano)
     elif launcher.has_other_tools(record, toolchain.bin):
         reporter.say(
-            "cluster: already running, with tools of another version: `make down` and `make up` "
-            "restart it with the current ones"
+            "the cluster is already running with tools of another version; `make down` and "
+            "`make up` restart it with the current tools"
         )
     else:
         reporter.say("cluster: already running")
@@ -117,7 +117,7 @@ def up(
     simulated_nodes.ensure(count, product, cluster.kubectl, tainted=real)
     _await_service_account(cluster)
     if toolchain.manifests:
-        with reporter.step(f"operators: {', '.join(wanted)}") as step:
+        with reporter.step(f"operators: {', '.join(extras)}") as step:
             operators.install(cluster.kubectl, toolchain.manifests, step.update)
     return cluster
 

@@ -118,7 +118,7 @@ def _run(workload: str, run: str | None) -> str:
 
 
 def seconds(node: Node | None) -> Decimal | None:
-    """Return the value of a node in seconds; None if the node is missing or its value unknown."""
+    """Return a duration (s) in a manifest; None if the field is missing or its value is unknown."""
     return None if node is None else quantity_or_none(node.value)
 
 

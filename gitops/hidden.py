@@ -51,8 +51,8 @@ def secrets_in_setting(name: str, value: Any) -> Iterator[str]:
 def _secrets_in_value(value: Any) -> Iterator[str]:
     """Yield the texts to mask in a value that contains a secret.
 
-    These are the recognized secrets. For a list without recognized secrets, these are all items.
-    For a one-line text, and for a text without recognized secrets, the whole text is included.
+    Recognized secrets are always masked. If a list contains none, all its items are masked. A text
+    is masked as a whole if it has only one line or contains no recognized secret.
     """
     if isinstance(value, list):
         parts = [*_sensitive_parts(" ".join(map(str, value)))]

@@ -1,4 +1,4 @@
-"""Check of a newly deployed inference service: one digit is sent, and its class is verified.
+"""Check of a newly deployed inference service: the server must classify a sample digit correctly.
 
 Requests use the Open Inference Protocol V2.
 """

@@ -58,7 +58,7 @@ class Run:
 
 
 class _Repair:
-    """Repair commands for a run that Volcano has stopped processing (see `repair`)."""
+    """Repair commands for a run that Volcano has stopped processing (see `repair_command`)."""
 
     def __init__(self, kubectl: Sequence[str], run: Run) -> None:
         self._kubectl, self._run = kubectl, run
@@ -170,7 +170,7 @@ def wait_for_sweep(
 
 
 def _retry(read: Callable[[], Result], report: Callable[[str], None]) -> Result:
-    """Call `read` until it succeeds. Raise its GitopsError if it fails for `OUTAGE_SECONDS`."""
+    """Call `read` until it succeeds. Raise its last error if it fails for `OUTAGE_SECONDS`."""
     began = time.monotonic()
     while True:
         started = time.monotonic()

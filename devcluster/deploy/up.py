@@ -213,7 +213,7 @@ def render(cluster: Cluster, summary: Summary) -> Table:
     """Return the table that `make up` prints at the end."""
     table = Table(title=f"stack {STACKS[cluster.spec.kind]}", show_header=False, title_style="bold")
     table.add_column()
-    table.add_column(overflow="fold")  # a digest is wider than a narrow terminal
+    table.add_column(overflow="fold")  # a digest may be wider than the terminal
     table.add_row("resources", stack.describe(summary.changes))
     for queue in summary.outputs.get("queues", []):
         table.add_row("queue", f"{queue}: {_queue_state(cluster, queue)}")

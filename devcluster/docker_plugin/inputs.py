@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 Properties = dict[str, PropertyValue]
 
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class ImageError(Exception):
@@ -118,7 +118,7 @@ def with_defaults(properties: Properties) -> Properties:
         default = os.path.join(str(build["context"].value), "Dockerfile")  # noqa: PTH118
         build.setdefault("dockerfile", PropertyValue(default))
     machine = platform.machine()
-    build.setdefault("platform", PropertyValue(f"linux/{_MACHINES.get(machine, machine)}"))
+    build.setdefault("platform", PropertyValue(f"linux/{_ARCHITECTURES.get(machine, machine)}"))
     context, dockerfile = build["context"], build.get("dockerfile", PropertyValue(rpc.UNKNOWN))
     if not is_unknown(context) and not is_unknown(dockerfile):
         directory = Path(str(context.value))
@@ -178,7 +178,7 @@ def _dockerfile(dockerfile: Path, context: Path) -> Path:
         return dockerfile
     advice = ""
     if (context / dockerfile).is_file():
-        advice = f"; it is relative to {Path.cwd()}: use {context / dockerfile}"
+        advice = f"; the path is relative to {Path.cwd()}: use {context / dockerfile}"
     raise ImageError(f"build.dockerfile: {dockerfile} does not exist{advice}")
 
 

@@ -144,7 +144,7 @@ class ImageProvider(protocol.Provider):
         try:
             return _state(properties, PropertyValue(await task))
         except asyncio.CancelledError as error:
-            raise ImageError(f"{image.image_name}: the operation was cancelled") from error
+            raise ImageError(f"{image.image_name}: the operation was canceled") from error
 
     async def _build_and_push(self, urn: str, image: Image, preview: bool) -> str:
         """Build and push, and return the output `repoDigest`, which is unknown in a preview."""

@@ -124,10 +124,10 @@ class BaseImages:
 
     def start(self) -> None:
         """Start building, unless all images exist."""
-        if not self._complete():
+        if not self._is_complete():
             self._thread.start()
 
-    def _complete(self) -> bool:
+    def _is_complete(self) -> bool:
         return all(layout.digest is not None for layout in self.layouts.values())
 
     def _build(self) -> None:
@@ -148,7 +148,7 @@ class BaseImages:
             self._thread.join(seconds)
         if self._failure is not None:
             raise self._failure
-        return self._complete()
+        return self._is_complete()
 
 
 def push_tools(

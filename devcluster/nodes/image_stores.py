@@ -97,7 +97,11 @@ class _Containerd:
         return _run([*self.command, "info", name], check=False).returncode == 0
 
     def fill(self, key: str, parent: str, layer: Path, tree: Path | None) -> None:
-        """Create a layer's snapshot from hard links to `tree` or, if it is None, from `layer`."""
+        """Create the snapshot of a layer.
+
+        The files are hard links to those in the directory `tree` or, if it is None, extracted from
+        the archive `layer`.
+        """
         draft = f"{key}-draft"
         _run([*self.command, "remove", draft], check=False)  # left over from an interrupted start
         directories = self._directories("prepare", draft, parent)

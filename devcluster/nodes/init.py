@@ -71,8 +71,8 @@ class Node:
         if is_restart:
             self._clear_devices()
             delete_lost_pods(self._kubectl_output, self._node_names)
-        # The kubelets start once this file exists. Write it only now, because they would reject
-        # the lost pods.
+        # The kubelets start once this file exists. It is written only after the lost pods are
+        # deleted, because the kubelets would reject these pods.
         self.control_plane.write_kubeconfig(self.layout.node_kubeconfig, server)
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
@@ -84,7 +84,7 @@ class Node:
         return [node.name for node in self.spec.real_nodes]
 
     def _clear_devices(self) -> None:
-        """Delete the devices of an earlier start from the status of the nodes.
+        """Remove the devices that were reported before the restart from the status of the nodes.
 
         Otherwise, pods that request GPUs would be scheduled to a node on which the device plugin
         has not started yet, and the kubelet would reject them.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gitops.runs.snapshot import ALWAYS, IF_INSTALLED
+from gitops.runs.snapshot import BUILT_IN_RESOURCES, OPTIONAL_RESOURCES
 
 Manifest = Mapping[str, Any]
 Purpose = Literal["preview", "update"]
@@ -92,10 +92,10 @@ def access(
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
     """Yield the Roles and bindings for snapshots of a cluster.
 
-    `namespace` is the namespace of Volcano.
+    `namespace` is Volcano's namespace.
     """
     kinds = defaultdict(list, {"apps": ["deployments"]})
-    for each in (*ALWAYS, *IF_INSTALLED):
+    for each in (*BUILT_IN_RESOURCES, *OPTIONAL_RESOURCES):
         resource, _, group = each.partition(".")
         kinds[group].append(resource)
     rules = [_rule(group, found, ("list",)) for group, found in kinds.items()]

@@ -88,7 +88,7 @@ class Difference:
         setting = f"`{'.'.join(self.path)}`"
         if self.one is None or self.other is None:
             name, value = (names[0], self.one) if self.other is None else (names[1], self.other)
-            return f"{setting} is only in {name}{_in_brackets(value)}."
+            return f"{setting} is only in {name}{_in_parentheses(value)}."
         meaning = description(StackSettings, self.path)
         explained = f" ({meaning.removesuffix('.')})" if meaning else ""
         return f"{setting}{explained}: {self.one} in {names[0]}, {self.other} in {names[1]}."
@@ -98,13 +98,13 @@ class Difference:
         """Description of the change from `one` to `other`."""
         setting = f"`{'.'.join(self.path)}`"
         if self.one is None:
-            return f"{setting} is new{_in_brackets(self.other)}"
+            return f"{setting} is new{_in_parentheses(self.other)}"
         if self.other is None:
-            return f"{setting} is removed{_in_brackets(self.one)}"
+            return f"{setting} is removed{_in_parentheses(self.one)}"
         return f"{setting}: {self.one} → {self.other}"
 
 
-def _in_brackets(value: str | None) -> str:
+def _in_parentheses(value: str | None) -> str:
     return f" ({value})" if value else ""
 
 
@@ -173,7 +173,7 @@ def _shown(value: Any, maximum: int | None = _MAX_LENGTH) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, BaseModel | dict):
-        return f"set{_in_brackets(_brief(value))}"
+        return f"set{_in_parentheses(_brief(value))}"
     if isinstance(value, float):
         return f"{value:.12g}"
     if isinstance(value, list | tuple):

@@ -101,12 +101,12 @@ class Victim(_Model):
         """GPU-hours as text; a range if simulations differ."""
         if self.gpu_hours is None:
             return "unknown"
-        least, most = f"{self.least_gpu_hours or 0:.1f}", f"{self.gpu_hours:.1f}"
-        return most if self.least_gpu_hours is None or least == most else f"{least} to {most}"
+        low, high = f"{self.least_gpu_hours or 0:.1f}", f"{self.gpu_hours:.1f}"
+        return high if self.least_gpu_hours is None or low == high else f"{low} to {high}"
 
 
 class QueueAnswer(_Model):
-    """GPUs of a queue's running gangs."""
+    """GPUs that the running gangs of a queue use, at three points in time."""
 
     queue: str
     before: int
@@ -114,6 +114,7 @@ class QueueAnswer(_Model):
     after: int
     """Number of GPUs after the scheduler's first decisions."""
     at_horizon: int
+    """Number of GPUs at the end of the simulation."""
 
 
 class Answer(_Model):
@@ -161,7 +162,7 @@ class Answer(_Model):
 def render(answer: Answer, width: int = 160) -> str:
     """Return the result as text."""
     text = StringIO()
-    # Brackets in reasons and names are not markup of Rich.
+    # By default, Rich would interpret brackets in reasons and names as markup.
     console = Console(
         file=text, width=width, color_system=None, force_terminal=False, markup=False, emoji=False
     )
@@ -231,5 +232,5 @@ def durations(span: Range | None) -> str:
     """Return a range as `30m to 2h05m`, one duration if both ends are equal, or `-` for None."""
     if span is None:
         return "-"
-    least, most = duration(span.least), duration(span.most)
-    return least if least == most else f"{least} to {most}"
+    low, high = duration(span.least), duration(span.most)
+    return low if low == high else f"{low} to {high}"

@@ -155,7 +155,8 @@ def _gangs(
         placed = [pod for pod in group_pods if is_scheduled(pod)]
         minimum = max(minimum, 1)
         if (failed := minimum - sum(shape.count for shape in shapes)) > 0:
-            # Controllers replace failed pods after a delay. The replacements get the first shape.
+            # Controllers replace failed pods after a delay. The replacements are simulated with the
+            # first shape.
             replaced, *others = shapes
             shapes = [replaced.model_copy(update={"count": replaced.count + failed}), *others]
         started = [parse_time(at) for p in placed if (at := p.get("status", {}).get("startTime"))]

@@ -296,8 +296,8 @@ class Sandbox:
         )
 
     def _items(self, path: str, **parameters: str) -> list[dict[str, Any]]:
-        answer = self._api.get(path, params=parameters)
-        return list(answer.raise_for_status().json()["items"])
+        response = self._api.get(path, params=parameters)
+        return list(response.raise_for_status().json()["items"])
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of all gangs, including terminating pods."""
@@ -334,8 +334,8 @@ class Sandbox:
         )
 
     @staticmethod
-    def _problem(answer: httpx.Response) -> str:
-        return "" if answer.is_success else answer.text
+    def _problem(response: httpx.Response) -> str:
+        return "" if response.is_success else response.text
 
     @staticmethod
     def _raise_if_rejected(problem: str) -> None:

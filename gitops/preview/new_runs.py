@@ -91,7 +91,7 @@ def waiting(
             names = ", ".join(f"`{run}`" for run in runs)
             older = f", {held:f} of them for earlier runs that may continue" if held else ""
             yield (
-                f"Queue `{queue}` allows {row.allowed:f} of `{row.resource}`, and "
+                f"Queue `{queue}` allows {row.allowed:f} `{row.resource}`, but "
                 f"{row.asked + held:f} are requested{older}: {names} will wait until other runs "
                 "finish."
             )

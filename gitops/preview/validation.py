@@ -1,8 +1,8 @@
 """Detection of previews that are incomplete because the API server cannot validate them.
 
 The provider requests the result of each change from the API server (server-side dry run). If the
-user may not create and patch objects, or the API server does not respond, the provider silently
-compares only the manifests.
+user is not allowed to create and patch objects, or the API server does not respond, the provider
+silently compares only the manifests.
 """
 
 import json
@@ -44,23 +44,23 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         return (_unknown_validation(reason),)
     accesses = list(_required_permissions(configuration)) if dry_run else []
     try:
-        answers = _answers(stack, accesses, kubectl_options(configuration))
+        results = _check_access(stack, accesses, kubectl_options(configuration))
     except GitopsError as error:
         if cluster:
             raise
         return (_unknown_validation(str(error)),)
-    if answers is None:
+    if results is None:
         return (_unknown_validation("`kubectl` is not on the PATH."),)
     denied = ", ".join(
         f"`{each['verb']} {each['resource']}`"
-        for each, allowed in zip(accesses, answers, strict=True)
+        for each, allowed in zip(accesses, results, strict=True)
         if not allowed
     )
     if not denied:
         return ()
     return (
-        f"Not validated by the API server: this user may not {denied}, so the preview shows "
-        "changed manifests, but not what the API server would reject or replace.",
+        f"Not validated by the API server: this user is not allowed to {denied}, so the preview "
+        "shows changed manifests, but not what the API server would reject or replace.",
     )
 
 
@@ -142,7 +142,7 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     return options
 
 
-def _answers(
+def _check_access(
     stack: Stack, accesses: Sequence[Attributes], options: Sequence[str]
 ) -> list[bool] | None:
     """Return whether the API server allows each access; None if kubectl is not installed."""
@@ -173,11 +173,11 @@ def _answers(
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired:
-        raise _unreachable(stack, f"no answer in {_TIMEOUT_SECONDS} seconds") from None
-    answers = done.stdout.split()
-    if done.returncode != 0 or len(answers) != len(reviews):
+        raise _unreachable(stack, f"no response within {_TIMEOUT_SECONDS} seconds") from None
+    results = done.stdout.split()
+    if done.returncode != 0 or len(results) != len(reviews):
         raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())
-    return [answer == "true" for answer in answers][: len(accesses)]
+    return [result == "true" for result in results][: len(accesses)]
 
 
 def _unreachable(stack: Stack, reason: str) -> GitopsError:

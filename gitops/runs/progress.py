@@ -155,16 +155,16 @@ def _remaining(marks: list[tuple[datetime, float]], epochs: float, now: datetime
 def _event(line: str) -> AnyEvent | None:
     """Return the event of a line, or None if the line contains no valid event.
 
-    Implausible numbers, such as NaN, are replaced with None, except in start, epoch and checkpoint
-    events: if their progress is implausible, they are omitted. Programs may print anything, and an
-    invalid line in the log of one run must not prevent the report about other runs.
+    Start, epoch and checkpoint events with implausible progress, such as NaN, count as invalid. All
+    other implausible numbers are replaced with None. Programs may print anything, and an invalid
+    line in the log of one run must not prevent the report about other runs.
     """
     event = parse(line)
     if event is None:
         return None
     implausible_progress, implausible_results = (
-        [name for name in names if not least <= (getattr(event, name, None) or 0) <= _MAX]
-        for names, least in ((_PROGRESS, 0), (_RESULTS, -_MAX))
+        [name for name in names if not minimum <= (getattr(event, name, None) or 0) <= _MAX]
+        for names, minimum in ((_PROGRESS, 0), (_RESULTS, -_MAX))
     )
     if implausible_progress and isinstance(event, Started | Epoch | Checkpointed):
         return None

@@ -20,9 +20,9 @@ from kube.quantities import quantity_or_none
 Object = Mapping[str, Any]
 
 _JOBS: Final = {(resource.group, resource.kind): resource.name for resource in RESOURCES}
-ALWAYS: Final = ("pods", "events", "nodes", "priorityclasses.scheduling.k8s.io")
+BUILT_IN_RESOURCES: Final = ("pods", "events", "nodes", "priorityclasses.scheduling.k8s.io")
 """API resources that every cluster has."""
-IF_INSTALLED: Final = (
+OPTIONAL_RESOURCES: Final = (
     *_JOBS.values(),
     "podgroups.scheduling.volcano.sh",
     "queues.scheduling.volcano.sh",
@@ -122,7 +122,7 @@ class Cluster:
     def snapshot(self) -> Snapshot:
         """Return the current objects of the cluster.
 
-        Kinds that are not installed, or that the user may not list, are omitted.
+        Kinds that are not installed, or that the user is not allowed to list, are omitted.
 
         Raises:
             GitopsError: If pods cannot be listed, or the cluster does not respond in time.
@@ -130,7 +130,7 @@ class Cluster:
         done = self._get(",".join(self._kinds))
         if done.returncode == 0:
             return Snapshot.of(_items(done.stdout), self.namespace)
-        # The command fails as a whole if the user may not list one of the kinds.
+        # The command fails as a whole if the user is not allowed to list one of the kinds.
         with ThreadPoolExecutor(len(self._kinds)) as pool:
             lists = list(pool.map(self._list, self._kinds))
         return Snapshot.of([item for items in lists for item in items], self.namespace)
@@ -152,7 +152,7 @@ class Cluster:
     def _kinds(self) -> list[str]:
         # If an aggregated API is not available, kubectl fails, but prints all other resources.
         known = set(self._run("api-resources", "--output=name").stdout.split())
-        return [*ALWAYS, *(kind for kind in IF_INSTALLED if kind in known)]
+        return [*BUILT_IN_RESOURCES, *(kind for kind in OPTIONAL_RESOURCES if kind in known)]
 
     def _list(self, kind: str) -> list[Object]:
         done = self._get(kind)
@@ -166,7 +166,9 @@ class Cluster:
                 scope = "the cluster"
                 # The message of the API server is: Error from server (Forbidden): pods is forbidden
                 if "forbidden" in error.lower():
-                    remedy = ". If you may list the pods of a namespace, add --namespace NAME."
+                    remedy = (
+                        ". If you are allowed to list the pods of a namespace, add --namespace NAME."
+                    )
             raise GitopsError(f"cannot list the pods of {scope}: {error}{remedy}")
         return []
 

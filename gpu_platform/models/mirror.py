@@ -81,7 +81,7 @@ class Mirror:
         return self._call(path, json.dumps(content).encode(), ignored)
 
     def _call(self, path: str, content: bytes | None = None, ignored: str = "") -> dict[str, Any]:
-        """Send a request and return the response; return {} if it fails with the code `ignored`.
+        """Send a request and return the response, or {} if it fails with the error code `ignored`.
 
         Raises:
             GitopsError: If the request fails with a different error.
@@ -97,7 +97,7 @@ class Mirror:
         try:
             opener = urllib.request.build_opener(_NoRedirect)
             with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
-                answer: dict[str, Any] = json.load(response)
+                result: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             if ignored and ignored in text:
@@ -105,7 +105,7 @@ class Mirror:
             raise GitopsError(f"MLflow at {self._url}: {error.code} {text[:500]}") from None
         except (OSError, ValueError) as error:
             raise GitopsError(f"MLflow at {self._url}: {error}") from None
-        return answer
+        return result
 
 
 def _mlflow_run_id(export: Path | None) -> str:

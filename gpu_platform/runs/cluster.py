@@ -266,8 +266,8 @@ class Member:
     def queue(self, name: str, resource: str) -> tuple[str, str | None] | None:
         """Return the number of devices allocated in a queue, and the queue's limit, if any.
 
-        Return None if the member may not read the queue, or if Volcano has not set the queue's
-        status yet.
+        Return None if the member is not allowed to read the queue, or if Volcano has not set the
+        queue's status yet.
         """
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
@@ -296,7 +296,7 @@ class Member:
             if _NO_OPERATOR in done.stderr:
                 return []
             raise GitopsError(f"{resource} cannot be listed: {_problem(done)}")
-        return _parsed(done.stdout, lambda answer: list(answer["items"]))
+        return _parsed(done.stdout, lambda document: list(document["items"]))
 
     def _run_or_raise(self, *arguments: str, stdin: str | None = None) -> None:
         done = self._run(*arguments, stdin=stdin)

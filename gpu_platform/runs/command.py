@@ -173,18 +173,18 @@ def _report_cost(
 def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -> str:
     """Return a sentence about the free devices of a queue.
 
-    The number is unknown if the member may not read the queue, Volcano has not set the queue's
-    status yet, or the queue has no limit.
+    The number is unknown if the member is not allowed to read the queue, Volcano has not set the
+    queue's status yet, or the queue has no limit.
     """
     from kube.quantities import quantity_or_none
 
-    answer = member.queue(queue, resource)
-    if answer is None:
+    usage = member.queue(queue, resource)
+    if usage is None:
         return (
-            f"the number of free {resource} in queue {queue} is unknown, because you may not read "
-            "the queue or Volcano has not set its status yet"
+            f"the number of free {resource} in queue {queue} is unknown, because you are not "
+            "allowed to read the queue, or Volcano has not set its status yet"
         )
-    allocated, limit = answer
+    allocated, limit = usage
     if limit is None:
         return (
             f"{allocated} {resource} are allocated in queue {queue}, which has no limit; the "

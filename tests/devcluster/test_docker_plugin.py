@@ -351,7 +351,7 @@ async def test_canceled_build_is_terminated(plugin: Plugin) -> None:
     while not (beneath.exists() and beneath.read_text().endswith("\n")):
         await asyncio.sleep(0.01)
     await plugin.stub.Cancel(empty_pb2.Empty())
-    assert await refusal(creating) == f"{NAME}: the operation was cancelled"
+    assert await refusal(creating) == f"{NAME}: the operation was canceled"
     (builder,) = (int(line) for line in beneath.read_text().split())
     # Killed processes end asynchronously, and only their parent could wait for them.
     while psutil.pid_exists(builder) and psutil.Process(builder).status() != "zombie":

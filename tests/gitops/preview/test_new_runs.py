@@ -85,7 +85,7 @@ def test_run_waits_while_an_earlier_run_holds_the_queue() -> None:
     ]
     (text,) = report(*steps).waiting
     assert text == (
-        "Queue `research` allows 16 of `nvidia.com/gpu`, and 32 are requested, 16 of them for "
+        "Queue `research` allows 16 `nvidia.com/gpu`, but 32 are requested, 16 of them for "
         "earlier runs that may continue: `run-11111111` will wait until other runs finish."
     )
     steps[0] = plans.same(plans.queue(gpus=32))
@@ -120,7 +120,7 @@ def test_a_run_waits_if_its_queue_is_too_small_for_the_stack() -> None:
     found = report(
         plans.same(plans.queue(gpus=16)), plans.same(other), plans.step("create", new=run())
     )
-    assert "and 32 are requested: `run-11111111` will wait" in found.waiting[0]
+    assert "but 32 are requested: `run-11111111` will wait" in found.waiting[0]
     assert f"- {found.waiting[0]}" in render(found)
 
 
@@ -137,7 +137,7 @@ def test_a_run_waits_if_a_parent_of_its_queue_is_too_small() -> None:
     ]
     (text,) = report(*steps).waiting
     assert text == (
-        "Queue `science` allows 40 of `nvidia.com/gpu`, and 48 are requested, 16 of them for "
+        "Queue `science` allows 40 `nvidia.com/gpu`, but 48 are requested, 16 of them for "
         "earlier runs that may continue: `run-11111111` will wait until other runs finish."
     )
     steps[0] = plans.same(plans.queue("science", gpus=48))

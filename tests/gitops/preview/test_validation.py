@@ -60,7 +60,7 @@ def test_multi_node_service_requires_rights_for_leaderworkersets(stack: Stack) -
     )
     kubectl(stack.project, answers(True, True, True, False))
     (notice,) = probe(stack)
-    assert "this user may not `patch leaderworkersets`, so" in notice
+    assert "this user is not allowed to `patch leaderworkersets`, so" in notice
     reviews = json.loads((stack.project / "reviews").read_text())["items"]
     names = [review["spec"]["resourceAttributes"].get("name") for review in reviews]
     assert names == [None, "digits", None, "chat"]
@@ -70,7 +70,8 @@ def test_missing_right_is_reported(stack: Stack) -> None:
     kubectl(stack.project, answers(True, True, True, False, *[True] * (CHECKED_RIGHTS - 4)))
     (notice,) = probe(stack)
     assert notice.startswith(
-        "Not validated by the API server: this user may not `patch persistentvolumeclaims`, so"
+        "Not validated by the API server: this user is not allowed to "
+        "`patch persistentvolumeclaims`, so"
     )
 
 

@@ -206,7 +206,7 @@ def test_kinds_that_the_user_may_not_list_are_skipped(tmp_path: Path) -> None:
     ) as raised:
         single_run(cluster)
     assert str(raised.value).endswith(
-        "If you may list the pods of a namespace, add --namespace NAME."
+        "If you are allowed to list the pods of a namespace, add --namespace NAME."
     )
     with pytest.raises(GitopsError, match=r"of namespace ml: forbidden: pods$"):
         single_run(replace(cluster, namespace="ml"))

@@ -12,7 +12,7 @@ _MIN_LENGTH_BASE64: Final = 6
 
 
 class Mask:
-    """Mask for known secrets in text, including their base64, URL-encoded and JSON forms.
+    """Mask for known secrets in text, including their base64, URL and JSON encodings.
 
     The engine hides values that it knows to be secret, but not parts of these values. Secrets with
     one or two characters are not masked, because they occur in almost every text.
@@ -20,14 +20,14 @@ class Mask:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets = frozenset(secrets)
-        encodings = {form for secret in self._secrets for form in _encodings(secret)}
+        encodings = {text for secret in self._secrets for text in _encodings(secret)}
         # Longest first, since one secret may be a part of another.
-        self._encodings = sorted(encodings, key=lambda form: (-len(form), form))
+        self._encodings = sorted(encodings, key=lambda text: (-len(text), text))
 
     def __call__(self, text: str) -> str:
         """Return the text with the secrets masked."""
-        for form in self._encodings:
-            text = text.replace(form, HIDDEN)
+        for encoding in self._encodings:
+            text = text.replace(encoding, HIDDEN)
         return text
 
     def with_secrets(self, secrets: Iterable[str]) -> "Mask":
@@ -66,7 +66,7 @@ def _encodings(secret: str) -> Iterable[str]:
 
 
 def _inside_base64(secret: bytes, offset: int) -> str:
-    """Return the characters of the base64 form that do not depend on the text around the secret.
+    """Return the characters of the base64 encoding that do not depend on the text around the secret.
 
     `offset` is the number of bytes before the secret, modulo 3.
     """

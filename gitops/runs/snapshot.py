@@ -167,7 +167,8 @@ class Cluster:
                 # The message of the API server is: Error from server (Forbidden): pods is forbidden
                 if "forbidden" in error.lower():
                     remedy = (
-                        ". If you are allowed to list the pods of a namespace, add --namespace NAME."
+                        ". If you are allowed to list the pods of a namespace, add "
+                        "--namespace NAME."
                     )
             raise GitopsError(f"cannot list the pods of {scope}: {error}{remedy}")
         return []

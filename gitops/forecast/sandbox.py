@@ -45,7 +45,11 @@ PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
 _FLAGS: Final = "--schedule-period={}s\n--vmodule=session=3,cache=3,event_handlers=3{}\n"
 _PREEMPTION: Final = ",preempt=4"
-"""Log level for preemption. The scheduler logs every node that it considers for a pod."""
+"""Log level for preemption.
+
+At this level, the scheduler logs every node that it considers for a pod. The level is therefore set
+only if the scheduler preempts pods.
+"""
 _SESSION: Final = re.compile(
     rb"preempt\.go:\d+\] No preemptors in Queue <([^>]+)>|\] Close Session "
 )

@@ -231,7 +231,7 @@ def load(file: Path) -> State:
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(map(str, first["loc"]))
-        raise GitopsError(f"{file}: {path}: {first['msg']}: take a new snapshot") from None
+        raise GitopsError(f"{file}: {path}: {first['msg']}; take a new snapshot") from None
     known = {node.name for node in state.nodes}
     for gang in state.gangs:
         if missing := {name for shape in gang.pods for name in shape.nodes} - known:

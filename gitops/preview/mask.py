@@ -66,7 +66,7 @@ def _encodings(secret: str) -> Iterable[str]:
 
 
 def _inside_base64(secret: bytes, offset: int) -> str:
-    """Return the characters of the base64 encoding that do not depend on the text around the secret.
+    """Return the base64 characters that do not depend on the text around the secret.
 
     `offset` is the number of bytes before the secret, modulo 3.
     """

@@ -15,7 +15,7 @@ from gitops.errors import FAILED, UNCHANGED, GitopsError, UsageError
 if TYPE_CHECKING:
     from gitops.prices import Prices
 
-HELP = "show the training runs of a cluster: progress, cost, and why runs wait"
+HELP = "show the training runs of a cluster: progress, cost and reasons for waiting"
 DESCRIPTION = """\
 Shows the training runs of all users in the cluster to which kubectl is connected: state, pods and
 GPUs; epochs, loss and remaining time as reported by their programs; GPU-hours and cost; position in

@@ -93,6 +93,6 @@ def fingerprint(key: Path) -> str:
 
 
 def _hashing_config() -> hashing.Config:
-    """Return a hashing configuration that ignores no file."""
+    """Return a hashing configuration that includes every file."""
     config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
     return config.use_file_serialization(ignore_paths=())

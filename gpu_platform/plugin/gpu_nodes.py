@@ -13,8 +13,8 @@ from kube.accelerators import NVIDIA_GPU
 class GpuTolerationSettings(TolerationSettings):
     """Toleration of a taint on the GPU nodes."""
 
-    # The output omits the effect if every effect is tolerated, so the default differs from that of
-    # the settings.
+    # The output omits the effect if every effect is tolerated, so the default is None, unlike in
+    # TolerationSettings.
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="Effect of the taint. By default, every effect is tolerated."
     )

@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     def add(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[shared])
 
-    run = add("run", "submit the jobs of a file")
+    run = add("run", "submit the jobs in a file")
     run.add_argument("file", type=Path, metavar="FILE", help="jobs by key, as in training.jobs")
     run.add_argument(
         "--platform",
@@ -104,8 +104,8 @@ def parser() -> argparse.ArgumentParser:
     )
     modes.add_argument("--follow", "-f", action="store_true", help="follow the logs")
 
-    add("list", "list the runs of the namespace")
-    sweeps = add("sweeps", "show the hyperparameter sweeps of the namespace and their best trials")
+    add("list", "list the runs in the namespace")
+    sweeps = add("sweeps", "show the hyperparameter sweeps in the namespace and their best trials")
     sweeps.add_argument(
         "--html",
         type=Path,

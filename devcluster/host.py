@@ -185,7 +185,8 @@ def _await_lists() -> None:
 def check(spec: ClusterSpec, layout: Layout, extras: Collection[Extra] = ()) -> None:
     """Raise DevclusterError if the host has a problem that would make the start fail later."""
     for directory in (layout.cache, layout.state):
-        # PATH and KUBECONFIG separate paths with colons, and kubectl's --filename with commas.
+        # In PATH and KUBECONFIG, paths are separated by colons. In kubectl's --filename, they are
+        # separated by commas.
         if {":", ","}.intersection(str(directory)):
             raise DevclusterError(
                 f"{directory} contains a colon or a comma: set GPU_PLATFORM_CACHE (or "

@@ -105,8 +105,8 @@ def up(
             _start(cluster, step, early, requirements.volcano)
     elif launcher.has_other_tools(record, toolchain.bin):
         reporter.say(
-            "the cluster is already running with tools of another version; `make down` and "
-            "`make up` restart it with the current tools"
+            "cluster: already running with tools of another version; `make down` and `make up` "
+            "restart it with the current tools"
         )
     else:
         reporter.say("cluster: already running")

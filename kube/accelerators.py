@@ -80,7 +80,7 @@ KNOWN_ACCELERATORS: Final = (
     "amd.com/gpu",
     "google.com/tpu",
 )
-"""Known accelerators. Settings cannot list them as other devices."""
+"""Known accelerators. The patterns in the setting `otherDevices` must not match them."""
 
 _AMOUNTS: Final = ("*/vgpu-memory*", "*/vgpu-cores", "*/gpumem*", "*/gpucores", "*/gpu-mem*")
 """Name patterns of resources that are amounts of GPU memory or GPU cores."""

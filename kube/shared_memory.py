@@ -12,7 +12,7 @@ _MEBIBYTES_PER_GPU: Final = 4096
 
 
 def default_shm(gpus: int, memory: str) -> str:
-    """Return the default size: 4Gi per GPU for data loaders and NCCL, at most half of the limit."""
+    """Return the default size: 4Gi per GPU, but at most half of the container's memory limit."""
     half = int(parse_quantity(memory) / 2 / MEBIBYTE)
     size = min(gpus * _MEBIBYTES_PER_GPU, half)
     return f"{size // 1024}Gi" if size and size % 1024 == 0 else f"{max(size, 1)}Mi"

@@ -104,7 +104,7 @@ class Workload:
         return sum(known, Decimal(0)) if len(known) == len(counts) else None
 
     def _is_complete(self) -> bool:
-        """Return whether all lists and objects around the pods are known."""
+        """Return whether all lists and objects on the paths to the pods are known."""
         for location in (self.resource.record or _NO_RECORD).pods:
             keys = steps(location.at)
             stars = [index for index, key in enumerate(keys) if key == "*"]
@@ -124,7 +124,7 @@ class Workload:
         )
 
     def queue(self, pod: Pod) -> Node:
-        """Return the node with the queue's name, which is absent if no queue is set."""
+        """Return the `Node` that contains the queue's name; it is absent if no queue is set."""
         locations = [self._field(self._record.queue)] if self._record.queue else []
         if self._record.annotations:
             annotations = pod.metadata["annotations"]
@@ -214,7 +214,7 @@ class Workload:
 
 
 def find_workloads(resource: Resource) -> list[Workload]:
-    """Return the workloads of a resource: one for each job that it contains, usually one."""
+    """Return one workload for each job in a resource. Most resources contain a single job."""
     found = find_all_pods(resource)
     pods = [pod for pod in found if not pod.location.machine]
     machines = [pod for pod in found if pod.location.machine]

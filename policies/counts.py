@@ -14,23 +14,23 @@ from policies.values import Key, Node
 UNLIMITED: Final = Decimal("Infinity")
 
 
-def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
-    """Return the value at a path, after replacing each `*` with the index in the pod's path."""
+def value_near_pod(root: Node, path: str, pod_path: Sequence[Key]) -> Node:
+    """Return the value at a path, after replacing each `*` with the index in `pod_path`."""
     node, same = root, True
     for index, key in enumerate(steps(path)):
         step: Key = key
         if key == "*":
-            if not same or index >= len(pod):
+            if not same or index >= len(pod_path):
                 return Node(None)
-            step = pod[index]
-        same = same and index < len(pod) and pod[index] == step
+            step = pod_path[index]
+        same = same and index < len(pod_path) and pod_path[index] == step
         node = node[step]
     return node
 
 
-def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
+def requested(root: Node, count: Count, pod_path: Sequence[Key]) -> Decimal | None:
     """Return the count that the manifest requests, or None if it is unknown."""
-    nodes = [value_near_pod(root, path, pod) for path in count.paths]
+    nodes = [value_near_pod(root, path, pod_path) for path in count.paths]
     present = next((node for node in nodes if not node.absent), None)
     if present is None and count.elsewhere:
         return None
@@ -38,14 +38,14 @@ def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
         return Decimal(1 if count.default is None else count.default)
     if not present.known:
         return None
-    return _adjusted(root, count, pod, _number(present, count) or Decimal(1))
+    return _adjusted(root, count, pod_path, _number(present, count) or Decimal(1))
 
 
-def upper_bound(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
+def upper_bound(root: Node, count: Count, pod_path: Sequence[Key]) -> Decimal | None:
     """Return the upper bound of a count, or None if it is unknown."""
-    applies = not count.enabled or value_near_pod(root, count.enabled, pod).value is True
-    maxima = [value_near_pod(root, path, pod) for path in count.maxima] if applies else []
-    nodes = [*(value_near_pod(root, path, pod) for path in count.paths), *maxima]
+    applies = not count.enabled or value_near_pod(root, count.enabled, pod_path).value is True
+    maxima = [value_near_pod(root, path, pod_path) for path in count.maxima] if applies else []
+    nodes = [*(value_near_pod(root, path, pod_path) for path in count.paths), *maxima]
     if not all(node.known for node in nodes):
         return None
     numbers = [number for node in nodes if (number := _number(node, count)) is not None]
@@ -55,7 +55,7 @@ def upper_bound(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
         return UNLIMITED
     if not numbers:
         return None if count.elsewhere else Decimal(count.default or 0)
-    return _adjusted(root, count, pod, max(numbers))
+    return _adjusted(root, count, pod_path, max(numbers))
 
 
 def _number(node: Node, count: Count) -> Decimal | None:
@@ -63,14 +63,16 @@ def _number(node: Node, count: Count) -> Decimal | None:
     return Decimal(word) if word is not None else quantity_or_none(node.value)
 
 
-def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
+def _adjusted(root: Node, count: Count, pod_path: Sequence[Key], number: Decimal) -> Decimal:
     """Divide `number` by the divisor, subtract 1 if there is a leader, and apply the limit."""
     if count.divisor:
-        divisor = quantity_or_none(value_near_pod(root, count.divisor, pod).value)
+        divisor = quantity_or_none(value_near_pod(root, count.divisor, pod_path).value)
         number = number / divisor if divisor else number
-    if count.less_with and not value_near_pod(root, count.less_with, pod).absent:
+    if count.less_with and not value_near_pod(root, count.less_with, pod_path).absent:
         number -= 1
-    limit = quantity_or_none(value_near_pod(root, count.limit, pod).value) if count.limit else None
+    limit = (
+        quantity_or_none(value_near_pod(root, count.limit, pod_path).value) if count.limit else None
+    )
     return number if limit is None else min(number, limit)
 
 

@@ -32,8 +32,8 @@ def with_custom_rules(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
         for rule in _load(file):
             if not _NAME.fullmatch(rule.name) or rule.name in used_names:
                 raise ConfigurationError(
-                    f"{file}: found the rule {rule.name!r}; write a name of lower-case words and "
-                    "hyphens that no other rule has"
+                    f"{file}: found the rule {rule.name!r}; write a unique name of "
+                    "lower-case words, separated by hyphens"
                 )
             used_names.add(rule.name)
             rules.append(rule)
@@ -44,7 +44,7 @@ def _load(file: Path) -> list[Rule[Any]]:
     """Return the rules that a file defines."""
     spec = importlib.util.spec_from_file_location(f"custom_rules.{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
-        raise ConfigurationError(f"{file}: not a Python file; pass the path of one")
+        raise ConfigurationError(f"{file}: not a Python file; pass a .py file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.modules.update(_module_aliases())

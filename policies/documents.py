@@ -83,7 +83,7 @@ def read(
 def embedded_values(text: str) -> Iterator[Any]:
     """Yield the YAML documents of a text embedded in an object, as data with string keys.
 
-    Raise `DocumentError` at the first invalid document. The same limits apply as to files.
+    Raise `DocumentError` at the first invalid document. The same limits apply as for files.
     """
     for _, value, _ in _documents("the text", text):
         yield value
@@ -152,7 +152,7 @@ def _objects(
 ) -> Iterator[Document]:
     """Yield an object, or the objects in a list; raise `DocumentError` if one is invalid."""
     if value is None:
-        return  # a document of comments only
+        return  # The document contains only comments.
     if not isinstance(value, dict):
         raise DocumentError(
             f"{location}: found {show(value)}; write an object with apiVersion and kind"

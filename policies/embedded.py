@@ -10,7 +10,7 @@ from policies.documents import DocumentError, embedded_values
 from policies.resources import Resource
 from policies.values import Node, nodes_at
 
-_NAMES = ("apiVersion", "kind")
+_TYPE_FIELDS = ("apiVersion", "kind")
 
 
 def embedded(resource: Resource) -> Iterator[Resource]:
@@ -43,7 +43,7 @@ def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
     declared_metadata = fields.get("metadata")
     names = {key: value[key] for key in ("name", "namespace") if key in value}
     metadata = {**(declared_metadata if isinstance(declared_metadata, dict) else {}), **names}
-    return {**fields, **{key: value[key] for key in _NAMES}, "metadata": metadata}
+    return {**fields, **{key: value[key] for key in _TYPE_FIELDS}, "metadata": metadata}
 
 
 def unreadable_manifests(resource: Resource) -> Iterator[Node]:
@@ -72,7 +72,7 @@ def _in_text(resource: Resource, node: Node) -> Iterator[Resource]:
 
 
 def _may_be_manifest(text: str | None) -> bool:
-    return text is not None and all(name in text for name in _NAMES)
+    return text is not None and all(name in text for name in _TYPE_FIELDS)
 
 
 def _documents(text: str) -> tuple[list[Any], bool]:
@@ -87,4 +87,6 @@ def _documents(text: str) -> tuple[list[Any], bool]:
 
 
 def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in _NAMES)
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), str) for name in _TYPE_FIELDS
+    )

@@ -146,7 +146,7 @@ class Exemptions:
         return any(each.covers(resource.address) for each in self.for_rule(rule))
 
     def unused(self, rules: Collection[str]) -> Iterator[str]:
-        """Yield a message for each exemption that no violation of these rules needed."""
+        """Yield a message for each exemption from these rules that was not used."""
         for rule, exemptions in self._in_force.items():
             for exemption in exemptions if rule in rules else ():
                 if (exemption.location, rule) not in self._used:
@@ -156,7 +156,7 @@ class Exemptions:
 def _title(entry: Any) -> str:
     if not isinstance(entry, Mapping):
         return ""
-    return f" (of {entry.get('workload')!r} from {', '.join(map(str, _rules(entry))) or 'no rule'})"
+    return f" ({entry.get('workload')!r}, {', '.join(map(str, _rules(entry))) or 'no rule'})"
 
 
 def _rules(entry: Mapping[str, Any]) -> list[Any]:

@@ -106,7 +106,8 @@ def _uri(source: str) -> str:
 def junit(report: Report) -> str:
     """Return a JUnit test suite in which every rule is a test case.
 
-    Findings that fail the check are failures. The output of the test case lists other findings.
+    Findings that fail the check are failures. All other findings are in the output of the test
+    case.
     """
     failed = {finding.rule for finding in report.findings if report.fails(finding)}
     suite = ET.Element("testsuite", name=TOOL, failures=str(len(failed)))

@@ -49,7 +49,9 @@ def _record(group: str, kind: str, value: Any) -> WorkloadKind:
         raise ValueError(f'found {value!r:.60}; write an object such as {{"pods": []}}')
     for name in _KEY_FIELDS:
         if name in value:
-            raise ValueError(f"{name}: found {value[name]!r}; remove it, as the key contains it")
+            raise ValueError(
+                f"{name}: found {value[name]!r}; remove it, because the key contains the {name}"
+            )
     record = _RECORD.validate_python({**value, "group": group.lower(), "kind": kind})
     known = WORKLOAD_KINDS.get((record.group, kind.lower()))
     missing = {pods.at for pods in known.pods} - {pods.at for pods in record.pods} if known else ()

@@ -33,7 +33,7 @@ class EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
     """A policy that is called for every resource and for the stack."""
 
     def __init__(self, evaluate: Callable[[Any, ReportViolation], None], **metadata: Any) -> None:
-        # The constructors of both parents require a function and call each other.
+        # The constructors of both base classes require a function and call each other.
         Policy.__init__(self, **metadata)
         self._evaluate = evaluate
 

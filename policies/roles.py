@@ -47,7 +47,7 @@ class RoleSettings(Protocol):
 
     @property
     def small_gpus(self) -> int:
-        """Maximum number of GPUs of a workload that may be `batch` or `interactive`."""
+        """Maximum total number of GPUs with which a workload may be `batch` or `interactive`."""
 
     @property
     def accelerators(self) -> Accelerators:

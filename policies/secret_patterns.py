@@ -26,7 +26,10 @@ PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$")
 NOT_SECRET_NAME: Final = re.compile(
     r"(?i)(_(name|url|uri|header|type)|secretName|(^|_)(bos|eos|pad|unk|stop)_token)$"
 )
-"""Names that describe a secret or resemble one. Their values are still checked for secrets."""
+"""Names that contain a word such as `secret` or `token`, but do not name a secret.
+
+Their values are still checked for secrets.
+"""
 FILE: Final = re.compile(r"^/([A-Za-z0-9_.-]+/)*[A-Za-z0-9_.-]+\.[a-z]{2,5}$")
 """Absolute path of a file with a suffix, which distinguishes it from a base64 text."""
 VALUE: Final = re.compile(

@@ -206,7 +206,7 @@ class Controller:
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Map each completed epoch, or each step if `unit` is steps, to the objective's value."""
+        """Map each completed epoch, or each step if `unit` is `steps`, to the objective's value."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:

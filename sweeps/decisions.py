@@ -48,7 +48,7 @@ class Trial:
         return self.phase in ("waiting", "placed", "pausing")
 
     def occupies_slot(self, rungs: Sequence[int]) -> bool:
-        """Return whether the trial occupies a parallel slot, or will resume in a reserved slot."""
+        """Return whether the trial occupies, or will resume in, one of the `parallel` slots."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.is_active or self.phase == "asked"
 
@@ -85,8 +85,8 @@ class Budget:
 class Action:
     """A step of the controller.
 
-    `ask` chooses the hyperparameters of a new trial. `create` starts a trial, `grant` lets it pass
-    the rungs that it has reached, and `pause` and `resume` act on its run.
+    `ask` chooses the hyperparameters of a new trial. `create` starts a trial. `grant` lets a trial
+    pass the rungs that it has reached. `pause` and `resume` act on the run of a trial.
     """
 
     kind: Literal["ask", "create", "grant", "pause", "resume"]

@@ -35,7 +35,7 @@ def summarize(
             }
         )
     sign = -1.0 if settings.objective.goal == "maximize" else 1.0
-    # A trial with more training ranks above a trial with a better value but less training.
+    # A trial that was trained longer precedes a trial with a better value.
     rows.sort(key=lambda row: (-row["trained"], row["value"] is None, sign * (row["value"] or 0.0)))
     return {
         "state": state,

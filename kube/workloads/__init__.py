@@ -41,5 +41,8 @@ WORKLOAD_KINDS: Final = by_name(
 
 
 def find(registry: Registry, group: str, kind: str) -> WorkloadKind | None:
-    """Return the record for a kind, or else the record for all kinds of its group."""
+    """Return the record for a kind.
+
+    If there is none, return the record for all kinds of the group.
+    """
     return registry.get((group, kind.lower())) or registry.get((group, "*"))

@@ -94,7 +94,7 @@ class Rollout:
     single: tuple[str, ...] = ()
     """Values of the field at `double` with which updates do not double the number of pods.
 
-    If empty, every value of the field doubles it.
+    If empty, every value of the field doubles the number.
     """
     without: str = ""
     """Path of a field that, if set, prevents updates from starting additional pods."""

@@ -187,7 +187,10 @@ _PATCHED_POD_SPECS: Final = (
 
 
 def _patched(spec: str) -> tuple[Pods, Pods]:
-    """Return the pod in a patch, and its parent for patches with only the pod's metadata."""
+    """Return the locations of a pod in a patch: its specification, and the object that contains it.
+
+    The second location covers patches that contain only the pod's metadata.
+    """
     parent = spec.removesuffix(".spec")
     return (
         Pods(at=spec, count=NOT_RUN, partial=True),

@@ -60,7 +60,7 @@ class Count:
     elsewhere: bool = False
     """True if another object sets the number, which is therefore unknown if no path is set."""
     divisor: str = ""
-    """Path of a divisor of the number."""
+    """Path of a number by which the number of pods is divided."""
     limit: str = ""
     """Path of a value that caps the number, such as `completions` of a Job."""
     rollout: Rollout | None = None

@@ -81,7 +81,7 @@ def _components() -> Iterator[Pods]:
 
 
 def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
-    """Return pods to which KServe adds the probes and the /dev/shm volume of its configuration."""
+    """Return pods with the probes and the /dev/shm volume that KServe's configuration adds."""
     return Pods(
         at=at,
         metadata=metadata,

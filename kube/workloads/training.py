@@ -47,7 +47,7 @@ def _training_operator() -> Iterator[WorkloadKind]:
         default = "OnFailure" if kind in _ON_FAILURE_KINDS else "Never"
         maximum = ("spec.elasticPolicy.maxReplicas",)
         workers = _replica(specs, "Worker", maximum, restart=default)
-        # The launcher of a v2beta1 MPIJob has the default OnFailure.
+        # The restart policy of a v2beta1 MPIJob's launcher defaults to OnFailure.
         other_replicas = _replica(specs, "*", restart="OnFailure" if kind == "MPIJob" else default)
         yield WorkloadKind(
             group="kubeflow.org",

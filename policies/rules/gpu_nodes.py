@@ -169,10 +169,11 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
             total = sum(quantity_or_none(limit.value) or Decimal(0) for limit in limits)
             needs_whole_node = multiple_pods and pod.role(config) == "training"
             if total > config.gpus_per_node:
-                expected = f"at most {config.gpus_per_node} {name}, the GPUs of one node"
+                expected = f"at most {config.gpus_per_node} {name} per pod, all GPUs of a node"
                 yield Violation(limits[0], expected)
             elif needs_whole_node and total and total != config.gpus_per_node:
-                yield Violation(limits[0], f"{config.gpus_per_node} {name}, a whole node")
+                expected = f"{config.gpus_per_node} {name} per pod, all GPUs of a node"
+                yield Violation(limits[0], expected)
 
 
 def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:

@@ -50,7 +50,8 @@ class HelmReleaseConfig(RuleConfig):
 
 @release_rule(
     name="helm-release-judged",
-    description="Manifests that Helm, Argo CD and Flux deploy from other sources are also checked.",
+    description="Manifests that Helm, Argo CD and Flux deploy from external sources are also "
+    "checked.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Check the rendered manifests, then list the deploying object in checkedElsewhere.",

@@ -58,8 +58,8 @@ def _check_priorities(
     """Yield a violation for each workload whose priority class is missing or too high.
 
     Only workloads for which `is_preemptible` is true are checked. Their priority must be below the
-    priority of all training in the same queue. Jobs that are created from trials do not
-    count as training.
+    priority of all training in the same queue. Jobs that are created from trials do not count as
+    training.
     """
     classes = {
         priority_class.name: priority_class.root["value"].value

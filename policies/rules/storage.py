@@ -79,8 +79,8 @@ def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
             if modes.complete and "ReadWriteMany" not in [mode.value for mode in modes.items()]:
                 yield Violation(
                     modes,
-                    f'["ReadWriteMany"], because {workload.resource.title} writes to it from '
-                    "several pods",
+                    f'["ReadWriteMany"], because {workload.resource.title} writes to the '
+                    "claim from several pods",
                     resource=claim,
                 )
 

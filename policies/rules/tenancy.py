@@ -151,7 +151,7 @@ def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iter
             yield Violation(
                 Node(None),
                 f"at most {limits[name]:f}, or raise the quota",
-                found=f"{number:f} of {_quota_key(name)} in one workload",
+                found=f"{_quota_key(name)}: {number:f} in one workload",
                 resource=workload.resource,
             )
 

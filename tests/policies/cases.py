@@ -93,7 +93,10 @@ CASES = [
     job(
         "gpu-whole-nodes",
         config={"gpusPerNode": 8},
-        reports=('limits["nvidia.com/gpu"]: found "1"', "write 8 nvidia.com/gpu, a whole node"),
+        reports=(
+            'limits["nvidia.com/gpu"]: found "1"',
+            "write 8 nvidia.com/gpu per pod, all GPUs of a node",
+        ),
     ),
     job(
         "gpu-not-shared",

@@ -34,10 +34,10 @@ def test_rules_from_a_file_are_added_to_the_pack() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "own.py: not a Python file; pass the path of one"),
+        (None, "own.py: not a Python file; pass a .py file"),
         ("import nothing_like_it", "own.py: ModuleNotFoundError: No module named"),
         ("from policies.rules.pod_security import RULES", "own.py: it defines no rule"),
-        (RULES_FILE.read_text().replace("owner-named", "not-privileged"), "that no other rule has"),
+        (RULES_FILE.read_text().replace("owner-named", "not-privileged"), "write a unique name"),
         (RULES_FILE.read_text().replace("owner-named", "all"), "found the rule 'all'"),
         (
             RULES_FILE.read_text().replace("owner-named", "Owner named"),

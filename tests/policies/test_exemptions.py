@@ -123,7 +123,7 @@ def test_error_names_the_invalid_field_of_an_exemption(
     entry = {key: value for key, value in {**ENTRY, **change}.items() if value is not None}
     found = report(exemptions(entry), PRIVILEGED)
     (message,) = found["exemptions"]
-    assert message.startswith("exemptions.workloads[0] (of ")
+    assert message.startswith("exemptions.workloads[0] (")
     assert expected in message
     assert "not-privileged" in found
     assert "exemption-used" not in found

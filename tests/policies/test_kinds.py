@@ -83,7 +83,7 @@ def test_pack_reads_kind_records_from_its_configuration() -> None:
         ({"roles": ["cooking"]}, ("roles.0", "found 'cooking'", "'training'")),
         ({"patterns": [""]}, ("patterns: found ''", "hides every pod")),
         ({"patterns": ["spec"]}, ("patterns: found 'spec'", "hides every pod")),
-        ({"kind": "Other"}, ("kind: found 'Other'", "the key contains it")),
+        ({"kind": "Other"}, ("kind: found 'Other'", "the key contains the kind")),
         ([], ("found []", "write an object")),
     ],
 )

@@ -201,7 +201,10 @@ def test_gpus_of_unknown_vendors_need_a_toleration_only_if_configured() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "advice"),
-    [(16, "at most 8 nvidia.com/gpu"), (4, "write 8 nvidia.com/gpu, a whole node")],
+    [
+        (16, "at most 8 nvidia.com/gpu per pod"),
+        (4, "write 8 nvidia.com/gpu per pod, all GPUs of a node"),
+    ],
 )
 def test_each_pod_of_a_gang_must_use_all_gpus_of_one_node(gpus: int, advice: str) -> None:
     manifest = job((f"{LIMITS}/nvidia.com~gpu", gpus))

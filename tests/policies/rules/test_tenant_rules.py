@@ -81,7 +81,7 @@ def test_effective_gpu_quota_is_accepted() -> None:
 
 def test_quota_below_the_gpus_of_one_workload_is_rejected() -> None:
     (message,) = quota_findings({"requests.nvidia.com/gpu": 1})
-    assert "found 2 of requests.nvidia.com/gpu in one workload" in message
+    assert "found requests.nvidia.com/gpu: 2 in one workload" in message
 
 
 @pytest.mark.parametrize("counts", [(8, 1), (1, 8)])
@@ -95,7 +95,7 @@ def test_smallest_of_several_quotas_applies(counts: tuple[int, int]) -> None:
         for count in counts
     ]
     (message,) = evaluate_rule("namespace-gpu-quota", manifests.volcano_job(), *quotas)
-    assert "found 2 of requests.nvidia.com/gpu in one workload; write at most 1" in message
+    assert "found requests.nvidia.com/gpu: 2 in one workload; write at most 1" in message
 
 
 def policy_findings(*rules: Any, **spec: Any) -> list[str]:

@@ -165,10 +165,10 @@ class _Policy:
 
     def add(self, rule: Rule[Any], expressions: dict[str, str]) -> None:
         """Add a rule with its CEL expressions."""
-        found = rule.name.replace("-", "_")
+        variable = rule.name.replace("-", "_")
         violated = expressions.pop("violations")
-        names = self._variables.add({**expressions, found: violated})
-        violations = f"variables.{names[found]}"
+        names = self._variables.add({**expressions, variable: violated})
+        violations = f"variables.{names[variable]}"
         message = f": {rule.description} {rule.remediation}"
         self._validations.append(
             {
@@ -183,7 +183,7 @@ class _Policy:
     def manifests(self, mode: Mode, scope: Scope) -> list[Manifest]:
         """Return the policy and its binding."""
         action = {"audit": [], "warn": ["Warn"], "deny": ["Deny" if self._mandatory else "Warn"]}
-        selected = {
+        not_excluded = {
             "key": "kubernetes.io/metadata.name",
             "operator": "NotIn",
             "values": sorted(scope.excluded_namespaces),
@@ -193,8 +193,13 @@ class _Policy:
         if self._target.parameters is not None:
             parameters = {"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}
             namespace, name = self._target.parameters
-            found = {"namespace": namespace, "name": name, "parameterNotFoundAction": "Deny"}
-            reference = {"paramRef": found}
+            reference = {
+                "paramRef": {
+                    "namespace": namespace,
+                    "name": name,
+                    "parameterNotFoundAction": "Deny",
+                }
+            }
         policy = {
             "failurePolicy": "Fail",
             **parameters,
@@ -210,7 +215,7 @@ class _Policy:
             "policyName": self._name,
             **reference,
             "validationActions": [*action[mode], "Audit"],
-            "matchResources": {"namespaceSelector": {"matchExpressions": [selected]}},
+            "matchResources": {"namespaceSelector": {"matchExpressions": [not_excluded]}},
         }
         return [self._object("", policy), self._object("Binding", binding)]
 

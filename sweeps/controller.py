@@ -294,9 +294,9 @@ class Controller:
     def _command(self, job: Object, *, suspended: bool) -> None:
         run = job["metadata"]["name"]
         # The fixed name prevents a second command until Volcano has executed the first one.
-        described = command(job, suspended=suspended, name=f"{run}-sweep")
+        manifest = command(job, suspended=suspended, name=f"{run}-sweep")
         with _ignore_existing():
-            self._api.create(_Command.from_dict(described), namespace=self._sweep.args.namespace)
+            self._api.create(_Command.from_dict(manifest), namespace=self._sweep.args.namespace)
         _log.info("%s: %s", run, "pause" if suspended else "resume")
 
     def _publish(self, summary: dict[str, Any]) -> None:

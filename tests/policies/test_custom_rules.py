@@ -41,7 +41,7 @@ def test_rules_from_a_file_are_added_to_the_pack() -> None:
         (RULES_FILE.read_text().replace("owner-named", "all"), "found the rule 'all'"),
         (
             RULES_FILE.read_text().replace("owner-named", "Owner named"),
-            "write a name of lower-case",
+            "write a unique name of lower-case",
         ),
     ],
 )

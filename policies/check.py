@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run",
         action="store_true",
         help="print the changes of --fix as a diff without writing or checking anything; exit with "
-        "status 1 if there are any, or if a file cannot be fixed",
+        "status 1 if there are changes, or if a file cannot be fixed",
     )
     parser.add_argument("--verbose", action="store_true", help="also list rules that passed")
     parser.add_argument(

@@ -160,7 +160,7 @@ def _hidden_texts(text: str) -> Iterator[str]:
 
 
 def contains_in_file(name: str, text: str) -> bool:
-    """Return whether a value of a ConfigMap, which may be a whole file, contains a secret."""
+    """Return whether a ConfigMap value, which may be a whole file, contains a secret."""
     return is_secret(name, text) or contains_setting(text)
 
 
@@ -182,7 +182,7 @@ def settings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
 
 
 def decoded(text: str) -> str:
-    """Return the decoded text of a base64 string; empty if it is not text."""
+    """Return the text that a base64 string encodes, or an empty string if it encodes no text."""
     try:
         return base64.b64decode(text, validate=True).decode()
     except ValueError:

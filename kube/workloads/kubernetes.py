@@ -59,7 +59,7 @@ WORKLOADS: Final = [
         group="apps",
         kind="StatefulSet",
         pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),),
-        # A StatefulSet replaces each pod in place.
+        # A StatefulSet deletes a pod before it creates the replacement.
         rollout=Rollout(
             at="spec.updateStrategy.rollingUpdate",
             type="spec.updateStrategy.type",

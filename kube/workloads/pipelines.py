@@ -120,7 +120,7 @@ _OVERRIDDEN: Final = ("stepSpecs", "sidecarSpecs", "stepOverrides", "sidecarOver
 
 
 def _overrides(spec: str) -> Pods:
-    """Return the parts of a TaskRun that override the resources of a task's containers."""
+    """Return the resources of a task's containers that a TaskRun or PipelineRun overrides."""
     return Pods(
         at=spec,
         # The last two field names are those of v1beta1.

@@ -119,8 +119,8 @@ def device_counts(requested: Mapping[str, Decimal]) -> dict[str, Decimal]:
     """Return the number of requested devices by resource.
 
     With HAMi or Volcano's vGPU plugin, a pod can also request amounts of GPU memory or GPU cores.
-    These amounts apply to the requested devices. If no device is requested, the amounts
-    count as one device.
+    These amounts apply to the requested devices. If no device is requested, the amounts count as
+    one device.
     """
     devices = without_amounts(requested)
     amounts = [name for name in requested if name not in devices]

@@ -71,9 +71,9 @@ def _succeeds(words: Sequence[str]) -> bool:
     if name in _SHELLS:
         options = [word for word in rest if word.startswith("-")]
         script = next((word for word in rest if not word.startswith("-")), None)
-        runs = any("c" in option.lstrip("-") for option in options)
+        runs_script = any("c" in option.lstrip("-") for option in options)
         errexit = any("e" in option and not option.startswith("--") for option in options)
-        return runs and script is not None and _script_succeeds(script, errexit=errexit)
+        return runs_script and script is not None and _script_succeeds(script, errexit=errexit)
     if name in _TESTS:
         return _is_constant(rest)
     if _PYTHON.fullmatch(name):

@@ -31,7 +31,7 @@ KUEUE_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_MINIMUM_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
 RAY_SCHEDULER_LABEL: Final = "ray.io/scheduler-name"
 TASK_LABEL: Final = "volcano.sh/task-spec"
-"""Label with the name of the Volcano Job's task to which a pod belongs."""
+"""Label with the name of the Volcano Job task that a pod belongs to."""
 
 GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 GPU_COUNT_LABEL: Final = "nvidia.com/gpu.count"

@@ -1,6 +1,6 @@
-"""Check of the installed policy SDK, because the pack replaces some of its internals.
+"""Compatibility check of the installed policy SDK.
 
-`servicer`, `properties` and `pack` depend on internals of pulumi-policy. With an unsupported
+`servicer`, `properties` and `pack` use or replace internals of pulumi-policy. With an unsupported
 version, rules could silently be skipped, so the pack refuses to start.
 """
 

@@ -108,7 +108,7 @@ CONFIGURATION_NAME: Final = re.compile(
     r"(((client|access)[._-]?)?secret([._-]?(access[._-]?)?key)?"
     r"|client\.secret\..+|account\.key\..+|session[._-]token|private[._-]?key)$"
 )
-"""Names of secrets in configuration maps, such as `spark.hadoop.fs.s3a.secret.key`."""
+"""Names of properties that contain secrets, such as `spark.hadoop.fs.s3a.secret.key`."""
 SPARK_VARIABLE: Final = re.compile(r"\.(driver|executor|appMaster)Env\.(\w+)$")
 PASSWORD_FIELD: Final = re.compile(rf"(?i)^{_NO_SPARK_REFERENCE}(.*[a-z_.-])?password$")
 ENCRYPTED: Final = re.compile(r"^ENC\[AES256_GCM,data:")

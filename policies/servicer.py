@@ -35,7 +35,7 @@ _Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
 """Empty, because no rule reads stack tags."""
 _REPORTING_LEVELS = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
-"""Maps a level to the level at which violations that remain after a remediation are reported."""
+"""Maps the level `remediate` to the level at which violations that are not fixed are reported."""
 
 
 class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class

@@ -1,4 +1,4 @@
-"""Rule about objects that deploy or change other objects, which no rule can check."""
+"""Rule about objects, such as Helm releases, whose effects on the cluster no rule can check."""
 
 from __future__ import annotations
 

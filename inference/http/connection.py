@@ -1,6 +1,7 @@
 """HTTP/1.1 connection that enforces limits on its client. httptools (llhttp) parses requests."""
 
 import asyncio
+import re
 import time
 from collections import deque
 from functools import partial
@@ -35,6 +36,9 @@ QUEUED_BYTES: Final = 1 << 10
 
 TURN_SECONDS: Final = 0.001
 """Maximum time (s) for a connection's pipelined requests before the next connection's turn."""
+
+_ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
+"""Scheme and authority of a request target in absolute form (RFC 9112, section 3.2.2)."""
 
 HIGH_WATER: Final = 1 << 16
 """Size (bytes) of the write buffer above which a response counts as unsent, and the next request
@@ -286,7 +290,7 @@ class Connection(asyncio.Protocol):
         if request is None or self._input_ended:
             return
         request.method = self.parser.get_method().decode("latin-1")
-        path = request.path.partition("?")[0]
+        path = _ORIGIN.sub("", request.path.partition("?")[0])
         request.path = unquote(path) if "%" in path else path
         version = self.parser.get_http_version()
         # A client with HTTP/1.0 waits for the end of the connection unless the response contains

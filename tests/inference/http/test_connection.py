@@ -410,6 +410,13 @@ async def test_client_that_waits_before_it_sends_a_body_is_asked_to_continue(val
     assert transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+@pytest.mark.parametrize("origin", [b"http://a", b"HTTPS://a:8080"])
+async def test_request_target_may_have_the_absolute_form(origin: bytes) -> None:
+    connection, _, application = connected()
+    receive(connection, b"GET " + origin + b"/now?at=http://b/ HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert application.ended == ["/now"]
+
+
 async def test_connection_of_an_http_1_0_client_is_closed() -> None:
     connection, transport, _ = connected()
     receive(connection, b"GET /now HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")

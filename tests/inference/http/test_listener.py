@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from inference.config import InferenceConfig
 from inference.http.listener import RESERVED_FILES, Certificate, allow_connections
+from workload.configuration import ConfigurationError
 
 
 @pytest.fixture
@@ -125,3 +132,14 @@ def test_renewed_certificate_that_could_not_be_read_is_read_again(
     assert capsys.readouterr().out.count("certificate_kept") == 1
     certificate.refresh()
     assert presented_certificate(certificate.context) == issued
+
+
+def test_encrypted_key_is_refused_without_a_prompt(tmp_path: Path) -> None:
+    renew(tmp_path, trustme.CA())
+    key = load_pem_private_key((tmp_path / "key").read_bytes(), None)
+    encrypted = key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase")
+    )
+    (tmp_path / "key").write_bytes(encrypted)
+    with pytest.raises(ConfigurationError, match=r"/key is encrypted: use a key without"):
+        read_certificate(tmp_path)

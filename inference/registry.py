@@ -170,7 +170,8 @@ def _authorization_header(challenge: str) -> str:
     realm = query.pop("realm", "")
     if urlsplit(realm).scheme != "https":
         raise ValueError(f"the registry requires a token from {realm}, which does not use HTTPS")
-    request = urllib.request.Request(f"{realm}?{urlencode(query)}")  # noqa: S310  https
+    separator = "&" if urlsplit(realm).query else "?"
+    request = urllib.request.Request(f"{realm}{separator}{urlencode(query)}")  # noqa: S310  https
     if basic:
         request.add_header("Authorization", basic)
     with urllib.request.build_opener(_Redirects).open(request, timeout=READ_SECONDS) as response:

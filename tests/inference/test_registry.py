@@ -12,6 +12,7 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import parse_qsl
 
 import pytest
 import trustme
@@ -166,6 +167,24 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Threadin
 
 def challenge(server: ThreadingHTTPServer) -> str:
     return f'Bearer realm="https://127.0.0.1:{server.server_port}/token",service="registry"'
+
+
+@pytest.mark.parametrize("query", ["", "?account=a"])
+def test_query_of_the_realm_is_kept(tokens: ThreadingHTTPServer, query: str) -> None:
+    requested: list[str] = []
+
+    class Granting(Interrupted):
+        def do_GET(self) -> None:
+            requested.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"token": "granted"}')
+
+    tokens.RequestHandlerClass = Granting
+    registry._authorization_header(challenge(tokens).replace("/token", f"/token{query}"))
+    ((path, _, found),) = (each.partition("?") for each in requested)
+    expected = {"service": "registry"} | ({"account": "a"} if query else {})
+    assert (path, dict(parse_qsl(found))) == ("/token", expected)
 
 
 class PlainServer(Interrupted):

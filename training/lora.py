@@ -47,6 +47,21 @@ _PLAIN_OPTIONS: Final = {
 }
 """Values of PEFT's options for which a PEFT adapter is equivalent to `Adapter`. The first value of
 each option is written to new files."""
+_REQUIRED_OPTIONS: Final = {
+    "peft_type": ("LORA",),
+    # Other values, such as "pissa", also change the weights of the base model.
+    "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal", "mica"),
+    "layer_replication": (None, []),
+    "lora_bias": (False,),
+    "alora_invocation_tokens": (None,),
+    "use_qalora": (False,),
+    "use_bdlora": (None,),
+    "arrow_config": (None,),
+    "kasa_config": (None,),
+    "monteclora_config": (None,),
+    **_PLAIN_OPTIONS,
+}
+"""`_PLAIN_OPTIONS` and options that are not written, because older programs may not know them."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +206,7 @@ def load_adapter(directory: Path, model: Gpt) -> tuple[str, Lora]:
 
 def _rank_and_alpha(settings: dict[str, Any]) -> tuple[int, float]:
     """Return rank and alpha. Raise ExportError for options that change the computation."""
-    for option, values in {"peft_type": ("LORA",), **_PLAIN_OPTIONS}.items():
+    for option, values in _REQUIRED_OPTIONS.items():
         if settings.get(option, values[0]) not in values:
             raise ExportError(
                 f"{_ADAPTER_CONFIG} has {option} {json.dumps(settings[option])}, not "

@@ -347,6 +347,9 @@ def test_adapter_config_names_the_hugging_face_directory_of_its_base_model(
     ("change", "problem"),
     [
         ({"use_dora": True}, "use_dora true, not false: only plain LoRA is supported"),
+        ({"use_qalora": True, "qalora_group_size": 1}, "use_qalora true, not false"),
+        ({"alora_invocation_tokens": [1]}, r"alora_invocation_tokens \[1\], not null"),
+        ({"init_lora_weights": "pissa_niter_4"}, 'init_lora_weights "pissa_niter_4", not true'),
         ({"peft_type": "IA3"}, 'peft_type "IA3", not "LORA"'),
         ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
         ({"r": "many"}, "has r 'many' and lora_alpha 5.0: both must be positive"),

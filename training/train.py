@@ -327,6 +327,10 @@ def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
     }
     if equal_options(config.model, manifest.options, config.model_options):
         found.pop("model_options", None)
+    default = type(config).model_fields["lora_targets"].default
+    targets = str(before.get("lora_targets", ",".join(default))).split(",")
+    if set(targets) == set(config.lora_targets):
+        found.pop("lora_targets", None)
     return found
 
 

@@ -197,6 +197,18 @@ def test_adapters_match_the_reference(case: str, base: Path, tmp_path: Path) -> 
         torch.testing.assert_close(merged[name], weight.detach(), rtol=0, atol=1e-6)
 
 
+def test_order_of_the_adapted_layers_is_not_another_setting(
+    base: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = gpt_settings(tmp_path, epochs=1)
+    assert train("run", **settings) == exit_codes.DONE
+    names = settings["lora_targets"].split(",")
+    assert train("run", **settings | {"lora_targets": names[::-1]}) == exit_codes.DONE
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["already"] is True
+    with pytest.raises(ConfigurationError, match="lora_targets: none, now q_proj"):
+        train("run", **settings | {"lora_targets": names[:1]})
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_killed_run_resumes_bit_by_bit_without_the_base_model(
     kind: str, base: Path, tmp_path: Path

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, get_args, get_origin
 from pydantic import ValidationError, ValidationInfo, field_validator, model_validator
 
 from training.settings import IMAGES, PREPARED, TEXTS, DatasetName, TrainingSettings
-from workload.catalog import MODELS, checked_options
+from workload.catalog import MODELS, Option, checked_options
 from workload.configuration import problem_sentences
 from workload.files import is_utf8
 from workload.progress import Epoch, Finished
@@ -86,6 +86,13 @@ class TrainingConfig(TrainingSettings):
     def _absolute(cls, value: PurePosixPath | None) -> PurePosixPath | None:
         if value is not None and (not value.is_absolute() or ".." in value.parts):
             raise ValueError("use an absolute path without '..', such as /checkpoints/my-run")
+        return value
+
+    @field_validator("model_options")
+    @classmethod
+    def _options_are_utf8(cls, value: dict[str, Option]) -> dict[str, Option]:
+        if not is_utf8(json.dumps(value, ensure_ascii=False)):
+            raise ValueError("must be UTF-8")
         return value
 
     @field_validator("metrics")

@@ -63,6 +63,10 @@ def test_flag_overrides_its_environment_variable() -> None:
             {"model": "a:b", "model_options": '{"x": NaN}'},
             "model_options.x is nan: must be a finite number, a string or a boolean",
         ),
+        (
+            {"model": "a:b", "model_options": {"x": "\ud800"}},
+            r"model_options is {'x': '\ud800'}: must be UTF-8",
+        ),
         ({"run_dir": "here"}, "run_dir is 'here': use an absolute path"),
         ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': use an absolute path"),
         ({"run_dir": "/a\udcff"}, r"run_dir is '/a\udcff': must be UTF-8"),

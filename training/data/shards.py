@@ -90,7 +90,7 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     """Decode a PNG or JPEG image to channels x height x width.
 
     The size of the image is checked before decoding, so a small file cannot fill the memory. Raise
-    ValueError if the image is damaged or has a different shape.
+    ValueError if the image is damaged, has a different shape, or is not an 8-bit gray or RGB image.
     """
     # Imported here: other data sets do not need Pillow.
     from PIL import Image
@@ -101,6 +101,9 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
             found = (len(image.getbands()), image.height, image.width)
             if found != shape:
                 raise ValueError(f"has shape {found}, but the manifest states {shape}")
+            # The pixels of other images are palette indices, single bits or 16-bit values.
+            if image.mode not in ("L", "RGB"):
+                raise ValueError(f"has mode {image.mode}, but must be an 8-bit gray or RGB image")
             pixels = np.asarray(image, np.uint8).reshape(height, width, channels)
     # Pillow raises SyntaxError for broken PNG files, and may be configured to raise its warnings.
     except (OSError, SyntaxError, Image.DecompressionBombError, Warning) as error:

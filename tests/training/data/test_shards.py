@@ -13,7 +13,7 @@ from PIL import Image
 from training.data import DataError, load
 from training.data.manifest import MANIFEST_FILE, ShardsManifest, read_manifest, write_manifest
 from training.data.prepare.output import ShardWriter, part_of
-from training.data.shards import scan
+from training.data.shards import decode, scan
 
 SHAPE = (3, 4, 5)
 
@@ -138,6 +138,14 @@ def test_image_with_an_unexpected_size_is_refused_before_it_is_decoded(tmp_path:
     train = load("shards", tmp_path, None, seed=0).train
     with pytest.raises(DataError, match=r"has shape \(3, 6000, 6000\), but the manifest states"):
         train.batch(np.array([1]))
+
+
+@pytest.mark.parametrize("mode", ["P", "I;16", "1"])
+def test_image_with_other_values_than_gray_levels_is_refused(mode: str) -> None:
+    stream = io.BytesIO()
+    Image.new(mode, (5, 4), 1).save(stream, "PNG")
+    with pytest.raises(ValueError, match=f"has mode {mode}, but must be an 8-bit gray or RGB"):
+        decode(stream.getvalue(), (1, 4, 5))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import socket
+import struct
 import time
 from collections import deque
 from functools import partial
@@ -44,6 +46,11 @@ HIGH_WATER: Final = 1 << 16
 """Size (bytes) of the write buffer above which a response counts as unsent, and the next request
 waits."""
 
+BYTES_ACKED: Final = struct.Struct("=Q")
+BYTES_ACKED_OFFSET: Final = 120
+TCP_INFO_BYTES: Final = BYTES_ACKED_OFFSET + BYTES_ACKED.size
+"""`tcpi_bytes_acked` in Linux's `struct tcp_info`, and the size up to its end."""
+
 
 class Connection(asyncio.Protocol):
     """Connection that receives requests and sends their responses in order."""
@@ -72,7 +79,7 @@ class Connection(asyncio.Protocol):
         """Complete pipelined requests that wait behind the active one."""
         self._head_bytes = self._header_lines = self._received = self._served = 0
         self._body_since = self.since
-        self._receiving, self._sending = Progress(), Progress()
+        self._receiving, self._sending, self._delivering = Progress(), Progress(), Progress()
         self._unsent = 0
         self._rest = memoryview(b"")
         """Bytes of a response that the transport has not taken yet."""
@@ -388,7 +395,10 @@ class Connection(asyncio.Protocol):
         """Enforce the time limits on the client."""
         config = self._limits.config
         if size := self._unsent_bytes:
-            if self._sending.is_too_slow(now, -size, config):
+            # The buffers of the kernel and of TLS take a response in large pieces, so also measure
+            # what has reached the client.
+            writes_slowly = self._sending.is_too_slow(now, -size, config)
+            if self._delivering.is_too_slow(now, self._delivered_bytes, config) and writes_slowly:
                 self.abort()
             elif self._lingering:
                 self.since = now
@@ -415,7 +425,10 @@ class Connection(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         self._rest = memoryview(data)
         self._write_rest()
-        self._sending.restart(time.monotonic(), -self._unsent_bytes)
+        if size := self._unsent_bytes:
+            now = time.monotonic()
+            self._sending.restart(now, -size)
+            self._delivering.restart(now, self._delivered_bytes)
 
     def _write_rest(self) -> None:
         # With TLS, the write buffer excludes encrypted bytes, and `write` encrypts everything.
@@ -427,6 +440,16 @@ class Connection(asyncio.Protocol):
     @property
     def _unsent_bytes(self) -> int:
         return self.transport.get_write_buffer_size() + len(self._rest)
+
+    @property
+    def _delivered_bytes(self) -> int:
+        """Number of bytes that the client's kernel has acknowledged; 0 if it is unknown."""
+        connected = self.transport.get_extra_info("socket")
+        try:
+            info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+            return int(BYTES_ACKED.unpack_from(info, BYTES_ACKED_OFFSET)[0])
+        except (OSError, struct.error):
+            return 0
 
     def _reject(self, error: Exception) -> None:
         """Respond with an error without receiving the rest of the request, and close."""

@@ -12,7 +12,13 @@ import pytest
 
 from inference.config import InferenceConfig
 from inference.http.application import Application, Pending
-from inference.http.connection import HIGH_WATER, PIECE_BYTES, Connection
+from inference.http.connection import (
+    BYTES_ACKED,
+    BYTES_ACKED_OFFSET,
+    HIGH_WATER,
+    PIECE_BYTES,
+    Connection,
+)
 from inference.http.limits import Limits
 from inference.http.messages import HttpError, Request, Response
 
@@ -74,10 +80,15 @@ class Transport(asyncio.Transport):
         self.reading = True
         self.closed = self.aborted = False
         self.unsent = 0
+        self.delivered = 0
         self.ssl_object: object = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": ("10.0.0.1", 1), "ssl_object": self.ssl_object}.get(name, default)
+        found = {"peername": ("10.0.0.1", 1), "ssl_object": self.ssl_object, "socket": self}
+        return found.get(name, default)
+
+    def getsockopt(self, *_: int) -> bytes:
+        return bytes(BYTES_ACKED_OFFSET) + BYTES_ACKED.pack(self.delivered)
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -307,6 +318,17 @@ async def test_large_response_is_sent_as_long_as_the_client_reads_it(close: bool
     now = time.monotonic()
     for seconds in (3, 6, 12, 18):
         transport.unsent -= 1_000_000
+        connection.check(now + seconds)
+        assert not transport.aborted
+    connection.check(now + 24)
+    assert transport.aborted
+
+
+async def test_response_that_the_kernel_delivers_from_its_buffer_makes_progress() -> None:
+    connection, transport = answer_large()
+    now = time.monotonic()
+    for seconds in (6, 12, 18):
+        transport.delivered += 50_000
         connection.check(now + seconds)
         assert not transport.aborted
     connection.check(now + 24)

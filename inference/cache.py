@@ -76,8 +76,13 @@ class Cache:
         with contextlib.suppress(OSError):
             (self.folder / sha256).unlink()
 
-    def keep(self, sha256: str, content: bytes | Path) -> None:
-        """Add verified content, or the content of a verified file. Errors are only logged."""
+    def keep(
+        self, sha256: str, content: bytes | Path, progress: Callable[[], object] = int
+    ) -> None:
+        """Add verified content, or the content of a verified file, calling `progress` regularly.
+
+        Errors are only logged.
+        """
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         try:
             self._make_space(size)
@@ -85,7 +90,9 @@ class Cache:
                 write_atomically(self.folder / sha256, content)
                 return
             with content.open("rb") as source:
-                write_atomically(self.folder / sha256, lambda target: copy(source, target, size))
+                write_atomically(
+                    self.folder / sha256, lambda target: copy(source, target, size, progress)
+                )
         except OSError as error:
             emit("not_cached", sha256=sha256, reason=error.strerror)
 
@@ -93,8 +100,8 @@ class Cache:
     def lock(self, sha256: str) -> Iterator[Callable[[], object]]:
         """Wait while another pod is downloading the file, unless its download has stalled.
 
-        Yield a function to call whenever the download progresses. Without these calls, waiting
-        pods consider the download stalled.
+        Yield a function to call whenever the download, a copy or the verification progresses.
+        Without these calls, waiting pods consider the download stalled.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -165,8 +172,10 @@ def _touch(descriptor: int) -> None:
         os.utime(descriptor)
 
 
-def copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
-    """Copy `size` bytes from the start of a file to an empty file.
+def copy(
+    source: BinaryIO, target: BinaryIO, size: int, progress: Callable[[], object] = int
+) -> None:
+    """Copy `size` bytes from the start of a file to an empty file, calling `progress` regularly.
 
     File systems that can share blocks between files (XFS, Btrfs) store the content only once.
     """
@@ -181,3 +190,4 @@ def copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
         if done == 0:
             return
         left -= done
+        progress()

@@ -151,19 +151,23 @@ def _provide(read: Read, url: str, file: Weights, directory: Path, cache: Cache 
         _download(read, url, file, directory)
         return
     with cache.lock(file.sha256) as progress:
-        if _copy_from_cache(cache, file, directory):
+        if _copy_from_cache(cache, file, directory, progress):
             return
         _download(read, url, file, directory, progress)
-        cache.keep(file.sha256, path)
+        cache.keep(file.sha256, path, progress)
 
 
-def _copy_from_cache(cache: Cache, file: Weights, directory: Path) -> bool:
+def _copy_from_cache(
+    cache: Cache, file: Weights, directory: Path, progress: Callable[[], object]
+) -> bool:
     """Copy a file from the cache. Return False if there is no intact copy or copying fails."""
     with cache.open(file.sha256, file.size) as source:
         if source is None:
             return False
         try:
-            _write(directory, file, lambda target: copy(source, target, file.size))
+            _write(
+                directory, file, lambda target: copy(source, target, file.size, progress), progress
+            )
         except ExportError:
             cache.discard(file.sha256)
             return False
@@ -187,14 +191,19 @@ def _download(
                 emit("fetching", file=file.file, bytes=done, of=file.size)
                 progress()
 
-    _write(directory, file, write)
+    _write(directory, file, write, progress)
 
 
-def _write(directory: Path, file: Weights, write: Callable[[BinaryIO], object]) -> None:
+def _write(
+    directory: Path,
+    file: Weights,
+    write: Callable[[BinaryIO], object],
+    progress: Callable[[], object],
+) -> None:
     """Write a file and verify it. If it does not match, delete it and raise ExportError."""
     write_atomically(directory / file.file, write)
     try:
-        checked_file(directory, file)
+        checked_file(directory, file, progress)
     except ExportError:
         (directory / file.file).unlink()
         raise

@@ -12,6 +12,8 @@ from typing import Any, BinaryIO, Final
 CHECKPOINT: Final = re.compile(r"step-(\d{8,})")
 """Name of a checkpoint's directory, such as step-00000046."""
 
+_DIGEST_CHUNK_BYTES: Final = 2**24
+
 
 def write_atomically(
     path: Path, content: bytes | memoryview | Callable[[BinaryIO], object]
@@ -99,10 +101,17 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def sha256_of(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file. Raise OSError on failure."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def sha256_of(path: Path, progress: Callable[[], object] = int) -> str:
+    """Return the hexadecimal SHA-256 of a file, calling `progress` regularly.
+
+    Raise OSError on failure.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as stream:
+        while chunk := stream.read(_DIGEST_CHUNK_BYTES):
+            digest.update(chunk)
+            progress()
+    return digest.hexdigest()
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ This module does not import torch.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -216,14 +216,17 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     write_atomically(directory / MANIFEST_FILE, text.encode())
 
 
-def checked_file(directory: Path, file: File) -> Path:
-    """Return a file's path; raise ExportError if size or digest differ from the manifest."""
+def checked_file(directory: Path, file: File, progress: Callable[[], object] = int) -> Path:
+    """Return a file's path, calling `progress` regularly while the file is read.
+
+    Raise ExportError if size or digest differ from the manifest.
+    """
     path = directory / file.file
     try:
         size = path.stat().st_size
         if size != file.size:
             raise ExportError(f"{path} has {size} bytes, but the manifest states {file.size}")
-        digest = sha256_of(path)
+        digest = sha256_of(path, progress)
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror}") from None
     if digest != file.sha256:

@@ -186,6 +186,18 @@ def test_pod_waits_for_another_download_that_makes_progress(
     assert "stalled" not in capsys.readouterr().out
 
 
+def test_copies_and_verifications_count_as_progress(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched: list[int] = []
+    monkeypatch.setattr(cache_module, "_touch", touched.append)
+    node.pod()
+    assert len(touched) == len(("verification", "copy to the cache"))
+    touched.clear()
+    node.pod()
+    assert len(touched) == len(("use of the copy", "copy from the cache", "verification"))
+
+
 def full(_: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

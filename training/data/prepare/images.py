@@ -51,6 +51,7 @@ class Dropped:
 class Source:
     """Images to prepare; `pictures` can be iterated only once."""
 
+    directory: Path
     classes: tuple[str, ...]
     shape: ImageShape
     total: int
@@ -95,7 +96,7 @@ def from_folder(
                     picture, [files[n] for n in order[start : start + IMAGES_IN_MEMORY]]
                 )
 
-    return Source(classes, shape, len(files), pictures())
+    return Source(directory, classes, shape, len(files), pictures())
 
 
 def from_dataset(name: DatasetName, data_dir: Path) -> Source:
@@ -111,7 +112,8 @@ def from_dataset(name: DatasetName, data_dir: Path) -> Source:
             for start in range(0, len(order), IMAGES_IN_MEMORY):
                 yield from _from_samples(samples, order[start : start + IMAGES_IN_MEMORY], held_out)
 
-    return Source(data.classes, shape, len(data.train) + len(data.held_out), pictures())
+    total = len(data.train) + len(data.held_out)
+    return Source(data_dir, data.classes, shape, total, pictures())
 
 
 def _is_class(path: Path) -> bool:
@@ -199,14 +201,14 @@ def prepare_images(
     held-out set, or if `target` is not empty and `force` is false. After an error, `target` is
     unchanged.
     """
-    done = None if force else finish_interrupted(target)
+    done = None if force else finish_interrupted(target, source.directory)
     expected = (dict(settings), source.shape, source.classes)
     if isinstance(done, ShardsManifest) and (done.settings, done.shape, done.classes) == expected:
         return done
     dropped: Counter[str] = Counter()
     progress = Progress("images prepared", source.total, report)
     with (
-        new_dataset(target, force) as directory,
+        new_dataset(target, force, source.directory) as directory,
         ShardWriter(directory, "train", limit) as train,
         ShardWriter(directory, "held-out", limit) as held_out,
         warnings.catch_warnings(),

@@ -23,31 +23,41 @@ from training.data.manifest import (
 )
 from training.data.samples import DataError
 from training.data.shards import LABEL, scan
-from workload.files import sha256_of, sync_folder
+from workload.files import sha256_of, sync_folder, write_atomically
 
 UNFINISHED: Final = ".unfinished"
 """Directory for unfinished files. It is in the target and thus on the same volume, so that
 publishing only renames files."""
+_SOURCE_FILE: Final = ".source"
+"""File in `UNFINISHED` with the directory that was read. It is not published."""
 
 
-def finish_interrupted(target: Path) -> Manifest | None:
+def finish_interrupted(target: Path, source: Path) -> Manifest | None:
     """Publish the complete files of an interrupted attempt; return their manifest.
 
-    Return None if there are no such files. Raise DataError if another process is preparing a data
-    set in `target`.
+    Return None if there are no such files, or if they were not made from `source`. Raise DataError
+    if another process is preparing a data set in `target`.
     """
     unfinished = target / UNFINISHED
     if not (unfinished / MANIFEST_FILE).exists():
         return None
     with _locked(target):
         manifest = read_manifest(unfinished)
+        path = unfinished / _SOURCE_FILE
+        same_source = path.exists() and path.read_bytes() == _content_of(source)
         _publish(unfinished, target)
-    return manifest
+    return manifest if same_source else None
+
+
+def _content_of(source: Path) -> bytes:
+    return os.fsencode(source.resolve())
 
 
 @contextmanager
-def new_dataset(target: Path, force: bool) -> Iterator[Path]:
-    """Provide an empty directory whose files and manifest are moved to `target` at the end.
+def new_dataset(target: Path, force: bool, source: Path) -> Iterator[Path]:
+    """Provide a directory whose files and manifest are moved to `target` at the end.
+
+    `source` is the directory from which the data set is made.
 
     Files of an interrupted attempt are published if all are complete, and removed otherwise. With
     `force`, a data set in `target` is replaced at the end, and other files are kept. Raise
@@ -68,6 +78,7 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
             )
         unfinished.mkdir()
         try:
+            write_atomically(unfinished / _SOURCE_FILE, _content_of(source))
             yield unfinished
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -111,11 +122,12 @@ def _publish(unfinished: Path, target: Path) -> None:
         for name in [*old, MANIFEST_FILE]:
             (target / name).unlink(missing_ok=True)
     for path in unfinished.iterdir():
-        if path.name != MANIFEST_FILE:
+        if path.name not in (MANIFEST_FILE, _SOURCE_FILE):
             path.replace(target / path.name)
     sync_folder(target)
     (unfinished / MANIFEST_FILE).replace(target / MANIFEST_FILE)
     sync_folder(target)
+    (unfinished / _SOURCE_FILE).unlink(missing_ok=True)
     unfinished.rmdir()
 
 

@@ -99,7 +99,7 @@ def prepare_text(
     no text for training or for the held-out set, or if `target` is not empty and `force` is false.
     After an error, `target` is unchanged.
     """
-    done = None if force else finish_interrupted(target)
+    done = None if force else finish_interrupted(target, directory)
     digest = hashlib.sha256(encoder.content).hexdigest() if encoder.content else None
     expected = (dict(settings), digest)
     if (
@@ -111,7 +111,7 @@ def prepare_text(
     dropped: Counter[str] = Counter()
     dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= 2**16 else "uint32"
     with (
-        new_dataset(target, force) as unfinished,
+        new_dataset(target, force, directory) as unfinished,
         TokenWriter(unfinished, "train", DTYPES[dtype], limit) as train,
         TokenWriter(unfinished, "held-out", DTYPES[dtype], limit) as held_out_writer,
     ):

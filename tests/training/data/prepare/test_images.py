@@ -1,5 +1,6 @@
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -232,9 +233,7 @@ def test_interrupted_preparation_can_be_repeated(
 
     target = tmp_path / "shards"
     with pytest.raises((KeyboardInterrupt, OSError)):
-        prepare_source(
-            Source(source.classes, source.shape, source.total, interrupted_pictures()), target
-        )
+        prepare_source(replace(source, pictures=interrupted_pictures()), target)
     assert list(target.iterdir()) == []
     assert prepare_source(from_dataset("digits", tmp_path), target) == uninterrupted
     assert (target / MANIFEST_FILE).exists()
@@ -249,23 +248,25 @@ def test_preparation_killed_while_publishing_can_be_finished_only_with_the_same_
     def raise_killed(_folder: Path) -> None:
         raise Killed
 
-    def source(*classes: str) -> Source:
+    def source(name: str, *classes: str) -> Source:
         pictures = [Picture(b"", b"a", 0, held_out=True), Picture(b"", b"b", 0, held_out=False)]
-        return Source(classes, (1, 8, 8), len(pictures), iter(pictures))
+        return Source(tmp_path / name, classes, (1, 8, 8), len(pictures), iter(pictures))
 
-    for name in ("same", "different"):
+    for name in ("same", "other-classes", "other-source"):
         monkeypatch.setattr(output, "sync_folder", raise_killed)
         with pytest.raises(Killed):
-            prepare_source(source("a"), tmp_path / name)
+            prepare_source(source("one", "a"), tmp_path / name)
         monkeypatch.undo()
-    assert prepare_source(source("a"), tmp_path / "same") == read_manifest(tmp_path / "same")
-    with pytest.raises(DataError, match="is not empty"):
-        prepare_source(source("b"), tmp_path / "different")
+    assert prepare_source(source("one", "a"), tmp_path / "same") == read_manifest(tmp_path / "same")
+    for name, other in ("other-classes", source("one", "b")), ("other-source", source("two", "a")):
+        with pytest.raises(DataError, match="is not empty"):
+            prepare_source(other, tmp_path / name)
+        assert not (tmp_path / name / output.UNFINISHED).exists()
 
 
 def test_image_that_is_in_two_classes_is_used_once(tmp_path: Path) -> None:
     picture = Picture(b"", b"same", 0, False)
-    source = Source(("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
+    source = Source(tmp_path, ("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
     with pytest.raises(
         DataError, match=r"no images for the held-out set \(read: 2, dropped: 1 duplicate\)"
     ):

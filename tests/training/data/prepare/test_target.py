@@ -32,7 +32,7 @@ def write_dataset(folder: Path, word: str) -> None:
 
 
 def create_dataset(folder: Path, word: str, force: bool = False) -> None:
-    with new_dataset(folder, force) as unfinished:
+    with new_dataset(folder, force, folder) as unfinished:
         write_dataset(unfinished, word)
 
 
@@ -72,7 +72,7 @@ def test_failed_replacement_keeps_the_existing_data_set(
     create_dataset(tmp_path, "one")
 
     def fail() -> None:
-        with new_dataset(tmp_path, force=True) as unfinished:
+        with new_dataset(tmp_path, force=True, source=tmp_path) as unfinished:
             write_dataset(unfinished, "two")
             raise error
 
@@ -85,7 +85,7 @@ class Killed(BaseException):
     """Simulates SIGKILL: no cleanup code handles this exception."""
 
 
-@pytest.mark.parametrize("steps", range(5))
+@pytest.mark.parametrize("steps", range(6))
 def test_an_interrupted_replacement_is_completed_later(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +101,7 @@ def test_an_interrupted_replacement_is_completed_later(
         return until_killed
 
     def replace_and_be_killed() -> None:
-        with new_dataset(tmp_path, force=True) as unfinished:
+        with new_dataset(tmp_path, force=True, source=tmp_path) as unfinished:
             write_dataset(unfinished, "two")
             for name in ("unlink", "replace", "rmdir"):
                 monkeypatch.setattr(Path, name, killed_after_steps(getattr(Path, name)))
@@ -116,7 +116,7 @@ def test_an_interrupted_replacement_is_completed_later(
 
 
 def test_concurrent_preparations_are_rejected(tmp_path: Path) -> None:
-    with new_dataset(tmp_path, force=False) as unfinished:
+    with new_dataset(tmp_path, force=False, source=tmp_path) as unfinished:
         with pytest.raises(DataError, match="another process is preparing a data set in"):
             create_dataset(tmp_path, "two")
         write_dataset(unfinished, "one")

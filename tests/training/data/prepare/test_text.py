@@ -51,9 +51,21 @@ def test_unusable_files_are_skipped_and_counted(
     )
 
 
-@pytest.mark.parametrize("options", [[], ["--held-out=0.2"], ["--force"]])
+@pytest.mark.parametrize(
+    ("folder", "options", "expected"),
+    [
+        ("text", [], exit_codes.DONE),
+        ("text", ["--force"], exit_codes.DONE),
+        ("text", ["--held-out=0.2"], exit_codes.BAD_INPUT),
+        ("other", [], exit_codes.BAD_INPUT),
+    ],
+)
 def test_preparation_killed_while_publishing_can_be_repeated(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: str,
+    options: list[str],
+    expected: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Killed(BaseException):
         pass
@@ -66,8 +78,8 @@ def test_preparation_killed_while_publishing_can_be_repeated(
     with pytest.raises(Killed):
         prepare(tmp_path / "text", tmp_path / "tokens")
     monkeypatch.undo()
-    expected = exit_codes.BAD_INPUT if options == ["--held-out=0.2"] else exit_codes.DONE
-    assert prepare(tmp_path / "text", tmp_path / "tokens", *options) == expected
+    write_text(tmp_path / "other", {"a.txt": 2000})
+    assert prepare(tmp_path / folder, tmp_path / "tokens", *options) == expected
     assert check_prepared(tmp_path / "tokens", print).settings["held_out"] == 0.1
     assert not (tmp_path / "tokens" / output.UNFINISHED).exists()
 

@@ -46,10 +46,11 @@ HIGH_WATER: Final = 1 << 16
 """Size (bytes) of the write buffer above which a response counts as unsent, and the next request
 waits."""
 
-BYTES_ACKED: Final = struct.Struct("=Q")
-BYTES_ACKED_OFFSET: Final = 120
-TCP_INFO_BYTES: Final = BYTES_ACKED_OFFSET + BYTES_ACKED.size
-"""`tcpi_bytes_acked` in Linux's `struct tcp_info`, and the size up to its end."""
+TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
+"""`tcpi_unacked`, `tcpi_bytes_acked` and `tcpi_notsent_bytes` in Linux's `struct tcp_info`."""
+
+FITTING_BYTES: Final = 1 << 14
+"""Size (bytes) of a response that fits into the kernel's send buffer."""
 
 
 class Connection(asyncio.Protocol):
@@ -69,6 +70,8 @@ class Connection(asyncio.Protocol):
         self._reading: Request | None = None
         """The request that is being received."""
         self._in_body = self._input_ended = self._lingering = self._lost = self._paused = False
+        self._awaits_delivery = False
+        """True if the connection is to be closed once its client has received the response."""
         self._may_send_more = False
         self._unparsed = b""
         """Received bytes to parse after the response to an earlier request, or in the next turn."""
@@ -93,7 +96,7 @@ class Connection(asyncio.Protocol):
     def evictable(self) -> bool:
         """True if no complete request head has arrived and no response is pending."""
         waiting = self._active or self._queue or self._unparsed
-        return not (waiting or self._in_body or self._paused)
+        return not (waiting or self._in_body or self._paused or self._awaits_delivery)
 
     @property
     def sheddable(self) -> bool:
@@ -102,7 +105,8 @@ class Connection(asyncio.Protocol):
         This is the case while it waits for its client (to send the rest of a body, or to read a
         response) or for a turn to parse large JSON.
         """
-        return self._in_body or self._paused or self._awaits_parsing
+        awaits_client = self._in_body or self._paused or self._awaits_delivery
+        return awaits_client or self._awaits_parsing
 
     @property
     def _awaits_parsing(self) -> bool:
@@ -398,10 +402,16 @@ class Connection(asyncio.Protocol):
             # The buffers of the kernel and of TLS take a response in large pieces, so also measure
             # what has reached the client.
             writes_slowly = self._sending.is_too_slow(now, -size, config)
-            if self._delivering.is_too_slow(now, self._delivered_bytes, config) and writes_slowly:
+            if self._delivering.is_too_slow(now, self._delivered[0], config) and writes_slowly:
                 self.abort()
             elif self._lingering:
                 self.since = now
+        elif self._awaits_delivery:
+            self.since = now
+            self._end()
+            slow = self._delivering.is_too_slow(now, self._delivered[0], config)
+            if slow and self._awaits_delivery:
+                self.abort()
         elif self._lingering:
             if now - self.since > LINGER_SECONDS:
                 self.abort()
@@ -428,7 +438,7 @@ class Connection(asyncio.Protocol):
         if size := self._unsent_bytes:
             now = time.monotonic()
             self._sending.restart(now, -size)
-            self._delivering.restart(now, self._delivered_bytes)
+            self._delivering.restart(now, self._delivered[0])
 
     def _write_rest(self) -> None:
         # With TLS, the write buffer excludes encrypted bytes, and `write` encrypts everything.
@@ -442,14 +452,21 @@ class Connection(asyncio.Protocol):
         return self.transport.get_write_buffer_size() + len(self._rest)
 
     @property
-    def _delivered_bytes(self) -> int:
-        """Number of bytes that the client's kernel has acknowledged; 0 if it is unknown."""
+    def _delivered(self) -> tuple[int, bool]:
+        """Number of bytes that the client's kernel has acknowledged, and True if these are all.
+
+        If the number is unknown, it is 0.
+        """
         connected = self.transport.get_extra_info("socket")
+        if connected is None:
+            return 0, True
         try:
-            info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
-            return int(BYTES_ACKED.unpack_from(info, BYTES_ACKED_OFFSET)[0])
-        except (OSError, struct.error):
-            return 0
+            info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+            in_flight, acknowledged, unsent = TCP_INFO.unpack(info)
+        except (OSError, ValueError, struct.error):
+            # The connection is closed, or the kernel is too old.
+            return 0, True
+        return acknowledged, not (in_flight or unsent)
 
     def _reject(self, error: Exception) -> None:
         """Respond with an error without receiving the rest of the request, and close."""
@@ -523,6 +540,8 @@ class Connection(asyncio.Protocol):
         if not close:
             return
         self._input_ended, self._lingering = True, True
+        # With TLS, `close` discards data that has not reached the kernel after a second.
+        self._awaits_delivery = self._is_encrypted and len(response.body) > FITTING_BYTES
         for other in self._queue:
             self._application.abandoned(other)
         self._queue.clear()
@@ -531,7 +550,13 @@ class Connection(asyncio.Protocol):
             self._end()
 
     def _end(self) -> None:
-        """Close the connection, or only one direction if the client may still be sending."""
+        """Close the connection, or only one direction if the client may still be sending.
+
+        If the response must be delivered first, do nothing; `check` calls this method again.
+        """
+        if self._awaits_delivery and not self._delivered[1]:
+            return
+        self._awaits_delivery = False
         if not self._may_send_more:
             self.transport.close()
         else:

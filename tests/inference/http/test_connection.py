@@ -13,10 +13,9 @@ import pytest
 from inference.config import InferenceConfig
 from inference.http.application import Application, Pending
 from inference.http.connection import (
-    BYTES_ACKED,
-    BYTES_ACKED_OFFSET,
     HIGH_WATER,
     PIECE_BYTES,
+    TCP_INFO,
     Connection,
 )
 from inference.http.limits import Limits
@@ -80,7 +79,7 @@ class Transport(asyncio.Transport):
         self.reading = True
         self.closed = self.aborted = False
         self.unsent = 0
-        self.delivered = 0
+        self.in_flight = self.delivered = 0
         self.ssl_object: object = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -88,7 +87,7 @@ class Transport(asyncio.Transport):
         return found.get(name, default)
 
     def getsockopt(self, *_: int) -> bytes:
-        return bytes(BYTES_ACKED_OFFSET) + BYTES_ACKED.pack(self.delivered)
+        return TCP_INFO.pack(self.in_flight, self.delivered, 0)
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -333,6 +332,38 @@ async def test_response_that_the_kernel_delivers_from_its_buffer_makes_progress(
         assert not transport.aborted
     connection.check(now + 24)
     assert transport.aborted
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+async def test_encrypted_connection_is_closed_when_its_client_has_received_the_response(
+    stalls: bool,
+) -> None:
+    connection, transport, application = connected(ssl_object=object())
+    application.answer = lambda *_: Response(b"x" * HIGH_WATER)
+    transport.in_flight = 1
+    receive(connection, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    now = time.monotonic()
+    for seconds in (6, 12, 18):
+        transport.delivered += 50_000
+        connection.check(now + seconds)
+        assert not transport.closed
+        assert not connection.idle
+        assert connection.sheddable
+    transport.in_flight = int(stalls)
+    connection.check(now + 24)
+    assert transport.closed
+    assert transport.aborted == stalls
+
+
+async def test_response_to_a_client_that_has_just_disconnected_causes_no_error() -> None:
+    connection, transport, application = connected(ssl_object=object())
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")
+    transport.get_extra_info = lambda *_: None
+    transport.unsent = 1000
+    application.computations[0].set_result(None)
+    while not application.ended:
+        await asyncio.sleep(0)
+    assert application.ended == ["/infer"]
 
 
 async def test_connection_lingers_after_its_response_is_sent() -> None:

@@ -315,7 +315,9 @@ class Connection(asyncio.Protocol):
         self._receiving.restart(request.started, 0)
         if request.response is None:
             request.response = self._application.begin(request, version)
-        length, expectation = request.length, request.headers.get("expect", "").lower()
+        # A client with HTTP/1.0 would take `100 Continue` for the response.
+        expectation = request.headers.get("expect", "").lower() if version != "1.0" else ""
+        length = request.length
         if request.response is not None:
             if length is None or length > DISCARDED_BYTES or expectation:
                 self._reject_with(request, request.response)

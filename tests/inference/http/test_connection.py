@@ -470,6 +470,14 @@ async def test_request_target_may_have_the_absolute_form(origin: bytes) -> None:
     assert application.ended == ["/now"]
 
 
+async def test_http_1_0_client_is_not_asked_to_continue() -> None:
+    connection, transport, _ = connected()
+    receive(connection, b"POST /now HTTP/1.0\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n")
+    assert transport.written == b""
+    receive(connection, b"x")
+    assert transport.written.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 async def test_connection_of_an_http_1_0_client_is_closed() -> None:
     connection, transport, _ = connected()
     receive(connection, b"GET /now HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")

@@ -232,7 +232,7 @@ class Application:
                 request.headers,
                 {"http.request.method": request.method, "url.path": request.path},
             )
-        if request.headers.get("content-encoding") not in (None, "", "identity"):
+        if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
             raise HttpError(415, "Content-Encoding is not supported: send the body uncompressed")
         self._check_capacity(request)
 

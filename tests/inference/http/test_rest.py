@@ -176,6 +176,11 @@ def test_a_compressed_body_is_refused(server: Server) -> None:
     assert "Content-Encoding" in response.json()["error"]
 
 
+def test_an_uncompressed_body_may_be_declared_as_such(server: Server) -> None:
+    response = server.client.post(INFER, content=b"x", headers={"Content-Encoding": "Identity"})
+    assert "the body is not valid JSON" in response.json()["error"]
+
+
 def test_every_answer_has_a_request_id(server: Server) -> None:
     mine = server.client.get("/v2", headers={"X-Request-Id": "mine"})
     assert mine.headers["x-request-id"] == "mine"

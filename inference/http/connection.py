@@ -2,8 +2,6 @@
 
 import asyncio
 import re
-import socket
-import struct
 import time
 from collections import deque
 from functools import partial
@@ -15,6 +13,7 @@ import httptools
 
 from inference.http.limits import LINGER_SECONDS, Progress
 from inference.http.messages import HttpError, Request, Response, error_response
+from inference.http.output import Output
 
 if TYPE_CHECKING:
     from inference.http.application import Application, Pending
@@ -42,15 +41,11 @@ TURN_SECONDS: Final = 0.001
 _ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
 """Scheme and authority of a request target in absolute form (RFC 9112, section 3.2.2)."""
 
-HIGH_WATER: Final = 1 << 16
-"""Size (bytes) of the write buffer above which a response counts as unsent, and the next request
-waits."""
-
-TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
-"""`tcpi_unacked`, `tcpi_bytes_acked` and `tcpi_notsent_bytes` in Linux's `struct tcp_info`."""
-
 FITTING_BYTES: Final = 1 << 14
 """Size (bytes) of a response that fits into the kernel's send buffer."""
+
+DELIVERY_POLL_SECONDS: Final = 0.02
+"""Time (s) between checks whether the client has received the last response."""
 
 
 class Connection(asyncio.Protocol):
@@ -58,7 +53,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
     parser: httptools.HttpRequestParser
-    _is_encrypted: bool
+    _output: Output
 
     def __init__(self, application: "Application") -> None:
         self._application, self._limits = application, application.limits
@@ -69,7 +64,7 @@ class Connection(asyncio.Protocol):
         """Bytes that count against `max_buffered_bytes`."""
         self._reading: Request | None = None
         """The request that is being received."""
-        self._in_body = self._input_ended = self._lingering = self._lost = self._paused = False
+        self._in_body = self._input_ended = self._lingering = self._lost = False
         self._awaits_delivery = False
         """True if the connection is to be closed once its client has received the response."""
         self._may_send_more = False
@@ -82,10 +77,8 @@ class Connection(asyncio.Protocol):
         """Complete pipelined requests that wait behind the active one."""
         self._head_bytes = self._header_lines = self._received = self._served = 0
         self._body_since = self.since
-        self._receiving, self._sending, self._delivering = Progress(), Progress(), Progress()
+        self._receiving = Progress()
         self._unsent = 0
-        self._rest = memoryview(b"")
-        """Bytes of a response that the transport has not taken yet."""
 
     @property
     def idle(self) -> bool:
@@ -96,7 +89,7 @@ class Connection(asyncio.Protocol):
     def evictable(self) -> bool:
         """True if no complete request head has arrived and no response is pending."""
         waiting = self._active or self._queue or self._unparsed
-        return not (waiting or self._in_body or self._paused or self._awaits_delivery)
+        return not (waiting or self._in_body or self._output.paused or self._awaits_delivery)
 
     @property
     def sheddable(self) -> bool:
@@ -105,7 +98,7 @@ class Connection(asyncio.Protocol):
         This is the case while it waits for its client (to send the rest of a body, or to read a
         response) or for a turn to parse large JSON.
         """
-        awaits_client = self._in_body or self._paused or self._awaits_delivery
+        awaits_client = self._in_body or self._output.paused or self._awaits_delivery
         return awaits_client or self._awaits_parsing
 
     @property
@@ -115,10 +108,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or abort it if a limit has been reached."""
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+        self._output = Output(self.transport)
         address = transport.get_extra_info("peername")
         self.peer = address[0] if address else ""
-        self._is_encrypted = transport.get_extra_info("ssl_object") is not None
         self.parser = httptools.HttpRequestParser(self)
         if not self._limits.add(self):
             self.abort()
@@ -126,7 +118,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """Cancel the requests of a client that has disconnected."""
         self._lost = self._input_ended = True
-        self._rest = memoryview(b"")
+        self._output.discard()
         self._limits.remove(self)
         self._limits.release(self, self.charged)
         reading, self._reading = self._reading, None
@@ -140,7 +132,7 @@ class Connection(asyncio.Protocol):
         """Parse received bytes."""
         if self._input_ended:
             return
-        waits = self._active or self._paused or self._awaits_turn
+        waits = self._active or self._output.paused or self._awaits_turn
         if waits or self._unparsed or len(data) > PIECE_BYTES:
             if self._limits.charge(self, len(data)):
                 self._unparsed += data
@@ -171,7 +163,7 @@ class Connection(asyncio.Protocol):
         This is the case if another request is being computed, the client is not reading, or the
         connection is lost.
         """
-        return self._active is not None or self._paused or self._lost
+        return self._active is not None or self._output.paused or self._lost
 
     def _await_turn(self) -> None:
         if self._lost:
@@ -254,13 +246,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Record that the client reads more slowly than responses are written."""
-        self._paused = True
+        self._output.paused = True
 
     def resume_writing(self) -> None:
         """Continue with the response or, once the transport has taken it, with the next request."""
-        self._paused = False
-        self._write_rest()
-        if self._paused:
+        self._output.paused = False
+        self._output.resume()
+        if self._output.paused:
             return
         unsent, self._unsent = self._unsent, 0
         self._limits.release(self, min(unsent, self.charged))
@@ -322,7 +314,7 @@ class Connection(asyncio.Protocol):
             if length is None or length > DISCARDED_BYTES or expectation:
                 self._reject_with(request, request.response)
         elif length != 0 and expectation == "100-continue" and not self._is_blocked:
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._output.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         """Store and count a part of the body."""
@@ -353,7 +345,7 @@ class Connection(asyncio.Protocol):
             # The body follows: see `_ignore_upgrade`.
             return
         self._reading, self._in_body = None, False
-        if self._active is not None or self._paused:
+        if self._active is not None or self._output.paused:
             if not self.reserve(request, QUEUED_BYTES):
                 self._reject(self._application.busy)
                 return
@@ -400,20 +392,11 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Enforce the time limits on the client."""
         config = self._limits.config
-        if size := self._unsent_bytes:
-            # The buffers of the kernel and of TLS take a response in large pieces, so also measure
-            # what has reached the client.
-            writes_slowly = self._sending.is_too_slow(now, -size, config)
-            if self._delivering.is_too_slow(now, self._delivered[0], config) and writes_slowly:
+        if self._output.unsent_bytes or self._awaits_delivery:
+            if self._output.is_too_slow(now, config):
                 self.abort()
             elif self._lingering:
                 self.since = now
-        elif self._awaits_delivery:
-            self.since = now
-            self._end()
-            slow = self._delivering.is_too_slow(now, self._delivered[0], config)
-            if slow and self._awaits_delivery:
-                self.abort()
         elif self._lingering:
             if now - self.since > LINGER_SECONDS:
                 self.abort()
@@ -433,42 +416,6 @@ class Connection(asyncio.Protocol):
                 limit, started = config.idle_seconds, self.since
             if now - started > limit:
                 self.close()
-
-    def _write(self, data: bytes) -> None:
-        self._rest = memoryview(data)
-        self._write_rest()
-        if size := self._unsent_bytes:
-            now = time.monotonic()
-            self._sending.restart(now, -size)
-            self._delivering.restart(now, self._delivered[0])
-
-    def _write_rest(self) -> None:
-        # With TLS, the write buffer excludes encrypted bytes, and `write` encrypts everything.
-        size = HIGH_WATER if self._is_encrypted else len(self._rest)
-        while self._rest and not self._paused:
-            piece, self._rest = self._rest[:size], self._rest[size:]
-            self.transport.write(piece)
-
-    @property
-    def _unsent_bytes(self) -> int:
-        return self.transport.get_write_buffer_size() + len(self._rest)
-
-    @property
-    def _delivered(self) -> tuple[int, bool]:
-        """Number of bytes that the client's kernel has acknowledged, and True if these are all.
-
-        If the number is unknown, it is 0.
-        """
-        connected = self.transport.get_extra_info("socket")
-        if connected is None:
-            return 0, True
-        try:
-            info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
-            in_flight, acknowledged, unsent = TCP_INFO.unpack(info)
-        except (OSError, ValueError, struct.error):
-            # The connection is closed, or the kernel is too old.
-            return 0, True
-        return acknowledged, not (in_flight or unsent)
 
     def _reject(self, error: Exception) -> None:
         """Respond with an error without receiving the rest of the request, and close."""
@@ -533,9 +480,9 @@ class Connection(asyncio.Protocol):
             request.close or (self._input_ended and not self._queue) or self._application.draining
         )
         request.code = response.status
-        self._write(response.encode(request, close))
+        self._output.write(response.encode(request, close))
         self._application.finished(request)
-        if self._paused:
+        if self._output.paused:
             self._unsent += request.charged
         else:
             self._limits.release(self, min(request.charged, self.charged))
@@ -543,20 +490,25 @@ class Connection(asyncio.Protocol):
             return
         self._input_ended, self._lingering = True, True
         # With TLS, `close` discards data that has not reached the kernel after a second.
-        self._awaits_delivery = self._is_encrypted and len(response.body) > FITTING_BYTES
+        if self._output.is_encrypted and len(response.body) > FITTING_BYTES:
+            self._awaits_delivery = True
+            self._output.measure()
         for other in self._queue:
             self._application.abandoned(other)
         self._queue.clear()
         self._may_send_more = request.response is not None or self._reading is not None
-        if not self._paused:
+        if not self._output.paused:
             self._end()
 
     def _end(self) -> None:
         """Close the connection, or only one direction if the client may still be sending.
 
-        If the response must be delivered first, do nothing; `check` calls this method again.
+        If the response must be delivered first, try again later.
         """
-        if self._awaits_delivery and not self._delivered[1]:
+        if self._lost:
+            return
+        if self._awaits_delivery and not self._output.is_delivered:
+            asyncio.get_running_loop().call_later(DELIVERY_POLL_SECONDS, self._end)
             return
         self._awaits_delivery = False
         if not self._may_send_more:

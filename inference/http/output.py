@@ -1,0 +1,91 @@
+"""Output side of a connection: sends responses, and measures how fast the client receives them."""
+
+import asyncio
+import socket
+import struct
+import time
+from typing import Final
+
+from inference.config import InferenceConfig
+from inference.http.limits import Progress
+
+HIGH_WATER: Final = 1 << 16
+"""Size (bytes) of the write buffer above which a response counts as unsent, and the next request
+waits."""
+
+TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
+"""`tcpi_unacked`, `tcpi_bytes_acked` and `tcpi_notsent_bytes` in Linux's `struct tcp_info`."""
+
+
+class Output:
+    """Responses that a transport sends to a client."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+        self.is_encrypted = transport.get_extra_info("ssl_object") is not None
+        self.paused = False
+        """True while the client reads more slowly than responses are written."""
+        self._rest = memoryview(b"")
+        """Bytes of a response that the transport has not taken yet."""
+        self._sending, self._delivering = Progress(), Progress()
+
+    def write(self, data: bytes) -> None:
+        """Send data after all data that was written earlier has been taken by the transport."""
+        self._rest = memoryview(data)
+        self.resume()
+        if self.unsent_bytes:
+            self.measure()
+
+    def measure(self) -> None:
+        """Measure the client's rate from now on."""
+        now = time.monotonic()
+        self._sending.restart(now, -self.unsent_bytes)
+        self._delivering.restart(now, self._delivered[0])
+
+    def resume(self) -> None:
+        """Continue writing until the transport pauses it or has taken all data."""
+        # With TLS, the write buffer excludes encrypted bytes, and `write` encrypts everything.
+        size = HIGH_WATER if self.is_encrypted else len(self._rest)
+        while self._rest and not self.paused:
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            self._transport.write(piece)
+
+    def discard(self) -> None:
+        """Free data that the transport has not taken."""
+        self._rest = memoryview(b"")
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes that the kernel has not taken yet."""
+        return self._transport.get_write_buffer_size() + len(self._rest)
+
+    @property
+    def is_delivered(self) -> bool:
+        """True if the client's kernel has acknowledged all data, or if this is unknown."""
+        return self._delivered[1]
+
+    def is_too_slow(self, now: float, config: InferenceConfig) -> bool:
+        """Return whether the client receives data more slowly than the limit."""
+        # The buffers of the kernel and of TLS take a response in large pieces, so also measure
+        # what has reached the client.
+        size = self.unsent_bytes
+        writes_slowly = not size or self._sending.is_too_slow(now, -size, config)
+        return self._delivering.is_too_slow(now, self._delivered[0], config) and writes_slowly
+
+    @property
+    def _delivered(self) -> tuple[int, bool]:
+        """Number of bytes that the client's kernel has acknowledged, and True if these are all.
+
+        If the number is unknown, it is 0.
+        """
+        connected = self._transport.get_extra_info("socket")
+        if connected is None:
+            return 0, True
+        try:
+            info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+            in_flight, acknowledged, unsent = TCP_INFO.unpack(info)
+        except (OSError, ValueError, struct.error):
+            # The connection is closed, or the kernel is too old.
+            return 0, True
+        return acknowledged, not (in_flight or unsent)

@@ -34,7 +34,7 @@ class Key:
     def take(self) -> bool:
         """Count a request; return False if the quota is exhausted.
 
-        The token bucket holds the quota of one second, but at least one request.
+        The token bucket holds the requests of one second, but at least one.
         """
         if not self.quota:
             return True

@@ -97,22 +97,22 @@ class InferenceConfig(BaseModel):
     tls_minimum: Literal["1.2", "1.3"] = "1.2"
     """Minimum TLS version."""
     request_log: Literal["none", "failures", "all"] = "failures"
-    """Requests to log: none, failures (5xx) or all."""
+    """Requests to log: `none`, `failures` (5xx) or `all`."""
     tracing_endpoint: str = Field(default="", pattern=r"^(https?://.+)?$")
     """URL to which spans are exported with OTLP over HTTP, such as http://collector:4318/v1/traces.
     Empty disables tracing."""
     tracing_ratio: float = Field(default=1.0, ge=0, le=1)
     """Share of requests to trace if the caller makes no sampling decision."""
     device: DeviceName = "auto"
-    """Device; auto uses a GPU if available."""
+    """Device; `auto` uses a GPU if one is available."""
     backend: Backend = "eager"
-    """eager, compile and aotinductor use the exported weights; pt2, int8 and pruned use other
-    artifacts of the export."""
+    """Way to run the model. `eager`, `compile` and `aotinductor` use the exported weights; `pt2`,
+    `int8` and `pruned` use other artifacts of the export."""
     precision: Precision = "fp32"
-    """Precision of the weights and the computation. fp32 uses TF32 on a GPU; bf16 and fp16 are not
-    available with the backends pt2 and int8."""
+    """Precision of the weights and the computation. `fp32` uses TF32 on a GPU; `bf16` and `fp16` are
+    not available with the backends `pt2` and `int8`."""
     handler: str = Field(default="auto", pattern=rf"^(auto|{IMPORT_PATH})$")
-    """Handler that decodes requests and encodes outputs: package.module:Class, or auto for the
+    """Handler that decodes requests and encodes outputs: package.module:Class, or `auto` for the
     built-in handler that suits the export."""
     own_model: str = Field(default="", pattern=rf"^({IMPORT_PATH})?$")
     """The only package.module:factory that a manifest may name as its model. Empty allows

@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "url", help="directory of the export: oci://, s3://, gs://, az://, https:// or http://"
+        "url", help="URL of the export: oci://, s3://, gs://, az://, https:// or http://"
     )
     parser.add_argument("directory", type=Path, help="target directory")
     parser.add_argument("--sha256", default="", help="expected digest of the weights")
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="KIND",
         help="also download this artifact of the export: pt2, pruned or int8",
     )
-    parser.add_argument("--cache", type=Path, help="directory for files that several pods share")
+    parser.add_argument("--cache", type=Path, help="directory of a cache that several pods share")
     parser.add_argument(
         "--cache-bytes",
         type=int,

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("candidate", type=Path, help="directory of the new export")
     parser.add_argument("incumbent", type=Path, help="directory of the served export")
     parser.add_argument(
-        "conditions", nargs="+", metavar="CONDITION", help='such as "accuracy >= 0.95"'
+        "conditions", nargs="+", metavar="CONDITION", help='condition, such as "accuracy >= 0.95"'
     )
     options = parser.parse_args(arguments)
     try:

@@ -20,7 +20,7 @@ END_SECONDS: Final = 5.0
 
 MAX_STREAMS: Final = 90
 """Maximum number of log streams per HTTP/2 connection. API servers allow at least 100. A stream
-above their limit would block until another stream ends."""
+above the server's limit would block until another stream ends."""
 
 _log = logging.getLogger(__name__)
 

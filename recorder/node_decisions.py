@@ -89,7 +89,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Maps each node to whether it is healthy (None: unknown), and to the time of the last change."""
+"""Maps each node to its health (True, False, or None if unknown) and the time of its last change."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:

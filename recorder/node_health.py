@@ -97,9 +97,10 @@ class SlowReports:
     def count(self, now: float) -> Counter[str]:
         """Count the recent run starts during which each node was reported as slow.
 
-        Reports expire after `REPORT_HOURS`. A pod reports a node at most once per start of its run,
-        so the number of starts equals the maximum number of reports from pods with the same host
-        name. Reports about nodes on which no pod of the run was observed are ignored.
+        Reports expire after `REPORT_HOURS`. Pods keep their host name when their run restarts, and
+        report a node at most once per start. Reports are therefore counted per host name, and the
+        largest count is the number of starts. Reports about nodes on which no pod of the run was
+        observed are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}

@@ -115,7 +115,7 @@ class Rollback:
         self._unready_evaluations = 0
         self._canaries: set[str] = set()
         self._since = 0.0
-        """Time when the current canaries were first observed to receive requests."""
+        """Time when the canaries in `_canaries` were first observed to receive requests."""
 
     def run(self) -> NoReturn:
         """Evaluate the canary until terminated. Outages of the API server are only logged."""

@@ -141,7 +141,7 @@ class ControlPlane:
         return list((self.settings.pki.parent / "pids").glob("*.pid"))
 
     def write_kubeconfig(self, path: Path, server: str) -> None:
-        """Write a kubeconfig (JSON is YAML) with the cluster's context name and mode 0600."""
+        """Write a kubeconfig as JSON, with the cluster's context name and mode 0600."""
 
         def data(name: str) -> str:
             return base64.b64encode((self.settings.pki / name).read_bytes()).decode()

@@ -29,10 +29,10 @@ Tracking = Literal["mlflow", "wandb"]
 CROSS_ENTROPY: Final = "cross-entropy"
 
 
-def _known_or_custom(custom_form: str, *known: str) -> AfterValidator:
+def _known_or_custom(custom_format: str, *known: str) -> AfterValidator:
     def validate(name: str) -> str:
         if name not in known and not custom.NAME_PATTERN.fullmatch(name):
-            raise ValueError(f"use {', '.join((*known, custom_form))}")
+            raise ValueError(f"use {', '.join((*known, custom_format))}")
         return name
 
     return AfterValidator(validate)
@@ -73,9 +73,9 @@ class TrainingSettings(BaseModel):
         + "; or a custom model, written as package.module:factory. Smaller images are enlarged.",
     )
     model_options: dict[str, Option] = Field(default_factory=dict)
-    """Options of the model, such as '{"layers": 6, "context": 512}' for gpt, which also has heads,
-    width and dropout. ResNets have image_size; a custom model may have any option. On the command
-    line, write the options as a JSON object."""
+    """Options of the model, such as '{"layers": 6, "context": 512}' for gpt, which also has the
+    options `heads`, `width` and `dropout`. ResNets have the option `image_size`. A custom model may
+    have any option. On the command line, write the options as a JSON object."""
     init_from: PurePosixPath | None = None
     """Directory with the initial weights of a new run: a finished run, an export, or the Hugging
     Face directory of a Llama model (model gpt). A run that resumes ignores this setting."""
@@ -105,8 +105,9 @@ class TrainingSettings(BaseModel):
     )
     dataset: AnyDataset = Field(
         default="digits",
-        description="Data set. digits, glyphs and photos ship with Python packages, and synthetic "
-        "is generated from the seed. shards, text, tokens and published data sets ("
+        description="Data set. `digits`, `glyphs` and `photos` ship with Python packages, and "
+        "`synthetic` is generated from the seed. `shards`, `text`, `tokens` and published data "
+        "sets ("
         + ", ".join(PUBLISHED)
         + ") are read from data_dir. A custom data set is package.module:factory.",
     )
@@ -142,13 +143,13 @@ class TrainingSettings(BaseModel):
     accumulate: PositiveInt = 1
     """Batches per process and optimizer step (gradient accumulation)."""
     loss: LossName = CROSS_ENTROPY
-    """Loss to minimize: cross-entropy, or a custom function as package.module:function. It takes
-    logits and targets and returns one value per sample."""
+    """Loss to minimize: cross-entropy, or a custom function as package.module:function. A
+    custom function takes logits and targets and returns one value per sample."""
     metrics: tuple[CustomName, ...] = ()
     """Custom metrics on the held-out data, each as package.module:function, which takes logits and
     targets and returns one value per sample. Their means are reported."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    """Optimizer; sgd uses Nesterov momentum 0.9."""
+    """Optimizer; `sgd` uses Nesterov momentum 0.9."""
     learning_rate: float = Field(default=1e-3, gt=0, le=10)
     """Peak learning rate of the schedule."""
     schedule: Literal["one-cycle", "linear", "constant"] = "one-cycle"
@@ -156,7 +157,7 @@ class TrainingSettings(BaseModel):
     warm_up: float = Field(default=0.2, ge=0, lt=1)
     """Fraction of the run during which the learning rate rises to its peak."""
     weight_decay: float = Field(default=1e-4, ge=0, le=1)
-    """Weight decay; decoupled with adamw."""
+    """Weight decay; decoupled with `adamw`."""
     weight_decay_on: Literal["all", "matrices"] = "all"
     """Parameters with weight decay: all, or only matrices (two or more dimensions), which excludes
     biases and the scales of norms."""
@@ -170,10 +171,10 @@ class TrainingSettings(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed for weights, dropout, sample order and synthetic data."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """ddp replicates the model in every process, fsdp (FSDP2) shards it."""
+    """`ddp` replicates the model in every process; `fsdp` (FSDP2) shards it."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Autocast precision. auto is bf16 on a GPU that supports it, otherwise fp32. Weights stay
-    fp32; fp16 scales the loss."""
+    """Autocast precision. `auto` is `bf16` on a GPU that supports it, otherwise `fp32`. Weights
+    stay fp32; `fp16` scales the loss."""
     compile: bool = False
     """Compile the model with torch.compile: slower start, faster steps."""
     activation_checkpointing: bool = False
@@ -201,12 +202,12 @@ class TrainingSettings(BaseModel):
     """Port on which the first process of every node serves Prometheus metrics. 0 disables the
     port."""
     device: DeviceName = "auto"
-    """Device; auto uses a GPU if one is available."""
+    """Device; `auto` uses a GPU if one is available."""
     start_timeout: float = Field(default=600, gt=0, le=86_400)
     """Timeout in seconds for connecting all processes and for the first step, which may include
     compilation. Data checks have no timeout."""
     peer_timeout: float = Field(default=60, gt=0, le=86_400)
-    """Timeout in seconds of collective operations after the first step. Operations that wait for
+    """Timeout in seconds for collective operations after the first step. Operations that wait for
     files may take longer."""
     hang_timeout: float = Field(default=1800, ge=0, le=86_400)
     """Seconds without progress (a step, a batch of the evaluation, a checkpoint, …) after which a
@@ -214,8 +215,8 @@ class TrainingSettings(BaseModel):
     set, a longer start_timeout or peer_timeout replaces the default."""
     preflight: Literal["auto", "off", "report", "strict"] = "auto"
     """Measurements that find a slow node before the first step of a gang of three or more
-    processes. report logs the node; strict also exits with code 69; off disables the measurements;
-    auto is report on the CPU and off on GPUs."""
+    processes. `report` logs the node; `strict` also exits with code 69; `off` disables the
+    measurements; `auto` is `report` on the CPU and `off` on GPUs."""
     tensorboard: bool = False
     """Write TensorBoard event files to run_dir/tensorboard."""
     track: tuple[Tracking, ...] = ()
@@ -232,7 +233,7 @@ class TrainingSettings(BaseModel):
     additional artifact of the export. The weights with the smallest magnitude are pruned. 0
     disables this artifact."""
     quantize: Literal["none", "static", "dynamic", "weight-only"] = "none"
-    """Also export an int8-quantized model: static for CNNs, dynamic or weight-only for linear
-    layers."""
+    """Also export an int8-quantized model: `static` for CNNs, `dynamic` or `weight-only` for
+    linear layers."""
     step_delay: float = Field(default=0, ge=0, le=60)
     """Seconds to sleep after each step, to demonstrate an interruption on small data."""

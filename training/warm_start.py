@@ -93,7 +93,11 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     }
     problems += [f"{problem}: {', '.join(names)}" for problem, names in misfits.items() if names]
     if problems and (not config.init_partial or not fitting):
-        remedy = "correct init_from" if not fitting else "set init_partial to load what fits"
+        remedy = (
+            "correct init_from"
+            if not fitting
+            else "set init_partial to load only the tensors that fit"
+        )
         raise ConfigurationError(
             f"init_from {config.init_from}: {'; '.join(problems)}; train the same model, "
             f"or {remedy}"

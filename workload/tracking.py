@@ -152,7 +152,7 @@ class Mlflow(Service):
         if not os.environ.get("MLFLOW_TRACKING_URI"):
             raise FatalError(
                 "track contains mlflow, but MLFLOW_TRACKING_URI is not set: set it in the "
-                "environment of the job, such as http://mlflow.mlflow:5000"
+                "environment of the job, for example to http://mlflow.mlflow:5000"
             )
 
     def write(self, lines: list[Line]) -> None:

@@ -21,7 +21,7 @@ from workload.manifest import ExportError, Manifest
 from workload.report import emit
 
 TRIAL_SAMPLES: Final = 4
-"""Number of samples used to compare variants of a network."""
+"""Number of samples used to compare a changed network with the original."""
 
 TOLERANCE: Final = 1e-4
 """Maximum difference that batch-norm folding and the channels-last layout may cause in the outputs,

@@ -150,8 +150,8 @@ class ModelEngine:
 
     async def _retire(self, pool: Pool) -> None:
         """Stop the old workers once they have answered their requests."""
-        # A client's deadline may be later than `request_seconds` plus `drain_seconds`;
-        # `hang_seconds` still limits each batch.
+        # Wait without a timeout, because a client's deadline may be later than `request_seconds`
+        # plus `drain_seconds`. `hang_seconds` still limits each batch.
         await pool.close(math.inf)
         self._pools.discard(pool)
         sha256 = pool.served.manifest.weights.sha256

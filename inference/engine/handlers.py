@@ -40,9 +40,9 @@ class Handler(ABC):
     the outputs must contain one row per sample in the same order. If one of these methods raises an
     exception, the requests of the batch are computed again one by one. If a request fails again,
     the client gets 400: the model passed its test when it was loaded, so the inputs must be
-    invalid. If memory is exhausted, the client gets 503. The message of an InputError is
-    returned to the client. Other exceptions produce a generic message, and their traceback is
-    logged, except if memory is exhausted.
+    invalid. The message of an InputError is returned to the client. Other exceptions produce a
+    generic message, and their traceback is logged. If memory is exhausted, the client gets 503, and
+    no traceback is logged.
     """
 
     inputs: tuple[TensorSpec, ...]

@@ -118,7 +118,7 @@ def unpack_texts(content: memoryview, shape: tuple[int, ...], field: str) -> NDA
                 f"{field} has more than the {needed} values of its shape {list(shape)}"
             )
         if offset + 4 > len(content):
-            raise InputError(f"{field} ends within the length of string {len(found)}")
+            raise InputError(f"{field} ends within the length prefix of string {len(found)}")
         (length,) = struct.unpack_from("<I", content, offset)
         offset += 4
         if offset + length > len(content):

@@ -29,8 +29,8 @@ TURN_BYTES: Final = 1 << 18
 """Size (bytes) of a body above which connections take turns to receive the remainder."""
 
 PIECE_BYTES: Final = 1 << 10
-"""Maximum number of bytes per parser call, except in a body of known length. They contain at most
-about 50 requests or 170 chunks."""
+"""Maximum number of bytes per parser call, except in a body of known length. This many bytes
+contain at most about 50 requests or 170 chunks."""
 
 QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""

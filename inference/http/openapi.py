@@ -15,7 +15,7 @@ _JSON_LENGTH_TEXT: Final = "Bytes of JSON before the binary values"
 _RETRYABLE: Final = (429, 503, 504)
 
 _NOT_READY: Final = ("Live", "Ready", "ModelReady")
-"""Schemas that responses with status 503 also use."""
+"""Schemas that an endpoint uses for its responses with status 200 and for those with 503."""
 
 _STRING: Final[Document] = {"type": "string"}
 _INTEGER: Final[Document] = {"type": "integer"}

@@ -89,7 +89,7 @@ class Plan:
     variable: tuple[RequestedOutput, ...] = ()
     """Outputs whose size may differ from the expected one: strings and dynamic dimensions."""
     fixed_sizes: tuple[int, int] = (0, 0)
-    """`output_sizes` without the outputs in `variable`."""
+    """The part of `output_sizes` that belongs to outputs not in `variable`."""
     heads: dict[HeadKey, bytes] = field(default_factory=dict, repr=False)
     """Cached JSON of responses in which all values are binary."""
 

@@ -1,7 +1,7 @@
 """Measurements that find the slow nodes of a gang before its first step.
 
-Every measurement is limited in time or size, and a node exchanges data with only a few others,
-however large the gang is. A gang of fewer than three processes is not measured.
+Every measurement is limited in time or size, and a node exchanges data with only a few other
+nodes, however large the gang is. A gang of fewer than three processes is not measured.
 
 A process is an outlier if its value is worse than the gang's median by both a factor and a
 difference. Measurements are noisy, so a process is reported only if it is an outlier in every

@@ -53,7 +53,7 @@ def test_binary_strings_are_prefixed_with_their_lengths() -> None:
 @pytest.mark.parametrize(
     ("blob", "message"),
     [
-        (b"\3\0\0", "ends within the length of string 0"),
+        (b"\3\0\0", "ends within the length prefix of string 0"),
         (b"\3\0\0\0ab", "ends within string 0, of 3 bytes"),
         (b"\0\0\0\0", "has 1 values"),
         # Reading stops at the third string, although its length is invalid.

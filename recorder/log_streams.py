@@ -96,7 +96,7 @@ class LogStreams:
                 self.drop(attempt)
 
     async def _request(self, attempt: Attempt, previous: bool) -> list[str]:
-        # lightkube cannot request the log of the previous container, and reads whole logs at once.
+        # lightkube cannot request the log from before a restart, and reads whole logs at once.
         url = f"/api/v1/namespaces/{self._client.namespace}/pods/{attempt.pod}/log"
         parameters: dict[str, str | int] = {
             "container": attempt.container,

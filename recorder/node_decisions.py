@@ -55,7 +55,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """State of a node: its GPU capacity (`gpus`), allocatable GPUs (`offered`) and faults."""
+    """State of a node and its faults.
+
+    `gpus` is the GPU capacity of the node; `offered` is the number of allocatable GPUs.
+    """
 
     name: str
     ready: bool
@@ -69,8 +72,8 @@ class NodeState:
     """All Xid errors that Prometheus reports for the node; None if Prometheus has no data."""
     reports: int = 0
     """Number of recent run starts during which pods reported the node as slow."""
-    checked: float = 0
-    """Time from `UNCORDONED_ANNOTATION`."""
+    uncordoned_at: float = 0
+    """Time when the node was last uncordoned, from `UNCORDONED_ANNOTATION`."""
     version: str = ""
 
 
@@ -89,7 +92,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Maps each node to its health (True, False, or None if unknown) and the time of its last change."""
+"""Maps each node to its health (True, False, None if unknown) and the time of the last change."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
@@ -128,7 +131,7 @@ def decide(
         state, message = health(node, policy)
         healthy = None if state == "Unknown" else state == "Healthy"
         before = memory.get(node.name)
-        since = max(before[1], node.checked) if before and before[0] == healthy else now
+        since = max(before[1], node.uncordoned_at) if before and before[0] == healthy else now
         remembered[node.name] = (healthy, since)
         if node.mark is not None:
             actions += _actions_for_marked(node, state, now - since, policy)
@@ -192,7 +195,7 @@ def node_state(
         condition=conditions.get(CONDITION) == "True",
         ignored=annotations.get(OPT_OUT) == "ignore",
         xids=frozenset() if errors is None else errors.get(name),
-        checked=_parse_time(annotations.get(UNCORDONED_ANNOTATION, "")),
+        uncordoned_at=_parse_time(annotations.get(UNCORDONED_ANNOTATION, "")),
         version=(metadata.resourceVersion if metadata else None) or "",
     )
 

@@ -141,7 +141,7 @@ class Controller:
         errors = await self._xid_errors()
         states = [node_state(node, self.resource, errors) for node in nodes]
         for state in states:
-            self.reports.forget(state.name, state.checked)
+            self.reports.forget(state.name, state.uncordoned_at)
         counted = self.reports.count(now)
         states = [replace(state, reports=counted[state.name]) for state in states]
         actions, self._memory = decide(states, self._memory, now, self.policy)

@@ -1,4 +1,4 @@
-"""Parsing of pods: run and claim, running and failed containers, and events."""
+"""Information about pods: their run, claim, containers, terminations and events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -73,7 +73,7 @@ def run(config: TrainingConfig, world: World) -> int:
         resumed = all(gather(resume(run)))
         if finished is not None and not resumed:
             missing = missing_results(config, finished)
-            lacks = "".join(f"without {each}, and " for each in missing)
+            lacks = "".join(f"without the result of {each}, and " for each in missing)
             raise ConfigurationError(
                 f"{config.run_dir} contains a finished run {lacks}without a checkpoint to continue "
                 "from: choose another run_dir, and set init_from to this one"

@@ -93,11 +93,8 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     }
     problems += [f"{problem}: {', '.join(names)}" for problem, names in misfits.items() if names]
     if problems and (not config.init_partial or not fitting):
-        remedy = (
-            "correct init_from"
-            if not fitting
-            else "set init_partial to load only the tensors that fit"
-        )
+        partial = "set init_partial to load only the tensors that fit"
+        remedy = partial if fitting else "correct init_from"
         raise ConfigurationError(
             f"init_from {config.init_from}: {'; '.join(problems)}; train the same model, "
             f"or {remedy}"

@@ -41,10 +41,10 @@ class Request:
     queued: int = 0
     """Number of queued samples."""
     pending: int = 0
-    """Number of pieces without outputs."""
+    """Number of pieces that have not been computed yet."""
     retried: bool = False
     """True if the request must be computed alone: a worker died while processing it, or its outputs
-    did not fit those of other requests."""
+    could not be concatenated with those of other requests."""
     outputs: dict[int, Tensors] = field(default_factory=dict)
     """Outputs of computed pieces, by the index of the piece's first sample."""
     queue_seconds: float = 0.0
@@ -71,7 +71,7 @@ class Request:
     def add_outputs(self, begin: int, outputs: Tensors, served: Served) -> None:
         """Add the outputs of the piece that starts at `begin`; answer if no piece is pending.
 
-        Answer with InputError if the outputs of the pieces do not fit together.
+        Answer with InputError if the outputs of the pieces have different shapes.
         """
         self.pending -= 1
         if self.future.done():
@@ -195,7 +195,7 @@ class Queue:
         return samples <= self._max_samples and size <= self._max_bytes
 
     def samples_before(self, request: Request) -> int:
-        """Return how many of the queued samples will be computed before a new request."""
+        """Return the number of queued samples that will be computed before a new request."""
         own = self._lanes.get(request.peer)
         if own is not None and len(self._lanes) == 1:
             return self.samples
@@ -305,7 +305,8 @@ class Queue:
     def _evict(self, request: Request, retry_after: float) -> bool:
         """Reject the newest request of the client with the most queued samples or bytes.
 
-        Return False, and reject nothing, if the client of `request` would have at least as many.
+        Return False without a rejection if the client of `request` would then have at least as many
+        samples or bytes.
         """
         own = self._lanes.get(request.peer) or Lane()
         if self.samples + request.samples > self._max_samples:

@@ -58,7 +58,8 @@ Parts = Sequence[NDArray[Any]]
 """Arrays to concatenate along the first dimension."""
 
 ArrayLocation = tuple[str, Datatype, tuple[int, ...], int, int]
-"""Name, datatype, shape, offset and size of an array in an arena; a list in JSON messages."""
+"""Name, datatype, shape, offset and size of an array in an arena. JSON messages contain
+it as a list."""
 
 # Workers are forked from a process that has imported torch, so they start quickly.
 _context: Final = multiprocessing.get_context("forkserver")

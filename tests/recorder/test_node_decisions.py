@@ -152,7 +152,7 @@ def test_controller_mark_is_removed_from_a_manually_uncordoned_node() -> None:
 
 def test_fault_duration_restarts_after_a_manual_uncordon() -> None:
     _, memory = decide([node(offered=7)], {}, 0, POLICY)
-    checked = node(offered=7, checked=1000)
+    checked = node(offered=7, uncordoned_at=1000)
     for now, expected in ((1015, []), (1059, []), (1060, [("cordon", "a")])):
         actions, memory = decide([checked], memory, now, POLICY)
         assert kinds(actions) == expected
@@ -223,7 +223,7 @@ class World:
             if action.kind == "cordon":
                 assert node_state.mark is None
                 assert name not in self.manual_cordons
-                since = max(self.faulty_since[name], node_state.checked)
+                since = max(self.faulty_since[name], node_state.uncordoned_at)
                 assert self.now - since >= POLICY.fault_seconds
                 # The second of two requests may fail.
                 condition_is_set = self.random.random() < 0.9
@@ -237,7 +237,9 @@ class World:
                 self.nodes[name] = replace(node_state, cordoned=False, mark=None, condition=False)
             elif action.kind == "clear_mark":
                 assert not node_state.cordoned
-                self.nodes[name] = replace(node_state, mark=None, condition=False, checked=self.now)
+                self.nodes[name] = replace(
+                    node_state, mark=None, condition=False, uncordoned_at=self.now
+                )
             elif action.kind in ("evict", "evict_reporting_runs"):
                 assert node_state.mark is not None
             elif action.kind == "set_condition":

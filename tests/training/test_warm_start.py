@@ -100,9 +100,7 @@ def test_fitting_tensors_are_loaded_and_others_are_reported(
 ) -> None:
     gpt = GPT | {"data_dir": texts}
     larger = gpt | {"model_options": SMALL | {"layers": 2}, "init_from": str(tmp_path / "first")}
-    with pytest.raises(
-        ConfigurationError, match="set init_partial to load only the tensors that fit"
-    ) as failure:
+    with pytest.raises(ConfigurationError, match="set init_partial to load only the") as failure:
         train("second", **larger)
     assert "model_options" in str(failure.value)
     assert "that are missing or have another shape: blocks.1." in str(failure.value)
@@ -273,9 +271,7 @@ def test_llama_that_differs_from_gpt_is_refused(
 ) -> None:
     change(llama / "config.json", **settings)
     second = GPT | {"data_dir": texts, "model_options": SMALL, "init_from": str(llama)}
-    with pytest.raises(
-        ConfigurationError, match="set init_partial to load only the tensors that fit"
-    ) as failure:
+    with pytest.raises(ConfigurationError, match="set init_partial to load only the") as failure:
         train("second", **second)
     assert difference in str(failure.value)
     capsys.readouterr()

@@ -109,8 +109,8 @@ class InferenceConfig(BaseModel):
     """Way to run the model. `eager`, `compile` and `aotinductor` use the exported weights; `pt2`,
     `int8` and `pruned` use other artifacts of the export."""
     precision: Precision = "fp32"
-    """Precision of the weights and the computation. `fp32` uses TF32 on a GPU; `bf16` and `fp16` are
-    not available with the backends `pt2` and `int8`."""
+    """Precision of the weights and the computation. `fp32` uses TF32 on a GPU; `bf16` and `fp16`
+    are not available with the backends `pt2` and `int8`."""
     handler: str = Field(default="auto", pattern=rf"^(auto|{IMPORT_PATH})$")
     """Handler that decodes requests and encodes outputs: package.module:Class, or `auto` for the
     built-in handler that suits the export."""

@@ -33,7 +33,7 @@ MAX_GRACE_SECONDS: Final = 3600
 CAUSES: Final = {
     signal.SIGABRT: "a library aborted, for example NCCL because a rank is lost or hangs",
     signal.SIGBUS: "probably /dev/shm is full",
-    signal.SIGKILL: "probably the memory limit",
+    signal.SIGKILL: "probably the memory limit was exceeded",
     signal.SIGSEGV: "a fault in native code",
 }
 """Probable causes of signals that kill a process before it can report an error."""

@@ -128,7 +128,7 @@ def require_finite_metrics(metrics: Mapping[str, float], run: Run) -> None:
                 f"metric {name} became {value} in epoch {run.position.epoch + 1}, by step "
                 f"{run.position.step}: its function must return finite values for all held-out "
                 "samples; correct the function, or remove it from metrics, and start the run "
-                "again, which resumes from its newest checkpoint"
+                "again (it resumes from its newest checkpoint)"
             )
 
 

@@ -49,7 +49,7 @@ class Route:
 
     endpoint: Endpoint
     summary: str
-    answer: str
+    schema: str
     """Name of the response's schema in `inference.http.openapi`."""
     errors: tuple[int, ...] = ()
     """Status codes of errors, other than those of access control."""

@@ -54,13 +54,13 @@ def openapi_document(config: InferenceConfig, served: Served | None, routes: Rou
 
 
 def _operation(route: Route) -> Document:
-    responses = {200: _answer(route.answer, "Success")}
+    responses = {200: _response(route.schema, "Success")}
     for code in (*route.errors, *((401, 403) if route.scope else ())):
-        responses[code] = _answer("Error", HTTPStatus(code).phrase)
+        responses[code] = _response("Error", HTTPStatus(code).phrase)
         if code in _RETRYABLE:
             responses[code]["headers"] = {"Retry-After": _header("Seconds")}
-    if route.answer in _NOT_READY:
-        responses[503] = _answer(route.answer, "Not ready; `reason` states why")
+    if route.schema in _NOT_READY:
+        responses[503] = _response(route.schema, "Not ready; `reason` states why")
     if route.counted:
         responses[200]["headers"] = {_JSON_LENGTH: _header(_JSON_LENGTH_TEXT)}
         responses[200]["content"]["application/octet-stream"] = {}
@@ -70,7 +70,7 @@ def _operation(route: Route) -> Document:
     }
 
 
-def _answer(schema: str, text: str) -> Document:
+def _response(schema: str, text: str) -> Document:
     media = "text/plain" if schema == "Text" else "application/json"
     reference = {"$ref": f"#/components/schemas/{schema}"}
     return {"description": text, "content": {media: {"schema": reference}}}

@@ -67,7 +67,7 @@ def _summary(target: Path, manifest: Manifest) -> str:
 
 def _images(options: argparse.Namespace) -> str:
     # Commands import what they need, so that --help and usage errors appear immediately.
-    from training.data.prepare.images import from_dataset, from_folder, prepare_images
+    from training.data.prepare.images import from_dataset, from_directory, prepare_images
     from training.data.prepare.output import check_not_nested
 
     if options.folder:
@@ -77,7 +77,7 @@ def _images(options: argparse.Namespace) -> str:
         minimum = options.min_size or size
         held_out = options.held_out or DEFAULT_HELD_OUT
         workers = options.workers or available_cores()
-        source = from_folder(options.folder, (channels, size, size), minimum, held_out, workers)
+        source = from_directory(options.folder, (channels, size, size), minimum, held_out, workers)
         settings = {"size": size, "min_size": minimum, "held_out": held_out}
     else:
         for name in ("size", "grey", "min_size", "held_out", "workers"):
@@ -275,7 +275,8 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
-        help="directory of --dataset, unless it ships with a package (default: %(default)s)",
+        help="directory of the data set in --dataset; not used for data sets that ship with a "
+        "package (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--size", type=_image_side, metavar="N",

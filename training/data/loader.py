@@ -16,8 +16,8 @@ from training.data.samples import Indices, Samples
 class Batch:
     """This process's part of a batch.
 
-    All processes have the same number of `indices`. `real` is the number of samples that count;
-    the `indices` after them are padding. `total` is the number of samples in the step, over all
+    All processes have the same number of `indices`. `real` is the number of indices that are not
+    padding; the padding comes last. `total` is the number of samples in the step, over all
     processes. `seen` is the number of the epoch's samples that have been used by the end of the
     step. `last` marks the last batch of the step, after which the optimizer updates the weights.
     """

@@ -1,6 +1,6 @@
 """Export with torch.export, pruning, and post-training int8 quantization (torchao).
 
-There are three methods of quantization. `static` is PT2E quantization of convolutions and linear
+There are three quantization methods. `static` is PT2E quantization of convolutions and linear
 layers, with ranges observed on samples. `dynamic` computes linear layers in int8, with input ranges
 determined at run time. `weight-only` stores the weights of linear layers in int8 and computes in
 fp32.

@@ -163,7 +163,7 @@ def describe_slow_nodes(found: Sequence[SlowNode]) -> str:
 
 
 def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
-    """Return at most `maximum` rounds of disjoint pairs of `count` nodes (circle method).
+    """Return at most `maximum` rounds of a round-robin tournament of `count` nodes (circle method).
 
     Each node is in at most one pair of a round, and no pair occurs twice.
     """

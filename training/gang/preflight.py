@@ -22,8 +22,8 @@ from workload.report import emit
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - standard mount point on Linux
 
 POLL_SECONDS: Final = 2.0
-"""Seconds between two checks of a full volume. Processes may notice free space, and then join the
-gang, with a time difference of this size, which is much less than the default start_timeout."""
+"""Seconds between two checks of a full volume. After a wait, processes join the gang at times that
+differ by at most this interval, which is much less than the default start_timeout."""
 
 LOCKED_BYTES: Final = 2**30
 """Locked memory limit (bytes) below which RDMA is expected to fail. NCCL pins several buffers of 4

@@ -32,7 +32,7 @@ IMAGES_IN_MEMORY: Final = 512
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as it is stored: a PNG file in the shape of the data set."""
+    """An image as it is stored: a PNG file with the image shape of the data set."""
 
     content: bytes
     digest: bytes
@@ -58,7 +58,7 @@ class Source:
     pictures: Iterator[Picture | Dropped]
 
 
-def from_folder(
+def from_directory(
     directory: Path, shape: ImageShape, minimum: int, held_out: float, workers: int
 ) -> Source:
     """Read images from one directory per class, and crop and scale them to `shape`.

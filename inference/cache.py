@@ -33,7 +33,7 @@ _COPY_CHUNK_BYTES: Final = 2**30
 class Cache:
     """A directory of at most `capacity` bytes. The least recently used files are deleted first.
 
-    Errors of the cache are logged, but never prevent a download.
+    Cache errors are logged, but never prevent a download.
     """
 
     folder: Path

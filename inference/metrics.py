@@ -54,12 +54,12 @@ class Metrics(Collector, Observer):
 
     def __init__(self) -> None:
         self.engine: ModelEngine | None = None
-        """Queried at each scrape."""
+        """Engine whose state is read at each scrape."""
         self.requests: Counter[tuple[str, int]] = Counter()
         self.by_key: Counter[tuple[str, int]] = Counter()
         self.in_flight = 0
         self.limits: Limits | None = None
-        """Queried at each scrape."""
+        """Limits whose number of buffered bytes is read at each scrape."""
         self.samples = 0
         self.worker_deaths = 0
         latency, queue = "Time from arrival to the response", "Time from arrival to the first batch"

@@ -36,7 +36,7 @@ class Choice:
     """
 
     backend: Backend
-    folder: Path
+    directory: Path
     manifest: Manifest
     device: torch.device
     own_model: str
@@ -62,7 +62,7 @@ def load_backend(choice: Choice) -> nn.Module:
                 _with_precision(_optimize(_network(choice), choice), choice), choice
             )
         case "pruned":
-            pruned = load_artifact(choice.folder, choice.manifest, "pruned", choice.own_model)
+            pruned = load_artifact(choice.directory, choice.manifest, "pruned", choice.own_model)
             network = _optimize(pruned.to(choice.device), choice)
             return _with_cuda_graphs(_with_precision(network, choice), choice)
         case "compile":
@@ -70,7 +70,9 @@ def load_backend(choice: Choice) -> nn.Module:
         case "aotinductor":
             return _ahead_of_time(choice)
         case _:
-            return load_artifact(choice.folder, choice.manifest, choice.backend, choice.own_model)
+            return load_artifact(
+                choice.directory, choice.manifest, choice.backend, choice.own_model
+            )
 
 
 class FunctionModule(nn.Module):
@@ -97,7 +99,7 @@ def example(choice: Choice, samples: int) -> Tensor:
 
 
 def _network(choice: Choice) -> nn.Module:
-    network = load_network(choice.folder, choice.manifest, choice.own_model)
+    network = load_network(choice.directory, choice.manifest, choice.own_model)
     return network.requires_grad_(False).to(choice.device)
 
 
@@ -127,7 +129,7 @@ def _optimize(network: nn.Module, choice: Choice) -> nn.Module:
 def _apply_if_equal(
     network: nn.Module, change: Callable[[nn.Module], nn.Module], inputs: Tensor
 ) -> nn.Module:
-    """Return a changed copy of the network if its outputs are the same, otherwise the original."""
+    """Return a changed copy of the network if its outputs match, otherwise the original network."""
     with contextlib.suppress(Exception):
         changed = change(copy.deepcopy(network))
         expected = network(inputs)

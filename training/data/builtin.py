@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DIGITS_HELD_OUT_SHARE: Final = 0.2
 DIGITS_SPLIT_SEED: Final = 20
-"""Fixed and independent of a run's seed, so that the held-out images are the same everywhere."""
+"""Seed of the split. It does not depend on a run's seed, so all runs hold out the same images."""
 
 TEN_DIGITS: Final = tuple("0123456789")
 
@@ -53,7 +53,7 @@ GLYPH_SIDE: Final = 28
 GLYPHS_TRAIN: Final = 6000
 GLYPHS_HELD_OUT: Final = 1000
 GLYPHS_SEED: Final = 28
-"""Fixed and independent of a run's seed, so that all runs hold out the same images."""
+"""Seed of the images. It does not depend on a run's seed, so all runs use the same images."""
 
 GLYPH_SIZES: Final = range(16, 25)
 GLYPH_MAX_ROTATION: Final = 25.0

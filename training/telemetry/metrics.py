@@ -61,7 +61,7 @@ class Activities(Collector):
         """Return the counters, including the time of the current activity so far."""
         family = CounterMetricFamily(
             "training_seconds",
-            "Time of this process by activity; the sum over activities is its lifetime",
+            "Time of this process by activity; the sum over activities is the process's lifetime",
             labels=["activity"],
         )
         current, since = self._current, self._since
@@ -94,7 +94,7 @@ class Metrics(contextlib.ExitStack):
             Histogram, namespace="training", buckets=DURATION_BUCKETS, registry=registry
         )
         self._samples = counter("samples", "Samples over all ranks since this process started")
-        self._rate = gauge("samples_per_second", "Throughput over all ranks, last step")
+        self._rate = gauge("samples_per_second", "Throughput over all ranks in the last step")
         self._step_seconds = histogram(
             "step_seconds", "Time from the request for a batch to the end of its step"
         )

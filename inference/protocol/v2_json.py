@@ -58,8 +58,8 @@ LENGTH_SIZE: Final = 4
 """Size (bytes) of the length that precedes each string in binary form."""
 
 MAX_HEADS: Final = 16
-"""Maximum number of response JSON documents that are cached per plan. String outputs need a document
-for each size."""
+"""Maximum number of response JSON documents to cache per plan. String outputs need a document for
+each size."""
 
 HeadKey = tuple[object, ...]
 """Cache key of the JSON of a response: the shapes and sizes of its outputs."""

@@ -109,7 +109,7 @@ class Saver:
         self._add_pending(self._thread.submit(write))
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
-        """Add an evaluation to the checkpoint at `position`, if there is one, once it is on disk."""
+        """Add an evaluation to the checkpoint at `position`, if any, once it is on disk."""
         if position.step != self._step:
             return
 

@@ -12,7 +12,7 @@ INTERVAL: Final = 2.0
 """Minimum time (s) between two lines."""
 
 Report = Callable[[str], object]
-"""Function that receives one line."""
+"""Function that reports a progress line."""
 
 
 def report_event(line: str) -> None:

@@ -165,7 +165,7 @@ def configure(options: list[str]) -> Any:
     config.dump_folder = os.environ.get("RUN_DIR", "run")
     config.checkpoint.enable = True
     config.checkpoint.folder = CHECKPOINTS
-    # A run cannot resume from a checkpoint that contains only weights.
+    # Make the last checkpoint complete: a run cannot resume from one that contains only weights.
     config.checkpoint.last_save_model_only = config.checkpoint.last_save_in_hf = False
     if not torch.cuda.is_available():
         config.training.disable_cuda_graphs = True

@@ -84,7 +84,7 @@ class RegistryFiles:
         self._authorization = ""
         self._opener = urllib.request.build_opener(_Redirects)
         digest = f"sha256:{found['digest']}"
-        text = self._cached(f"manifests/{digest}", digest, _MAX_MANIFEST_BYTES)
+        text = self._read_cached(f"manifests/{digest}", digest, _MAX_MANIFEST_BYTES)
         self._layers = _layers(url, text)
 
     def read(self, file: str) -> Iterator[bytes]:
@@ -93,21 +93,21 @@ class RegistryFiles:
             raise ExportError(f"{self._url} has no file {file}")
         digest, size = self._layers[file]
         if file == MANIFEST_FILE:
-            yield self._cached(f"blobs/{digest}", digest, min(size, _MAX_MANIFEST_BYTES))
+            yield self._read_cached(f"blobs/{digest}", digest, min(size, _MAX_MANIFEST_BYTES))
         else:
-            yield from self._verified(f"blobs/{digest}", digest, size)
+            yield from self._download(f"blobs/{digest}", digest, size)
 
-    def _cached(self, path: str, digest: str, limit: int) -> bytes:
+    def _read_cached(self, path: str, digest: str, limit: int) -> bytes:
         if self._cache is None:
-            return b"".join(self._verified(path, digest, limit))
+            return b"".join(self._download(path, digest, limit))
         sha256 = digest.removeprefix("sha256:")
         content = self._cache.read(sha256, limit)
         if content is None:
-            content = b"".join(self._verified(path, digest, limit))
+            content = b"".join(self._download(path, digest, limit))
             self._cache.keep(sha256, content)
         return content
 
-    def _verified(self, path: str, digest: str, limit: int) -> Iterator[bytes]:
+    def _download(self, path: str, digest: str, limit: int) -> Iterator[bytes]:
         content, done = hashlib.sha256(), 0
         with self._open(f"{self._base}/{path}") as response:
             while chunk := response.read(CHUNK_BYTES):

@@ -165,14 +165,14 @@ def _read_quantized(path: Path, method: str) -> nn.Module:
     except ImportError as error:
         raise ExportError(f"{path} needs the package torchao: {error}") from error
     program = _read_program(path)
-    return Program(_lowered(program) if method == "static" and _has_onednn() else program.module())
+    return Program(_lower(program) if method == "static" and _has_onednn() else program.module())
 
 
 def _has_onednn() -> bool:
     return platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
-def _lowered(program: ExportedProgram) -> GraphModule:
+def _lower(program: ExportedProgram) -> GraphModule:
     """Lower a graph with a variable batch size to oneDNN, without a compiler.
 
     torchao's lower_pt2e_quantized_to_x86 performs the same steps. Weights are packed for this

@@ -59,16 +59,16 @@ def load_backend(choice: Choice) -> nn.Module:
     match choice.backend:
         case "eager":
             return _with_cuda_graphs(
-                _with_precision(_optimize(_network(choice), choice), choice), choice
+                _with_precision(_optimize(_load_on_device(choice), choice), choice), choice
             )
         case "pruned":
             pruned = load_artifact(choice.directory, choice.manifest, "pruned", choice.own_model)
             network = _optimize(pruned.to(choice.device), choice)
             return _with_cuda_graphs(_with_precision(network, choice), choice)
         case "compile":
-            return _compiled(_with_precision(_network(choice), choice), choice)
+            return _compile(_with_precision(_load_on_device(choice), choice), choice)
         case "aotinductor":
-            return _ahead_of_time(choice)
+            return _load_aotinductor(choice)
         case _:
             return load_artifact(
                 choice.directory, choice.manifest, choice.backend, choice.own_model
@@ -98,7 +98,7 @@ def example(choice: Choice, samples: int) -> Tensor:
     return torch.rand(shape, generator=generator).to(choice.device)
 
 
-def _network(choice: Choice) -> nn.Module:
+def _load_on_device(choice: Choice) -> nn.Module:
     network = load_network(choice.directory, choice.manifest, choice.own_model)
     return network.requires_grad_(False).to(choice.device)
 
@@ -234,7 +234,7 @@ class Graphed(nn.Module):
 
 
 @torch.inference_mode()
-def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
+def _compile(network: nn.Module, choice: Choice) -> nn.Module:
     """Compile the network with torch.compile for any batch size, and fold and pack constants."""
     import torch._inductor.config as inductor
 
@@ -249,7 +249,7 @@ def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
     return FunctionModule(compiled)
 
 
-def _ahead_of_time(choice: Choice) -> nn.Module:
+def _load_aotinductor(choice: Choice) -> nn.Module:
     """Load the network compiled by AOTInductor; the first worker compiles it for all workers."""
     import torch._inductor as inductor
 
@@ -257,7 +257,7 @@ def _ahead_of_time(choice: Choice) -> nn.Module:
     names = (sha256, torch.__version__, choice.device.type, choice.precision)
     package = choice.compile_cache / f"{'-'.join(names)}.pt2"
     if not package.exists():
-        network = _with_precision(_network(choice), choice)
+        network = _with_precision(_load_on_device(choice), choice)
         batch = torch.export.Dim("batch", min=1)
         unfinished = choice.compile_cache / f"{sha256}-{os.getpid()}.pt2"
         try:

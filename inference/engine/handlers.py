@@ -163,7 +163,7 @@ class Classifier(Plain):
         return logits.float().softmax(1)
 
     def encode(self, predicted: Tensor) -> Tensors:
-        """Return the probabilities, the most probable class (the first one on a tie) and its label."""
+        """Return the probabilities, the most probable class (the first on a tie) and its label."""
         probabilities = predicted.cpu().numpy()
         best = probabilities.argmax(1)
         return {"probabilities": probabilities, "class": best, "label": self._labels[best]}

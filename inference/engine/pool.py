@@ -128,8 +128,8 @@ class Pool:
             name=self._config.model_name,
             manifest=self._manifest,
             backend=self._config.backend,
-            inputs=_specs(ready["inputs"]),
-            outputs=_specs(ready["outputs"]),
+            inputs=_tensor_specs(ready["inputs"]),
+            outputs=_tensor_specs(ready["outputs"]),
         )
         return self.served
 
@@ -409,7 +409,7 @@ def default_threads(workers: int) -> int:
     return max(1, available_cores() // workers)
 
 
-def _specs(described: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
+def _tensor_specs(described: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec(name, datatype, tuple(shape))  # type: ignore[arg-type]
         for name, datatype, shape in described

@@ -213,12 +213,16 @@ def measure_optimizations(export: Path, directory: Path) -> dict[str, dict[str, 
     half = replace(choice, precision="bf16")
     torch.set_float32_matmul_precision("highest")
     with torch.backends.cudnn.flags(allow_tf32=False):
-        found = {"fp32 without TF32": _times(backends._network(choice), choice)}
-    found["TF32"] = _times(backends._with_precision(backends._network(choice), choice), choice)
-    folded = backends._optimize(backends._network(choice), choice)
+        found = {"fp32 without TF32": _times(backends._load_on_device(choice), choice)}
+    found["TF32"] = _times(
+        backends._with_precision(backends._load_on_device(choice), choice), choice
+    )
+    folded = backends._optimize(backends._load_on_device(choice), choice)
     found["TF32, folded, channels last"] = _times(folded, choice)
     found["TF32, folded, channels last, graphs"] = _times(load_backend(choice), choice)
-    reduced = backends._with_precision(backends._optimize(backends._network(half), half), half)
+    reduced = backends._with_precision(
+        backends._optimize(backends._load_on_device(half), half), half
+    )
     found["bf16, folded, channels last"] = _times(reduced, half)
     found["bf16, folded, channels last, graphs"] = _times(load_backend(half), half)
     return found

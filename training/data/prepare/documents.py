@@ -56,7 +56,7 @@ def _read_lines(path: Path, field: str) -> Iterator[bytes | None]:
 def _field_of(line: bytes, field: str) -> bytes | None:
     try:
         content = json.loads(line)
-        return _encoded(content.get(field)) if isinstance(content, dict) else None
+        return _encode(content.get(field)) if isinstance(content, dict) else None
     except (ValueError, RecursionError):
         return None
 
@@ -83,12 +83,12 @@ def _read_rows(path: Path, field: str) -> Iterator[bytes | None]:
 
 def _value(cell: Any) -> bytes | None:
     try:
-        return _encoded(cell.as_py())
+        return _encode(cell.as_py())
     except UnicodeDecodeError:
         return None
 
 
-def _encoded(text: object) -> bytes | None:
+def _encode(text: object) -> bytes | None:
     return text.encode() if isinstance(text, str) else None
 
 

@@ -127,7 +127,7 @@ def _from_samples(
     scaled = (pixels.astype(np.uint16) * 255 // samples.divisor).astype(np.uint8)
     for image, label in zip(scaled.transpose(0, 2, 3, 1), labels.tolist(), strict=True):
         picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
-        yield Picture(_encoded(picture), _digest(picture), label, held_out)
+        yield Picture(_encode_png(picture), _digest(picture), label, held_out)
 
 
 def _from_file(
@@ -146,7 +146,7 @@ def _from_file(
     picture = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
     digest = _digest(picture)
     share = int.from_bytes(digest[:8], "big") / 2**64
-    return Picture(_encoded(picture), digest, label, share < held_out)
+    return Picture(_encode_png(picture), digest, label, share < held_out)
 
 
 def _to_8_bits(image: Image.Image, file_format: str | None) -> Image.Image:
@@ -167,7 +167,7 @@ def _digest(picture: Image.Image) -> bytes:
     return hashlib.sha256(picture.tobytes()).digest()
 
 
-def _encoded(picture: Image.Image) -> bytes:
+def _encode_png(picture: Image.Image) -> bytes:
     stream = BytesIO()
     picture.save(stream, "PNG")
     return stream.getvalue()

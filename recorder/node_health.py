@@ -49,7 +49,7 @@ from recorder.pods import failed_containers, run_of
 
 REPORT_HOURS: Final = 24.0
 WATCH_SECONDS: Final = 240.0
-_SLOW: Final = re.compile(r"^slow node ([a-z0-9.-]+):", re.MULTILINE)
+_SLOW_NODE_LINE: Final = re.compile(r"^slow node ([a-z0-9.-]+):", re.MULTILINE)
 _RETRY_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 1.0
 """Minimum time (s) between two checks, even if pods send new reports."""
@@ -73,7 +73,7 @@ class SlowReports:
         if spec is not None and spec.nodeName:
             self._nodes[run][spec.nodeName] = now
         for termination in failed_containers(pod):
-            for node in _SLOW.findall(termination.message):
+            for node in _SLOW_NODE_LINE.findall(termination.message):
                 attempt = termination.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, host, attempt.uid, attempt.restarts)

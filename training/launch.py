@@ -30,7 +30,7 @@ SHUTDOWN_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 MAX_GRACE_SECONDS: Final = 3600
 """Maximum grace period of a pod."""
 
-CAUSES: Final = {
+SIGNAL_CAUSES: Final = {
     signal.SIGABRT: "a library aborted, for example NCCL because a rank is lost or hangs",
     signal.SIGBUS: "probably /dev/shm is full",
     signal.SIGKILL: "probably the memory limit was exceeded",
@@ -112,9 +112,7 @@ def report_signal(rank: int, code: int) -> None:
     """Report that a process was killed by a signal, which the process cannot report itself."""
     if code < 0:
         name = signal.Signals(-code)
-        message = (
-            f"rank {rank} was killed by {name.name}: {CAUSES.get(name, signal.strsignal(name))}"
-        )
+        message = f"rank {rank} was killed by {name.name}: {SIGNAL_CAUSES.get(name, signal.strsignal(name))}"
         fail(message, shell_code(code), rank=rank)
 
 

@@ -29,7 +29,7 @@ DIRECTORIES: Final[dict[str, str]] = {
 PLAIN_DIRECTORIES: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
 """Alternative directory below data_dir. It contains the files directly instead of in `raw`."""
 
-CIFAR: Final = {
+CIFAR_ARCHIVES: Final = {
     "cifar10": ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
     "cifar100": ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
 }
@@ -70,8 +70,8 @@ def _download(name: str, target: Path) -> None:
 
     unfinished = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=target.parent))
     try:
-        if name in CIFAR:
-            file, md5 = CIFAR[name]
+        if name in CIFAR_ARCHIVES:
+            file, md5 = CIFAR_ARCHIVES[name]
             download_and_extract_archive(
                 CIFAR_SITE + file, unfinished, md5=md5, remove_finished=True
             )

@@ -143,8 +143,8 @@ def problems(
         if part.classes.keys() == before.classes.keys():
             classes = (tuple(part.classes.values()), tuple(before.classes.values()))
             distributions["classes"] = classes
-        for name, (now, then) in distributions.items():
-            if (drift := stability_index(now, then)) > max_drift:
+        for name, (current, previous) in distributions.items():
+            if (drift := stability_index(current, previous)) > max_drift:
                 yield (
                     f"{split}: {name} differ from the earlier data set (population stability index "
                     f"{drift:.3f}, more than {max_drift:g})"
@@ -160,9 +160,9 @@ def _range_problems(split: str, part: PartReport) -> Iterator[str]:
         yield f"{split}: all values are {part.minimum:g}"
 
 
-def stability_index(now: tuple[float, ...], then: tuple[float, ...]) -> float:
+def stability_index(current: tuple[float, ...], previous: tuple[float, ...]) -> float:
     """Return the population stability index of two distributions; 0 if they are equal."""
-    actual, expected = (np.maximum(np.array(each), _MIN_SHARE) for each in (now, then))
+    actual, expected = (np.maximum(np.array(each), _MIN_SHARE) for each in (current, previous))
     return float(((actual - expected) * np.log(actual / expected)).sum())
 
 

@@ -167,12 +167,12 @@ def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
 
     Each node is in at most one pair of a round, and no pair occurs twice.
     """
-    seats = count + count % 2
+    slots = count + count % 2
     schedule = []
-    for turn in range(min(seats - 1, maximum)):
-        circle = [0, *(1 + (turn + seat) % (seats - 1) for seat in range(seats - 1))]
-        pairs = zip(circle[: seats // 2], reversed(circle[seats // 2 :]), strict=True)
-        # With an odd number of nodes, the last seat is empty, so its pair is skipped.
+    for turn in range(min(slots - 1, maximum)):
+        order = [0, *(1 + (turn + slot) % (slots - 1) for slot in range(slots - 1))]
+        pairs = zip(order[: slots // 2], reversed(order[slots // 2 :]), strict=True)
+        # With an odd number of nodes, the last index stands for no node, so its pair is skipped.
         schedule.append([pair for pair in pairs if max(pair) < count])
     return schedule
 

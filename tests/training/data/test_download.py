@@ -27,7 +27,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(published, "CIFAR_SITE", f"http://127.0.0.1:{server.server_port}/")
-    monkeypatch.setitem(published.CIFAR, "cifar10", (archive.name, digest))
+    monkeypatch.setitem(published.CIFAR_ARCHIVES, "cifar10", (archive.name, digest))
     yield site
     server.shutdown()
     server.server_close()

@@ -112,7 +112,8 @@ def report_signal(rank: int, code: int) -> None:
     """Report that a process was killed by a signal, which the process cannot report itself."""
     if code < 0:
         name = signal.Signals(-code)
-        message = f"rank {rank} was killed by {name.name}: {SIGNAL_CAUSES.get(name, signal.strsignal(name))}"
+        cause = SIGNAL_CAUSES.get(name, signal.strsignal(name))
+        message = f"rank {rank} was killed by {name.name}: {cause}"
         fail(message, shell_code(code), rank=rank)
 
 

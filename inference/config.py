@@ -125,8 +125,8 @@ class InferenceConfig(BaseModel):
     max_batch: int = Field(default=32, ge=1, le=4096)
     """Maximum number of samples per batch."""
     max_delay_ms: float = Field(default=0, ge=0, le=1000)
-    """Maximum time (ms) that a worker waits, under load, for more samples before its next batch. The
-    wait ends early when as many new samples have arrived as the previous batch contained."""
+    """Maximum time (ms) that a worker waits, under load, for more samples before its next batch.
+    The wait ends early when as many new samples have arrived as the previous batch contained."""
     max_queue: int = Field(default=512, ge=1, le=2**20)
     """Maximum number of queued samples; requests beyond it are rejected with 429."""
     max_queue_bytes: int = Field(default=256 * 2**20, ge=2**16, le=2**40)

@@ -23,23 +23,10 @@ from inference.engine.engine import ModelEngine
 from inference.engine.interface import Answer, Observer
 from inference.http.limits import Limits
 
-SECONDS_BUCKETS: Final = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    10,
-    30,
-)
-SAMPLES_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Upper bounds (s) of the buckets of duration histograms."""
+SAMPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+"""Upper bounds of the buckets of the batch size histogram."""
 
 
 class Histogram:
@@ -78,10 +65,10 @@ class Metrics(Collector, Observer):
         self.samples = 0
         self.worker_deaths = 0
         latency, queue = "Time from arrival to the response", "Time from arrival to the first batch"
-        self._latency = Histogram("request_seconds", latency, SECONDS_BUCKETS)
-        self._queue = Histogram("queue_seconds", queue, SECONDS_BUCKETS)
-        self._model = Histogram("model_seconds", "Compute time of a batch", SECONDS_BUCKETS)
-        self._batch = Histogram("batch_samples", "Samples per batch", SAMPLES_BUCKETS)
+        self._latency = Histogram("request_seconds", latency, SECONDS)
+        self._queue = Histogram("queue_seconds", queue, SECONDS)
+        self._model = Histogram("model_seconds", "Compute time of a batch", SECONDS)
+        self._batch = Histogram("batch_samples", "Samples per batch", SAMPLES)
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)

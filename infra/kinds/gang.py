@@ -16,9 +16,6 @@ from kube.names import (
 )
 from workload.exit_codes import BAD_INPUT
 
-RENDEZVOUS_PORT: Final = 23456
-"""Port of the rendezvous at rank 0; also the default of Volcano's plugin `pytorch`."""
-
 RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
 
 LAUNCHER_LABEL: Final = {ROLE_LABEL: "leader"}

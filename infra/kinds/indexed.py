@@ -7,7 +7,6 @@ because in releases before 1.11, its minimum is always one pod.
 from dataclasses import replace
 
 from infra.kinds.gang import (
-    RENDEZVOUS_PORT,
     Gang,
     command,
     command_variables,
@@ -17,6 +16,7 @@ from infra.kinds.gang import (
 )
 from infra.manifests import Manifest, compact
 from infra.pods import Pod
+from kube.kinds.record import RENDEZVOUS_PORT
 from kube.names import INDEX_ANNOTATION
 
 

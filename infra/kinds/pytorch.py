@@ -8,7 +8,6 @@ scheduling is disabled.
 from dataclasses import replace
 
 from infra.kinds.gang import (
-    RENDEZVOUS_PORT,
     Gang,
     command,
     command_variables,
@@ -18,6 +17,7 @@ from infra.kinds.gang import (
 )
 from infra.manifests import Manifest, compact
 from kube.kinds.pytorch import CONTAINER, JOB
+from kube.kinds.record import RENDEZVOUS_PORT
 
 # Every failure is retried. The operator's policy ExitCode would not retry exit codes 1 to 127.
 _RESTART = "OnFailure"

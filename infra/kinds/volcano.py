@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Final
 
 from infra.kinds.gang import (
-    RENDEZVOUS_PORT,
     Gang,
     Step,
     command,
@@ -18,7 +17,7 @@ from infra.kinds.gang import (
     volcano_pod_template,
 )
 from infra.manifests import Manifest, compact
-from kube.kinds.record import Resource
+from kube.kinds.record import RENDEZVOUS_PORT, Resource
 from kube.kinds.volcano import (
     COMMAND,
     FLOW,

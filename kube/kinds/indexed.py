@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import PEERS_FAIL_TOO, Kind, Resource, State
+from kube.kinds.record import PEERS_FAIL_TOO, RENDEZVOUS_PORT, Kind, Resource, State
 
 JOB: Final = Resource(
     group="batch",
@@ -36,4 +36,5 @@ KIND: Final = Kind(
     after_fault=f"failed pods are replaced; {PEERS_FAIL_TOO}",
     pod_suffix="-{last}-abcde",
     service="several pods",
+    ports=frozenset({RENDEZVOUS_PORT}),
 )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import GANG_RESTARTS, Kind, Resource, State
+from kube.kinds.record import GANG_RESTARTS, RENDEZVOUS_PORT, Kind, Resource, State
 
 JOB: Final = Resource(
     group="jobset.x-k8s.io",
@@ -38,4 +38,5 @@ KIND: Final = Kind(
     after_fault=GANG_RESTARTS,
     operator="trainer",
     pod_suffix="-worker-0-{last}-abcde",
+    ports=frozenset({RENDEZVOUS_PORT}),
 )

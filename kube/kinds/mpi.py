@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from kube.kinds.record import Kind
+from kube.kinds.record import RENDEZVOUS_PORT, Kind
 from kube.kinds.volcano import JOB
+
+SSH_PORT: Final = 2222
 
 KIND: Final = Kind(
     resource=JOB,
@@ -23,4 +25,5 @@ KIND: Final = Kind(
     needs="Volcano",
     image_needs="Open MPI and OpenSSH",
     pod_suffix="-launcher-0",
+    ports=frozenset({RENDEZVOUS_PORT, SSH_PORT}),
 )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import PEERS_FAIL_TOO, Kind, Resource, State
+from kube.kinds.record import PEERS_FAIL_TOO, RENDEZVOUS_PORT, Kind, Resource, State
 
 JOB: Final = Resource(
     group="kubeflow.org",
@@ -40,4 +40,5 @@ KIND: Final = Kind(
     operator="training-operator",
     containers=(CONTAINER,),
     service="none",
+    ports=frozenset({RENDEZVOUS_PORT}),
 )

@@ -95,6 +95,9 @@ class Resource:
         return int(_value(status, self.restarts) or 0) if self.restarts else 0
 
 
+RENDEZVOUS_PORT: Final = 23456
+"""Port of the rendezvous at rank 0; also the default of Volcano's plugin `pytorch`."""
+
 TRAINING_CONTAINER: Final = "training"
 """Name of the training container in kinds whose operator does not require another name."""
 
@@ -110,6 +113,7 @@ class Kind:
     hyperparameters run, if the kind supports them. `max_run_name` limits the length of a run's
     name. `pod_suffix` is the longest suffix that pod names add to the run's name, with `{last}` for
     the highest pod index. `containers` are the names of the containers that run the training image.
+    `ports` are in use in pods that communicate with each other, so they cannot serve metrics.
     `service` states which runs have a Service with the name of the run (operators may create
     Services with longer names).
     """
@@ -125,6 +129,7 @@ class Kind:
     max_run_name: int | None = None
     pod_suffix: str = "-worker-{last}"
     containers: tuple[str, ...] = (TRAINING_CONTAINER,)
+    ports: frozenset[int] = frozenset()
     service: Literal["every run", "several pods", "route", "none"] = "every run"
 
     @property

@@ -46,4 +46,5 @@ KIND: Final = Kind(
     operator="trainer",
     pod_suffix="-node-0-{last}-abcde",
     containers=(NODE,),
+    ports=frozenset({29500}),  # PET_MASTER_PORT, which Trainer sets
 )

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kube.kinds.record import Kind, Resource, State
+from kube.kinds.record import RENDEZVOUS_PORT, Kind, Resource, State
 from kube.names import BATCH_GROUP, BUS_GROUP, FLOW_GROUP
 
 JOB: Final = Resource(
@@ -105,6 +105,7 @@ KIND: Final = Kind(
     objects="Volcano Job with plugin `pytorch`",
     needs="Volcano",
     service="several pods",
+    ports=frozenset({RENDEZVOUS_PORT}),
 )
 
 

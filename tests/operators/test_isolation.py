@@ -19,7 +19,7 @@ import yaml
 from devcluster.paths import cache_root
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import ensure
-from infra.kinds.gang import RENDEZVOUS_PORT
+from kube.kinds.record import RENDEZVOUS_PORT
 from kube.names import WORKLOAD_LABEL
 from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
 from tests.cluster.platform import ROOT, Platform, await_

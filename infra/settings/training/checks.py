@@ -244,6 +244,12 @@ def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
 def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.rdma is not None and job.nodes == 1:
         yield "sets rdma, but has a single node: remove rdma, or set nodes above 1"
+    communicates = job.nodes > 1 or KINDS[job.kind].has_launcher
+    if communicates and job.metrics_port in KINDS[job.kind].ports:
+        yield (
+            f"sets metrics_port to {job.metrics_port}, which is in use in pods of kind "
+            f"{job.kind!r}: use another port, such as 9400"
+        )
     if job.nccl is None:
         return
     if job.nodes == 1:

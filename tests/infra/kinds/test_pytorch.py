@@ -1,5 +1,5 @@
-from infra.kinds.gang import RENDEZVOUS_PORT
 from infra.manifests import Manifest
+from kube.kinds.record import RENDEZVOUS_PORT
 from tests.infra.jobs import job, kind_of, objects
 
 

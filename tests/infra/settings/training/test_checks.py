@@ -391,6 +391,26 @@ def test_fixed_run_names_must_be_distinct(
     validate(values)
 
 
+@pytest.mark.parametrize(
+    ("kind", "nodes", "port", "is_used"),
+    [
+        ("volcano", 2, 23456, True),
+        ("volcano", 1, 23456, False),
+        ("volcano", 2, 2222, False),
+        ("indexed", 2, 23456, True),
+        ("trainjob", 2, 29500, True),
+        ("mpi", 1, 2222, True),
+    ],
+)
+def test_metrics_port_must_differ_from_other_ports_of_the_pods(
+    kind: str, nodes: int, port: int, is_used: bool
+) -> None:
+    config = {**job(kind)["hyperparameters"], "metrics_port": port}
+    found = problems_of(job(kind, nodes=nodes, hyperparameters=config))
+    problem = f"{JOB} sets metrics_port to {port}, which is in use in pods"
+    assert [each.startswith(problem) for each in found] == ([True] if is_used else [])
+
+
 def test_elastic_job_needs_capacity_only_for_its_minimum_size() -> None:
     values = configuration(job("volcano", nodes=8, min_nodes=2))
     values["tenancy"]["quota"] = {"gpus": 8}

@@ -89,6 +89,9 @@ SSH_VOLUME: Final = "ssh"
 SSH_PATH: Final = "/ssh"
 """Mount path of the SSH keys that Volcano's plugin `ssh` creates for the pods of an MPI job."""
 
+HOSTS_PATH: Final = "/etc/volcano"
+"""Mount path of the pods' host names, which Volcano's plugin `svc` adds to the pods of a job."""
+
 HOMES_VOLUME: Final = "notebook-home"
 HOMES_PATH: Final = "/home"
 """Mount path of the claim that contains one home directory per notebook key."""

@@ -18,6 +18,7 @@ from kube.names import (
     CHECKPOINTS_PATH,
     CHECKPOINTS_VOLUME,
     DATASETS_VOLUME,
+    HOSTS_PATH,
     SHM_PATH,
     SHM_VOLUME,
     SSH_PATH,
@@ -32,7 +33,15 @@ RESERVED_VOLUMES: Final = frozenset(
 )
 """Volume names that the stack itself uses in training pods."""
 
-_RESERVED_PATHS: Final = ("/proc", "/sys", SHM_PATH, TMP_PATH, CHECKPOINTS_PATH, SSH_PATH)
+_RESERVED_PATHS: Final = (
+    "/proc",
+    "/sys",
+    SHM_PATH,
+    TMP_PATH,
+    CHECKPOINTS_PATH,
+    SSH_PATH,
+    HOSTS_PATH,
+)
 
 _SOURCES: Final = ("claim", "secret", "config_map", "scratch")
 

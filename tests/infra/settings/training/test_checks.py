@@ -112,6 +112,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         ".volumes.x sets path to /checkpoints/x",
         "choose another",
     ),
+    "volume at the path of Volcano's host names": (
+        job("volcano", volumes={"x": {"path": "/etc/volcano", "scratch": "1Gi"}}),
+        ".volumes.x sets path to /etc/volcano",
+        "choose another",
+    ),
     "volumes at the same path": (
         job(
             "volcano",

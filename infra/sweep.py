@@ -14,6 +14,7 @@ from infra.settings.training.sweep import (
     Parameters,
     SweepControllerSettings,
     SweepSettings,
+    template_name,
 )
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE
@@ -96,11 +97,6 @@ def template(sweep: Sweep) -> Manifest:
         bounds[SWEEP_MONEY_ANNOTATION] = f"{settings.budget.money:g}"
     metadata = {**job["metadata"], "annotations": {**job["metadata"]["annotations"], **bounds}}
     return {**job, "apiVersion": TEMPLATE.api_version, "kind": TEMPLATE.kind, "metadata": metadata}
-
-
-def template_name(key: str) -> str:
-    """Return the name of a sweep's template, and of the sweep's directory on the claim."""
-    return f"{key}-sweep"
 
 
 def winner_path(sweep: Sweep) -> str:

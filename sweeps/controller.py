@@ -21,8 +21,8 @@ from lightkube.generic_resource import GenericNamespacedResource, create_namespa
 from lightkube.types import PatchType
 from optuna.trial import FrozenTrial, TrialState
 
-from infra.settings.training.sweep import CONTROLLER
-from infra.sweep import Sweep, template_name, winner_path
+from infra.settings.training.sweep import CONTROLLER, template_name
+from infra.sweep import Sweep, winner_path
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE, command
 from kube.names import SCHEDULING_GROUP, SWEEP_SUMMARY_ANNOTATION
 from sweeps.decisions import (

@@ -33,7 +33,7 @@ from infra.serving.sources import (
     promotion_containers,
 )
 from infra.settings.inference import InferenceServiceSettings, RolloutSettings
-from infra.sweep import template_name
+from infra.settings.training.sweep import template_name
 from kube.names import (
     API_KEYS_VOLUME,
     METRICS_PATH,

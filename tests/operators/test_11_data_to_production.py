@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from infra.sweep import template_name
+from infra.settings.training.sweep import template_name
 from kube.names import ROLLED_BACK_ANNOTATION, SWEEP_SUMMARY_ANNOTATION
 from tests.cluster.load import Load, inference_request
 from tests.cluster.platform import ROOT, Platform, await_

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.sweep import template_name
+from infra.settings.training.sweep import template_name
 from kube.names import SWEEP_SUMMARY_ANNOTATION
 from tests.cluster.platform import COLD_SECONDS, Platform, await_
 from workload.manifest import read_manifest

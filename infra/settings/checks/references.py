@@ -15,10 +15,11 @@ from infra.settings.tenancy import SYSTEM_NAMESPACES, TenancySettings
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import TrainingSettings
 from infra.settings.training.sweep import CONTROLLER
+from infra.settings.training.sweep import template_name as sweep_template_name
 from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
-from kube.kinds.volcano import with_ancestors
+from kube.kinds.volcano import TRAINING_STEP, template_name, with_ancestors
 
 _BUILT_IN_PRIORITY_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
 
@@ -204,7 +205,7 @@ def _export_problems(
 def object_names_are_unique(
     training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
 ) -> Iterator[str]:
-    """Check that no two sections create a Deployment or a Service with the same name."""
+    """Check that no two sections create objects of the same kind with the same name."""
     owners: dict[tuple[str, str], str] = {}
     for path, name, kinds, remedy in _created_objects(training, inference, logs):
         for kind in kinds:
@@ -239,9 +240,16 @@ def _created_objects(
         yield full_key("logs", "recorder"), RECORDER, ("Deployment",), remedy
     if training.sweeps:
         yield full_key("training", "sweeps"), CONTROLLER, ("Deployment",), remedy
+    for key in training.sweeps:
+        path, name = full_key("training", "sweeps", key), sweep_template_name(key)
+        yield path, name, ("JobTemplate",), "use another key"
     for key, job in training.jobs.items():
+        path, remedy = job_key(key, "run"), "use another `run`"
         if job.run is not None and _has_service(job):
-            yield job_key(key, "run"), job.run, ("Service",), "use another `run`"
+            yield path, job.run, ("Service",), remedy
+        if job.run is not None and job.starts_in_flow:
+            for step in (TRAINING_STEP, *job.expanded.steps):
+                yield path, template_name(job.run, step), ("JobTemplate",), remedy
 
 
 def _has_service(job: TrainingJobSettings) -> bool:

@@ -101,6 +101,11 @@ class ParameterSettings(Settings):
         return [self.min, self.max]
 
 
+def template_name(key: str) -> str:
+    """Return the name of a sweep's template, and of the sweep's directory on the claim."""
+    return f"{key}-sweep"
+
+
 class ObjectiveSettings(Settings):
     """The metric on held-out data that a sweep optimizes."""
 

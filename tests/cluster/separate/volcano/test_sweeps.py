@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from infra.pods import GpuNodes
-from infra.settings.training.sweep import SweepControllerSettings, SweepSettings
+from infra.settings.training.sweep import SweepControllerSettings, SweepSettings, template_name
 from infra.sweep import (
     PLAN,
     Sweep,
@@ -30,7 +30,6 @@ from infra.sweep import (
     parse_plan,
     plan,
     template,
-    template_name,
     winner_path,
 )
 from infra.training_run import TrainingJobArgs, manifests, run_name

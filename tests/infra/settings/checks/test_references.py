@@ -188,6 +188,25 @@ def test_service_name_must_not_collide_with_another_deployment(
     assert "use another key" in sentence
 
 
+@pytest.mark.parametrize(
+    ("run", "collides"), [("digits", True), ("final-digits", True), ("b", False)]
+)
+def test_step_of_a_run_must_not_collide_with_the_template_of_a_sweep(
+    run: str, collides: bool
+) -> None:
+    values = sweeps.values()
+    steps = {"sweep": {"command": ["x"]}}
+    values["training"]["jobs"]["job"] = good()["training"]["jobs"]["digits"] | {
+        "run": run,
+        "steps": steps,
+    }
+    expected = (
+        "gpu-platform:training.jobs.job.run would create the JobTemplate 'digits-sweep', which "
+        "gpu-platform:training.sweeps.digits also creates: use another `run`."
+    )
+    assert problems(values) == ([expected] if collides else [])
+
+
 HOME = {"home": "checkpoints", "token_secret": "token"}
 NOTEBOOK = {"hyperparameters": None, "nodes": 1, "notebook": HOME}
 ROUTE = {"gateway": {"name": "public"}, "path": "/digits"}

@@ -267,5 +267,6 @@ def down(kind: Kind, *, purge: bool) -> tuple[list[str], int]:
     if purge and layout.state.exists():
         for path in layout.state.iterdir():
             if path != layout.lock:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                is_directory = path.is_dir() and not path.is_symlink()
+                shutil.rmtree(path) if is_directory else path.unlink()
     return remaining, orphans

@@ -140,6 +140,15 @@ def test_purge_removes_the_state_but_keeps_the_cache(
     assert layout.images.exists()
 
 
+def test_purge_removes_symbolic_links_but_keeps_their_targets(layout: Layout) -> None:
+    target = layout.cache / "other-disk"
+    target.mkdir()
+    layout.volumes.symlink_to(target)
+    assert main(["down", "--nodes=real", "--purge"]) == 0
+    assert not layout.volumes.is_symlink()
+    assert target.exists()
+
+
 def test_down_keeps_checkpoints_and_the_stack(layout: Layout) -> None:
     kept = [layout.volumes / "checkpoints", layout.pulumi_backend]
     for folder in kept:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from devcluster import DevclusterError
 from devcluster.spec import ClusterSpec, Kind
 from simulation.configuration import Settings, pki
 
@@ -18,16 +19,26 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
     """Return `$GPU_PLATFORM_CACHE`; default: `gpu-platform` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if named := environment.get("GPU_PLATFORM_CACHE"):
-        return Path(named).expanduser().resolve()
+        return _expanded(named)
     base = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
-    return (Path(base).expanduser() / "gpu-platform").resolve()
+    return _expanded(f"{base}/gpu-platform")
 
 
 def state_root(environment: Mapping[str, str] = os.environ) -> Path:
     """Return `$GPU_PLATFORM_STATE`, by default `state` in the cache directory."""
     if named := environment.get("GPU_PLATFORM_STATE"):
-        return Path(named).expanduser().resolve()
+        return _expanded(named)
     return cache_root(environment) / "state"
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser().resolve()
+    except RuntimeError as error:
+        raise DevclusterError(
+            f"{path} cannot be resolved: {error} Set GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if "
+            "set) to another directory"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,15 @@ def test_a_cache_directory_that_cannot_be_created_is_reported_in_one_line(
     assert str(home) in error_line(["up", "--nodes=simulated"], capsys)
 
 
+@pytest.mark.parametrize("name", ["GPU_PLATFORM_CACHE", "GPU_PLATFORM_STATE"])
+def test_a_directory_of_an_unknown_user_is_reported_in_one_line(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "~unknown/cache")
+    line = error_line(["status"], capsys)
+    assert line.startswith("error: ~unknown/cache cannot be resolved")
+
+
 @pytest.mark.parametrize("text", [True, False])
 def test_failed_external_command_is_reported_with_its_error(
     text: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

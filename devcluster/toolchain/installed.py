@@ -52,11 +52,15 @@ def _find_on_path(program: Program, cache: Path, results: dict[str, bool]) -> Pa
     stat = Path(path).stat()
     key = f"{path} {stat.st_size} {stat.st_mtime_ns} {program.answer}"
     if key not in results:
-        results[key] = _has_pinned_version(path, program)
+        answer = _has_pinned_version(path, program)
+        if answer is None:
+            return None
+        results[key] = answer
     return Path(path) if results[key] else None
 
 
-def _has_pinned_version(executable: str, program: Program) -> bool:
+def _has_pinned_version(executable: str, program: Program) -> bool | None:
+    """Return whether a tool has the pinned version; None if it does not answer in time."""
     try:
         result = subprocess.run(
             [executable, *program.ask],
@@ -67,7 +71,7 @@ def _has_pinned_version(executable: str, program: Program) -> bool:
             timeout=TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False
+        return None
     version = re.escape(program.answer or "")
     output = result.stdout + result.stderr
     return re.search(rf"(?<![\w.]){version}(?![\w.+-])", output) is not None

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from devcluster import DevclusterError
 from devcluster.toolchain import __main__ as command
-from devcluster.toolchain import ensure, go, missing, pins
+from devcluster.toolchain import ensure, go, installed, missing, pins
 
 GO = r"""#!/bin/sh
 echo "$* [$GOFLAGS cgo=$CGO_ENABLED $GOMODCACHE $GOCACHE]" >> "$FAKE/calls"
@@ -348,6 +348,22 @@ def test_version_of_an_installed_tool_is_queried_only_once(machine: Machine) -> 
     for _ in range(3):
         ensure("simulated", machine.cache, machine.reported.append)
     assert (machine.fake / "queries").read_text().count("queried") == 1
+
+
+def test_version_of_a_tool_that_did_not_answer_in_time_is_queried_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etcd = machine.tool("etcd", "etcd Version: 3.6.5")
+    text = etcd.read_text()
+    etcd.write_text(
+        text.replace("echo queried", f"[ -e {machine.fake}/fast ] || exec sleep 60; echo")
+    )
+    monkeypatch.setattr(installed, "TIMEOUT_SECONDS", 0.2)
+    assert ensure("simulated", machine.cache, machine.reported.append).installed == ()
+    (machine.fake / "fast").touch()
+    monkeypatch.setattr(installed, "TIMEOUT_SECONDS", 20)
+    toolchain = ensure("simulated", machine.cache, machine.reported.append)
+    assert (toolchain.bin / "etcd").resolve() == etcd
 
 
 def test_version_of_an_upgraded_tool_is_queried_again_and_the_tool_replaced(

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
+from pydantic import PositiveInt, TypeAdapter
 
 from devcluster import DevclusterError
 from devcluster.cluster_init import group_name
@@ -31,7 +32,7 @@ from devcluster.spec import Kind
 class Record:
     """Record of a started cluster. The start time and the boot ID make the process ID unique."""
 
-    pid: int
+    pid: PositiveInt
     started: int
     """Start time in clock ticks since boot, unaffected by clock changes (proc_pid_stat(5))."""
     boot: str
@@ -65,8 +66,8 @@ def boot_id() -> str:
 def read_record(layout: Layout) -> Record | None:
     """Return the record of the last start, or None if it is missing or damaged."""
     try:
-        return Record(**json.loads(layout.record.read_text()))
-    except (OSError, ValueError, TypeError):
+        return TypeAdapter(Record).validate_json(layout.record.read_text())
+    except (OSError, ValueError):
         return None
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -87,6 +88,14 @@ def test_another_process_with_the_same_pid_is_not_recognized(
 def test_unreadable_record_is_ignored(layout: Layout, text: str) -> None:
     layout.record.write_text(text)
     assert launcher.read_record(layout) is None
+
+
+@pytest.mark.parametrize(("key", "value"), [("pid", "x"), ("pid", -1), ("cgroups", [1])])
+def test_record_with_an_invalid_value_is_ignored(layout: Layout, key: str, value: Any) -> None:
+    record = {**asdict(record_of(os.getpid())), key: value}
+    layout.record.write_text(json.dumps(record))
+    assert launcher.running(layout) is None
+    assert launcher.stop(layout) == []
 
 
 def test_stopping_an_unstarted_process_is_not_an_error(home: Path) -> None:

@@ -27,7 +27,10 @@ def main() -> None:
         help="minutes without activity after which the notebook is suspended",
     )
     options = parser.parse_args()
-    token = options.token_file.read_text().strip()
+    try:
+        token = options.token_file.read_text().strip()
+    except OSError as error:
+        parser.error(f"{error}; set the token in the Secret")
     if not token:
         parser.error(f"{options.token_file} is empty; set the token in the Secret")
     options.home.mkdir(mode=0o700, parents=True, exist_ok=True)

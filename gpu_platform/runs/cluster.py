@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Final, TypeVar
 
 from gitops.errors import GitopsError
@@ -148,7 +150,10 @@ class Member:
                 self._run_or_raise("patch", resource.name, name, "--type=merge", change)
 
     def _recreate(self, job: Mapping[str, Any]) -> None:
-        """Delete a Job and its pods, and re-create the Job. Raise GitopsError if it is active."""
+        """Delete a Job and its pods, and re-create the Job. Raise GitopsError if it is active.
+
+        The Job is also written to a file, which remains if the Job is not re-created.
+        """
         name, state = job["metadata"]["name"], JOB.state(job.get("status", {}))
         if state is None or not (state.finished or state is State.SUSPENDED):
             raise GitopsError(f"{name} cannot be resumed, because it is not suspended")
@@ -162,8 +167,19 @@ class Member:
             },
             "spec": job["spec"],
         }
-        self._run_or_raise("delete", JOB.name, name, "--cascade=foreground", "--timeout=120s")
-        self._run_or_raise("create", "--filename=-", stdin=json.dumps(manifest))
+        text = json.dumps(manifest, indent=2)
+        with NamedTemporaryFile("w", prefix=f"{name}-", suffix=".json", delete=False) as file:
+            file.write(text)
+        sys.stderr.write(f"{name}: {file.name} contains the Job until it is re-created\n")
+        try:
+            self._run_or_raise("delete", JOB.name, name, "--cascade=foreground", "--timeout=120s")
+            self._run_or_raise("create", "--filename=-", stdin=text)
+        except GitopsError as error:
+            raise GitopsError(
+                f"{name} was not re-created: {error}. When the cause is fixed, run `kubectl create "
+                f"--filename={file.name}`"
+            ) from None
+        Path(file.name).unlink()
 
     def stop(self, run: str) -> None:
         """Delete the objects of a run. Its checkpoints and logs remain on the volume."""

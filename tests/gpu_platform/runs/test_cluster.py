@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,7 +77,10 @@ def notebook(phase: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("phase", ["Aborted", "Completed", "Failed", "Terminated"])
-def test_suspended_notebook_is_resumed_by_re_creating_its_job(api: Api, phase: str) -> None:
+def test_suspended_notebook_is_resumed_by_re_creating_its_job(
+    api: Api, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     api.has("jobs.batch.volcano.sh", notebook(phase))
     api.suspend("tiny-1a2b3c4d", suspended=False)
     deletion, creation = api.calls
@@ -90,6 +94,21 @@ def test_suspended_notebook_is_resumed_by_re_creating_its_job(api: Api, phase: s
         "labels": {"gpu-platform.dev/workload": "interactive"},
     }
     assert "status" not in sent
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["delete jobs.batch.volcano.sh", "create --filename=-"])
+def test_job_of_a_notebook_that_is_not_re_created_remains_in_a_file(
+    api: Api, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    api.has("jobs.batch.volcano.sh", notebook("Aborted"))
+    api.fail(command, "denied")
+    with pytest.raises(GitopsError, match="was not re-created: denied") as exc_info:
+        api.suspend("tiny-1a2b3c4d", suspended=False)
+    (file,) = tmp_path.iterdir()
+    assert str(file) in str(exc_info.value)
+    assert json.loads(file.read_text())["spec"] == {"queue": "vision"}
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending", "Restarting"])

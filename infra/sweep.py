@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -138,21 +138,27 @@ def parse_plan(text: str) -> dict[str, Sweep]:
 
     Raise ValueError if a different version of this program wrote an incompatible plan.
     """
-    sweeps = {}
-    for key, document in json.loads(text).items():
+    try:
+        return dict(_parsed(json.loads(text)))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _parsed(documents: Mapping[str, Any]) -> Iterator[tuple[str, Sweep]]:
+    for key, document in documents.items():
         settings = SweepSettings.model_validate(document.pop("settings"))
         labels, annotations = document.pop("labels"), document.pop("annotations")
         gpu_nodes = GpuNodes(**document.pop("gpu_nodes"))
         price = document.pop("price")
         args = TrainingJobArgs(key=key, job=settings.job, gpu_nodes=gpu_nodes, **document)
-        sweeps[key] = Sweep(
+        sweep = Sweep(
             settings=settings,
             args=args,
             labels=labels,
             annotations=annotations,
             price=None if price is None else Price(**price),
         )
-    return sweeps
+        yield key, sweep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -187,7 +187,11 @@ def _reason(error: HTTPStatusError) -> str:
 
 def start(text: str) -> int:
     """Start a plan's run, wait until it finishes, and return the exit code."""
-    plan = Plan(**json.loads(text))
+    try:
+        plan = Plan(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        _log.error("the plan cannot be read: %s; use an image of the stack's version", error)
+        return ATTEMPT_FAILED
     attempt = Attempt(plan, Client(), os.environ["JOB_NAME"], os.environ["JOB_UID"])
     try:
         attempt.run()

@@ -10,6 +10,7 @@ backends.
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,10 +102,16 @@ class Plan:
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
-        """Parse the plan that the stack wrote."""
-        document = json.loads(text)
-        limits = tuple(Limit(**each) for each in document.pop("limits"))
-        return cls(**document, limits=limits)
+        """Parse the plan that the stack wrote.
+
+        Raise ValueError if a different version of this program wrote an incompatible plan.
+        """
+        try:
+            document = json.loads(text)
+            limits = tuple(Limit(**each) for each in document.pop("limits"))
+            return cls(**document, limits=limits)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 class Rollback:
@@ -315,6 +322,10 @@ def _earlier_reason(route: GenericNamespacedResource) -> str | None:
 
 
 def roll_back(text: str) -> NoReturn:
-    """Evaluate the canary of a plan until terminated."""
+    """Evaluate the canary of a plan until terminated. Exit if the plan cannot be read."""
+    try:
+        plan = Plan.parse(text)
+    except ValueError as error:
+        sys.exit(f"the plan cannot be read: {error}; use an image of the stack's version")
     prometheus = HttpClient(timeout=_PROMETHEUS_SECONDS, trust_env=False)
-    Rollback(Plan.parse(text), Client(), prometheus).run()
+    Rollback(plan, Client(), prometheus).run()

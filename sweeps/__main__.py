@@ -24,11 +24,18 @@ def main() -> int:
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    text = options.plan.read_text("utf-8")
+    try:
+        text = options.plan.read_text("utf-8")
+        sweeps = parse_plan(text)
+    except (OSError, ValueError) as error:
+        _log.error(
+            "%s cannot be read: %s; use an image of the stack's version", options.plan, error
+        )
+        return 1
     api = Client()
     controllers = [
         Controller(sweep, options.claims / sweep.settings.job.checkpoints, api, options.interval)
-        for sweep in parse_plan(text).values()
+        for sweep in sweeps.values()
     ]
     while options.plan.read_text("utf-8") == text:
         immediate = [_step(controller) for controller in controllers]

@@ -10,7 +10,8 @@ from lightkube import Client
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import Cluster, User
 
-from recorder.attempts import Attempt, AttemptError, Plan
+from kube.kinds.volcano import ATTEMPT_FAILED
+from recorder.attempts import Attempt, AttemptError, Plan, start
 from tests.infra.jobs import job, objects
 
 RUN = "job-0123abcd"
@@ -202,3 +203,9 @@ def test_a_deleted_run_fails_the_attempt(world: World) -> None:
     world.polls = [delete]
     with pytest.raises(AttemptError, match="rejected"):
         world.attempt().run()
+
+
+@pytest.mark.parametrize("plan", ["", "{", "[]", '{"run": "a"}', '{"unknown": 1}'])
+def test_unreadable_plan_fails_the_attempt(plan: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert start(plan) == ATTEMPT_FAILED
+    assert caplog.messages[0].startswith("the plan cannot be read: ")

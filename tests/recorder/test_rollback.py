@@ -10,7 +10,7 @@ from lightkube import Client
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import Cluster, User
 
-from recorder.rollback import UNREADY_EVALUATIONS, Limit, Plan, Rollback, breach
+from recorder.rollback import UNREADY_EVALUATIONS, Limit, Plan, Rollback, breach, roll_back
 
 ERRORS = Limit("the share of failed requests", "errors[$span]", 0.05)
 LATENCY = Limit("the latency", "latency[$span]", 0.5)
@@ -320,3 +320,9 @@ def test_canary_without_traffic_is_not_evaluated(world: World) -> None:
     for _ in range(UNREADY_EVALUATIONS + 1):
         world.evaluate()
     assert world.patches == []
+
+
+@pytest.mark.parametrize("plan", ["", "[]", "{}", '{"limits": 1}', '{"limits": [], "unknown": 1}'])
+def test_unreadable_plan_is_reported_in_one_line(plan: str) -> None:
+    with pytest.raises(SystemExit, match="the plan cannot be read: "):
+        roll_back(plan)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from httpx2 import HTTPStatusError, Request, Response
 from lightkube import Client
 
 from infra.sweep import winner_path
+from sweeps.__main__ import main
 from sweeps.controller import Controller
 from sweeps.study import JOURNAL, LEDGER, Study
 from tests.infra.sweeps import SPACE, length, stack_settings, sweep
@@ -498,3 +500,18 @@ def test_extended_sweep_gets_a_new_winner_and_keeps_the_first_link(tmp_path: Pat
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("plan", [None, "{", "[]", '{"digits": {}}', '{"digits": 1}'])
+def test_unreadable_plan_is_reported_in_one_line(
+    plan: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = tmp_path / "plan.json"
+    if plan is not None:
+        file.write_text(plan)
+    monkeypatch.setattr(sys, "argv", ["sweeps", f"--plan={file}", f"--claims={tmp_path}"])
+    assert main() == 1
+    assert caplog.messages[0].startswith(f"{file} cannot be read: ")

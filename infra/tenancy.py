@@ -47,7 +47,7 @@ class TenancyArgs:
             inference_ports=settings.inference.ports,
             inference_groups=settings.inference.has_groups,
             login=login,
-            retain=settings.retains,
+            retain=settings.retains_namespace,
             system_namespaces=system_namespaces(settings),
         )
 

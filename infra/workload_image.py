@@ -56,7 +56,7 @@ class WorkloadImage(Component):
     ) -> None:
         super().__init__("WorkloadImage", name, opts)
         if args.image.build is not None:
-            sources = identity(args.image.build, args.root, exclude_shipped=True)
+            sources = identity(args.image.build, args.root, exclude_project=True)
             self.identity = f"sources:{sources}"
             self.reference = self._build(name, args, args.image.build)
         else:

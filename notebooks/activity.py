@@ -32,7 +32,7 @@ class Idleness(ExtensionApp):
     def initialize_handlers(self) -> None:
         """Add the endpoint that JupyterLab polls for the warning, and start the periodic check."""
         self._gpus = Gpus()
-        self._active = datetime.now(UTC)
+        self._last_active = datetime.now(UTC)
         self._warned = False
         self.handlers.append((r"/gpu-platform/idle", _IdleHandler, {"idleness": self}))
         interval = min(_MAX_CHECK_SECONDS, self.limit_seconds / 20)
@@ -48,20 +48,20 @@ class Idleness(ExtensionApp):
     def idle(self) -> Idle:
         """Time since the last activity, and the limit."""
         now = datetime.now(UTC)
-        self._active = max(self._active, *self._activities(now))
-        return Idle((now - self._active).total_seconds(), self.limit_seconds)
+        self._last_active = max(self._last_active, *self._activity_times(now))
+        return Idle((now - self._last_active).total_seconds(), self.limit_seconds)
 
-    def _activities(self, now: datetime) -> Iterator[datetime]:
+    def _activity_times(self, now: datetime) -> Iterator[datetime]:
         assert self.serverapp is not None  # noqa: S101  set before the handlers
         kernels = self.serverapp.kernel_manager
         for kernel_id in kernels.list_kernel_ids():
             kernel = kernels.get_kernel(kernel_id)
             busy = getattr(kernel, "execution_state", None) == "busy"
-            yield now if busy else getattr(kernel, "last_activity", self._active)
+            yield now if busy else getattr(kernel, "last_activity", self._last_active)
         manager = self.settings.get("terminal_manager")
         for terminal in manager.terminals.values() if manager else ():
-            yield getattr(terminal, "last_activity", self._active)
-        yield now if self._gpus.busy() else self._active
+            yield getattr(terminal, "last_activity", self._last_active)
+        yield now if self._gpus.is_busy() else self._last_active
 
     def _evaluate(self) -> None:
         idle = self.idle

@@ -1,10 +1,10 @@
-"""Activity of the pod's GPUs, as reported by NVIDIA's management library."""
+"""Activity of the pod's GPUs, as reported by the NVIDIA Management Library (NVML)."""
 
 import pynvml
 
 
 class Gpus:
-    """The GPUs of the pod; none if the library or the driver is missing."""
+    """The GPUs of the pod. Empty if NVML or the driver is missing."""
 
     def __init__(self) -> None:
         self._handles = []
@@ -18,7 +18,7 @@ class Gpus:
     def __len__(self) -> int:
         return len(self._handles)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether any GPU was busy within about the last second.
 
         A GPU whose activity is unknown, such as a MIG device, counts as idle.

@@ -33,8 +33,8 @@ class StackSettings(Settings):
     logs: LogsSettings = LogsSettings()
 
     @property
-    def retains(self) -> bool:
-        """True if claims or runs outlive the stack. Their namespace is then retained as well."""
+    def retains_namespace(self) -> bool:
+        """True if claims or runs outlive the stack, so that their namespace must be retained."""
         keeps_runs = any(job.outlives_change for job in self.training.all_jobs.values())
         return keeps_runs or any(claim.retain for claim in self.storage.claims.values())
 

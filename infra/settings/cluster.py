@@ -191,8 +191,8 @@ class GpuSettings(Settings):
 
     provider: GpuProvider = Field(
         default="device-plugin",
-        description="GPU provider: device-plugin installs NVIDIA's device plugin; gpu-operator "
-        "installs NVIDIA's GPU Operator; existing installs nothing, because the cluster already "
+        description="GPU provider: `device-plugin` installs NVIDIA's device plugin; `gpu-operator` "
+        "installs NVIDIA's GPU Operator; `existing` installs nothing, because the cluster already "
         "has one of them.",
     )
     operator: GpuOperatorSettings = Field(
@@ -222,12 +222,13 @@ class GpuSettings(Settings):
     )
     mig_strategy: MigStrategy = Field(
         default="none",
-        description="Resource names of MIG devices: none ignores MIG, single offers MIG devices "
-        "under the name of whole GPUs, and mixed offers them as `nvidia.com/mig-<profile>`.",
+        description="Resource names of MIG devices: `none` ignores MIG, `single` offers MIG "
+        "devices under the name of whole GPUs, and `mixed` offers them as "
+        "`nvidia.com/mig-<profile>`.",
     )
     device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
         default=None,
-        description="Methods by which the device plugin passes GPUs to containers. cdi-cri "
+        description="Methods by which the device plugin passes GPUs to containers. `cdi-cri` "
         "requires a container runtime with CDI; containers then keep their GPUs when systemd "
         "reloads. null uses envvar, which requires NVIDIA's runtime.",
     )

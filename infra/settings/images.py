@@ -93,7 +93,7 @@ class ImagesSettings(Settings):
         return self
 
 
-SHIPPED: Final = (
+PROJECT_DIRECTORIES: Final = (
     *("gitops", "gpu_platform", "inference", "infra", "kube", "notebooks", "policies", "recorder"),
     *("requirements", "simulation", "sweeps", "training", "workload"),
 )
@@ -101,13 +101,13 @@ SHIPPED: Final = (
 
 
 def identity(
-    build: BuildSettings, root: Path = PROJECT_ROOT, *, exclude_shipped: bool = False
+    build: BuildSettings, root: Path = PROJECT_ROOT, *, exclude_project: bool = False
 ) -> str:
     """Return the hexadecimal SHA-256 of everything that determines the contents of a built image.
 
     The same sources have the same identity in every checkout: only names and contents of files
-    count, and hidden and compiled files are ignored. `exclude_shipped` leaves out the directories
-    in `SHIPPED`, so that their changes in a new release do not change the identity. Raise
+    count, and hidden and compiled files are ignored. `exclude_project` leaves out
+    `PROJECT_DIRECTORIES`, so that a new release of this project does not change the identity. Raise
     FileNotFoundError if a source is missing.
     """
     digest = hashlib.sha256()
@@ -122,7 +122,11 @@ def identity(
     for name in sorted({build.dockerfile, *build.sources}):
         for path in _files(root / name):
             relative_path = path.relative_to(root)
-            if exclude_shipped and root == PROJECT_ROOT and relative_path.parts[0] in SHIPPED:
+            if (
+                exclude_project
+                and root == PROJECT_ROOT
+                and relative_path.parts[0] in PROJECT_DIRECTORIES
+            ):
                 continue
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"\n{relative_path.as_posix()} {content}".encode())

@@ -211,15 +211,15 @@ class KubePrometheusStackSettings(Settings):
 
 
 class MonitoringSettings(Settings):
-    """Scraping, rules and alerts for Prometheus, unless `prometheus` is none.
+    """Scraping, rules and alerts for Prometheus, unless `prometheus` is `none`.
 
     docs/monitoring.md lists the labels that kube-state-metrics must export.
     """
 
     prometheus: Literal["none", "operator", "plain"] = Field(
         default="none",
-        description="none creates nothing; operator creates PodMonitors, ServiceMonitors and a "
-        "PrometheusRule for the Prometheus operator; plain creates a ConfigMap with scrape "
+        description="`none` creates nothing; `operator` creates PodMonitors, ServiceMonitors and a "
+        "PrometheusRule for the Prometheus operator; `plain` creates a ConfigMap with scrape "
         "configuration and rules for a Prometheus server without the operator.",
     )
     labels: dict[QualifiedName, LabelValue] = Field(

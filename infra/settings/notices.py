@@ -292,8 +292,8 @@ def _series_without_rules(settings: StackSettings) -> Iterator[str]:
             setting = f"autoscaling.requests_in_flight is {in_flight}"
             affected[setting] = ("the autoscaler cannot read the metric", "use autoscaling.keda")
         if canary is not None and canary.rollback is not None and REQUESTS in runtime.recordings:
-            unlimited = ("no limit is ever exceeded", "remove canary.rollback")
-            affected["canary.rollback is set"] = unlimited
+            no_rollback = ("no rollback ever takes place", "remove canary.rollback")
+            affected["canary.rollback is set"] = no_rollback
         for setting, (effect, alternative) in affected.items():
             yield (
                 f"{service_key(key, setting)}, but the metrics of runtime {service.runtime} have "

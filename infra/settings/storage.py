@@ -157,7 +157,7 @@ class ClaimSettings(Settings):
     @model_validator(mode="after")
     def _has_class_or_volume(self) -> Self:
         if self.storage_class is None and self.volume is None:
-            raise ValueError("must set `storage_class`, or the `volume` that it is bound to")
+            raise ValueError("must set `storage_class`, or `volume` to bind the claim to a volume")
         return self
 
 

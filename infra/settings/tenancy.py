@@ -238,9 +238,9 @@ class TenancySettings(Settings):
     admission: AdmissionMode = Field(
         default="off",
         description="Evaluate the rules of the policy pack in the API server, for all namespaces "
-        "of the cluster: audit counts violations, warn also reports them to clients, deny rejects "
-        "the objects. The default is off, because the policies also apply to pods of other teams, "
-        "and creating the policies requires additional permissions.",
+        "of the cluster: `audit` counts violations, `warn` also reports them to clients, `deny` "
+        "rejects the objects. The default is `off`, because the policies also apply to pods of "
+        "other teams, and creating the policies requires additional permissions.",
     )
     admission_config: str | None = Field(
         default=None,

@@ -172,7 +172,7 @@ def _not_an_address(text: str) -> str:
 
 
 def _resource(name: str) -> str:
-    # Kubernetes accepts other names without a domain in some places, but no node offers them.
+    # Kubernetes accepts other names without a domain in some fields, but no node offers them.
     if "/" not in name and not any(fnmatchcase(name, each) for each in BUILT_IN_RESOURCES):
         raise ValueError(
             "must be cpu, memory, pods, ephemeral-storage, or the name of a device with its "

@@ -31,7 +31,7 @@ def test_notebook_is_busy_if_any_gpu_is_active(
     mock_nvml(monkeypatch, *utilizations)
     gpus = Gpus()
     assert len(gpus) == len(utilizations)
-    assert gpus.busy() is busy
+    assert gpus.is_busy() is busy
 
 
 def test_no_gpu_is_busy_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,4 +39,4 @@ def test_no_gpu_is_busy_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> Non
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
-    assert not Gpus().busy()
+    assert not Gpus().is_busy()

@@ -111,7 +111,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                 yield (
                     f"{_key(name, listed)} for {resource} is {shown}, but its child queues "
                     f"({', '.join(child_queues)}) {_TOTALS[field].format(total.normalize())}: "
-                    "lower the amounts of the child queues, or raise the parent's."
+                    "lower the amounts of the child queues, or raise the amount of the parent."
                 )
         for key, queue in child_queues.items():
             for resource, amount in queue.capability.items():

@@ -58,10 +58,9 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     if service.autoscaling is not None and service.replicas is not None:
         yield "sets both replicas and autoscaling: remove one of them"
     if service.max_unavailable >= max(service.min_replicas, 2):
-        at_least = "at least " if service.autoscaling else ""
         yield (
-            f"sets max_unavailable to {service.max_unavailable} of {at_least}"
-            f"{service.min_replicas} replicas, so draining nodes may stop all of them: "
+            f"sets max_unavailable to {service.max_unavailable}, but the minimum number of "
+            f"replicas is {service.min_replicas}, so draining nodes may stop all of them: "
             "set a smaller value"
         )
     if problem := shm_problem(service.shm, service.memory):
@@ -199,13 +198,13 @@ def _variable_problems(service: InferenceServiceSettings) -> Iterator[str]:
         return
     # The TLS variables are reserved even without `tls`, because the protocol of the probes and of
     # the service URL depends on `tls`.
-    unset = {"host"}
+    unmanaged = {"host"}
     if service.api_keys is None:
-        unset.add("api_keys_file")
+        unmanaged.add("api_keys_file")
     if not (service.digest or (service.canary and service.canary.digest)):
-        unset.add("model_sha256")
+        unmanaged.add("model_sha256")
     determined = {
-        variable_of(field): key for field, key in Torch.managed.items() if field not in unset
+        variable_of(field): key for field, key in Torch.managed.items() if field not in unmanaged
     }
     for path in ("env", "env_from"):
         for name in sorted(determined.keys() & getattr(service, path).keys()):
@@ -235,11 +234,11 @@ def _server_problems(
 ) -> Iterator[str]:
     kind = RUNTIMES[service.runtime]
     for name in sorted(kind.managed.keys() & server.keys()):
-        instead = kind.managed[name]
-        if not instead:
+        setting = kind.managed[name]
+        if not setting:
             remedy = "leave it out"
         else:
-            remedy = instead if instead.startswith("leave") else f"set {instead}"
+            remedy = setting if setting.startswith("leave") else f"set {setting}"
         yield f"sets {path}.{name}, which the stack determines: {remedy}"
     try:
         runtime = service.runtime_of(server)

@@ -46,7 +46,7 @@ class InferenceServiceSettings(Settings):
 
     runtime: RuntimeName = Field(
         default="torch",
-        description="Server program: torch is the model server of this project.",
+        description="Server program: `torch` is the model server of this project.",
     )
     job: RunKey | None = Field(
         default=None, description="Job in this stack whose current run is served."
@@ -208,9 +208,10 @@ class InferenceServiceSettings(Settings):
         return self
 
     def runtime_of(self, server: Mapping[str, Any]) -> Runtime:
-        """Return the runtime with the service's `server` settings, overridden by `server`.
+        """Return the runtime of one version of the service.
 
-        Pass the canary's `server` settings, or {} for the service itself.
+        The argument overrides the service's `server` settings: pass `canary.server` for the canary,
+        and {} for the service itself.
         """
         kind = RUNTIMES[self.runtime]
         port = {"port": self.port} if "port" in kind.model_fields else {}

@@ -267,4 +267,4 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
     variables = job.nccl.to_environment("eth0").keys()
     for path in ("env", "env_from"):
         if conflicts := sorted(variables & getattr(job, path).keys()):
-            yield f"sets {conflicts[0]} in {path}, which nccl also sets: set it in one place"
+            yield f"sets {conflicts[0]} in {path}, which nccl also sets: set it in only one of them"

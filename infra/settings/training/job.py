@@ -188,8 +188,8 @@ class NetworkTopologySettings(Settings):
 
     mode: Literal["hard", "soft"] = Field(
         default="soft",
-        description="hard: wait until the pods fit into one HyperNode (see highest_tier); soft: "
-        "prefer nodes that are close to each other.",
+        description="`hard`: wait until the pods fit into one HyperNode (see highest_tier); "
+        "`soft`: prefer nodes that are close to each other.",
     )
     highest_tier: PositiveInt | None = Field(
         default=None, description="Highest tier that the pods may span; requires mode hard."
@@ -345,8 +345,8 @@ class TrainingJobSettings(Settings):
     )
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
-        description="suspended deletes the pods and keeps the run; running resumes it; stopped "
-        "terminates the run permanently. Changing this setting does not start a new run.",
+        description="`suspended` deletes the pods and keeps the run; `running` resumes it; "
+        "`stopped` terminates the run permanently. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
         default={},
@@ -391,8 +391,8 @@ class TrainingJobSettings(Settings):
     )
     on_change: Literal["keep", "replace"] = Field(
         default="keep",
-        description="Effect of a change on the earlier run: keep leaves it in the cluster, running "
-        "or finished; replace deletes it. Notebooks and schedules are always replaced.",
+        description="Effect of a change on the earlier run: `keep` leaves it in the cluster, "
+        "running or finished; `replace` deletes it. Notebooks and schedules are always replaced.",
     )
 
     @field_validator("hyperparameters")

@@ -43,7 +43,7 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
     ):
         yield (
             f"sets attempt_deadline_seconds to {job.attempt_deadline_seconds}, less than "
-            f"grace_seconds ({job.grace_seconds}): set it higher"
+            f"grace_seconds ({job.grace_seconds}): set a larger value"
         )
     duplicates = set(job.env) & set(job.env_from)
     if duplicates:
@@ -55,7 +55,7 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
         inside = f"{volume.path.rstrip('/')}/".startswith(f"{DATASETS_PATH}/")
         if inside and job.datasets is not None:
             yield (
-                f"has a volume at {volume.path}, but the claim of `datasets` ({job.datasets!r}) is "
+                f"has a volume at {volume.path}, but the datasets claim ({job.datasets!r}) is "
                 f"mounted at {DATASETS_PATH}: use another path, or remove datasets"
             )
         if volume.path.rstrip("/") == PROGRAM_PATH and job.command is None:

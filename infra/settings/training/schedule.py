@@ -21,7 +21,7 @@ _VALUE: Final = r"([0-9]+|[a-z]{3})"
 _ITEM: Final = rf"(\*|{_VALUE}(-{_VALUE})?)(/[0-9]+)?"
 _FIELD: Final = re.compile(rf"{_ITEM}(,{_ITEM})*", re.IGNORECASE)
 _SUNDAY: Final = re.compile(r"(?<![/\d])7(?!\d)")
-_EXPECTED_FORM: Final = (
+_EXPECTED_FORMAT: Final = (
     "must have five fields: minute, hour, day of the month, month and day of the week, such as "
     '"0 3 * * *" for 3:00 every day'
 )
@@ -31,7 +31,7 @@ def _cron(text: str) -> str:
     """Reject schedules that Kubernetes would reject or interpret differently from cronsim."""
     fields = text.split(" ")
     if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
-        raise ValueError(_EXPECTED_FORM)
+        raise ValueError(_EXPECTED_FORMAT)
     if _SUNDAY.search(fields[4]):
         raise ValueError("uses 7 as the day of the week: write 0 for Sunday")
     days = (fields[2], fields[4])
@@ -43,7 +43,7 @@ def _cron(text: str) -> str:
     try:
         next(CronSim(text, datetime(2000, 1, 1)))
     except CronSimError as error:
-        raise ValueError(f"{_EXPECTED_FORM} ({error})") from None
+        raise ValueError(f"{_EXPECTED_FORMAT} ({error})") from None
     except StopIteration:
         raise ValueError("never starts: the date does not exist in any year") from None
     return text

@@ -18,8 +18,7 @@ _MAX_POD_NAME: Final = 63
 def name_problem(key: str, job: TrainingJobSettings) -> str | None:
     """Return an error message if the names of a job's runs or pods would be too long.
 
-    The message continues a sentence that ends with the job, such as `has job 'digits' of kind
-    'mpi': the names …`.
+    The caller prepends the job's name, as in `has job 'digits' of kind 'mpi': the names …`.
     """
     run, setting = (f"{key}-12345678", "key") if job.run is None else (job.run, "`run`")
     suffix = KINDS[job.kind].pod_suffix.format(last=job.nodes - 1)

@@ -198,8 +198,8 @@ class SweepSettings(Settings):
     budget: BudgetSettings = Field(description="Limits for the whole sweep.")
     winner: Literal["none", "serve"] = Field(
         default="none",
-        description="none: serve no trial; serve: serve the export of the best finished trial when "
-        "the sweep is over (`inference.services.<key>.sweep`).",
+        description="`none`: serve no trial; `serve`: serve the export of the best finished trial "
+        "when the sweep is over (`inference.services.<key>.sweep`).",
     )
 
     @model_validator(mode="after")
@@ -310,11 +310,11 @@ class SweepSettings(Settings):
         if self.early_stopping is None or self.length is None:
             return []
         maximum = min(self.early_stopping.maximum or self.length, self.length - 1)
-        found, rung = [], self.early_stopping.minimum
+        rungs, rung = [], self.early_stopping.minimum
         while rung <= maximum:
-            found.append(rung)
+            rungs.append(rung)
             rung *= self.early_stopping.factor
-        return found
+        return rungs
 
     @property
     def gpus(self) -> int:
@@ -323,13 +323,13 @@ class SweepSettings(Settings):
 
     @property
     def expected_share(self) -> float:
-        """Fraction of all epochs or steps that run if 1/`factor` of the trials pass each rung."""
+        """Average fraction of a trial that runs if 1/`factor` of the trials pass each rung."""
         if self.early_stopping is None or self.length is None:
             return 1.0
-        trained, share, before = 0.0, 1.0, 0
+        trained, share, previous = 0.0, 1.0, 0
         for rung in (*self.rungs, self.length):
-            trained += share * (rung - before)
-            share, before = share / self.early_stopping.factor, rung
+            trained += share * (rung - previous)
+            share, previous = share / self.early_stopping.factor, rung
         return trained / self.length
 
     def reserve(self, interval_seconds: float) -> float:

@@ -9,7 +9,7 @@ from devcluster.paths import CHECKOUT
 from gitops.changed import known_stacks
 from gitops.environments.difference import values_of
 from gitops.stack_file import document
-from infra.settings.images import SHIPPED, BuildSettings, ImagesSettings, identity
+from infra.settings.images import PROJECT_DIRECTORIES, BuildSettings, ImagesSettings, identity
 
 BUILD = BuildSettings(
     dockerfile="training/Dockerfile", base_image="python:3.11", sources=["training", "needs.txt"]
@@ -79,14 +79,14 @@ def test_a_missing_source_is_an_error(root: Path) -> None:
 def user_identity(build: BuildSettings, root: Path) -> str:
     """Return the user's part of the identity, with `root` as this project's checkout."""
     with patch("infra.settings.images.PROJECT_ROOT", root):
-        return identity(build, root, exclude_shipped=True)
+        return identity(build, root, exclude_project=True)
 
 
 @pytest.mark.parametrize(
     "name", ["training/models/net.py", "training/Dockerfile", "training/new.py"]
 )
 @pytest.mark.parametrize("sources", [["training", "needs.txt"], ["./training", "needs.txt"], ["."]])
-def test_shipped_sources_do_not_change_the_user_identity(
+def test_project_sources_do_not_change_the_user_identity(
     root: Path, name: str, sources: list[str]
 ) -> None:
     build = BUILD.model_copy(update={"sources": sources})
@@ -96,10 +96,10 @@ def test_shipped_sources_do_not_change_the_user_identity(
     assert identity(build, root) != image
 
 
-def test_all_sources_in_this_projects_dockerfiles_are_shipped() -> None:
+def test_project_directories_contain_all_sources_in_the_dockerfiles() -> None:
     files = [file.read_text() for file in CHECKOUT.glob("*/Dockerfile")]
     copied = re.findall(r"^COPY ([a-z][^ /]+)/.* ", "\n".join(files), re.MULTILINE)
-    assert {*copied} <= {*SHIPPED}
+    assert {*copied} <= {*PROJECT_DIRECTORIES}
     assert "sweeps" in copied
 
 

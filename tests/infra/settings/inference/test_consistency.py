@@ -150,6 +150,6 @@ def test_max_unavailable_leaves_a_replica_of_the_minimum(
     sizes: dict[str, Any], accepted: int
 ) -> None:
     assert service_problems({**sizes, "max_unavailable": accepted}) == ""
-    assert f"max_unavailable to {accepted + 1} of" in service_problems(
+    assert f"max_unavailable to {accepted + 1}, but" in service_problems(
         {**sizes, "max_unavailable": accepted + 1}
     )

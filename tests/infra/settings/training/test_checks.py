@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "volume below the datasets": (
         job("volcano", volumes={"x": {"path": "/data/x", "scratch": "1Gi"}}),
-        " has a volume at /data/x, but the claim of `datasets` ('datasets')",
+        " has a volume at /data/x, but the datasets claim ('datasets')",
         "remove datasets",
     ),
     "volume with a reserved name": (

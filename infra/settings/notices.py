@@ -166,7 +166,7 @@ def _claims_bound_to_the_first_node(settings: StackSettings) -> Iterator[str]:
             claim = storage.claims.get(name)
             storage_class = storage.classes.get(claim.storage_class or "") if claim else None
             if (
-                job.several_pods
+                job.has_several_pods
                 and storage_class is not None
                 and storage_class.binding == "WaitForFirstConsumer"
             ):

@@ -60,7 +60,7 @@ def claims_can_be_mounted_by_their_pods(
     write to needs a writable mode. Also check that model caches are not larger than their claims.
     """
     for key, job in training.all_jobs.items():
-        pods = "several pods" if job.several_pods or key not in training.jobs else "one pod"
+        pods = "several pods" if job.has_several_pods or key not in training.jobs else "one pod"
         for field, name, read_only in _job_claims(job):
             yield from _mode_problems(job_key(key, *field), name, read_only, pods, storage)
     for key, service in inference.services.items():

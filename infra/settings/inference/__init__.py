@@ -63,7 +63,7 @@ class InferenceSettings(Settings):
 
     @property
     def other_servers(self) -> Mapping[str, Runtime]:
-        """Runtimes other than this project's model server, keyed by service or canary."""
+        """Runtimes of third-party model servers, keyed by the name of the service or canary."""
         return {
             name: service.runtime_of({})
             for key, service in self.services.items()

@@ -24,7 +24,7 @@ def _run_name(text: str) -> str:
 def _export_url(text: str) -> str:
     if not _URL.fullmatch(text):
         raise ValueError(
-            "must be the URL of an export and contain no credentials, such as "
+            "must be the URL of an export, without credentials, such as "
             "s3://bucket/digits-1a2b3c4d/export (or gs://, az://, http:// and https://)"
         )
     return text.rstrip("/")

@@ -484,7 +484,7 @@ class TrainingJobSettings(Settings):
         return self.hyperparameters.metrics_port or None if self.hyperparameters else None
 
     @property
-    def several_pods(self) -> bool:
+    def has_several_pods(self) -> bool:
         """True if more than one pod mounts the claims."""
         return self.nodes > 1 or KINDS[self.kind].has_launcher or bool(self.steps)
 

@@ -44,7 +44,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
             env_from={"NCCL_DEBUG": {"secret": "a", "key": "b"}},
         ),
         " sets NCCL_DEBUG in env_from",
-        "in one place",
+        "in only one of them",
     ),
     "step with more GPUs than a node": (
         job("volcano", node_gpus=4, steps={"evaluate": {**STEP, "gpus": 8}}),
@@ -85,7 +85,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "variable in two places": (
         job("volcano", nccl={"network": "tcp"}, env={"NCCL_NET": "IB"}),
         " sets NCCL_NET in env",
-        "in one place",
+        "in only one of them",
     ),
     "variable as both value and reference": (
         job("volcano", env={"A": "1"}, env_from={"A": {"secret": "s", "key": "k"}}),

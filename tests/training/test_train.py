@@ -272,7 +272,8 @@ def test_a_finished_run_writes_artifacts_and_metrics_that_are_requested_later(
         train(seed=1, quantize="dynamic")
     shutil.rmtree(tmp_path / "run/checkpoints")
     with pytest.raises(
-        ConfigurationError, match="finished run without quantize dynamic, and without a checkpoint"
+        ConfigurationError,
+        match="finished run without the result of quantize dynamic, and without a checkpoint",
     ):
         train(quantize="dynamic")
 

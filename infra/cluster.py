@@ -101,8 +101,8 @@ def identity(
     """Return the identity to record, based on the cluster's UID and the stack's last outputs.
 
     Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
-    is kept. Early releases recorded no identifier. For stacks that they deployed, the identifier is
-    the name of the context.
+    is kept. Early releases recorded no identifier. If such a release deployed the stack, the
+    identifier is the name of the context.
 
     Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """

@@ -51,9 +51,9 @@ def standard_labels(name: str, instance: str) -> dict[str, str]:
 def with_metadata(
     manifest: Manifest, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Manifest:
-    """Return an object with additional labels and annotations on it and its pod templates.
+    """Return the object with additional labels and annotations.
 
-    Existing values take precedence.
+    They are also added to its pod templates. Existing values take precedence.
     """
     added = {"labels": labels, "annotations": annotations}
     described = _add_metadata(manifest, added)

@@ -90,7 +90,7 @@ def schedule_objects(
 
 
 def _rules(templates: list[str]) -> list[dict[str, Any]]:
-    """Return the RBAC rules for reading the templates, and for creating copies and a JobFlow."""
+    """Return the RBAC rules for reading and copying the templates, and for creating a JobFlow."""
     api_groups = [FLOW.group]
     return [
         {

@@ -29,10 +29,10 @@ VIEWERS: Final = "team-viewers"
 
 
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
-    """Return a Role and a RoleBinding for members, for viewers or for both, as configured.
+    """Return a Role and a RoleBinding for members and for viewers, if they have groups.
 
-    Anyone who creates pods can mount every Secret of the namespace and use its service accounts.
-    Members can therefore do both, although their Role grants neither.
+    Members can create pods. A pod can mount any Secret of the namespace and use any of its service
+    accounts, so members have access to both, although their Role does not grant it.
     """
     groups = {MEMBERS: tenancy.groups.members, VIEWERS: tenancy.groups.viewers}
     rules = {MEMBERS: [*_read_rules(), *_run_rules()], VIEWERS: [*_read_rules()]}

@@ -197,7 +197,7 @@ _TEMPLATE_PATHS: Final = (
 )
 """Ignored paths of a Job's pod template.
 
-At an ignored path without a wildcard, the provider writes the cluster's value back. It would then
-own the labels `controller-uid` and `job-name`, which the API server adds, and the next update would
-remove them and therefore replace the Job. The wildcard prevents this.
+At an ignored path without a wildcard, the provider applies the value that it read from the cluster.
+It would then own the labels `controller-uid` and `job-name`, which the API server adds. The next
+update would remove these labels and therefore replace the Job. The wildcard prevents this.
 """

@@ -100,7 +100,8 @@ def _template(gang: Gang, pod: Pod, container: str) -> Manifest:
 
 def _head_network_policy(gang: Gang) -> Manifest:
     """Return the NetworkPolicy that lets only KubeRay and the run's pods connect to the head."""
-    # KubeRay's chart sets the first value on the operator's pods, its plain manifests the second.
+    # The operator's pods have the first value if KubeRay's chart installs them, and the second
+    # value if its plain manifests do.
     name = {
         "key": "app.kubernetes.io/name",
         "operator": "In",

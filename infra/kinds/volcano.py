@@ -36,13 +36,13 @@ SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
 pod's index."""
 
 COMPLETE_JOB_POLICIES: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
-"""Task policies that complete the job when the task succeeds. As policies of the job, they would
-complete the job when any task succeeds."""
+"""Task policies that complete the job when the task succeeds. If they were policies of the
+job, it would complete when any task succeeds."""
 
 _TASK_RETRIES: Final = 3
 """Volcano's default for a task's `maxRetry`, set explicitly. Otherwise, the mutating webhook adds
-the field when the job is created. Applying the same manifest again would then remove the field, and
-the validating webhook rejects changes to tasks."""
+the field when the job is created. Applying the same manifest again would then remove the field, but
+the validating webhook rejects this change."""
 
 _PLUGINS: Final = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],

@@ -33,7 +33,7 @@ def pages(settings: MonitoringSettings) -> dict[str, Page]:
 def config_maps(
     settings: MonitoringSettings, metadata: Callable[[str], Manifest]
 ) -> list[Manifest]:
-    """Return a ConfigMap for each dashboard; `metadata` is called with the ConfigMap's name."""
+    """Return a ConfigMap for each dashboard. `metadata` maps a ConfigMap's name to its metadata."""
     built: list[Manifest] = []
     for name, page in pages(settings).items():
         object_metadata = metadata(f"gpu-platform-dashboard-{name}")

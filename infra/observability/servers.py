@@ -1,6 +1,7 @@
-"""Recording rules that copy series of other model servers under this project's names.
+"""Recording rules for third-party model servers.
 
-Alerts, dashboards and autoscalers then work for every runtime.
+The rules copy the servers' series to the names that this project's model server uses, so that
+alerts, dashboards and autoscalers work for every runtime.
 """
 
 from collections.abc import Mapping

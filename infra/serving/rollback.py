@@ -118,7 +118,7 @@ def _pod(
 
 
 def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str, Any]]:
-    """Return each limit with the PromQL query for the value that it limits.
+    """Return the canary's limits, each with the PromQL query for the limited value.
 
     The program replaces CANARY_SPAN with the time span to evaluate. A query has no result while
     there are too few requests. Responses with status 400 (or 4xx, if a server reports only groups)

@@ -1,7 +1,7 @@
 """vLLM: language models behind an OpenAI-compatible API. Not tested on a GPU.
 
-The argument names below come from the wheel of `Vllm.release`: its engine argument parser and its
-front-end argument fields.
+The argument names below were read from the wheel of the release in `Vllm.release`: from the parser
+of the engine arguments and the fields of the front-end arguments.
 """
 
 import math
@@ -155,7 +155,7 @@ class Vllm(ProgramArguments):
     data_parallel_size: int = Field(default=1, ge=1)
     prefill_context_parallel_size: int = Field(default=1, ge=1)
     nnodes: int = Field(default=1, ge=1, le=64)
-    """Number of pods of a replica, each with `gpus` GPUs, preferably on different nodes. Several
+    """Number of pods per replica, each with `gpus` GPUs, preferably on different nodes. Several
     pods run as a LeaderWorkerSet."""
     shutdown_timeout: int = Field(default=20, ge=0, le=3600)
     """Time (s) to finish requests in flight after SIGTERM. 0, vLLM's default, aborts them."""
@@ -218,7 +218,7 @@ class Vllm(ProgramArguments):
 
     @property
     def nodes(self) -> int:
-        """Number of pods of a replica."""
+        """Number of pods per replica."""
         return self.nnodes
 
     @property
@@ -241,8 +241,8 @@ class Vllm(ProgramArguments):
         if self.nnodes > 1 and (gpus == 0 or data > 1):
             return (
                 f"sets nnodes to {self.nnodes} with gpus {gpus} and data_parallel_size {data}: a "
-                "replica with several pods needs GPUs and holds one copy of the model; set gpus, "
-                "and use replicas for more copies"
+                "replica with several pods needs GPUs and holds one copy of the model; set gpus "
+                "to at least 1 and data_parallel_size to 1, and raise replicas for more copies"
             )
         if gpus == 0:
             return None

@@ -6,7 +6,7 @@ from typing import Final
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from infra.manifests import Manifest
-from infra.observability.grafana import Page, Panel, Variable, build
+from infra.observability.grafana import DashboardSpec, Panel, Variable, build
 from infra.observability.rules import GPU_MATCHER, GPUS_UNHEALTHY, LABELS_HONORED, QUEUE_WAIT, hours
 from infra.settings.monitoring import MonitoringSettings
 
@@ -19,7 +19,7 @@ _STEP_P99: Final = (
 _SERVICE: Final = '{namespace=~"$namespace", service=~"$service"}'
 
 
-def pages(settings: MonitoringSettings) -> dict[str, Page]:
+def dashboards(settings: MonitoringSettings) -> dict[str, DashboardSpec]:
     """Return the dashboards by name."""
     return {
         "cluster": _cluster(),
@@ -35,10 +35,10 @@ def config_maps(
 ) -> list[Manifest]:
     """Return a ConfigMap for each dashboard. `metadata` maps a ConfigMap's name to its metadata."""
     built: list[Manifest] = []
-    for name, page in pages(settings).items():
+    for name, spec in dashboards(settings).items():
         object_metadata = metadata(f"gpu-platform-dashboard-{name}")
         object_metadata["labels"] = {**object_metadata["labels"], **settings.grafana.labels}
-        text = JSONEncoder(sort_keys=True, indent=1).encode(build(name, page))
+        text = JSONEncoder(sort_keys=True, indent=1).encode(build(name, spec))
         built.append(
             {
                 "apiVersion": "v1",
@@ -50,10 +50,10 @@ def config_maps(
     return built
 
 
-def _cluster() -> Page:
+def _cluster() -> DashboardSpec:
     total = f"sum(kube_node_status_allocatable{{{GPU_MATCHER}}})"
     allocated = "sum(gpu_platform:pod_gpus)"
-    return Page(
+    return DashboardSpec(
         "GPU cluster",
         {
             "GPUs": [
@@ -97,8 +97,8 @@ def _cluster() -> Page:
     )
 
 
-def _queues() -> Page:
-    return Page(
+def _queues() -> DashboardSpec:
+    return DashboardSpec(
         "Queues",
         {
             "Jobs": [
@@ -142,8 +142,8 @@ def _queues() -> Page:
     )
 
 
-def _run() -> Page:
-    return Page(
+def _run() -> DashboardSpec:
+    return DashboardSpec(
         "Training run",
         {
             "Now": [
@@ -218,9 +218,9 @@ def _run() -> Page:
     )
 
 
-def _inference() -> Page:
+def _inference() -> DashboardSpec:
     by_code = f"sum by (service, code) (rate(inference_requests_total{_SERVICE}[5m]))"
-    return Page(
+    return DashboardSpec(
         "Inference",
         {
             "Load": [
@@ -273,7 +273,7 @@ def _quantile(share: float) -> str:
     return f"histogram_quantile({share}, {buckets})"
 
 
-def _cost(settings: MonitoringSettings) -> Page:
+def _cost(settings: MonitoringSettings) -> DashboardSpec:
     interval = settings.interval_seconds
     unit = f"currency{settings.grafana.currency}"
 
@@ -324,4 +324,4 @@ def _cost(settings: MonitoringSettings) -> Page:
             ],
             **rows,
         }
-    return Page("Cost", rows)
+    return DashboardSpec("Cost", rows)

@@ -37,7 +37,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Page:
+class DashboardSpec:
     """A dashboard. `rows` maps titles to panels."""
 
     title: str
@@ -45,10 +45,10 @@ class Page:
     variables: Sequence[Variable] = ()
 
 
-def build(name: str, page: Page) -> Dashboard:
+def build(name: str, spec: DashboardSpec) -> Dashboard:
     """Build a dashboard whose data source is a variable."""
     builder = (
-        dashboard.Dashboard(page.title)
+        dashboard.Dashboard(spec.title)
         .uid(f"gpu-platform-{name}")
         .tags(["gpu-platform"])
         .refresh("30s")
@@ -56,9 +56,9 @@ def build(name: str, page: Page) -> Dashboard:
         .timezone("browser")
         .with_variable(dashboard.DatasourceVariable("source").type("prometheus"))
     )
-    for variable in page.variables:
+    for variable in spec.variables:
         builder = builder.with_variable(_variable(variable))
-    for title, panels in page.rows.items():
+    for title, panels in spec.rows.items():
         builder = builder.with_row(dashboard.Row(title))
         for panel in panels:
             builder = builder.with_panel(_panel(panel, len(panels)))

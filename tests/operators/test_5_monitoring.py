@@ -20,7 +20,7 @@ import yaml
 from devcluster.paths import Layout
 from infra.monitoring import manifests
 from infra.observability.alerts import alerts
-from infra.observability.dashboards import pages
+from infra.observability.dashboards import dashboards
 from infra.settings.monitoring import MonitoringSettings
 from tests.cluster.load import Load, inference_request
 from tests.cluster.platform import ROOT, Platform, await_
@@ -176,10 +176,10 @@ def test_alert_for_a_gpu_error_names_the_pod(watched: Watched, load: Load) -> No
 
 
 def queries() -> Iterator[tuple[str, str, str]]:
-    """Return page, panel and query of every dashboard query."""
+    """Yield each dashboard query with the names of its dashboard and panel."""
     settings = MonitoringSettings.model_validate(MONITORING)
-    for name, page in pages(settings).items():
-        for panels in page.rows.values():
+    for name, spec in dashboards(settings).items():
+        for panels in spec.rows.values():
             for panel in panels:
                 for query in panel.queries.values():
                     yield name, panel.title, query
@@ -195,8 +195,8 @@ def test_every_query_of_the_dashboards_has_data(watched: Watched, load: Load) ->
 
     def empty() -> list[tuple[str, str, str]]:
         return [
-            (page, title, query)
-            for page, title, query in queries()
+            (name, title, query)
+            for name, title, query in queries()
             if not watched.prometheus.numbers(
                 re.sub(r"\$\w+", lambda match: chosen[match[0]], query)
             )

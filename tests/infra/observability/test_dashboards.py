@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.manifests import Manifest
-from infra.observability.dashboards import config_maps, pages
+from infra.observability.dashboards import config_maps, dashboards
 from infra.settings.monitoring import MonitoringSettings
 from tests.infra.observability.promtool import check, expression_test, promtool
 
@@ -82,7 +82,7 @@ def queries(name: str) -> list[str]:
     """Return the queries of a dashboard, with a value for each variable."""
     found = [
         query
-        for panels in pages(SETTINGS)[name].rows.values()
+        for panels in dashboards(SETTINGS)[name].rows.values()
         for panel in panels
         for query in panel.queries.values()
     ]
@@ -90,7 +90,7 @@ def queries(name: str) -> list[str]:
 
 
 def test_every_dashboard_query_returns_data(tmp_path: Path) -> None:
-    expressions = [query for name in pages(SETTINGS) for query in queries(name)]
+    expressions = [query for name in dashboards(SETTINGS) for query in queries(name)]
     assert check(promtool(), tmp_path, has_data(*expressions), alerts=["GpuXidError"]) == ""
 
 
@@ -125,7 +125,7 @@ def dashboard_files() -> dict[str, dict[str, Any]]:
 
 def test_config_maps_contain_a_file_for_every_dashboard() -> None:
     found = dashboard_files()
-    assert set(found) == {f"gpu-platform-{name}.json" for name in pages(SETTINGS)}
+    assert set(found) == {f"gpu-platform-{name}.json" for name in dashboards(SETTINGS)}
     for name, dashboard in found.items():
         assert dashboard["uid"] == name.removesuffix(".json")
         panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
@@ -144,4 +144,4 @@ def test_variables_in_queries_are_defined_in_the_dashboard() -> None:
 
 def test_cost_dashboard_shows_only_gpu_hours_without_prices() -> None:
     free = MonitoringSettings(prometheus="operator")
-    assert not any("cost" in title.lower() for title in pages(free)["cost"].rows)
+    assert not any("cost" in title.lower() for title in dashboards(free)["cost"].rows)

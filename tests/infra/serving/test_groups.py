@@ -213,8 +213,8 @@ def test_policies_treat_a_group_like_a_single_pod() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"gpus": 0}, "set gpus, and use replicas for more copies"),
-        ({"server": {"nnodes": 2, "data_parallel_size": 2}}, "use replicas for more copies"),
+        ({"gpus": 0}, "set gpus to at least 1"),
+        ({"server": {"nnodes": 2, "data_parallel_size": 2}}, "data_parallel_size to 1, and raise"),
         ({"server": {"nnodes": 2, "tensor_parallel_size": 1}}, "but 2 pods have 4"),
         ({"server": {"nnodes": 2, "node_rank": 1}}, "server.node_rank, which the stack determines"),
         ({"server": {"nnodes": 2, "headless": True}}, "server.headless, which the stack"),

@@ -7,7 +7,7 @@ import yaml
 
 from devcluster.paths import CHECKOUT
 from infra.observability.alerts import rule_groups
-from infra.observability.dashboards import pages
+from infra.observability.dashboards import dashboards
 from infra.settings import validate
 from infra.settings.notices import MAX_JOBS, RATE_SECONDS, notices
 from tests.infra.conftest import Provision
@@ -288,7 +288,7 @@ def test_scrape_interval_too_long_for_rates_gets_a_notice(
 
 def test_rate_period_in_queries_matches_the_notice() -> None:
     settings = validate(changed("monitoring", {"prometheus": "operator"})).monitoring
-    queries = str([rule_groups(settings), pages(settings)])
+    queries = str([rule_groups(settings), dashboards(settings)])
     assert set(re.findall(r"rate\(.+?\[(\d+m)\]", queries)) == {f"{RATE_SECONDS // 60}m"}
 
 

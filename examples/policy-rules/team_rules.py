@@ -11,7 +11,7 @@ from policies.rule import Level, RuleConfig, Severity, Violation, workload_rule
 class OwnerConfig(RuleConfig):
     """Configuration of `owner-named`."""
 
-    label: str = Field(default="example.com/owner", description="Label with the owning team.")
+    label: str = Field(default="example.com/owner", description="Label that names the owning team.")
 
 
 @workload_rule(

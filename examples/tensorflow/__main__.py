@@ -39,7 +39,7 @@ def run(config: TrainingConfig, worker: Worker) -> int:
     from examples.tensorflow.train import run as train
 
     try:
-        train(config, worker, listen)
+        train(config, worker, handle_sigterm)
     except InterruptedRunError as stop:
         conclude("interrupted", message=str(stop), exit_code=exit_codes.INTERRUPTED)
         return exit_codes.INTERRUPTED
@@ -47,14 +47,14 @@ def run(config: TrainingConfig, worker: Worker) -> int:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT
     except Exception as error:
-        # This includes the loss of a peer. The gang then restarts from its latest checkpoint.
+        # The cause may be the loss of a peer. The gang then restarts from its latest checkpoint.
         conclude("error", message=f"{type(error).__name__}: {error}", exit_code=exit_codes.FAILED)
         return exit_codes.FAILED
     return exit_codes.DONE
 
 
-def listen() -> Callable[[], bool]:
-    """Make SIGTERM set a flag, and return a function that reads the flag."""
+def handle_sigterm() -> Callable[[], bool]:
+    """Install a SIGTERM handler that sets a flag, and return a function that reads the flag."""
     requested = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: requested.set())
     return requested.is_set

@@ -62,12 +62,14 @@ def create_strategy(worker: Worker, peer_timeout: float) -> tf.distribute.Strate
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[], bool]]) -> None:
+def run(
+    config: TrainingConfig, worker: Worker, handle_sigterm: Callable[[], Callable[[], bool]]
+) -> None:
     """Train, or resume from the latest checkpoint, and write a SavedModel to the export directory.
 
-    `listen()` installs a SIGTERM handler, and returns a function that returns True once the signal
-    has arrived. After any worker has received the signal, all workers save the state and raise
-    InterruptedRunError.
+    `handle_sigterm()` installs a SIGTERM handler, and returns a function that returns True once the
+    signal has arrived. After any worker has received the signal, all workers save the state and
+    raise InterruptedRunError.
     """
     if config.length[0] != "epochs":
         name, value = config.length
@@ -81,8 +83,8 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
         optimizer = tf.keras.optimizers.Adam(config.learning_rate)
         optimizer.build(model.trainable_variables)
         epoch = tf.Variable(0, dtype=tf.int64)
-    # The coordination service installs its own SIGTERM handler, so listen after it has started.
-    stopping = listen()
+    # The coordination service installs a SIGTERM handler when it starts. Replace it afterwards.
+    stopping = handle_sigterm()
     checkpoints = _Checkpoints(config, worker, model, optimizer, epoch)
     start = checkpoints.restore()
     if worker.is_chief:

@@ -206,9 +206,10 @@ def _print(result: dict[str, Any]) -> None:
             f"{name}: {found['median']:.3f} ({found['minimum']:.3f} to {found['maximum']:.3f})"
         )
     alone = result["packAloneMicroseconds"]
-    print_line(f"pack alone: {alone['perResource']:.0f} µs per resource, of which the SDK takes")
+    print_line(f"pack alone: {alone['perResource']:.0f} µs per resource")
     print_line(
-        f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs per rule"
+        f"  SDK: {alone['perResourceEmptyPack']:.0f} µs per resource; "
+        f"rules: {alone['perResourceAndRule']:.1f} µs per resource and rule"
     )
 
 

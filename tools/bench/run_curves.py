@@ -30,7 +30,7 @@ _WINDOW: Final = 10.0
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of the run. Times are seconds since the run's first line."""
+    """One attempt of the run. Times are seconds since the run's first log line."""
 
     start: float
     end: float

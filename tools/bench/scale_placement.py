@@ -59,7 +59,7 @@ def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, A
 
 
 def placement_goals(result: dict[str, Any]) -> list[Goal]:
-    """Return Volcano's goals, for the slowest round's rate and the partial gangs in all rounds."""
+    """Return Volcano's goals: the rate in the slowest round, and partial gangs in all rounds."""
     rounds = result["rounds"][VOLCANO]
     rate = min(found["podsPerSecond"] for found in rounds)
     partial = sum(found["partialGangs"] for found in rounds)

@@ -95,7 +95,7 @@ class Comparison:
     """Number of gangs in `starts` whose start times differ by at most 20%."""
 
     def add(self, predicted: Answer, other: Answer) -> None:
-        """Compare the answers for one state."""
+        """Compare the results for one state."""
         others = {gang.title: gang for gang in other.gangs}
         for gang in predicted.gangs:
             real = others[gang.title]
@@ -113,7 +113,7 @@ class Comparison:
 
 @dataclass
 class Predictions:
-    """Answers of several simulations, compared with the results of another cluster."""
+    """Results of several simulations, compared with the results in another cluster."""
 
     gangs: int = 0
     frequent: int = 0
@@ -142,7 +142,7 @@ class Predictions:
     differences: list[str] = field(default_factory=list)
 
     def add(self, state: int, predicted: Answer, applied: Answer) -> None:
-        """Compare the answers for one state."""
+        """Compare the results for one state."""
         others = {gang.title: gang for gang in applied.gangs}
         victims, certain = _victims(predicted), _victims(predicted, certain=True)
         evicted = _victims(applied)
@@ -163,10 +163,10 @@ class Predictions:
                 self._note(f"state {state}: {gang.title} {gang.outcome}, {real.verdict}: {reason}")
             if real.verdict == "starts later" and gang.start_range is not None:
                 real_start, found = real.start_seconds or 0.0, gang.start_range
-                least, most = found.least * (1 - _TOLERANCE), found.most * (1 + _TOLERANCE)
+                minimum, maximum = found.least * (1 - _TOLERANCE), found.most * (1 + _TOLERANCE)
                 self.starts += 1
-                self.near_starts += least <= real_start <= most
-                if not least <= real_start <= most:
+                self.near_starts += minimum <= real_start <= maximum
+                if not minimum <= real_start <= maximum:
                     self._note(
                         f"state {state}: {gang.title} {durations(found)}, {real_start:.0f} s"
                     )
@@ -197,8 +197,8 @@ class Predictions:
 
 
 def _victims(answer: Answer, *, certain: bool = False) -> set[str]:
-    least = answer.simulations if certain else 1
-    return {victim.title for victim in answer.victims if victim.simulations >= least}
+    minimum = answer.simulations if certain else 1
+    return {victim.title for victim in answer.victims if victim.simulations >= minimum}
 
 
 def _reason(name: str, possible: set[str], certain: set[str], evicted: set[str]) -> str:
@@ -250,22 +250,22 @@ def _simulated(states: int, horizon: int, seed: int) -> Iterator[tuple[int, Stat
                 fast = [*orders(state, REPETITIONS), None]
                 shuffles_by_cluster: list[list[Random | None]] = [fast, [None], [other]]
                 simulations = [
-                    threads.submit(_answers, cluster, state, horizon, shuffles)
+                    threads.submit(_simulate_orders, cluster, state, horizon, shuffles)
                     for cluster, shuffles in zip(clusters, shuffles_by_cluster, strict=True)
                 ]
                 found, (slower,), (applied,) = (each.result() for each in simulations)
                 yield number, state, (found[:-1], found[-1], slower, applied)
 
 
-def _answers(
+def _simulate_orders(
     cluster: Sandbox, state: State, horizon: int, shuffles: Sequence[Random | None]
 ) -> list[Answer]:
     cluster.clear(nodes=True)
-    answers = []
+    results = []
     for shuffle in shuffles:
-        answers.append(simulate_in(cluster, state, horizon, shuffle))
+        results.append(simulate_in(cluster, state, horizon, shuffle))
         cluster.clear()
-    return answers
+    return results
 
 
 def _speed(name: str, nodes: int, gangs: int, scheduler: str) -> dict[str, float]:

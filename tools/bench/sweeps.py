@@ -123,12 +123,12 @@ def _conclude(found: list[dict[str, Any]]) -> None:
             missed = [sum(row["missed"] for row in each) for each in (rows, second)]
             to_second = _ratio(rows, [row["hours"] for row in second], missed[1])
             print_line(
-                f"{title}: expected GPU-hours relative to a second random search: "
-                f"{to_second['expected']:.2f}; to all {TRIALS} trials of the first random search: "
-                f"{to_all['expected']:.2f}; to its trials until the best one, on average over all "
-                f"orders: {to_best['expected']:.2f}. With at most {MAX_TRIALS} trials, {missed[0]} "
-                f"of {len(rows)} searches and {missed[1]} of the second random searches did not "
-                "reach the target accuracy"
+                f"{title}: ratio of the expected GPU-hours to those of a second random search: "
+                f"{to_second['expected']:.2f}; of the first random search (all {TRIALS} trials): "
+                f"{to_all['expected']:.2f}; of the first random search until its best trial (mean "
+                f"over all orders): {to_best['expected']:.2f}. With at most {MAX_TRIALS} "
+                f"trials, {missed[0]} of {len(rows)} searches and {missed[1]} of the second "
+                "random searches did not reach the target accuracy"
             )
             ratios |= {
                 f"{title}, of a second random search": to_second,

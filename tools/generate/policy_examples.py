@@ -116,7 +116,10 @@ spec:
 
 
 def _with_second(manifest: str, bad: str, good: str) -> Example:
-    """Return `manifest` followed by a bad or a good manifest. If `bad` is empty, add none."""
+    """Return an example that starts with `manifest`, followed by the text for each case.
+
+    If `bad` is empty, the bad example contains only `manifest`.
+    """
     good = f"{manifest}\n---\n{dedent(good).strip()}"
     return Example(f"{manifest}\n---\n{dedent(bad).strip()}" if bad else manifest, good)
 

@@ -84,7 +84,7 @@ def team_rows() -> Iterator[tuple[str, ...]]:
     tenancy = TenancySettings.model_validate({"namespace": NAMESPACE, "groups": groups})
     roles = team_access(tenancy)
     for what, request in TEAM_REQUESTS.items():
-        answers = (_answer(is_allowed(roles, group, request)) for group in GROUPS)
+        answers = (_yes_or_no(is_allowed(roles, group, request)) for group in GROUPS)
         yield what, f"`{request}`", *answers
 
 
@@ -101,8 +101,8 @@ def pipeline_rows() -> Iterator[tuple[str, ...]]:
         writes = request.split()[0] not in _READING
         yield (
             *(what, f"`{request}`"),
-            DRY_RUNS if preview and writes else _answer(preview),
-            _answer(is_allowed(roles, "updates", request)),
+            DRY_RUNS if preview and writes else _yes_or_no(preview),
+            _yes_or_no(is_allowed(roles, "updates", request)),
         )
 
 
@@ -136,5 +136,5 @@ def _key(manifest: Manifest) -> tuple[str, str]:
     return metadata.get("namespace", ""), metadata["name"]
 
 
-def _answer(allowed: bool) -> str:
+def _yes_or_no(allowed: bool) -> str:
     return "yes" if allowed else "no"

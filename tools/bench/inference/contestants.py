@@ -75,7 +75,7 @@ def _ours(task: Task, **overrides: str) -> Start:
         "REQUEST_SECONDS": str(task.workload.deadline),
         "NOTICE_SECONDS": "0",
     }
-    if not task.workload.computes:
+    if not task.workload.is_network:
         values["HANDLER"] = f"{PROGRAMS}.noop_handler:NoOp"
     elif task.workload.plain:
         values["HANDLER"] = PLAIN_HANDLER

@@ -26,7 +26,7 @@ def export(workload: Workload, directory: Path) -> None:
     saturated.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if not workload.computes:
+    if not workload.is_network:
         _export_noop(workload, directory)
         return
     config = TrainingConfig.model_validate(

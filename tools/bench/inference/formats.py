@@ -99,7 +99,7 @@ def from_v2(body: bytes, headers: dict[str, str]) -> Array:
 
 def output_of(workload: Workload) -> str:
     """Return the name of the output in responses of our server."""
-    return "probabilities" if workload.computes else "outputs"
+    return "probabilities" if workload.is_network else "outputs"
 
 
 def _tensor(workload: Workload) -> dict[str, Any]:

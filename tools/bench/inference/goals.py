@@ -8,7 +8,7 @@ from tools.bench.inference.measure import MAX_LOAD, Series, at_load_of, open_loo
 from tools.bench.inference.workloads import Workload
 from tools.bench.outcome import Goal, ratios, spread
 
-TO_BEST_PEER: Final = {"simple-cnn": 0.85}
+MIN_RATIO_TO_BEST_PEER: Final = {"simple-cnn": 0.85}
 """Maps models to the required ratio of our throughput to the best peer's with 64 clients. The
 default is 1. In docs/inference-benchmark.md, the best peer is mosec, whose front end in Rust
 matters most for small networks.
@@ -31,11 +31,11 @@ def goals_of(workload: Workload, series: Mapping[str, Series], bare: Sequence[fl
             Goal(
                 f"{title}: throughput ratio at 64 clients: ours / {best} (best peer)",
                 spread(to_best)["median"],
-                TO_BEST_PEER.get(workload.model, 1),
+                MIN_RATIO_TO_BEST_PEER.get(workload.model, 1),
             )
         )
         found += _tail(title, ours, peers)
-    if not workload.computes:
+    if not workload.is_network:
         name = f"{title}: CPU time (µs) of a request at 64 clients"
         cpu = ours.median(MAX_LOAD, "cpu")
         found.append(Goal(name, cpu * 1e6, MAX_CPU * 1e6, at_most=True))

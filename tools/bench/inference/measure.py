@@ -1,4 +1,4 @@
-"""Measurements of all servers in turn, so that other load on the host affects all equally."""
+"""Measurements of all servers in turn, so that other load on the host affects each equally."""
 
 import contextlib
 import statistics
@@ -47,7 +47,8 @@ WARM_UP_SPEEDUP: Final = 1.1
 """The warm-up continues while the throughput improves by at least this factor."""
 
 MIN_REQUESTS: Final = 30
-"""Minimum average number of requests in an open loop, unless they take more than 10 s."""
+"""Minimum expected number of requests in an open loop. To reach it, the loop is extended to at
+most 10 s."""
 
 WARM_UP: Final = 0.15
 """Initial share of a measurement that is discarded, because the load is still building up."""
@@ -194,7 +195,7 @@ def measure(
     clients: Sequence[int],
     shares: Sequence[float],
 ) -> None:
-    """Measure one round of a server: increasing numbers of clients, then shares of its capacity."""
+    """Measure a server in one round, first with `clients`, then at `shares` of its capacity."""
     base = bench.seconds * workload.duration_factor
     warm_up(bench, server.target, base / 2)
     capacity = 0.0

@@ -19,7 +19,7 @@ def compute_of(workload: Workload, directory: Path) -> Compute:
     faster memory layout, and an allocator that keeps freed memory.
     """
     torch.set_num_threads(1)
-    if not workload.computes:
+    if not workload.is_network:
         return lambda batch: batch
     manifest = read_manifest(directory)
     if workload.plain:

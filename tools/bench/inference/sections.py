@@ -87,7 +87,7 @@ def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]
     """Measure our server with each of its backends."""
     result["backends"] = {}
     for workload in workloads:
-        if workload.plain or not workload.computes:
+        if workload.plain or not workload.is_network:
             continue
         series = _measure_min_and_max_clients(bench, all_backends(), workload, "raw")
         result["backends"][workload.name] = {

@@ -43,7 +43,7 @@ class Workload:
         return f"{self.model}-plain" if self.plain else self.model
 
     @property
-    def computes(self) -> bool:
+    def is_network(self) -> bool:
         """True if the model is a neural network; False for the no-op model."""
         return self.model != "no-op"
 

@@ -102,7 +102,7 @@ class Prices(_Settings):
         return None if price is None or share is None else price * share
 
     def environment(self, stack: str) -> Environment:
-        """Return the entry of a stack, or the defaults."""
+        """Return the entry for a stack, or the defaults."""
         return self.environments.get(stack, Environment())
 
 
@@ -116,7 +116,8 @@ def load(path: Path = DEFAULT) -> Prices:
     """Read a price table.
 
     Raises:
-        GitopsError: If the table cannot be read or is invalid. The message states file and key.
+        GitopsError: If the table cannot be read or is invalid. The message contains the file and
+            the key.
     """
     try:
         return Prices.model_validate(parse(path.read_text("utf-8")))

@@ -1,8 +1,8 @@
 """Pulumi policies that are created from rules.
 
 A resource's properties are converted to plain data once for all rules. Stack rules receive the
-resources as declared. The resources that the cluster returns also contain values that the program
-does not set, such as the number of replicas of an autoscaled Deployment.
+resources as the program declares them, not as the cluster returns them, because the cluster adds
+values that the program does not set, such as the number of replicas of an autoscaled Deployment.
 """
 
 from __future__ import annotations

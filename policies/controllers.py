@@ -203,7 +203,7 @@ class Workload:
             if outer.absent and policy.absent:
                 return Node(pod.location.restart_default or None, outer.parent, outer.key)
             return policy if outer.absent else outer
-        # The controller sets the restart policy of containers outside of the usual lists.
+        # The controller sets the restart policy of containers outside of the pod's usual lists.
         return Node(UNKNOWN) if policy.absent and pod.location.containers else policy
 
     @property

@@ -16,7 +16,7 @@ KINDS: Final = "kinds"
 """Key of the records in the configuration."""
 _RECORD: Final = TypeAdapter(WorkloadKind)
 _KEY_FIELDS: Final = ("group", "kind")
-"""Fields of a record that the key of the record contains."""
+"""Record fields that are set from the record's key."""
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:

@@ -1,4 +1,4 @@
-"""Library that makes any training program a run of the platform. Its only dependency is torch."""
+"""Library for running any training program on the platform. Its only dependency is torch."""
 
 import faulthandler
 import json
@@ -192,7 +192,7 @@ class Run:
         return int(self._values["step"])
 
     def resumed(self, step: int) -> None:
-        """Report the step from which a framework resumes by itself; 0 in a new run."""
+        """Report the step from which the framework has resumed, or 0 in a new run."""
         self._values |= {"step": step, "checkpoint_step": step}
         fields = {"run_dir": str(self.directory), "processes": self._size}
         self._emit("resume" if step else "start", **self._progress(step), **fields)

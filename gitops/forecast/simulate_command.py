@@ -11,10 +11,10 @@ from workload.files import write_atomically
 HELP = "simulate how the scheduler handles changes to a snapshot of a cluster"
 DESCRIPTION = """\
 Loads a snapshot into a simulated cluster with a real API server and real Volcano, applies changes,
-and lets the scheduler decide. Time then jumps from the end of one gang to the end of the next. The
-output lists the gangs that start immediately, wait (with reason and start) or are preempted, the
-free and fragmented GPUs, and the GPUs of each queue. The cluster from which the snapshot was taken
-is not accessed.
+and lets the scheduler decide. Simulated time advances from the end of one gang to the end of the
+next. For each gang, the output states whether it starts immediately, waits (with the reason and the
+expected start time) or is preempted. It also lists free and fragmented GPUs, and the GPUs per
+queue. The cluster from which the snapshot was taken is not accessed.
 """
 EPILOG = """\
 examples:
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--horizon",
         type=int,
         default=20,
-        metavar="ENDS",
-        help="stop when this number of gangs have finished; default: 20",
+        metavar="N",
+        help="stop after N gangs have finished; default: 20",
     )
     add_repeat(parser)
     parser.add_argument(

@@ -21,7 +21,7 @@ from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 _GATEWAY_API = "gateway.networking.k8s.io"
-_IDLE_CANARY = "By then, its route sends all requests to the stable version."
+_IDLE_CANARY = "Its route is switched first, and sends all requests to the stable version."
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 
@@ -256,8 +256,7 @@ _SERVICE_UNAVAILABLE = (
     "Requests fail until its replacement is ready, or permanently if there is none."
 )
 _RELEASE_DELETED = (
-    "Its custom resource definitions may be deleted as well, together with all objects of these "
-    "kinds."
+    "Its custom resource definitions may be deleted as well, along with all their custom resources."
 )
 
 

@@ -115,14 +115,14 @@ def unpack_texts(content: memoryview, shape: tuple[int, ...], field: str) -> NDA
     while offset < len(content):
         if len(found) == needed:
             raise InputError(
-                f"{field} has more than the {needed} values of its shape {list(shape)}"
+                f"{field} has more values than its shape {list(shape)} allows ({needed})"
             )
         if offset + 4 > len(content):
-            raise InputError(f"{field} ends within the length prefix of string {len(found)}")
+            raise InputError(f"{field} ends inside the length prefix of string {len(found)}")
         (length,) = struct.unpack_from("<I", content, offset)
         offset += 4
         if offset + length > len(content):
-            raise InputError(f"{field} ends within string {len(found)}, of {length} bytes")
+            raise InputError(f"{field} ends inside string {len(found)}, which has {length} bytes")
         found.append(bytes(content[offset : offset + length]))
         offset += length
     check_count(len(found), shape, field)

@@ -1,4 +1,4 @@
-"""Limits on the resources of clients: connections, buffered bytes and time.
+"""Limits for clients: connections, buffered bytes and time.
 
 A sweep checks all connections twice a second, so that no request needs a timer.
 """
@@ -36,7 +36,7 @@ MIN_PAUSE_SECONDS: Final = 0.002
 
 
 class Progress:
-    """Progress of a transfer, in which a client must keep the minimum rate."""
+    """Progress of a transfer, which must not fall below the minimum rate."""
 
     _since = 0.0
     _done = 0
@@ -71,7 +71,7 @@ class Turns:
         self._free_at = 0.0
 
     def queue(self, connection: "Connection") -> None:
-        """Give a connection a turn after all connections that are already waiting."""
+        """Queue a connection behind those that are already waiting."""
         self._waiting.append(connection)
         if len(self._waiting) == 1:
             self._schedule()
@@ -161,7 +161,7 @@ class Limits:
 
         If the new connection's peer has reached its limit, close a connection of this peer;
         otherwise, close one of the peer with the most connections. In both cases, choose the peer's
-        oldest `evictable` connection or, without one, its oldest `sheddable` connection. Return
+        oldest `evictable` connection or, if it has none, its oldest `sheddable` connection. Return
         False if the peer has neither.
         """
         peer = self._peers.setdefault(connection.peer, {})
@@ -192,9 +192,9 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes, after shedding connections if necessary; return False if that is not enough.
 
-        If the client's address would exceed its limit, `shed` its `sheddable` connection with the
-        most bytes. If the total limit would be exceeded, select the address whose `sheddable`
-        connections hold the most bytes, and `shed` the largest of them.
+        Limit per address: shed the `sheddable` connection of this address that holds the most
+        bytes. Total limit: find the address whose `sheddable` connections hold the most bytes in
+        total, and shed the largest of these connections.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
         while (full := self._held[peer] + size > self._max_bytes_per_peer) or (

@@ -66,7 +66,7 @@ HeadKey = tuple[object, ...]
 
 
 class RequestedOutput(NamedTuple):
-    """An output that the client requests, as bytes after the JSON if `binary`."""
+    """An output that the client requests. If `binary`, its values follow the JSON as bytes."""
 
     spec: TensorSpec
     binary: bool = False
@@ -226,7 +226,7 @@ def _check_sizes(total: int, json: int, max_bytes: int, max_json: int) -> None:
         )
     if json > max_json:
         raise InputError(
-            f"the outputs would have {json} bytes before they are written as JSON, more than "
+            f"the outputs contain {json} bytes of values to encode as JSON, more than "
             f"{max_json}: request them with binary_data, or send fewer samples"
         )
 

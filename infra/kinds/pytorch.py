@@ -1,7 +1,7 @@
-"""Kind `pytorch`: a PyTorchJob of the Training Operator (v1), whose pods Volcano places together.
+"""Kind `pytorch`: a PyTorchJob of the Training Operator (v1), whose pods Volcano gang-schedules.
 
 The PodGroup has the name that the operator expects if its gang scheduling is enabled. The job
-therefore always has exactly one PodGroup, and is placed as a whole even if the operator's gang
+therefore always has exactly one PodGroup, and is gang-scheduled even if the operator's gang
 scheduling is disabled.
 """
 

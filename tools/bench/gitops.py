@@ -1,4 +1,4 @@
-"""Cost of the preview report: `make bench-gitops`.
+"""Benchmark of the preview report: `make bench-gitops`.
 
 A temporary Pulumi state is created from HEAD for each of the stacks dev and prod. Then
 `pulumi preview` (alone, and with the policy pack) and `python -m gitops preview` run alternately,

@@ -31,8 +31,8 @@ OPTIMIZER_PREFIX: Final = "optimizer/"
 def save(run: Run) -> None:
     """Start saving the run in all processes.
 
-    Raise OSError if the previous checkpoint could not be written, and DivergedError if its weights,
-    or a loss or gradient since then, are not finite.
+    Raise OSError if the previous checkpoint could not be written. Raise DivergedError if the
+    weights in that checkpoint, or a loss or gradient computed since, are not finite.
     """
     mean_loss(run)
     step = run.position.step

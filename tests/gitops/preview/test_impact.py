@@ -310,8 +310,8 @@ def test_requests_do_not_fail_when_a_routed_canary_is_removed(weight: int) -> No
     change = plans.step("update", old, new) if old != new else plans.same(new)
     (text,) = texts_of(change, plans.step("delete", canary))
     assert text == (
-        "Deployment `digits-canary` is deleted. By then, its route sends all requests to the "
-        "stable version."
+        "Deployment `digits-canary` is deleted. Its route is switched first, and sends all "
+        "requests to the stable version."
     )
     (text,) = texts_of(plans.step("delete", canary))
     assert "Requests fail" in text

@@ -74,7 +74,8 @@ def _processes() -> list[str]:
             if f"devcluster.cluster_init {Kind.SIMULATED}" in command:
                 simulated.add(space)
                 continue
-            alive = process.info["status"] != psutil.STATUS_ZOMBIE
+            # A process without a command line is exiting: the kernel has released its memory.
+            alive = command and process.info["status"] != psutil.STATUS_ZOMBIE
             if alive and (space != here or "devcluster.cluster_init" in command):
                 line = f"{process.info['pid']} {command[:200]}"
                 found.setdefault(space, []).append(line)

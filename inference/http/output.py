@@ -31,7 +31,7 @@ class Output:
         self._sending, self._delivering = Progress(), Progress()
 
     def write(self, data: bytes) -> None:
-        """Send data after all data that was written earlier has been taken by the transport."""
+        """Send data. The transport must have taken all data that was written earlier."""
         self._rest = memoryview(data)
         self.resume()
         if self.unsent_bytes:

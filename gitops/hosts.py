@@ -215,8 +215,8 @@ class _Api:
                 raise GitopsError(f"GET {path} returned {page!r:.80} instead of a list")
             yield from page
             next_page = response.links.get("next", {}).get("url")
-            if next_page is not None and httpx.URL(next_page).host != self._client.base_url.host:
-                raise GitopsError(f"GET {path}: the next page is on another host ({next_page})")
+            if next_page is not None and not self._may_receive_token(httpx.URL(next_page)):
+                raise GitopsError(f"GET {path}: the next page has another origin ({next_page})")
 
     def write(self, method: str, path: str, body: Mapping[str, Any]) -> None:
         self._send(method, path, body)
@@ -245,12 +245,20 @@ class _Api:
                 # If httpx followed redirects, it would repeat the request as a GET and send
                 # GitLab's token to any host.
                 target = response.next_request
-                if target is None or target.url.host != self._client.base_url.host:
+                if target is None or not self._may_receive_token(target.url):
                     break
                 response = self._client.request(method, target.url, json=body)
         except httpx.HTTPError as error:
             raise GitopsError(f"{method} {path} failed: {type(error).__name__}: {error}") from error
         return response
+
+    def _may_receive_token(self, url: httpx.URL) -> bool:
+        """Return whether a URL has the API's origin, or its host with HTTPS instead of HTTP."""
+        api = self._client.base_url
+        return url.host == api.host and (
+            (url.scheme, url.port) == (api.scheme, api.port)
+            or (url.scheme, api.scheme) == ("https", "http")
+        )
 
 
 def _token(environment: Mapping[str, str], name: str) -> str:

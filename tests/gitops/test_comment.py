@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gitops.__main__ import main
+from gitops.hosts import _Api
 from gitops.preview.markdown import marker
 from tests.gitops.host_servers import BOT, TOKEN, State, serving
 
@@ -236,14 +238,38 @@ def test_temporary_failures_are_retried(host: State, tmp_path: Path, status: int
     assert len(host.notes) == 1
 
 
-def test_redirects_are_followed_only_to_the_same_host(host: State, tmp_path: Path) -> None:
+def test_redirects_are_followed_only_to_the_same_origin(
+    host: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prefix = "/api/v4/projects/42/merge_requests/7/notes" if "api/v4" in host_url() else ""
     target = f"{host.url}{prefix or '/repos/team/platform/issues/7/comments'}"
     host.answers = [(301, {"Location": target}, "")] * 2
     assert comment(report(tmp_path, "text")) == 0
     assert len(host.notes) == 1
-    host.answers = [(301, {"Location": "http://localhost.invalid/x"}, "moved")]
-    assert comment(report(tmp_path, "text")) == 1
+    for location in ("http://localhost.invalid/x", "http://127.0.0.1:1/x"):
+        host.answers = [(301, {"Location": location}, "moved")]
+        assert comment(report(tmp_path, "text")) == 1
+        assert "returned 301: moved" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "trusted"),
+    [
+        ("https://git.example.com/page/2", True),
+        ("https://git.example.com:443/page/2", True),
+        ("https://git.example.com:8443/page/2", False),
+        ("http://git.example.com/page/2", False),
+        ("https://other.example.com/page/2", False),
+    ],
+)
+def test_the_token_is_sent_only_to_the_origin_of_the_api(url: str, trusted: bool) -> None:
+    api = _Api("https://git.example.com/api/v4", {})
+    assert api._may_receive_token(httpx.URL(url)) is trusted
+
+
+def test_http_may_be_redirected_to_https() -> None:
+    api = _Api("http://git.example.com/api/v4", {})
+    assert api._may_receive_token(httpx.URL("https://git.example.com/api/v4/x"))
 
 
 def host_url() -> str:

@@ -215,7 +215,8 @@ def _requested_amount(
     if name.startswith("limits."):
         resource = name.removeprefix("limits.")
         return sum((demand.total(demand.limits, resource) for demand in inside), Decimal(0))
-    if name.startswith("requests."):
+    # In a quota, `cpu`, `memory` and `ephemeral-storage` limit the requests as well.
+    if name.startswith("requests.") or name in (*HOST_RESOURCES, "ephemeral-storage"):
         resource = name.removeprefix("requests.")
         return sum((demand.total(demand.requests, resource) for demand in inside), Decimal(0))
     return None

@@ -52,6 +52,7 @@ def test_retained_resources_are_counted_separately() -> None:
 
 def test_limits_show_free_and_exceeded_capacity() -> None:
     hard = {"pods": "3", "persistentvolumeclaims": "1", "limits.memory": "64Gi"}
+    hard |= {"requests.memory": "1Ti", "memory": "1Ti"}
     found = report(
         plans.same(plans.queue(gpus=16)),
         plans.same(plans.quota(**hard)),
@@ -65,6 +66,7 @@ def test_limits_show_free_and_exceeded_capacity() -> None:
     assert left["quota of ml", "pods"] == -1
     assert left["quota of ml", "persistentvolumeclaims"] == 0
     assert left["quota of ml", "limits.memory"] == 0
+    assert left["quota of ml", "memory"] == left["quota of ml", "requests.memory"]
     assert left["installed GPUs", "NVIDIA-A800-SXM4-80GB"] == 14
 
 

@@ -205,7 +205,7 @@ def _export_problems(
 def object_names_are_unique(
     training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
 ) -> Iterator[str]:
-    """Check that no two sections create objects of the same kind with the same name."""
+    """Check that no two sections create objects or directories with the same name."""
     owners: dict[tuple[str, str], str] = {}
     for path, name, kinds, remedy in _created_objects(training, inference, logs):
         for kind in kinds:
@@ -240,11 +240,14 @@ def _created_objects(
         yield full_key("logs", "recorder"), RECORDER, ("Deployment",), remedy
     if training.sweeps:
         yield full_key("training", "sweeps"), CONTROLLER, ("Deployment",), remedy
-    for key in training.sweeps:
+    for key, sweep in training.sweeps.items():
         path, name = full_key("training", "sweeps", key), sweep_template_name(key)
         yield path, name, ("JobTemplate",), "use another key"
+        yield path, f"{sweep.job.checkpoints}/{name}", ("directory",), "use another key"
     for key, job in training.jobs.items():
         path, remedy = job_key(key, "run"), "use another `run`"
+        if job.run is not None:
+            yield path, f"{job.checkpoints}/{job.run}", ("directory",), remedy
         if job.run is not None and _has_service(job):
             yield path, job.run, ("Service",), remedy
         if job.run is not None and job.starts_in_flow:

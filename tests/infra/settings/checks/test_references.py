@@ -207,6 +207,25 @@ def test_step_of_a_run_must_not_collide_with_the_template_of_a_sweep(
     assert problems(values) == ([expected] if collides else [])
 
 
+@pytest.mark.parametrize(
+    ("run", "claim", "collides"),
+    [
+        ("digits-sweep", "checkpoints", True),
+        ("digits-sweep", "datasets", False),
+        ("sweep", "checkpoints", False),
+    ],
+)
+def test_run_must_not_share_the_directory_of_a_sweep(run: str, claim: str, collides: bool) -> None:
+    values = sweeps.values()
+    job = {**values["training"]["sweeps"]["digits"]["job"], "run": run, "checkpoints": claim}
+    values["training"]["jobs"]["job"] = job
+    expected = (
+        "gpu-platform:training.jobs.job.run would create the directory 'checkpoints/digits-sweep', "
+        "which gpu-platform:training.sweeps.digits also creates: use another `run`."
+    )
+    assert problems(values) == ([expected] if collides else [])
+
+
 HOME = {"home": "checkpoints", "token_secret": "token"}
 NOTEBOOK = {"hyperparameters": None, "nodes": 1, "notebook": HOME}
 ROUTE = {"gateway": {"name": "public"}, "path": "/digits"}

@@ -12,7 +12,7 @@ from infra.settings import StackSettings
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.tenancy import IdentitySettings, TenancySettings
 from infra.team_access import team_access
-from kube.names import ROLE_LABEL, WORKLOAD_LABEL
+from kube.names import RAY_NODE_LABEL, ROLE_LABEL, WORKLOAD_LABEL
 
 SERVICE_ACCOUNTS: Final = ("training", "inference")
 _SERVER_PORT: Final[int] = InferenceServiceSettings.model_fields["port"].default
@@ -207,9 +207,11 @@ def network_policies(
     """Return policies that deny all traffic except what the workloads need.
 
     The workloads need DNS, connections between training pods and within inference groups, requests
-    to inference services, and egress to the configured ranges.
+    to inference services, and egress to the configured ranges. Ray heads execute the commands that
+    they receive, so only the NetworkPolicy of their run admits connections to them.
     """
     training = {"matchLabels": {WORKLOAD_LABEL: "training"}}
+    ray_head = {"key": RAY_NODE_LABEL, "operator": "In", "values": ["head"]}
     inference = {"matchLabels": {WORKLOAD_LABEL: "inference"}}
     callers: list[Manifest] = [
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
@@ -231,7 +233,15 @@ def network_policies(
                 }
             ],
         },
-        "allow-training-gangs": _allow_within(training),
+        "allow-training-gangs": {
+            **_allow_within(training),
+            "podSelector": {**training, "matchExpressions": [{**ray_head, "operator": "NotIn"}]},
+        },
+        "allow-ray-heads": {
+            "podSelector": {**training, "matchExpressions": [ray_head]},
+            "policyTypes": ["Egress"],
+            "egress": [{"to": [{"podSelector": training}]}],
+        },
     }
     additional_ports = tenancy.network.inference_ports
     if every_port := {*inference_ports, *additional_ports}:

@@ -30,6 +30,8 @@ QUEUE_LABEL: Final = "volcano.sh/queue-name"
 KUEUE_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_MINIMUM_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
 RAY_SCHEDULER_LABEL: Final = "ray.io/scheduler-name"
+RAY_NODE_LABEL: Final = "ray.io/node-type"
+"""Label with which KubeRay distinguishes the head of a Ray cluster (`head`) from its workers."""
 TASK_LABEL: Final = "volcano.sh/task-spec"
 """Label with the name of the Volcano Job task that a pod belongs to."""
 

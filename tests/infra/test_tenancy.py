@@ -107,6 +107,7 @@ def test_network_is_denied_except_for_required_traffic() -> None:
         "default-deny",
         "allow-dns",
         "allow-training-gangs",
+        "allow-ray-heads",
         "allow-inference",
     }
     assert found["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -118,12 +119,26 @@ def test_dns_is_allowed() -> None:
     assert {port["port"] for port in rule["ports"]} == {53, 5353}
 
 
-def test_training_pods_can_reach_only_each_other() -> None:
-    spec = policies(tenancy())["allow-training-gangs"]
-    training = {"podSelector": {"matchLabels": {"gpu-platform.dev/workload": "training"}}}
-    assert spec["podSelector"] == training["podSelector"]
-    assert spec["ingress"] == [{"from": [training]}]
-    assert spec["egress"] == [{"to": [training]}]
+@pytest.mark.parametrize(
+    ("role", "directions"),
+    [(None, {"from", "to"}), ("worker", {"from", "to"}), ("head", {"to"})],
+)
+def test_training_pods_can_reach_only_each_other_but_no_ray_heads_of_other_runs(
+    role: str | None, directions: set[str]
+) -> None:
+    labels = {"gpu-platform.dev/workload": "training"}
+
+    def selects(selector: Manifest) -> bool:
+        return selector.get("matchLabels") == labels and all(
+            each["key"] == "ray.io/node-type"
+            and (each["operator"] == "In") == (role in each["values"])
+            for each in selector.get("matchExpressions", [])
+        )
+
+    peers = [{"podSelector": {"matchLabels": labels}}]
+    found = [spec for spec in policies(tenancy()).values() if selects(spec["podSelector"])]
+    rules = [rule for spec in found for key in ("ingress", "egress") for rule in spec.get(key, [])]
+    assert sorted(rules, key=str) == [{direction: peers} for direction in sorted(directions)]
 
 
 def test_inference_admits_the_whole_cluster_or_chosen_namespaces() -> None:

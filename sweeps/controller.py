@@ -234,8 +234,8 @@ class Controller:
     def _update_ledger(self, trials: list[Trial], jobs: Mapping[str, Object]) -> float:
         """Add the GPU time since the last step to the ledger, and return the total in seconds.
 
-        If a trial had GPUs at either of two consecutive observations, the whole time between the
-        observations counts, so that the total is never too low.
+        If a trial had GPUs at either of two consecutive observations, or between them, the whole
+        time between the observations counts, so that the total is never too low.
         """
         now, ledger = self._clock(), self._study.ledger()
         for trial in trials:
@@ -250,6 +250,8 @@ class Controller:
                 phase = "waiting" if trial.phase == "waiting" else "placed"
                 entry = {"seconds": 0.0, "seen": created.timestamp(), "phase": phase}
             idle = trial.phase in _WITHOUT_GPUS and entry["phase"] in _WITHOUT_GPUS
+            # A trial may have been placed and preempted, for example while no controller ran.
+            idle = idle and not (job is not None and _was_placed(job, entry["seen"]))
             if not idle and entry["phase"] not in FINISHED:
                 entry["seconds"] += max(now - entry["seen"], 0.0) * self._sweep.settings.gpus
             ledger[trial.run] = {**entry, "seen": now, "phase": trial.phase}
@@ -330,6 +332,16 @@ def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int
 def _phase(job: Object) -> Phase:
     phase = job.get("status", {}).get("state", {}).get("phase", "")
     return _PHASES.get(phase, "waiting")
+
+
+def _was_placed(job: Object, since: float) -> bool:
+    """Return whether a job had GPUs after a Unix time, according to its status."""
+    return any(
+        _PHASES.get(condition["status"]) == "placed"
+        # The time has a resolution of one second.
+        and datetime.fromisoformat(condition["lastTransitionTime"]).timestamp() >= int(since)
+        for condition in job.get("status", {}).get("conditions") or ()
+    )
 
 
 def _is_active(job: Object) -> bool:

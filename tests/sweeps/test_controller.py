@@ -266,6 +266,26 @@ def test_gpu_time_counts_while_pods_pull_their_images(tmp_path: Path) -> None:
     assert set(stage.phases().values()) == {"placed"}
 
 
+@pytest.mark.parametrize(("minute", "gpu_hours"), [("20", 0), ("40", 8)])
+def test_gpu_time_counts_if_a_trial_was_preempted_while_no_controller_ran(
+    tmp_path: Path, minute: str, gpu_hours: int
+) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    stage.step(HOUR / 2)
+    first, _ = stage.api.jobs
+    phases = {"Running": "00", "Restarting": "01", "Pending": "02"}
+    conditions = [
+        {"status": phase, "lastTransitionTime": f"1970-01-01T00:{minute}:{second}Z"}
+        for phase, second in phases.items()
+    ]
+    stage.api.jobs[first]["status"] = {"state": {"phase": "Pending"}, "conditions": conditions}
+    stage.restart(HOUR)
+    stage.step()
+    assert set(stage.phases().values()) == {"waiting"}
+    assert stage.api.summary["gpu_hours"] == gpu_hours
+
+
 def test_pauses_count_as_gpu_time_if_the_ledger_is_lost(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.step()

@@ -69,8 +69,12 @@ def failed_containers(pod: Pod) -> Iterator[Termination]:
         before = status.lastState.terminated if status.lastState else None
         if terminated is not None and terminated.exitCode != 0:
             yield _termination(_attempt(pod, status, status.restartCount), terminated)
-        if before is not None and before.exitCode != 0 and status.restartCount > 0:
-            attempt = _attempt(pod, status, status.restartCount - 1)
+        waiting = status.state.waiting if status.state else None
+        # Until its next restart, a container that has failed waits with an unchanged count.
+        is_backing_off = waiting is not None and waiting.reason == "CrashLoopBackOff"
+        restarts = status.restartCount - (0 if is_backing_off else 1)
+        if before is not None and before.exitCode != 0 and restarts >= 0:
+            attempt = _attempt(pod, status, restarts)
             yield replace(_termination(attempt, before), restarted=True)
 
 

@@ -2,6 +2,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
+import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import Cluster, User
@@ -46,6 +47,14 @@ def test_last_state_of_a_restarted_container_counts_as_a_failure() -> None:
     [termination] = failed_containers(pod(last_state=terminated_state(1), restarts=2))
     assert (termination.attempt.restarts, termination.exit_code) == (1, 1)
     assert termination.restarted
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_container_that_waits_for_its_restart_has_failed_in_its_last_attempt(restarts: int) -> None:
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    last_state = terminated_state(1)
+    [termination] = failed_containers(pod(state=waiting, last_state=last_state, restarts=restarts))
+    assert termination.attempt.restarts == restarts
 
 
 def test_containers_of_a_pod_deleted_while_running_have_an_unknown_exit_code() -> None:

@@ -212,7 +212,7 @@ class Platform:
     ) -> Iterator[Problem]:
         """Yield a problem for each setting of a job that this platform does not support."""
         if self.queues is not None and job.queue not in self.queues:
-            yield Problem("queue", f"is {job.queue!r}, but {_list_available('queue', self.queues)}")
+            yield Problem("queue", f"is {job.queue!r}, but {list_available('queue', self.queues)}")
         resource = job.gpu_resource or self.gpu_nodes.resource
         if resource.endswith(SHARED_SUFFIX) and job.gpus_per_node > 1:
             yield Problem(
@@ -277,7 +277,7 @@ class Platform:
 
     def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
         if claim not in self.claims:
-            yield Problem(key, f"is {claim!r}, but {_list_available('claim', self.claims)}")
+            yield Problem(key, f"is {claim!r}, but {list_available('claim', self.claims)}")
 
 
 async def _cluster_uid(
@@ -290,7 +290,8 @@ async def _cluster_uid(
     return metadata.uid if metadata is not None else None
 
 
-def _list_available(noun: str, names: Collection[str]) -> str:
+def list_available(noun: str, names: Collection[str]) -> str:
+    """Return a clause that lists the names that a setting may have."""
     if not names:
         return f"the platform has no {noun}s"
     return f"the platform has only the {noun}s {', '.join(sorted(names))}: use one of them"

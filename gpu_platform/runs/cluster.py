@@ -298,8 +298,8 @@ class Member:
     def sweeps(self) -> dict[str, dict[str, Any]]:
         """Map sweep keys to summaries, which are empty until the controller has started."""
         return {
-            item["metadata"]["labels"]["app.kubernetes.io/name"]: json.loads(
-                item["metadata"]["annotations"].get(SWEEP_SUMMARY_ANNOTATION, "{}")
+            item["metadata"]["labels"]["app.kubernetes.io/name"]: _parsed(
+                item["metadata"]["annotations"].get(SWEEP_SUMMARY_ANNOTATION, "{}"), dict
             )
             for item in self._list(TEMPLATE.name)
             if SWEEP_PARALLEL_ANNOTATION in item["metadata"].get("annotations", {})

@@ -17,7 +17,7 @@ from gitops.preview.new_runs import run_rows
 from gitops.preview.report import RunRow
 from gitops.prices import Prices
 from gitops.stack_file import Dumper, parse
-from gpu_platform.platform_stack import Platform, PlatformError
+from gpu_platform.platform_stack import Platform, PlatformError, list_available
 from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest, with_metadata
 from infra.settings.problems import describe
@@ -101,17 +101,15 @@ def submissions(
     """Yield the run of each job. Raise GitopsError if the platform does not support a job."""
     platform = description.platform
     for key, job in jobs.items():
-        image = platform.images.get(job.image)
-        if image is None:
-            known = ", ".join(sorted(platform.images))
-            raise GitopsError(
-                f"{key}.image is {job.image!r}, but the platform has only the images {known}"
-            )
+        image, identity = platform.images.get(job.image), description.identities.get(job.image)
+        if image is None or identity is None:
+            known = platform.images.keys() & description.identities.keys()
+            raise GitopsError(f"{key}.image is {job.image!r}, but {list_available('image', known)}")
         try:
             args = platform.training_job(key, job, image=image)
         except PlatformError as error:
             raise GitopsError(str(error)) from None
-        args = replace(args, image_identity=description.identities[job.image])
+        args = replace(args, image_identity=identity)
         name = run_name(args)
         objects = [
             with_metadata(each, description.labels, description.annotations)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gitops.errors import GitopsError
+from gpu_platform.runs.sweeps import check_summary
 
 _MIN_TRIALS: Final = 2
 _FIGURE_SIZE: Final = (9, 4)
@@ -52,11 +53,7 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"the page requires the package {error.name}: install it with "
             "`pip install --require-hashes -r requirements/sweep-page.txt`"
         ) from None
-    if "space" not in summary:
-        raise GitopsError(
-            f"an earlier version of the controller wrote the summary of sweep {key}: update the "
-            "controller's image"
-        )
+    check_summary(key, summary, "space")
     study = optuna.create_study(direction=summary["objective"]["goal"])
     space = {
         name: optuna.distributions.json_to_distribution(text)

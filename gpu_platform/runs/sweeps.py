@@ -3,17 +3,40 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from gitops.errors import GitopsError
+
 _MAX_TRIALS: Final = 10
+_KEYS: Final = {
+    *("state", "objective", "unit", "length", "chosen", "maximum_trials", "gpu_hours"),
+    *("maximum_gpu_hours", "trials"),
+}
+
+
+def check_summary(key: str, summary: Mapping[str, Any], *more: str) -> None:
+    """Raise GitopsError if a sweep's summary lacks a key, because its controller is older.
+
+    `more` lists keys that only the caller requires.
+    """
+    if not summary.keys() >= {*_KEYS, *more}:
+        raise GitopsError(
+            f"an earlier version of the controller wrote the summary of sweep {key}: update the "
+            "controller's image"
+        )
 
 
 def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield lines about sweeps, based on the summaries that their controller wrote."""
+    """Yield lines about sweeps, based on the summaries that their controller wrote.
+
+    Raises:
+        GitopsError: If an earlier version of the controller wrote a summary.
+    """
     if not sweeps:
         yield "no sweeps"
     for key, summary in sorted(sweeps.items()):
         if not summary:
             yield f"{key}: the controller has not started yet"
             continue
+        check_summary(key, summary)
         objective = summary["objective"]
         yield (
             f"{key}: {summary['state']}, {summary['chosen']} of {summary['maximum_trials']} "

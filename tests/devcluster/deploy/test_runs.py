@@ -209,7 +209,7 @@ def sweep(**summary: Any) -> dict[str, Any]:
     """A trial template to which the controller has added a summary."""
     bounds = {"objective": {"goal": "maximize", "metric": "accuracy"}, "problem": ""}
     bounds |= {"chosen": 1, "maximum_trials": 4, "gpu_hours": 1, "maximum_gpu_hours": 2}
-    bounds |= {"maximum_epochs": 9, "trials": [], **summary}
+    bounds |= {"unit": "epochs", "length": 9, "trials": [], **summary}
     annotations = {SWEEP_PARALLEL_ANNOTATION: "2", SWEEP_SUMMARY_ANNOTATION: json.dumps(bounds)}
     labels = {"app.kubernetes.io/name": "digits"}
     metadata = {"name": "digits-sweep", "labels": labels, "annotations": annotations}

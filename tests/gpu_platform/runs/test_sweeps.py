@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from gitops.errors import GitopsError
 from gpu_platform.runs.sweeps import sweep_lines
 
 
@@ -66,3 +69,10 @@ def test_only_the_best_of_many_trials_are_listed() -> None:
 def test_sweep_whose_controller_has_not_started_is_shown() -> None:
     assert [*sweep_lines({})] == ["no sweeps"]
     assert [*sweep_lines({"digits": {}})] == ["digits: the controller has not started yet"]
+
+
+@pytest.mark.parametrize("key", ["unit", "objective"])
+def test_summary_of_an_earlier_version_causes_an_error(key: str) -> None:
+    earlier = {name: value for name, value in summary().items() if name != key}
+    with pytest.raises(GitopsError, match="earlier version of the controller"):
+        list(sweep_lines({"digits": earlier}))

@@ -14,6 +14,7 @@ from gitops.preview.impact import (
     impacts,
     is_rejected,
     missing_objects,
+    stays_finished,
 )
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
 from gitops.preview.options import option_changes, output_changes
@@ -52,6 +53,9 @@ def build(
     options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(planned, later, gpus, prices, stack)
     new, earlier = started(counted), earlier_runs(counted)
+    # Finished runs count in the tables, but new runs do not wait for them.
+    active = demands(after([change for change in counted if not stays_finished(change)]))
+    requested = capacity.limits(planned, active, gpus, prices, stack)
     # Runs that continue in the previous cluster do not compete with new runs.
     competing = [] if any(map(changes_cluster, counted)) else earlier
     return Report(
@@ -75,7 +79,7 @@ def build(
         held_by_earlier_runs=gpus_by_queue(earlier),
         held_cost_hour=cost_per_hour(earlier, prices, stack),
         new_runs=run_rows(new, prices, stack),
-        waiting=list(waiting(new, competing, limits, capacity.ancestors(planned))),
+        waiting=list(waiting(new, competing, requested, capacity.ancestors(planned))),
         costs=capacity.costs(gpus, prices, stack),
         host_costs=capacity.costs(hosts, prices, stack),
         storage=storage_rows(counted, prices, stack),

@@ -68,6 +68,11 @@ def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
     return [demand for demand in demands(staying) if demand.role == "training"]
 
 
+def stays_finished(change: Change) -> bool:
+    """Return whether the object is a finished run that stays in the stack."""
+    return change.step.operation in ("same", "update") and _has_finished(change)
+
+
 def changes_cluster(change: Change) -> bool:
     """Return whether the object is replaced because its provider is replaced."""
     return "provider" in change.step.replaced_for

@@ -124,6 +124,13 @@ def test_a_run_waits_if_its_queue_is_too_small_for_the_stack() -> None:
     assert f"- {found.waiting[0]}" in render(found)
 
 
+@pytest.mark.parametrize(("phase", "waits"), [("Running", True), ("Completed", False)])
+def test_a_run_does_not_wait_for_finished_runs_of_the_stack(phase: str, waits: bool) -> None:
+    other = plans.same(run("other-00000000"), outputs={"status": {"state": {"phase": phase}}})
+    steps = [plans.same(plans.queue(gpus=16)), other, plans.step("create", new=run())]
+    assert bool(report(*steps).waiting) is waits
+
+
 def test_a_run_waits_if_a_parent_of_its_queue_is_too_small() -> None:
     earlier, other = run("run-00000000"), run("other-00000000")
     earlier["spec"]["queue"] = other["spec"]["queue"] = "vision"

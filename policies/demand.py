@@ -67,12 +67,14 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
             for name, amount in _gpus(stack, pod, accelerators).items():
                 maximum, requested = (_times(amount, number) for number in pods)
                 yield Demand(workload, pod, queue, name, False, maximum, requested)
-            for shared, name, amount in claimed_devices(stack, pod, accelerators):
+            claimed = list(claimed_devices(stack, pod, accelerators))
+            for shared, name, amount in claimed:
                 if not shared or shared not in counted:
                     each = (Decimal(1), Decimal(1)) if shared else pods
                     maximum, requested = (_times(amount, number) for number in each)
                     yield Demand(workload, pod, queue, name, True, maximum, requested)
-                counted.add(shared)
+            # A claim may have several requests.
+            counted |= {shared for shared, _, _ in claimed}
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:

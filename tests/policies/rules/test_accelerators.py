@@ -181,13 +181,10 @@ def test_claim_for_all_devices_of_a_node_exceeds_any_budget() -> None:
     assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 1_000_000})
 
 
-def test_budget_counts_a_shared_claim_once() -> None:
-    shared = {
-        **template(),
-        "kind": "ResourceClaim",
-        "spec": {"devices": {"requests": [{"name": "gpus", **exact_request(count=4)}]}},
-    }
-    stack = (shared, claiming_job(resourceClaimName="gpus"))
+def test_budget_counts_each_request_of_a_shared_claim_once() -> None:
+    requests = [{"name": name, **exact_request(count=2)} for name in ("first", "second")]
+    claim = {**template(), "kind": "ResourceClaim", "spec": {"devices": {"requests": requests}}}
+    stack = (claim, claiming_job(resourceClaimName="gpus"))
     assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 4}) == []
     assert evaluate_rule("gpu-budget", *stack, config={"maxGpus": 3})
 

@@ -7,10 +7,10 @@ A limit without a request counts as a request.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from kube.accelerators import device_counts
+from kube.accelerators import DEVICE_CLASS_PREFIX, device_counts
 from kube.names import (
     GPU_PRODUCT_LABEL,
     RUN_LABEL,
@@ -25,6 +25,7 @@ from policies.controllers import Workload
 from policies.counts import UNLIMITED
 from policies.demand import max_pods, queue_of
 from policies.resources import Resource
+from policies.rules.claims import claimed_devices
 from policies.settings import RoleConfig
 from policies.values import Node
 from policies.views import Stack, View
@@ -78,9 +79,33 @@ class Demand:
 
 
 def demands(views: Iterable[View]) -> list[Demand]:
-    """Return the demand of every pod specification in a stack."""
-    stack = Stack(list(views))
-    return [_demand(stack, workload, pod) for workload in stack.workloads for pod in workload.pods]
+    """Return the demand of every pod specification in a stack.
+
+    A ResourceClaim that pods share has a separate demand with one pod.
+    """
+    stack, counted, found = Stack(list(views)), set[str](), list[Demand]()
+    for workload in stack.workloads:
+        for pod in workload.pods:
+            demand, claimed = _demand(stack, workload, pod), _claimed_devices(stack, pod)
+            own = {**demand.requests, **claimed.pop("", {})}
+            found.append(replace(demand, requests=own))
+            shared = replace(demand, pods=Decimal(1), min_pods=None, limits={})
+            new = sorted(claimed.keys() - counted) if demand.pods != 0 else []
+            found += [replace(shared, requests=claimed[claim]) for claim in new]
+            counted.update(new)
+    return found
+
+
+def _claimed_devices(stack: Stack, pod: Pod) -> dict[str, dict[str, Decimal]]:
+    """Return the accelerators of a pod's claims by shared claim, or by "" if pods have their own.
+
+    Claims for an unlimited number of devices, which the policies reject, are omitted.
+    """
+    found: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+    for shared, device_class, amount in claimed_devices(stack, pod, _ROLES.accelerators):
+        if amount != UNLIMITED:
+            found[shared][DEVICE_CLASS_PREFIX + device_class] += amount
+    return found
 
 
 def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gitops.errors import GitopsError
 from gitops.stack_file import parse
-from kube.accelerators import NVIDIA_GPU
+from kube.accelerators import DEVICE_CLASS_PREFIX, NVIDIA_GPU
 from workload.configuration import problem_sentences
 
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
-WHOLE_GPUS = (NVIDIA_GPU, "amd.com/gpu")
+WHOLE_GPUS = (NVIDIA_GPU, "amd.com/gpu", f"{DEVICE_CLASS_PREFIX}gpu.nvidia.com")
 """Resources whose unit is a whole GPU. The price table maps other resources to fractions."""
 HOST_RESOURCES = ("cpu", "memory")
 Share = Annotated[Decimal, Field(ge=0, le=1)]

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from gitops.demand import Demand, demands, with_gpus
 from gitops.preview.capacity import count_gpus, count_hosts
-from gitops.preview.changes import Change
+from gitops.preview.changes import Change, after
 from gitops.preview.report import LimitRow, RunRow
 from gitops.prices import Prices
 
@@ -16,8 +16,18 @@ _ROLES = ("training", "interactive")
 
 def started(changes: Iterable[Change]) -> list[Demand]:
     """Return the demand of the runs and notebooks with GPUs that an update starts or resumes."""
-    new = [c.new for c in changes if c.new and (_is_created(c) or c.resumes)]
-    runs = (demand for demand in demands(new) if demand.role in _ROLES and demand.pods)
+    all_changes = list(changes)
+    new = {
+        (f"{c.resource.kind} {c.resource.name}", c.resource.namespace or "default")
+        for c in all_changes
+        if c.new is not None and (_is_created(c) or c.resumes)
+    }
+    # Evaluate all objects together, because claims and PodGroups may exist already.
+    runs = (
+        demand
+        for demand in demands(after(all_changes))
+        if (demand.workload, demand.namespace) in new and demand.role in _ROLES and demand.pods
+    )
     return list(with_gpus(runs))
 
 

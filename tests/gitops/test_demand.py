@@ -49,6 +49,28 @@ def test_a_suspended_job_requests_nothing(kind: JobKind) -> None:
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in found) == 0
 
 
+@pytest.mark.parametrize(("shared", "gpus"), [(False, 4), (True, 2)])
+def test_devices_of_claims_are_counted_per_pod_or_once_if_pods_share_them(
+    shared: bool, gpus: int
+) -> None:
+    request = {"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}
+    devices = {"devices": {"requests": [request]}}
+    kind = "ResourceClaim" if shared else "ResourceClaimTemplate"
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": plans.metadata("gpus"),
+        "spec": devices if shared else {"spec": devices},
+    }
+    job = plans.volcano_job(pods=2, gpus=0)
+    pod = job["spec"]["tasks"][0]["template"]["spec"]
+    source = {"resourceClaimName" if shared else "resourceClaimTemplateName": "gpus"}
+    pod["resourceClaims"] = [{"name": "gpus", **source}]
+    found = demands_of(claim, job)
+    name = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+    assert sum(each.gpus.get(name, 0) * (each.pods or 0) for each in found) == gpus
+
+
 def test_a_pod_requests_the_larger_of_all_containers_and_each_init_container() -> None:
     job = plans.volcano_job(gpus=2)
     pod = job["spec"]["tasks"][0]["template"]["spec"]

@@ -63,6 +63,21 @@ def test_cost_is_unknown_without_a_deadline_or_price(job: plans.Manifest) -> Non
     assert render(found).split("### New runs")[1].split("\n")[4].endswith("| unknown |")
 
 
+def test_cost_includes_devices_of_existing_claim_templates() -> None:
+    request = {"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 4}}
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": plans.metadata("gpus"),
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    job = run(gpus=0)
+    pod = job["spec"]["tasks"][0]["template"]["spec"]
+    pod["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "gpus"}]
+    (row,) = report(plans.same(template), plans.step("create", new=job)).new_runs
+    assert (row.gpus, float(row.cost_hour or 0)) == (8, pytest.approx(8 * 2.40))
+
+
 def test_running_and_suspended_jobs_are_not_new_runs() -> None:
     suspended = indexed(60)
     suspended["spec"]["suspend"] = True

@@ -24,6 +24,7 @@ from infra.settings.volcano import (
     SlaSettings,
     VolcanoSettings,
 )
+from kube.accelerators import NVIDIA_GPU
 from kube.names import SCHEDULING_GROUP
 
 
@@ -32,10 +33,12 @@ class VolcanoArgs:
     """Volcano settings. `rendering` is True if manifests are rendered without a cluster.
 
     If `isolated`, a NetworkPolicy allows only connections to Volcano's webhooks, and scrape
-    requests from the namespaces `scraped_from`.
+    requests from the namespaces `scraped_from`. By default, the scheduler packs pods by
+    `gpu_resource`.
     """
 
     volcano: VolcanoSettings
+    gpu_resource: str = NVIDIA_GPU
     rendering: bool = False
     login: RegistryLogin | None = None
     isolated: bool = False
@@ -46,6 +49,7 @@ class VolcanoArgs:
         """Build the arguments from the stack's settings."""
         return cls(
             volcano=settings.volcano,
+            gpu_resource=settings.gpu.offered,
             rendering=settings.cluster.rendering,
             login=login,
             isolated=settings.tenancy.network.isolate,
@@ -66,7 +70,7 @@ class Volcano(Component):
         settings = args.volcano
         image_registry = str(settings.values.get("basic", {}).get("image_registry"))
         login = args.login if args.login and args.login.serves(image_registry) else None
-        values = chart_values(settings, use_pull_secret=login is not None)
+        values = chart_values(settings, args.gpu_resource, use_pull_secret=login is not None)
         release: list[pulumi.Resource] = []
         if settings.install:
             release = chart_release(
@@ -89,7 +93,9 @@ class Volcano(Component):
         self.register_outputs({"queues": self.queues})
 
 
-def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) -> dict[str, Any]:
+def chart_values(
+    settings: VolcanoSettings, gpu_resource: str = NVIDIA_GPU, *, use_pull_secret: bool = False
+) -> dict[str, Any]:
     """Return the chart values that the settings determine, overridden by the setting `values`.
 
     `use_pull_secret` is True if the namespace has the registry's pull secret.
@@ -100,6 +106,7 @@ def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) ->
         hierarchical = settings.hierarchical
         custom[OVERRIDE] = scheduler_configuration(
             settings.scheduler,
+            gpu_resource,
             hierarchical=hierarchical,
             topology=settings.release >= FIRST_WITH_TOPOLOGY,
         )
@@ -232,7 +239,11 @@ _BINPACK_WEIGHT: Final = 10
 
 
 def scheduler_configuration(
-    settings: SchedulerSettings, *, hierarchical: bool, topology: bool = True
+    settings: SchedulerSettings,
+    gpu_resource: str = NVIDIA_GPU,
+    *,
+    hierarchical: bool,
+    topology: bool = True,
 ) -> str:
     """Return the text of `volcano-scheduler.conf`.
 
@@ -256,7 +267,7 @@ def scheduler_configuration(
         "predicates": {},
         settings.share: {"enableHierarchy": True} if hierarchical else {},
         "nodeorder": _node_order(settings),
-        "binpack": _binpack(settings),
+        "binpack": _binpack(settings, gpu_resource),
         "network-topology-aware": {} if topology else None,
     }
     used = [{"name": name, **options} for name, options in plugins.items() if options is not None]
@@ -301,11 +312,12 @@ def _node_order(settings: SchedulerSettings) -> dict[str, Any]:
     return {"arguments": {"leastrequested.weight": weight}}
 
 
-def _binpack(settings: SchedulerSettings) -> dict[str, Any] | None:
+def _binpack(settings: SchedulerSettings, gpu_resource: str) -> dict[str, Any] | None:
     if settings.placement != "binpack":
         return None
     # Devices count only if they are listed; CPU and memory have separate keys.
-    weights = dict(settings.pack_by)
+    by_default = {gpu_resource: 10, "cpu": 1, "memory": 1}
+    weights = dict(by_default if settings.pack_by is None else settings.pack_by)
     basic = {f"binpack.{name}": weights.pop(name, 0) for name in ("cpu", "memory")}
     devices = {"binpack.resources": ", ".join(weights)} if weights else {}
     each = {f"binpack.resources.{name}": weight for name, weight in weights.items()}

@@ -60,9 +60,10 @@ class SchedulerSettings(Settings):
         description="binpack fills one node before it uses the next, which keeps whole nodes free "
         "for gangs. spread prefers the nodes with the most free CPU and memory.",
     )
-    pack_by: dict[ResourceName, PositiveInt] = Field(
-        default={"nvidia.com/gpu": 10, "cpu": 1, "memory": 1},
-        description="Resources that binpack considers, with their weights.",
+    pack_by: dict[ResourceName, PositiveInt] | None = Field(
+        default=None,
+        description="Resources that binpack considers, with their weights. null means the GPU "
+        "resource of the stack with weight 10, and cpu and memory with weight 1.",
     )
     preempt: Eviction = Field(
         default="none",

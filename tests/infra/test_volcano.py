@@ -7,6 +7,7 @@ import yaml
 from pulumi.runtime.mocks import set_mocks
 
 from devcluster.paths import CHECKOUT
+from infra.settings import validate
 from infra.settings.volcano import (
     PriorityClassSettings,
     QueueSettings,
@@ -25,6 +26,7 @@ from infra.volcano import (
     scheduler_configuration,
 )
 from tests.infra.conftest import LOOP, Engine
+from tests.infra.examples import changed
 
 
 def test_queue_specification_contains_only_configured_fields() -> None:
@@ -315,6 +317,13 @@ def test_packing_counts_gpus_and_spreading_does_not_pack() -> None:
     spread = plugins(placement="spread")
     assert "binpack" not in spread
     assert spread["nodeorder"]["arguments"]["leastrequested.weight"] > 0
+
+
+def test_packing_counts_the_gpus_of_the_stack() -> None:
+    gpu = {"provider": "existing", "resource": "amd.com/gpu"}
+    args = VolcanoArgs.of(validate(changed("gpu", gpu)), None)
+    text = chart_values(args.volcano, args.gpu_resource)["custom"]["scheduler_config_override"]
+    assert "binpack.resources.amd.com/gpu: 10" in text
 
 
 def test_packing_can_use_only_the_configured_devices() -> None:

@@ -1,5 +1,6 @@
 """Simulation of a plan: the scheduler's decisions after the plan is applied to a snapshot."""
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -7,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gitops.demand import is_suspended
+from gitops.demand import is_schedule, is_suspended
 from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.forecast.answer import Answer, GangAnswer, duration
@@ -19,6 +20,7 @@ from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.impact import changes_cluster
 from gitops.preview.validation import kubectl_options
 from gitops.stack_file import document
+from infra.schedule import PROGRAM
 from kube.kinds.volcano import FLOW, job_prefix
 from kube.names import BUS_GROUP, SCHEDULING_GROUP
 from policies.configuration import parse
@@ -178,6 +180,13 @@ def _removed_gangs(changes: Iterable[Change], state: State) -> set[tuple[str, st
             if change.old.resource.is_kind(FLOW.group, FLOW.kind):
                 namespace, run = _key(change.old.resource)
                 steps = (g for g in state.gangs if g.name.startswith(job_prefix(run)))
+                removed |= {gang.key for gang in steps if gang.namespace == namespace}
+            elif is_schedule(change.old.resource):
+                # The runs that a CronJob has started are deleted with it.
+                namespace, name = _key(change.old.resource)
+                key = re.escape(name.removesuffix(f"-{PROGRAM}"))
+                step = re.compile(rf"{key}-([0-9a-f]{{8}})-\1-")
+                steps = (gang for gang in state.gangs if step.match(gang.name))
                 removed |= {gang.key for gang in steps if gang.namespace == namespace}
         if change.new is not None and _terminates(change.new.resource):
             command = change.new.resource

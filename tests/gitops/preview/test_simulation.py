@@ -89,6 +89,25 @@ def test_deleting_a_run_removes_its_steps() -> None:
     assert gangs[step] == "running"
 
 
+def test_deleting_a_schedule_removes_its_active_run() -> None:
+    job_template = {"spec": {"template": {"spec": {"containers": []}}}}
+    schedule = {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": "nightly-schedule", "namespace": "ml"},
+        "spec": {"schedule": "0 3 * * *", "jobTemplate": job_template},
+    }
+    running = state()
+    step, other = "nightly-0123abcd-0123abcd-train", "other-nightly-0123abcd-0123abcd-train"
+    for number, name in enumerate((step, other)):
+        running.gangs[number] = running.gangs[number].model_copy(update={"name": name})
+    gangs, _ = after_plan(plans.step("delete", old=schedule), snapshot=running)
+    assert gangs == {other: "running", "large": "pending", "small": "pending"}
+    changed = {**schedule, "spec": {"schedule": "0 4 * * *", "jobTemplate": job_template}}
+    gangs, _ = after_plan(plans.step("update", schedule, changed), snapshot=running)
+    assert gangs[step] == "running"
+
+
 def test_terminated_run_is_removed() -> None:
     command = {
         "apiVersion": "bus.volcano.sh/v1alpha1",

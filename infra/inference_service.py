@@ -77,7 +77,7 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
     canary = args.canary
     if canary is None:
         return []
-    deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline)}
+    deadline = {"pulumi.com/timeoutSeconds": str(args.service.canary_deadline)}
     # Pulumi detects when a Deployment is ready, but not when a LeaderWorkerSet is ready.
     has_groups = canary.runtime.nodes > 1
     awaited = {"pulumi.com/waitFor": "condition=Available"} if has_groups else {}

@@ -1,5 +1,6 @@
 """One inference service."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 
@@ -177,7 +178,8 @@ class InferenceServiceSettings(Settings):
         description="Time (s) without progress after which the Deployment reports a failed "
         "rollout, and maximum time (s) that an update waits for a canary. It must exceed "
         "min_ready_seconds. null means 600, or startup_seconds + min_ready_seconds + 450 if this "
-        "is longer.",
+        "is longer; for a canary, add startup_seconds + min_ready_seconds for every further step "
+        "in which its replicas are replaced.",
     )
     min_ready_seconds: int = Field(
         default=5,
@@ -224,6 +226,16 @@ class InferenceServiceSettings(Settings):
             return self.progress_deadline_seconds
         start = self.startup_seconds + self.min_ready_seconds
         return max(_PROGRESS_SECONDS, start + _SCHEDULING_SECONDS)
+
+    @property
+    def canary_deadline(self) -> int:
+        """Maximum time (s) of an update of the canary, which may replace one replica at a time."""
+        if self.progress_deadline_seconds is not None or self.canary is None:
+            return self.progress_deadline
+        at_once = self.canary.replicas if self.rollout.recreate else max(self.rollout.surge, 1)
+        steps = math.ceil(self.canary.replicas / at_once)
+        start = self.startup_seconds + self.min_ready_seconds
+        return self.progress_deadline + (steps - 1) * start
 
     @property
     def versions(self) -> Mapping[str, Mapping[str, Any]]:

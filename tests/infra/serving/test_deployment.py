@@ -80,6 +80,26 @@ def test_default_progress_deadline_exceeds_the_startup_time(
         assert annotations["pulumi.com/timeoutSeconds"] == str(deadline)
 
 
+@pytest.mark.parametrize(
+    ("replicas", "changes", "deadline"),
+    [
+        (1, {}, 2255),
+        (3, {}, 2255 + 2 * 1805),
+        (3, {"rollout": {"surge": 0}}, 2255 + 2 * 1805),
+        (3, {"rollout": {"surge": 2}}, 2255 + 1805),
+        (3, {"rollout": {"recreate": True}}, 2255),
+        (3, {"progress_deadline_seconds": 90}, 90),
+    ],
+)
+def test_default_deadline_of_a_canary_suffices_to_replace_its_replicas_one_by_one(
+    replicas: int, changes: dict[str, Any], deadline: int
+) -> None:
+    canary = {**CANARY, "replicas": replicas}
+    args = serving(route=GATEWAY, canary=canary, startup_seconds=1800, **changes)
+    deployment = build_canary(args)[0]
+    assert deployment["metadata"]["annotations"]["pulumi.com/timeoutSeconds"] == str(deadline)
+
+
 def test_server_gets_the_model_name_and_export_path() -> None:
     found = container(serving(server={"max_body_bytes": 4096}, digest=DIGEST))
     env = environment(found)

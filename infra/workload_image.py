@@ -15,6 +15,7 @@ from infra.settings.images import (
     ImageSettings,
     ImagesSettings,
     identity,
+    is_inside,
 )
 
 
@@ -56,6 +57,12 @@ class WorkloadImage(Component):
     ) -> None:
         super().__init__("WorkloadImage", name, opts)
         if args.image.build is not None:
+            for source in (args.image.build.dockerfile, *args.image.build.sources):
+                if not is_inside(source, args.root):
+                    raise pulumi.RunError(
+                        f"WorkloadImage {args.key!r} is built from {source!r}, which does not "
+                        f"exist in {args.root.absolute()}: use a path in this directory."
+                    )
             sources = identity(args.image.build, args.root, exclude_project=True)
             self.identity = f"sources:{sources}"
             self.reference = self._build(name, args, args.image.build)

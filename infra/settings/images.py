@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from os.path import normpath
 from pathlib import Path
 from typing import Final, Self
 
@@ -119,6 +120,7 @@ def identity(
         **({"target": build.target} if build.target else {}),
     }
     digest.update(json.dumps(description, sort_keys=True).encode())
+    root = _absolute(root)
     for name in sorted({build.dockerfile, *build.sources}):
         for path in _files(root / name):
             relative_path = path.relative_to(root)
@@ -131,6 +133,17 @@ def identity(
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"\n{relative_path.as_posix()} {content}".encode())
     return digest.hexdigest()
+
+
+def is_inside(name: str, root: Path, exists: Callable[[Path], bool] = Path.exists) -> bool:
+    """Return whether a path exists, and is not outside of the directory that it is relative to."""
+    path = root / name
+    return _absolute(path).is_relative_to(_absolute(root)) and exists(path)
+
+
+def _absolute(path: Path) -> Path:
+    """Return an absolute path without `..`. Symbolic links are not resolved."""
+    return Path(normpath(path.absolute()))
 
 
 def _files(path: Path) -> Iterator[Path]:

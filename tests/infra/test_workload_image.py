@@ -30,9 +30,13 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def image(key: str) -> WorkloadImage:
+def image(key: str, *sources: str, root: Path = Path()) -> WorkloadImage:
+    assert BUILT.build is not None
+    build = BUILT.build.model_copy(update={"sources": [*sources]} if sources else {})
+    settings = ImageSettings(build=build)
+    repository = "registry.example.com/team"
     return WorkloadImage(
-        key, WorkloadImageArgs(key=key, image=BUILT, repository="registry.example.com/team")
+        key, WorkloadImageArgs(key=key, image=settings, repository=repository, root=root)
     )
 
 
@@ -58,6 +62,32 @@ def test_changed_sources_of_a_team_change_the_image_identity(directory: Path) ->
     before, after = found
     assert before.startswith("sources:")
     assert before != after
+
+
+@pytest.mark.parametrize("parent", [".", ".."])
+def test_sources_may_be_absolute_paths_in_the_root_directory(directory: Path, parent: str) -> None:
+    root = Path(parent, "" if parent == "." else directory.name)
+    found: list[str] = []
+
+    async def program() -> None:
+        found.append(image("relative", "./training", root=root).identity)
+        found.append(image("absolute", str(directory / "training"), root=root).identity)
+
+    pulumi.runtime.test(program)()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("source", ["/etc/hosts", "../other", "missing"])
+def test_error_names_a_source_that_is_not_in_the_programs_directory(
+    directory: Path, source: str
+) -> None:
+    (directory.parent / "other").touch()
+
+    async def program() -> None:
+        with pytest.raises(pulumi.RunError, match=f"is built from '{source}', which does not"):
+            image("vision", source)
+
+    pulumi.runtime.test(program)()
 
 
 def test_error_for_a_missing_docker_sdk_names_the_extra(

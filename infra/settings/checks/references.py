@@ -1,12 +1,11 @@
 """Checks that names are unique, and that referenced queues, images and other objects exist."""
 
-from collections.abc import Callable, Collection, Iterator
-from os.path import normpath
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 from infra.settings.cluster import GpuSettings
-from infra.settings.images import PROJECT_ROOT, ImagesSettings
+from infra.settings.images import PROJECT_ROOT, ImagesSettings, is_inside
 from infra.settings.inference import InferenceServiceSettings, InferenceSettings
 from infra.settings.monitoring import RECORDER, LogsSettings, MonitoringSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
@@ -279,16 +278,11 @@ def sources_exist(images: ImagesSettings) -> Iterator[str]:
         if image.build is None:
             continue
         path = full_key("images", "workloads", key, "build")
-        if not _in_checkout(image.build.dockerfile, Path.is_file):
+        if not is_inside(image.build.dockerfile, PROJECT_ROOT, Path.is_file):
             yield f"{path}.dockerfile is {image.build.dockerfile!r}, which is not in the checkout."
         for name in image.build.sources:
-            if not _in_checkout(name, Path.exists):
+            if not is_inside(name, PROJECT_ROOT):
                 yield f"{path}.sources contains {name!r}, which does not exist in the checkout."
-
-
-def _in_checkout(name: str, exists: Callable[[Path], bool]) -> bool:
-    path = PROJECT_ROOT / name
-    return Path(normpath(path)).is_relative_to(PROJECT_ROOT) and exists(path)
 
 
 def claim_names_are_unique(storage: StorageSettings) -> Iterator[str]:

@@ -56,6 +56,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save(str(folder / "tokenizer/tokenizer.json"))
     ends = dict(zip(("bos_token", "eos_token"), special, strict=True))
     (folder / "tokenizer/tokenizer_config.json").write_text(json.dumps(ends))
+    (folder / "tokenizer/chat_template.jinja").write_text("{{ messages }}")
     return folder
 
 
@@ -186,7 +187,10 @@ def test_stopped_and_killed_run_ends_with_the_weights_of_an_undisturbed_run(runs
         assert torch.equal(found[name], weights), name
     for name, weights in runs.weights("resharded").items():
         torch.testing.assert_close(weights, expected[name], rtol=1e-3, atol=1e-4, msg=name)
-    manifest = json.loads((runs.folder / "disturbed/export/manifest.json").read_text())
+    export = runs.folder / "disturbed/export"
+    tokenizer = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    assert tokenizer <= {path.name for path in (export / "huggingface").iterdir()}
+    manifest = json.loads((export / "manifest.json").read_text())
     assert manifest["torchtitan"] == {"module": "llama3", "flavor": "debugmodel"}
     assert manifest["metrics"]["loss"] < 6.5
     # A finished run exits immediately without training.

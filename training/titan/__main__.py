@@ -204,7 +204,7 @@ def collect(written: Path, assets: Path, target: Path) -> None:
     weights = target / HUGGING_FACE
     if weights.is_dir() and assets.is_dir():
         for path in sorted(assets.glob("*")):
-            if path.suffix in {".json", ".model", ".txt"} and "index" not in path.name:
+            if path.suffix in {".json", ".model", ".txt", ".jinja"} and "index" not in path.name:
                 shutil.copyfile(path, weights / path.name)
 
 

@@ -137,10 +137,13 @@ def _validate(options: argparse.Namespace) -> str:
     from training.data import load
     from training.data.validation import examine, problems, read_report, write_report
 
+    if options.context and options.dataset not in ("text", "tokens"):
+        raise DataError("--context applies to text and tokens only: leave it out")
+    shape = (options.context,) if options.context else None
     earlier = read_report(options.against) if options.against else None
     # Skip the verification of digests here, because training verifies the files of prepared data.
     data = load(
-        options.dataset, options.data_dir, None, seed=0, verification=None, report=report_stderr
+        options.dataset, options.data_dir, shape, seed=0, verification=None, report=report_stderr
     )
     report = examine(options.dataset, data, options.samples)
     found = list(problems(report, earlier, options.min_class_share, options.max_drift))
@@ -248,6 +251,10 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples", type=_positive, default=20_000, metavar="N",
         help="maximum number of samples to examine in each split (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--context", type=_positive, metavar="N",
+        help="tokens per sample of text and tokens: the context of the model (default: 256)",
     )  # fmt: skip
     parser.add_argument(
         "--min-class-share", type=_share, default=0.1, metavar="X",

@@ -70,6 +70,20 @@ def test_distribution_of_tokens_in_a_text_is_compared(tmp_path: Path) -> None:
     assert validate(tmp_path / "second.json", *options, dataset="text") == exit_codes.BAD_INPUT
 
 
+def test_text_is_examined_in_samples_of_the_given_context(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts, report = tmp_path / "text", tmp_path / "data.json"
+    texts.mkdir()
+    (texts / "a.txt").write_text("the quick brown fox jumps over the lazy dog. " * 20)
+    options = [f"--data-dir={tmp_path}"]
+    assert validate(report, *options, dataset="text") == exit_codes.BAD_INPUT
+    assert validate(report, *options, "--context=64", dataset="text") == exit_codes.DONE
+    assert json.loads(report.read_text())["shape"] == [64]
+    assert validate(report, "--context=64") == exit_codes.BAD_INPUT
+    assert "--context applies to text and tokens only" in capsys.readouterr().err
+
+
 def test_identical_data_has_no_drift(tmp_path: Path) -> None:
     validate(tmp_path / "first.json")
     against = f"--against={tmp_path / 'first.json'}"

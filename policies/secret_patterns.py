@@ -79,6 +79,8 @@ _EXPRESSION: Final = (
     rf"|[a-z_]+_(token|key){_REST}|([a-z_]+_)?(token|key|secret|passw(or)?d)[ \t]*[,)}}])))"
 )
 """Lookahead that rejects a call, an attribute (`args.password`) or a variable (`hf_token`)."""
+_ASSIGNED_EXPRESSION: Final = re.compile(rf"(?im)\w+=(?=(?-i:[a-z_.]+)(\W|$))(?!{_EXPRESSION})")
+"""Assignment of an expression that begins with a lower-case name, unlike most passwords."""
 _NAME_SERVICES: Final = (
     r"([ \t]+(files|compat|db|nis(plus)?|ldap|sss|systemd|winbind|altfiles|extrausers"
     r"|(cache_)?oslogin|\[[^\]\n]*\]))+[ \t\r]*(#.*)?$"
@@ -171,11 +173,15 @@ def contains_setting(text: str) -> bool:
 
 
 def settings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
-    """Yield the matches of a pattern, except `name=value` pairs that are not secrets."""
+    """Yield the matches of a pattern, except `name=value` pairs that are not secrets.
+
+    Expressions of Python, such as `HF_TOKEN=args.token`, are not secrets.
+    """
     match = pattern.search(text)
     while match:
         named = _NAMED_VALUE.search(match.group())
-        if not named or is_secret(named[1], named[2]):
+        is_expression = _ASSIGNED_EXPRESSION.match(text, match.start())
+        if not is_expression and (not named or is_secret(named[1], named[2])):
             yield match.group()
         # The last character may be the comma before the next name.
         match = pattern.search(text, match.end() - 1)

@@ -253,6 +253,8 @@ SECRETS_IN_OTHER_OBJECTS = [
             "password = password",
             "password = app_password",
             "password = correct.horse",
+            "DB_PASSWORD=Tr0ub4dor[3]",
+            "HF_TOKEN=args.token python train.py",
             "WANDB_API_KEY: a1b2c3d4.e5f6a7b8",
             "user = me; password = hunter22",
             '{"auths": {"registry.example.com": {"auth": "bWU6aHVudGVyMjI="}}}',
@@ -348,6 +350,9 @@ def test_secret_in_any_other_object_is_rejected(item: Manifest) -> None:
                 "connect(\n    password=self.options.db_pw,\n)",
                 "    auth: basic\n    login with a password later",
                 "connect(\n    password=args.password,\n)",
+                'HF_TOKEN=os.environ["HF_TOKEN"]',
+                "run(environment, HF_TOKEN=args.token)",
+                "API_KEY=read_key(path)",
                 "connect(\n    password=password,\n)",
             )
         ),

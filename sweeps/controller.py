@@ -98,6 +98,10 @@ class Controller:
             reserve=settings.reserve(interval),
         )
         self._published = ""
+        self._unwritten_ledger: dict[str, Any] = {}
+        """The ledger if it could not be written, otherwise empty."""
+        self._is_recorded = True
+        """False if any record of the current step could not be written."""
 
     def close(self) -> None:
         """Release the lock, so that another process can control the sweep."""
@@ -110,6 +114,7 @@ class Controller:
             return False
         if not self._study.is_rebuilt:
             self._study.rebuild(self._existing_runs(jobs))
+        self._is_recorded = True
         recorded, scheduled = self._study.trials(), self._scheduled()
         trials = [
             self._observe(run, trial, jobs.get(run), scheduled=run in scheduled)
@@ -121,7 +126,8 @@ class Controller:
         exhausted = self._study.exhausted
         actions = decide(self._bounds, trials, spent=spent, exhausted=exhausted)
         problem = ""
-        for action in actions:
+        # Pauses come first, because other actions fail if they cannot be recorded.
+        for action in sorted(actions, key=lambda each: each.kind != "pause"):
             try:
                 self._act(action, jobs)
             except HTTPStatusError as error:
@@ -129,9 +135,9 @@ class Controller:
                 # other trials may have to be paused.
                 problem = str(error)
                 _log.warning("%s %s: %s", action.kind, action.run, problem)
-        complete = is_complete(self._bounds, trials, exhausted=exhausted)
+        complete = is_complete(self._bounds, trials, exhausted=exhausted) and self._is_recorded
         state = "complete" if complete else "budget spent" if spent else "running"
-        over = is_over(trials, complete=complete, spent=spent)
+        over = is_over(trials, complete=complete, spent=spent) and self._is_recorded
         winner = self._winner() if over and self._sweep.settings.winner == "serve" else None
         summary = summarize(self._sweep, self._study, trials, seconds, state)
         self._publish({**summary, "winner": winner, "problem": problem[:_MAX_PROBLEM_LENGTH]})
@@ -177,25 +183,29 @@ class Controller:
         """Return the state of a trial, and record its changes."""
         granted = self._study.granted(run) if recorded.state == TrialState.RUNNING else 0
         phase: Phase = "succeeded" if recorded.state == TrialState.COMPLETE else "failed"
+        progress: dict[int, float] = {}
         if recorded.state == TrialState.RUNNING:
-            if job is not None and not self._study.is_created(run):
-                self._study.set_created(run)
-            self._study.report(run, self._progress(run))
+            progress = self._progress(run)
+            with self._recording():
+                if job is not None and not self._study.is_created(run):
+                    self._study.set_created(run)
+                self._study.report(run, progress)
             phase = _phase(job) if job is not None else self._phase_without_job(run)
             if phase == "waiting" and scheduled:
                 phase = "placed"
             if phase == "paused" and self._result(run) is not None:
                 # The trial finished while it was being paused.
                 phase = "succeeded"
-            if phase == "succeeded" and (value := self._result(run)) is not None:
-                self._study.succeed(run, value)
-            elif phase == "failed":
-                self._study.fail(run)
+            with self._recording():
+                if phase == "succeeded" and (value := self._result(run)) is not None:
+                    self._study.succeed(run, value)
+                elif phase == "failed":
+                    self._study.fail(run)
             recorded = self._study.trials()[run]
         # NaN, the metric of a diverged trial, is worse than every number.
         values = {
             step: -math.inf if math.isnan(value) else self._sign * value
-            for step, value in recorded.intermediate_values.items()
+            for step, value in {**progress, **recorded.intermediate_values}.items()
         }
         return Trial(run, phase, values, granted)
 
@@ -231,13 +241,26 @@ class Controller:
             return metrics.get("loss" if metric == "held_out_loss" else metric)
         return None
 
+    @contextlib.contextmanager
+    def _recording(self) -> Any:
+        """Log an error of a record, for example because the claim is full.
+
+        The next step writes the record again. Until then, trials can be paused, but no winner is
+        chosen.
+        """
+        try:
+            yield
+        except OSError as error:
+            self._is_recorded = False
+            _log.warning("cannot write a record: %s", error)
+
     def _update_ledger(self, trials: list[Trial], jobs: Mapping[str, Object]) -> float:
         """Add the GPU time since the last step to the ledger, and return the total in seconds.
 
         If a trial had GPUs at either of two consecutive observations, or between them, the whole
         time between the observations counts, so that the total is never too low.
         """
-        now, ledger = self._clock(), self._study.ledger()
+        now, ledger = self._clock(), self._unwritten_ledger or self._study.ledger()
         for trial in trials:
             job = jobs.get(trial.run)
             if trial.run not in ledger and job is None:
@@ -255,7 +278,10 @@ class Controller:
             if not idle and entry["phase"] not in FINISHED:
                 entry["seconds"] += max(now - entry["seen"], 0.0) * self._sweep.settings.gpus
             ledger[trial.run] = {**entry, "seen": now, "phase": trial.phase}
-        self._study.write_ledger(ledger)
+        self._unwritten_ledger = ledger
+        with self._recording():
+            self._study.write_ledger(ledger)
+            self._unwritten_ledger = {}
         return float(sum(ledger[trial.run]["seconds"] for trial in trials if trial.run in ledger))
 
     def _winner(self) -> str | None:

@@ -314,6 +314,33 @@ def test_sweep_stops_before_it_exceeds_its_money_budget(tmp_path: Path) -> None:
     assert stage.api.summary["maximum_cost"] == 100
 
 
+def test_trials_are_paused_while_the_claim_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, {"budget": {"gpu_hours": 32.1}})
+    stage.step()
+    first, second = stage.api.jobs
+    stage.api.set("Running")
+    stage.step(10)
+    stage.report_losses(first, 0.5)
+    monkeypatch.setattr("sweeps.study.write_atomically", _full)
+    monkeypatch.setattr("optuna.storages.journal.JournalFileBackend.append_logs", _full)
+    stage.step(10)
+    assert stage.api.commands == [(first, "AbortJob")]
+    stage.api.set("Aborted", first)
+    with pytest.raises(OSError, match="full"):
+        stage.step(HOUR)  # No other trial can be chosen.
+    with pytest.raises(OSError, match="full"):
+        stage.step(HOUR)
+    assert stage.api.commands == [(first, "AbortJob")]
+    stage.step(HOUR)
+    assert stage.api.commands == [(first, "AbortJob"), (second, "AbortJob")]
+
+
+def _full(*_: object) -> None:
+    raise OSError("the claim is full")
+
+
 def test_sweep_is_paused_once_its_time_budget_is_used_up(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"budget": {"gpu_hours": 1000, "hours": 1}})
     stage.step()
@@ -454,6 +481,24 @@ def test_best_finished_trial_becomes_the_winner_only_when_the_sweep_is_over(tmp_
     stage.step(10)
     assert stage.api.summary["winner"] == first
     assert read_manifest(winner_link(stage) / "export").metrics == {"loss": 0.25}
+
+
+def test_winner_is_chosen_only_when_all_results_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, SERVE_WINNER)
+    stage.step()
+    first, best = stage.api.jobs
+    for run, loss in ((first, 0.2), (best, 0.1)):
+        stage.write_export(run, loss)
+        stage.api.set("Completed", run)
+        with monkeypatch.context() as full:
+            if run == best:
+                full.setattr("optuna.storages.journal.JournalFileBackend.append_logs", _full)
+            stage.step(10)
+        assert not winner_link(stage).is_symlink()
+    stage.step(10)
+    assert winner_link(stage).readlink().name == best
 
 
 def test_winner_none_creates_no_link(tmp_path: Path) -> None:

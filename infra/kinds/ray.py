@@ -100,14 +100,9 @@ def _template(gang: Gang, pod: Pod, container: str) -> Manifest:
 
 def _head_network_policy(gang: Gang) -> Manifest:
     """Return the NetworkPolicy that lets only KubeRay and the run's pods connect to the head."""
-    # The operator's pods have the first value if KubeRay's chart installs them, and the second
-    # value if its plain manifests do.
-    name = {
-        "key": "app.kubernetes.io/name",
-        "operator": "In",
-        "values": ["kuberay-operator", "kuberay"],
-    }
-    operator = {"namespaceSelector": {}, "podSelector": {"matchExpressions": [name]}}
+    # `app.kubernetes.io/name: kuberay` would not do: KubeRay also gives this label to all Ray pods.
+    component = {"app.kubernetes.io/component": "kuberay-operator"}
+    operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": component}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

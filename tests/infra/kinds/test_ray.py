@@ -87,9 +87,9 @@ def test_only_the_operator_and_the_workers_may_connect_to_the_head() -> None:
     assert policy["podSelector"]["matchLabels"] != pods()["workers"]["metadata"]["labels"]
     operator_rule, worker_rule = policy["ingress"]
     assert operator_rule["ports"] == [{"port": 8265, "protocol": "TCP"}]
-    (expression,) = operator_rule["from"][0]["podSelector"]["matchExpressions"]
-    # Label values used by the operator's chart and by its plain manifests.
-    assert expression["values"] == ["kuberay-operator", "kuberay"]
+    # Label of the operator's chart and plain manifests. KubeRay does not give it to Ray pods.
+    operator = {"matchLabels": {"app.kubernetes.io/component": "kuberay-operator"}}
+    assert operator_rule["from"] == [{"namespaceSelector": {}, "podSelector": operator}]
     # No other policy admits the workers if the namespace is not isolated.
     (peer,) = worker_rule["from"]
     for each in pods().values():

@@ -104,7 +104,7 @@ def test_readme_sample_matches_the_output_of_make_up(cluster: Cluster, tmp_path:
     run = Run("digits", "digits-d1142a21", "volcano", "ml-dev", "research", 2, 1)
     finished = Progress(accuracy=0.9806, seconds=2.9)
     summary = Summary(
-        changes={"create": 45},
+        changes={"create": 51},
         outputs={"queues": ["research"]},
         runs=[(run, str(State.SUCCEEDED), describe_result(finished))],
         services=[

@@ -11,6 +11,7 @@ from inference.engine.interface import Answer, InputError, TensorSpec
 from inference.protocol.v2_json import (
     MAX_PLAN_BYTES,
     MAX_PLANS,
+    MAX_STRINGS,
     InferRequest,
     Plan,
     check_answer_size,
@@ -387,3 +388,19 @@ def test_size_of_variable_width_outputs_is_checked_before_they_are_written() -> 
 def test_json_above_the_limit_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(InputError, match="send the values as binary tensors"):
         read_request(b"[" * 2000, SERVED, None, 1000)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_number_of_strings_is_limited_before_they_are_read(count: int) -> None:
+    served = model_with_inputs(*(TensorSpec(f"{n}", "BYTES", (-1, -1)) for n in range(count)))
+    size = MAX_STRINGS // count + 1
+    tensors = [
+        {"name": spec.name, "datatype": "BYTES", "shape": [1, size]}
+        | {"parameters": {"binary_data_size": 4 * size}}
+        for spec in served.inputs
+    ]
+    head = json.dumps({"inputs": tensors}).encode()
+    content = head + bytes(4 * size * count)
+    message = f"the inputs have {size * count} strings: send at most {MAX_STRINGS}"
+    with pytest.raises(InputError, match=message):
+        read_request(content, served, str(len(head)))

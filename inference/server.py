@@ -104,10 +104,7 @@ def _reload_at_signals(engine: ModelEngine) -> None:
             await engine.reload()
 
     def handle() -> None:
-        # A second reload waits for the first one, which may have read an earlier manifest. A third
-        # one would change nothing.
-        if len(reloading) < 2:
-            reloading.add(task := asyncio.create_task(reload()))
-            task.add_done_callback(reloading.discard)
+        reloading.add(task := asyncio.create_task(reload()))
+        task.add_done_callback(reloading.discard)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)

@@ -35,6 +35,8 @@ class ModelEngine:
         self._compile_cache = compile_cache()
         self._reason = "the model is not loaded yet"
         self._reloading = asyncio.Lock()
+        self._next_reload: asyncio.Task[Served] | None = None
+        """The reload that waits for the current one."""
         self._watching: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._pools: set[Pool] = set()
@@ -66,9 +68,16 @@ class ModelEngine:
         """Load the current export while the old one is still served, then switch.
 
         Return the old model if nothing has changed. If the new model cannot be served, keep the old
-        one and raise ExportError.
+        one and raise ExportError. Calls that wait for the current reload share the next one.
         """
+        if self._next_reload is None:
+            self._next_reload = asyncio.create_task(self._reload())
+        return await asyncio.shield(self._next_reload)
+
+    async def _reload(self) -> Served:
         async with self._reloading:
+            # The export may change from now on, so calls that follow need another reload.
+            self._next_reload = None
             try:
                 return await self._load()
             except ExportError as error:

@@ -1,40 +1,44 @@
-"""Reloads of the model server at signals."""
+"""Reloads of the model server."""
 
 import asyncio
 import os
 import signal
-from typing import cast
 
+from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
+from inference.engine.interface import Served
 from inference.server import _reload_at_signals
+from tests.inference.protocol.models import SERVED
 
 
-class Engine:
+class Engine(ModelEngine):
     """An engine that loads the current version slowly."""
 
     def __init__(self) -> None:
-        self.current = self.served = 0
+        super().__init__(InferenceConfig(model_name="digits", model_path="/none"))
+        self.current = self.loaded = 0
         self.loads = 0
-        self._reloading = asyncio.Lock()
 
-    async def reload(self) -> None:
-        async with self._reloading:
-            self.loads += 1
-            loading = self.current
-            await asyncio.sleep(0.05)
-            self.served = loading
+    async def _load(self) -> Served:
+        self.loads += 1
+        loading = self.current
+        await asyncio.sleep(0.05)
+        self.loaded = loading
+        return SERVED
 
 
-def test_signal_during_a_reload_triggers_another_reload() -> None:
+def test_requests_during_a_reload_share_another_reload() -> None:
     async def serve() -> Engine:
         engine = Engine()
-        _reload_at_signals(cast(ModelEngine, engine))
+        _reload_at_signals(engine)
+        requests = []
         for version in (1, 2, 3):
             engine.current = version
             os.kill(os.getpid(), signal.SIGHUP)
+            requests.append(asyncio.create_task(engine.reload()))
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
+        assert await asyncio.gather(*requests) == [SERVED] * 3
         return engine
 
     engine = asyncio.run(serve())
-    assert (engine.served, engine.loads) == (3, 2)
+    assert (engine.loaded, engine.loads) == (3, 2)

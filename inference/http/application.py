@@ -172,7 +172,11 @@ class Application:
         except asyncio.CancelledError:
             return None
         except Exception as error:
-            return self._error(request, error)
+            response = self._error(request, error)
+            # The future refers to the error. The reference cycle through the traceback would keep
+            # the inputs in memory for a long time.
+            error.__traceback__ = None
+            return response
 
     def abandoned(self, request: Request) -> None:
         """Count a request whose client has disconnected."""

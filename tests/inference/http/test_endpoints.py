@@ -1,8 +1,10 @@
-"""Limits on the size of outputs, without a server."""
+"""Limits on the size of outputs, and memory of failed requests, without a server."""
 
 import asyncio
 import dataclasses
+import gc
 import json
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,8 +15,9 @@ import pytest
 
 from inference.config import InferenceConfig
 from inference.engine.interface import Answer, InputError, OverloadedError, TensorSpec
-from inference.http.application import Pending
+from inference.http.application import Application, Pending, Route
 from inference.http.endpoints import _infer
+from inference.http.limits import Limits
 from inference.http.messages import Request
 from inference.service import Service
 from tests.inference.protocol.models import SERVED
@@ -86,3 +89,33 @@ async def test_outputs_larger_than_expected_are_reserved_before_they_are_written
     with nullcontext() if error is None else pytest.raises(error):
         assert len(pending.finish(future).body) > 5000
     assert sum(sizes) == (64 if error is InputError else 5004)
+
+
+class Inputs:
+    """A request's inputs, which the test observes through a weak reference."""
+
+
+async def test_inputs_are_released_when_their_computation_has_failed() -> None:
+    config = InferenceConfig(model_name="digits", model_path="/none")
+    application = Application(MagicMock(config=config), {}, Limits(config, 1))
+    released: list[weakref.ref[Inputs]] = []
+
+    def infer(*_: object) -> Pending:
+        inputs = Inputs()
+        released.append(weakref.ref(inputs))
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(InputError("the model cannot process this input"))
+        return Pending(future, lambda computed: computed.result()[inputs])
+
+    request = Request(route=Route(infer, "", ""))
+    pending = application.answer(request, lambda _: True)
+    assert isinstance(pending, Pending)
+    gc.disable()
+    try:
+        response = application.respond(request, pending)
+        assert response is not None
+        assert response.status == 400
+        del pending
+        assert released[0]() is None
+    finally:
+        gc.enable()

@@ -208,26 +208,25 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
     started = time.perf_counter()
     inputs = slot.inputs.get(request["tensors"])
     sizes: list[int] = request["sizes"]
-    parts, errors = _compute(handler, inputs, [sum(sizes)])
+    parts, errors = _compute(handler, inputs, [sum(sizes)], final=len(sizes) == 1)
     if errors and len(sizes) > 1:
         # Compute each request separately, so that only invalid ones fail.
-        parts, errors = _compute(handler, inputs, sizes)
-    described: Errors = {str(index): _describe(error) for index, error in errors.items()}
+        parts, errors = _compute(handler, inputs, sizes, final=True)
     if len(parts) > 1:
-        parts = _compatible_parts(parts, sizes, described)
+        parts = _compatible_parts(parts, sizes, errors)
     arrays: dict[str, Parts] = {}
     if parts:
         names = parts[0] if request["output_names"] is None else request["output_names"]
         arrays = {name: [part[name] for part in parts] for name in names}
-    if described:
-        arrays[ERRORS] = _error_array(described)
+    if errors:
+        arrays[ERRORS] = _error_array(errors)
     try:
         placed = slot.outputs.put(arrays)
     except Exception as error:
         # The values have a type that cannot be sent, or they need too much memory.
         failed = _describe(error)
         placed = slot.outputs.put(
-            {ERRORS: _error_array({str(index): failed for index in range(len(sizes))} | described)}
+            {ERRORS: _error_array({str(index): failed for index in range(len(sizes))} | errors)}
         )
     seconds = time.perf_counter() - started
     return {"slot": request["slot"], "tensors": placed, "seconds": seconds}
@@ -254,14 +253,14 @@ def _compatible_parts(parts: list[Tensors], sizes: list[int], errors: Errors) ->
 
 
 def _compute(
-    handler: Handler, inputs: Tensors, sizes: list[int]
-) -> tuple[list[Tensors], dict[int, Exception]]:
+    handler: Handler, inputs: Tensors, sizes: list[int], *, final: bool
+) -> tuple[list[Tensors], Errors]:
     """Compute consecutive parts of the inputs; `sizes` is the number of samples in each part.
 
-    Return the outputs, and the errors by part index.
+    Return the outputs and the errors, which are described only if the result is `final`.
     """
     parts: list[Tensors] = []
-    errors = {}
+    errors: Errors = {}
     begin = 0
     for index, size in enumerate(sizes):
         rows = {name: array[begin : begin + size] for name, array in inputs.items()}
@@ -271,7 +270,8 @@ def _compute(
             check_outputs(outputs, handler.outputs, size)
             parts.append(outputs)
         except Exception as error:
-            errors[index] = error
+            # Do not keep the error: its traceback refers to tensors, and to these local variables.
+            errors[str(index)] = _describe(error) if final else ("", "")
     return parts, errors
 
 

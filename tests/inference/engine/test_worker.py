@@ -1,9 +1,11 @@
+import gc
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from unittest.mock import MagicMock, call
@@ -16,10 +18,10 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from inference.config import InferenceConfig
-from inference.engine.handlers import Handler
-from inference.engine.interface import InputError
-from inference.engine.process import INITIAL_BYTES, Arena, WorkerSpec
-from inference.engine.worker import Pinning, load
+from inference.engine.handlers import Handler, Source
+from inference.engine.interface import InputError, Tensors, TensorSpec
+from inference.engine.process import ERRORS, INITIAL_BYTES, Arena, Slot, WorkerSpec
+from inference.engine.worker import Pinning, _compute_batch, load
 from tests.training.programs import until
 from training.data import held_out_digits
 from workload.files import sha256_of
@@ -248,6 +250,47 @@ def test_a_network_without_classes_returns_raw_outputs(trained: Path, export: Pa
     best = loaded(trained).compute({"images": images[:3]})["class"]
     assert outputs.shape == (3, 10)
     assert outputs.argmax(1).tolist() == best.tolist()
+
+
+class Activations:
+    """Memory of a computation, which the test observes through weak references."""
+
+
+class Failing(Handler):
+    """Handler that fails, and checks that earlier computations have released their memory."""
+
+    def __init__(self) -> None:
+        self.inputs = (TensorSpec("x", "FP32", (-1,)),)
+        self.outputs = self.inputs
+        self.activations: list[weakref.ref[Activations]] = []
+
+    def load(self, source: Source) -> None: ...
+
+    def predict(self, decoded: Tensors) -> Tensors:
+        assert not any(earlier() for earlier in self.activations)
+        activations = Activations()
+        self.activations.append(weakref.ref(activations))
+        raise InputError("invalid")
+
+
+@pytest.mark.parametrize(("sizes", "computations"), [([1], 1), ([1, 2, 1], 4)])
+def test_memory_of_a_failed_computation_is_released_before_the_next_one(
+    sizes: list[int], computations: int
+) -> None:
+    slot, handler = Slot(Arena.create(), Arena.create()), Failing()
+    tensors = slot.inputs.put({"x": [np.zeros(sum(sizes), np.float32)]})
+    request = {"slot": 0, "tensors": tensors, "sizes": sizes, "output_names": None}
+    gc.disable()
+    try:
+        result = _compute_batch(slot, handler, request)
+        assert not any(activations() for activations in handler.activations)
+    finally:
+        gc.enable()
+    errors = json.loads(slot.outputs.get(result["tensors"])[ERRORS].data.tobytes())
+    assert errors == {str(index): ["input", "invalid"] for index in range(len(sizes))}
+    assert len(handler.activations) == computations
+    for arena in slot:
+        arena.close()
 
 
 def test_the_documented_custom_handler_works(

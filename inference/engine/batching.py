@@ -1,7 +1,7 @@
 """The request queue and the batches formed from it, independent of workers and sockets."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -157,9 +157,9 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The queued pieces of one client, oldest first."""
+    """The queued requests of one client and their pieces, oldest first."""
 
-    pieces: deque[Piece] = field(default_factory=deque)
+    requests: OrderedDict[Request, deque[Piece]] = field(default_factory=OrderedDict)
     samples: int = 0
     size: int = 0
 
@@ -221,10 +221,11 @@ class Queue:
         if lane is None:
             lane = self._lanes[request.peer] = Lane()
         self._count(request, samples, lane)
+        pieces = lane.requests[request] = deque()
         for begin in range(0, samples, self._max_batch):
             request.pending += 1
             end = min(begin + self._max_batch, samples)
-            lane.pieces.append(Piece(request, begin, end))
+            pieces.append(Piece(request, begin, end))
 
     def take(self, now: float) -> Batch:
         """Remove and return the next batch, with pieces of equal shape from each client in turn.
@@ -244,17 +245,16 @@ class Queue:
     def _take_turn(self, peer: str, batch: Batch, now: float) -> None:
         """Move the client's oldest piece to the batch if it fits."""
         lane = self._lanes[peer]
-        while lane.pieces:
-            piece = lane.pieces[0]
-            request = piece.request
+        while lane.requests:
+            request, pieces = next(iter(lane.requests.items()))
             request.expire(now)
             if not request.future.done():
                 break
             self.drop(request)
-            lane.pieces.popleft()
         else:
             del self._lanes[peer]
             return
+        piece = pieces[0]
         size = piece.end - piece.begin
         if batch.pieces and (
             batch.samples + size > self._max_batch
@@ -268,38 +268,44 @@ class Queue:
         self._count(request, -size, lane)
         batch.pieces.append(piece)
         batch.samples += size
-        lane.pieces.popleft()
+        pieces.popleft()
+        if not pieces:
+            del lane.requests[request]
         del self._lanes[peer]
-        if lane.pieces:
+        if lane.requests:
             self._lanes[peer] = lane
 
     def put_back(self, batch: Batch) -> None:
         """Put the unanswered pieces of a batch back at the front of the queue."""
         for piece in reversed(batch.pieces):
-            if not piece.request.future.done():
-                lane = self._lanes.setdefault(piece.request.peer, Lane())
-                lane.pieces.appendleft(piece)
-                self._count(piece.request, piece.end - piece.begin, lane)
+            request = piece.request
+            if not request.future.done():
+                lane = self._lanes.setdefault(request.peer, Lane())
+                lane.requests.setdefault(request, deque()).appendleft(piece)
+                lane.requests.move_to_end(request, last=False)
+                self._count(request, piece.end - piece.begin, lane)
 
     def drop(self, request: Request) -> None:
-        """Stop counting a request that has been answered or cancelled."""
+        """Remove a request that has been answered or cancelled."""
         if request.queued:
-            self._count(request, -request.queued, self._lanes[request.peer])
+            lane = self._lanes[request.peer]
+            del lane.requests[request]
+            self._count(request, -request.queued, lane)
 
     def expire(self, now: float) -> None:
         """Reject requests whose deadline has passed."""
         for lane in self._lanes.values():
-            for piece in lane.pieces:
-                piece.request.expire(now)
-                if piece.request.future.done():
-                    self.drop(piece.request)
+            for request in tuple(lane.requests):
+                request.expire(now)
+                if request.future.done():
+                    self.drop(request)
 
     def fail_all(self, error: Exception) -> None:
         """Answer all queued requests with an error."""
         for lane in self._lanes.values():
-            for piece in lane.pieces:
-                piece.request.fail(error)
-                self.drop(piece.request)
+            for request in tuple(lane.requests):
+                request.fail(error)
+                self.drop(request)
         self._lanes.clear()
 
     def _evict(self, request: Request, retry_after: float) -> bool:
@@ -317,12 +323,10 @@ class Queue:
             more = largest.size > own.size + request.size
         if not more:
             return False
-        newest = next(piece.request for piece in reversed(largest.pieces) if piece.request.queued)
+        newest = next(reversed(largest.requests))
         message = "the queue is full, and this client has the most queued samples or bytes"
         newest.fail(OverloadedError(message, retry_after))
         self.drop(newest)
-        while largest.pieces and largest.pieces[-1].request.future.done():
-            self.drop(largest.pieces.pop().request)
         return True
 
     def _count(self, request: Request, samples: int, lane: Lane) -> None:

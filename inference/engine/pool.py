@@ -134,7 +134,7 @@ class Pool:
         return self.served
 
     def drop(self, request: Request) -> None:
-        """Stop counting a cancelled request as queued."""
+        """Remove a cancelled request from the queue."""
         self._queue.drop(request)
 
     async def close(self, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """Order of queued requests, and limits on each client's share of the queue."""
 
 import asyncio
+import weakref
 
 import numpy as np
 import pytest
@@ -129,3 +130,21 @@ async def test_remainder_of_a_large_request_is_first_in_the_next_batch() -> None
     put(queue, *small, large)
     assert take_batch(queue) == small[:4]
     assert take_batch(queue) == [large]
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_cancelled_and_expired_requests_are_released_before_the_next_batch(
+    cancelled: bool,
+) -> None:
+    queue, ended, other = Queue(2, 10, 1000), request("a", samples=3), request("a")
+    released = weakref.ref(ended.inputs["x"])
+    put(queue, ended)
+    if cancelled:
+        ended.future.cancel()
+        queue.drop(ended)
+    else:
+        queue.expire(now=101.0)
+    del ended
+    assert released() is None
+    put(queue, other)
+    assert take_batch(queue) == [other]

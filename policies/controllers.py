@@ -173,10 +173,13 @@ class Workload:
     @cached_property
     def retry_limit(self) -> Node | None:
         """The retry limit; None if the kind has none, or if its default applies."""
-        if not self._record.retries:
+        record = self._record
+        if not record.retries:
             return None
-        limit = self._field(self._record.retries)
-        return None if self._record.retries_default and limit.absent else limit
+        limit = self._field(record.retries)
+        limits_each = bool(record.retries_each) and self._field(record.retries_each).present
+        optional = record.retries_default or limits_each
+        return None if optional and limit.absent else limit
 
     @cached_property
     def deadline(self) -> Node | None:

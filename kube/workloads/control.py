@@ -33,6 +33,8 @@ class Job:
     """Path of the retry limit."""
     retries_default: bool = True
     """True if the retry limit may be omitted."""
+    retries_each: str = ""
+    """Path of the retry limit of each index, which replaces an absent limit at `retries`."""
     least: int = 0
     """Smallest retry limit that the controller does not replace; Volcano replaces 0 with 3."""
     extra: int = 0

@@ -30,6 +30,7 @@ def batch_job(at: str) -> Job:
         member_annotation=at == "spec",
         retries="backoffLimit",
         retries_default=False,
+        retries_each="backoffLimitPerIndex",
         each_pod=True,
         deadline="activeDeadlineSeconds",
     )

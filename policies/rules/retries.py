@@ -27,8 +27,8 @@ class RetryConfig(RoleConfig):
     )
 
 
-_COUNTED_BY_POD = ("backoffLimit", "backoffLimitPerIndex")
-_LIMITS = (*_COUNTED_BY_POD, "maxRetry", "maxRestarts")
+_COUNTED_BY_POD = "backoffLimit"
+_LIMITS = (_COUNTED_BY_POD, "backoffLimitPerIndex", "maxRetry", "maxRestarts")
 
 
 @workload_rule(
@@ -62,7 +62,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
         if count is None or not min_retries <= count <= highest:
             yield Violation(retry_limit, f"a retry limit from {min_retries} to {highest}")
     for limit in _nested_limits(workload):
-        highest = by_pod if limit.steps[-1] in _COUNTED_BY_POD else max_retries
+        highest = by_pod if limit.steps[-1] == _COUNTED_BY_POD else max_retries
         count = quantity_or_none(limit.value)
         if (retry_limit is None or limit.steps != retry_limit.steps) and (
             count is None or count > highest

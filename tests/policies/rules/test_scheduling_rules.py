@@ -117,6 +117,7 @@ DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
         (job((f"{MAIN}/restartPolicy", "OnFailure")), "containers[0].restartPolicy"),
         (job((f"{MAIN}/restartPolicyRules", [{"action": "Restart"}])), "restartPolicyRules[0]"),
         (batch_job(("spec/backoffLimitPerIndex", 1_000_000)), "backoffLimitPerIndex"),
+        (batch_job(("spec/backoffLimitPerIndex", 11)), "a retry limit of at most 10"),
         (
             batch_job(("spec/podFailurePolicy", rules({"action": "Ignore", **EXIT_CODES}))),
             'podFailurePolicy.rules[0].action: found "Ignore"',
@@ -131,6 +132,7 @@ DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
         "container restarts in place",
         "container restart rules",
         "high limit per index",
+        "limit per index above the maximum",
         "ignored failures",
         "no run policy",
     ],
@@ -146,6 +148,7 @@ def test_unlimited_retries_are_rejected(manifest: Manifest, found: str) -> None:
         batch_job(("spec/podFailurePolicy", rules({"action": "Ignore", **DISRUPTION}))),
         batch_job(("spec/podFailurePolicy", rules({"action": "FailJob", **EXIT_CODES}))),
         batch_job(("spec/backoffLimitPerIndex", 2)),
+        batch_job(("spec/backoffLimit", REMOVED), ("spec/backoffLimitPerIndex", 2)),
         job((f"{MAIN}/restartPolicy", "Never")),
     ],
     ids=[
@@ -153,6 +156,7 @@ def test_unlimited_retries_are_rejected(manifest: Manifest, found: str) -> None:
         "ignored disruptions",
         "failures that fail the Job",
         "low limit per index",
+        "only a limit per index",
         "container never restarts",
     ],
 )

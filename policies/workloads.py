@@ -126,6 +126,15 @@ class Pod:
         return product(requested(root, count, steps) for count in self.location.count)
 
     @property
+    def groups(self) -> Decimal | None:
+        """Number of groups of pods, each with a leader, or of single pods; None if unknown."""
+        if self.location is ANYWHERE:
+            return self.replicas
+        root, steps = self.resource.root, self.steps
+        counts = [count for count in self.location.count if not count.less_with]
+        return product(requested(root, count, steps) for count in counts)
+
+    @property
     def has_leader(self) -> bool:
         """True if another pod of the same replica is the leader, which receives the requests."""
         root, steps = self.resource.root, self.steps

@@ -92,15 +92,20 @@ def _is_probed_by_proxy(pod: Pod) -> bool:
     return pod.resource.annotations[proxy.annotation].value in (None, *proxy.values, UNKNOWN)
 
 
-def _has_several_replicas(workload: Workload) -> bool:
-    return workload.size is not None and workload.size > 1
-
-
-def _min_replicas(workload: Workload, stack: Stack) -> Decimal | None:
-    """Return the number of replicas or, if larger, the autoscaler's minimum; None if unknown."""
+def _replicas(workload: Workload, config: RoleConfig) -> Decimal | None:
+    """Return the number of serving replicas, each a pod or a group of pods; None if unknown."""
     if workload.size is None:
         return None
-    return max(workload.size, stack.scalings.minimum(workload.resource) or Decimal(0))
+    pods = [pod for pod in workload.pods if pod.role(config) == "serving" and not pod.has_leader]
+    return sum((pod.groups or Decimal(0) for pod in pods), Decimal(0))
+
+
+def _min_replicas(workload: Workload, stack: Stack, config: RoleConfig) -> Decimal | None:
+    """Return the number of replicas or, if larger, the autoscaler's minimum; None if unknown."""
+    replicas = _replicas(workload, config)
+    if replicas is None:
+        return None
+    return max(replicas, stack.scalings.minimum(workload.resource) or Decimal(0))
 
 
 @workload_rule(
@@ -113,14 +118,15 @@ def _min_replicas(workload: Workload, stack: Stack) -> Decimal | None:
 )
 def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Violation]:
     """Replicas on one node fail together."""
-    if not _has_several_replicas(workload):
+    replicas = _replicas(workload, config)
+    if replicas is None or replicas <= 1:
         return
     for pod in workload.pods:
         spread = pod.spec["topologySpreadConstraints"]
         affinity = pod.spec["affinity"]["podAntiAffinity"]
         applies = pod.role(config) == "serving" and spread.known and affinity.known
-        labels, size = pod.metadata["labels"], workload.size or Decimal(2)
-        if applies and not is_spread(pod.spec, labels, size, config.topology_keys):
+        labels = pod.metadata["labels"]
+        if applies and not is_spread(pod.spec, labels, replicas, config.topology_keys):
             yield Violation(
                 spread, "a constraint with topologyKey kubernetes.io/hostname for these pods"
             )
@@ -138,7 +144,7 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
     """Without a budget, draining several nodes may evict all replicas at once."""
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if pod.role(config) == "serving"]
-        replicas = _min_replicas(workload, stack)
+        replicas = _min_replicas(workload, stack, config)
         if not pods or replicas is None or replicas <= 1:
             continue
         budgets = [

@@ -76,6 +76,34 @@ def test_workers_need_probes_if_their_leader_does_not_serve() -> None:
     assert "workerTemplate" in message
 
 
+@pytest.mark.parametrize("rule", ["inference-spread", "inference-disruption-budget"])
+@pytest.mark.parametrize("leader", ["", "none"], ids=["leader", "only workers"])
+def test_availability_rules_count_groups_of_pods_as_replicas(rule: str, leader: str) -> None:
+    single = group(leader, "")
+    for template in single["spec"]["leaderWorkerTemplate"].values():
+        if isinstance(template, dict):
+            template["spec"].pop("topologySpreadConstraints")
+    assert evaluate_rule(rule, single) == []
+    assert evaluate_rule(rule, changed(single, ("spec/replicas", 2)))
+
+
+@pytest.mark.parametrize("rule", ["inference-spread", "inference-disruption-budget"])
+def test_availability_rules_ignore_pods_that_do_not_serve(rule: str) -> None:
+    head = {"template": {"spec": {"containers": [{"name": "head"}]}}}
+    workers = {"replicas": 1, "template": server()["spec"]["template"]}
+    workers["template"]["spec"].pop("topologySpreadConstraints")
+    cluster = {"headGroupSpec": head, "workerGroupSpecs": [workers]}
+    service = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": manifests.metadata("model"),
+        "spec": {"rayClusterConfig": cluster},
+    }
+    assert evaluate_rule(rule, service) == []
+    workers["replicas"] = 2
+    assert evaluate_rule(rule, service)
+
+
 def predictor(annotations: dict[str, str]) -> Manifest:
     container = {
         "name": "kserve-container",

@@ -125,6 +125,9 @@ class Workload:
 
     def queue(self, pod: Pod) -> Node:
         """Return the `Node` that contains the queue's name; it is absent if no queue is set."""
+        if self.is_grouped:
+            queue = self._field(self._record.group_queue)
+            return self.local_queue(pod) or queue if queue.absent else queue
         locations = [self._field(self._record.queue)] if self._record.queue else []
         if self._record.annotations:
             annotations = pod.metadata["annotations"]
@@ -158,6 +161,11 @@ class Workload:
         if not self._record.annotations:
             return False
         return not pod.metadata["annotations"][GROUP_ANNOTATION].absent
+
+    @property
+    def is_grouped(self) -> bool:
+        """True if the controller creates a PodGroup of all pods."""
+        return bool(self._record.grouped) and not self._field(self._record.grouped).absent
 
     @cached_property
     def gang(self) -> Gang | None:

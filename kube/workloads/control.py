@@ -27,6 +27,10 @@ class Job:
     """True if the annotation `scheduling.volcano.sh/group-min-member` sets the gang's minimum."""
     whole: bool = False
     """True if the gang's minimum defaults to all pods."""
+    grouped: str = ""
+    """Path of a field that makes the controller create a Volcano PodGroup of all pods."""
+    group_queue: str = ""
+    """Path of the queue of this PodGroup, for which the annotations of pods do not count."""
     scheduler: str = ""
     """Path of the scheduler's name for pods that do not set one."""
     retries: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kube.names import LEADER_WORKER_SET_GROUP
+from kube.names import LEADER_WORKER_SET_GROUP, QUEUE_ANNOTATION
 from kube.workloads.control import Job, Rollout, RuntimeReference
 from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
@@ -117,7 +117,11 @@ KUBEFLOW: Final = [
             roles=BATCH_ROLES,
             ends=True,
             always=True,
-            job=Job(retries=f"{_POD}.{_RESTARTS}"),
+            job=Job(
+                grouped="podGroupPolicy.volcano",
+                group_queue=f"template.metadata.annotations[{QUEUE_ANNOTATION}]",
+                retries=f"{_POD}.{_RESTARTS}",
+            ),
             namespaced=kind == "TrainingRuntime",
             completed=True,
         )

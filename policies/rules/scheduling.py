@@ -142,7 +142,7 @@ def _ungrouped(workload: Workload, pods: list[Pod]) -> Iterator[Violation]:
 
 def _is_grouped(workload: Workload, pod: Pod) -> bool:
     by_operator = workload.resource.labels[RAY_SCHEDULER_LABEL]
-    return workload.joins_pod_group(pod) or not by_operator.absent
+    return workload.is_grouped or workload.joins_pod_group(pod) or not by_operator.absent
 
 
 @stack_rule(

@@ -152,6 +152,29 @@ def test_restarts_of_a_training_runtime_must_be_bounded_if_enabled() -> None:
     assert evaluate_rule("training-retries-bounded", runtime(maxRestarts=99))
 
 
+def test_training_runtime_names_the_queue_of_its_pod_group() -> None:
+    named = {"annotations": {"scheduling.volcano.sh/queue-name": "research"}}
+
+    def violations(rule: str, job_set: dict[str, Any], pod: dict[str, Any]) -> list[str]:
+        template = {**pod, "spec": manifests.pod_spec(schedulerName="volcano")}
+        nodes = {"name": "node", "template": {"spec": {"parallelism": 2, "template": template}}}
+        runtime = {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainingRuntime",
+            "metadata": manifests.metadata("runtime"),
+            "spec": {
+                "podGroupPolicy": {"volcano": {}},
+                "template": {**job_set, "spec": {"replicatedJobs": [nodes]}},
+            },
+        }
+        return evaluate_rule(rule, runtime)
+
+    assert violations("training-gang-whole", {}, {}) == []
+    assert violations("training-queue-named", {"metadata": named}, {}) == []
+    (message,) = violations("training-queue-named", {}, {"metadata": named})
+    assert 'spec.template.metadata.annotations["scheduling.volcano.sh/queue-name"]' in message
+
+
 def test_head_pod_of_a_ray_job_belongs_to_its_gang() -> None:
     group = changed(manifests.pod_group(), ("spec/minMember", 4))
     joined: dict[str, Any] = {"scheduling.k8s.io/group-name": "indexed"}

@@ -164,7 +164,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
     config=MountConfig,
     remedy=_bound_shm,
     admission=cel.volumes(
-        "variables.mountsAtShm.exists(names, v.name in names)"
+        "variables.mountsAtShm.exists(names, v.name in names) && !has(v.hostPath)"
         " && (v.?emptyDir.?medium.orValue('') != 'Memory' || !has(v.emptyDir.sizeLimit)"
         " || quantity(v.emptyDir.sizeLimit).isLessThan("
         "quantity(variables.gpuContainers.size() > 0 ? settings.minSize : '1')))"
@@ -178,7 +178,8 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
             yield Violation(mount["name"], "the name of a volume of this pod")
             continue
         empty_dir = volume["emptyDir"]
-        if not empty_dir.known:
+        # `shm-not-from-host` reports host paths, except those of system workloads.
+        if not empty_dir.known or volume["hostPath"].present:
             continue
         if not isinstance(empty_dir.value, dict):
             yield Violation(

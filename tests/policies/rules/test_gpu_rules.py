@@ -250,6 +250,18 @@ def test_pods_without_gpus_may_have_small_shared_memory() -> None:
     assert evaluate_rule("shm-bounded-memory", pod)
 
 
+def test_shared_memory_of_the_node_is_reported_once() -> None:
+    pod = changed(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": manifests.metadata("mps")},
+        ("spec", manifests.pod_spec()),
+        ("spec/volumes/0", {"name": "shm", "hostPath": {"path": "/run/nvidia/mps/shm"}}),
+    )
+    assert evaluate_rule("shm-bounded-memory", pod) == []
+    assert evaluate_rule("shm-not-from-host", pod)
+    exempt = {"systemWorkloads": ["training/Pod/mps"]}
+    assert evaluate_rule("shm-not-from-host", pod, config=exempt) == []
+
+
 def test_minimum_shared_memory_can_be_configured() -> None:
     assert evaluate_rule("shm-bounded-memory", job((SIZE, "1Gi")), config={"minSize": "2Gi"})
 

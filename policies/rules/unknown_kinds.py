@@ -134,19 +134,20 @@ def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> 
     if not runs or record.unseen or "" in record.patterns:
         return
     evidence = [
-        node
+        (node, evidence_type)
         for node, evidence_type in _evidence(resource.root, config)
         if evidence_type in _EVIDENCE_IN_KNOWN_KINDS
     ]
     if not evidence:
         return
     complete, partial = _readable_paths(resource, record)
-    for node in evidence:
+    for node, evidence_type in evidence:
         path = node.steps
         parents = (path[:length] for length in range(len(path) + 1))
         if path not in partial and "metadata" not in path and complete.isdisjoint(parents):
-            expected = "fields that the rules can read, or add the path to the record of the kind"
-            yield Violation(node, expected, found="a container or pod in an unknown field")
+            parts = json.dumps(_record(node, evidence_type))
+            expected = f"fields that the rules can read, or add {parts} to the record of the kind"
+            yield Violation(node, expected, found=f"{evidence_type} in an unknown field")
             return
 
 
@@ -208,12 +209,53 @@ def _changes_only_labels(patch: str) -> bool:
 
 def _remedy(resource: Resource, node: Node, evidence_type: str) -> str:
     name = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    at = ".".join("*" if isinstance(step, int) else str(step) for step in node.steps)
-    pods: dict[str, Any] = {"at": at}
-    if evidence_type == "a container":
-        pods["containers"] = [""]
-    record = {"pods": [pods]}
-    return f'a record in the configuration, such as "kinds": {json.dumps({name: record})}'
+    record = {name: _record(node, evidence_type)}
+    return f'a record in the configuration, such as "kinds": {json.dumps(record)}'
+
+
+def _record(node: Node, evidence_type: str) -> dict[str, Any]:
+    """Return a record with which the rules read a value that looks like part of a workload."""
+    if evidence_type == "a manifest":
+        return {"objects" if isinstance(node.value, dict) else "texts": [_path(node.steps)]}
+    if evidence_type == "an accelerator":
+        return {"pods": [{**_devices(node), "partial": True}]}
+    containers = {"containers": [""]} if evidence_type == "a container" else {}
+    return {"pods": [{"at": _path(node.steps), **containers}]}
+
+
+def _devices(node: Node) -> dict[str, Any]:
+    """Return the part of a record that describes the accelerators at a node."""
+    keys = node.steps
+    if keys[-2:-1] == ("resources",):
+        return {"at": _path(keys[:-2]), "containers": [""]}
+    if isinstance(node.value, dict):
+        return _requests(keys, "*")
+    if isinstance(node.key, int):
+        names, _ = _split(keys)
+        return _requests(names, resource=str(node.value))
+    fields = node.parent.fields() if node.parent is not None else ()
+    counts = [key for key, value in fields if quantity_or_none(value.value) is not None]
+    count = {"count": _path(counts[:1])} if counts else {}
+    return _requests(keys[:-1], name=_path(keys[-1:]), **count)
+
+
+def _requests(keys: Sequence[Key], *rest: Key, **devices: str) -> dict[str, Any]:
+    at, each = _split(keys)
+    requests = {"each": _path((*each, *rest)), **devices}
+    return {"at": _path(at), "containers": [""], "devices": [requests]}
+
+
+def _split(keys: Sequence[Key]) -> tuple[Sequence[Key], Sequence[Key]]:
+    """Split a path before its last name, so that the first part leads to an object."""
+    index = max((i for i, key in enumerate(keys) if isinstance(key, str)), default=0)
+    return keys[:index], keys[index:]
+
+
+def _path(keys: Sequence[Key]) -> str:
+    """Return a path of a record, in which `*` stands for the items of lists."""
+    names = ["*" if isinstance(key, int) else str(key) for key in keys]
+    path = "".join(f"[{name}]" if re.search(r"[.\[]", name) else f".{name}" for name in names)
+    return path.removeprefix(".")
 
 
 RULES: list[Rule[Any]] = [kind_known]

@@ -65,6 +65,49 @@ def test_budget_counts_the_pods_of_a_recorded_kind() -> None:
     assert "found 32 GPUs" in findings(config)["gpu-budget"]
 
 
+PRIVILEGED_POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "a"},
+    "spec": {"hostPID": True, "containers": [CONTAINER]},
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "rule"),
+    [
+        ({"worker": {"resources": {"limits": {"nvidia.com/gpu": 8}}}}, "gpu-budget"),
+        ({"workers": [{"gpus": {"nvidia.com/gpu": 8}}]}, "gpu-budget"),
+        ({"gpus": [{"type": "nvidia.com/gpu", "number": 8}]}, "gpu-budget"),
+        ({"gpus": ["nvidia.com/gpu"]}, "gpu-budget"),
+        ({"gpu": "nvidia.com/gpu"}, "gpu-budget"),
+        ({"example.com/worker": CONTAINER}, "image-tag-fixed"),
+        ({"files": {"pod.yaml": json.dumps(PRIVILEGED_POD)}}, "no-host-namespaces"),
+        ({"files": [PRIVILEGED_POD]}, "no-host-namespaces"),
+    ],
+    ids=[
+        *("limits", "map of resources", "list of resources", "list of names", "name"),
+        *("key with dots", "manifest as text", "manifest"),
+    ],
+)
+def test_proposed_record_makes_rules_read_the_object(spec: dict[str, Any], rule: str) -> None:
+    manifest = {**TRAINER, "spec": spec}
+    record = findings({}, manifest)["kind-known"].split('such as "kinds": ')[1].splitlines()[0]
+    found = findings({"kinds": json.loads(record), "gpu-budget": {"maxGpus": 0}}, manifest)
+    assert "kind-known" not in found
+    assert rule in found
+
+
+def test_proposed_addition_to_a_record_makes_rules_read_the_field() -> None:
+    manifest = {**TRAINER, "spec": {"worker": CONTAINER, "files": {"a.yaml": "x"}}}
+    manifest["spec"]["files"]["a.yaml"] = json.dumps(PRIVILEGED_POD)
+    record = {"pods": [{"at": "spec.worker", "containers": [""]}]}
+    message = findings({"kinds": {NAME: record}}, manifest)["kind-known"]
+    assert "found a manifest in an unknown field" in message
+    added = json.loads(message.split("or add ")[1].split(" to the record")[0])
+    assert "no-host-namespaces" in findings({"kinds": {NAME: {**record, **added}}}, manifest)
+
+
 def test_pack_reads_kind_records_from_its_configuration() -> None:
     binding = Binding()
     binding.configure(documented())

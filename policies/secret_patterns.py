@@ -18,20 +18,36 @@ NAME: Final = re.compile(
 VAGUE_NAME: Final = re.compile(r"(?i)(^|[_.-])(key|auth)$")
 VAGUE_VALUE: Final = re.compile(r"^[A-Za-z0-9+=_-]{12,}$")
 PASSWORD: Final = re.compile(r"(?i)passw|passphrase|pwd|pass([._-]?[0-9]+)?$")
-PASSWORD_OPTION: Final = re.compile(r"(?i)(allow_empty|random_root)_(root_)?password$")
-"""Names of options that database images read, such as `MYSQL_ALLOW_EMPTY_PASSWORD`."""
-HARMLESS: Final = re.compile(r"(?i)^(true|false|yes|no|none|null|auto|empty|[0-9]{1,6})$")
+PASSWORD_OPTION: Final = re.compile(
+    r"(?i)(allow_empty|random_root)_(root_)?password$"
+    r"|(passw(or)?d|passphrase)_([a-z]+_)?(access|age|auth|authentication|days|enabled|encrypted"
+    r"|hint|iterations|length|login|required|reset|rounds|timeout|ttl)$"
+)
+"""Names of options about passwords, such as `MYSQL_ALLOW_EMPTY_PASSWORD` of database images and
+`PASSWORD_MIN_LENGTH`. Their values are harmless booleans and numbers."""
+HARMLESS: Final = re.compile(
+    r"(?i)^(true|false|yes|no|none|null|auto|empty|dummy|unused|not[-_]needed|[0-9]{1,6})$"
+)
 PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$")
 """Names of variables whose absolute paths are not secrets."""
 NOT_SECRET_NAME: Final = re.compile(
-    r"(?i)(_(name|url|uri|header|type)|secretName|(^|_)(bos|eos|pad|unk|stop)_token)$"
+    r"(?i)(_(name|url|uri|header|type|algorithm|arn|audience|backend(_kwargs)?|budget|dir|endpoint"
+    r"|engine|env|file|helper|interval|issuer|kind|lifetime|limit|location|method|mode|model|mount"
+    r"|namespace|path|period|prefix|provider|region|root|selector|source|store|ttl|version)"
+    r"|secretName|pull_?secrets?"
+    r"|(^|_)(bos|eos|pad|unk|stop|cls|sep|mask|start|end|image|audio|video)_token"
+    r"|(^|_)(cache|feature|foreign|group|idempotency|index|label|metric|object|partition|primary"
+    r"|public|routing|shard|sort)_key)$"
 )
-"""Names that contain a word such as `secret` or `token`, but do not name a secret.
+"""Names that contain a word such as `secret` or `key`, but do not name a secret.
 
 Their values are still checked for secrets.
 """
-FILE: Final = re.compile(r"^/([A-Za-z0-9_.-]+/)*[A-Za-z0-9_.-]+\.[a-z]{2,5}$")
-"""Absolute path of a file with a suffix, which distinguishes it from a base64 text."""
+FILE: Final = re.compile(
+    r"^/([A-Za-z0-9_.-]+/)*[A-Za-z0-9_.-]+\.[a-z]{2,5}$"
+    r"|^/(credentials|etc|mnt|run|secrets|var/run|vault/secrets)(/[A-Za-z0-9_.-]+)*$"
+)
+"""Absolute path with a suffix or in a common directory, unlike a text in base64."""
 VALUE: Final = re.compile(
     r"\b(A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{22,}"
     r"|gl(pat|ptt|dt|rt|soat|cbt)-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}"
@@ -68,8 +84,10 @@ ARGUMENT: Final = re.compile(
 ENCODED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
 REFERENCE: Final = re.compile(
     r"^(/?\$\([A-Za-z_][A-Za-z0-9_.-]*\))+$|^\{\{ *[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+ *\}\}$"
+    r"|^\$(__)?(env|file)?\{((env|file|vault):)?[A-Za-z0-9_./-]+\}$"
 )
-"""References to variables, and to parameters of Tekton and Argo."""
+"""References to variables, to parameters of Tekton and Argo, and to variables and files that the
+program reads, such as `${HF_TOKEN}`, `${env:HF_TOKEN}` and Grafana's `$__file{/secrets/token}`."""
 # The patterns from here on are not part of CEL expressions.
 _REST: Final = r"[ \t\r]*([,;)}#].*)?$"
 _EXPRESSION: Final = (
@@ -126,7 +144,8 @@ def is_secret(name: str, text: str) -> bool:
         return False
     if HARMLESS.search(text) and (not PASSWORD.search(name) or PASSWORD_OPTION.search(name)):
         return False
-    if VAGUE_NAME.search(name) and VAGUE_VALUE.search(text):
+    named = VAGUE_NAME.search(name) and not NOT_SECRET_NAME.search(name)
+    if named and VAGUE_VALUE.search(text):
         return True
     is_header = bool(VALUE.search(f"{name}: {text}"))
     return is_header or _is_named_secret(name, text) or contains_secret(text)

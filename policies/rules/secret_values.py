@@ -78,6 +78,7 @@ _CEL_SECRET: Final = (
     f" && !e.value.matches({cel.literal(FILE.pattern)}))"
     f" || (e.name + ': ' + e.value).matches({cel.literal(VALUE.pattern)})"
     f" || (e.name.matches({cel.literal(VAGUE_NAME.pattern)})"
+    f" && !e.name.matches({cel.literal(NOT_SECRET_NAME.pattern)})"
     f" && e.value.matches({cel.literal(VAGUE_VALUE.pattern)})))"
 )
 _CEL_LINE: Final = (
@@ -90,7 +91,8 @@ _CEL_LINE: Final = (
     description="Secrets are not written into the environment, arguments or annotations of pods.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Keep the value in a Secret and refer to it with valueFrom.secretKeyRef.",
+    remediation="Keep the value in a Secret and refer to it with valueFrom.secretKeyRef, or list "
+    "the name of a variable that is not secret in allowedNames.",
     config=EnvironmentConfig,
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
     admission=cel.Cel(
@@ -131,7 +133,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Create the Secret outside the repository, for example with External Secrets, and "
-    "refer to it.",
+    "refer to it, or list the name of a value that is not secret in allowedNames.",
     config=EnvironmentConfig,
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
 )

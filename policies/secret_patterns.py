@@ -84,10 +84,14 @@ ARGUMENT: Final = re.compile(
 ENCODED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
 REFERENCE: Final = re.compile(
     r"^(/?\$\([A-Za-z_][A-Za-z0-9_.-]*\))+$|^\{\{ *[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+ *\}\}$"
-    r"|^\$(__)?(env|file)?\{((env|file|vault):)?[A-Za-z0-9_./-]+\}$"
+    r"|^\$(__)?(env|file)?\{((env|file|vault):)?[A-Za-z0-9_./-]+\}$|^os\.environ/[A-Za-z0-9_]+$"
+    r"|^vault:[A-Za-z0-9_./-]+#[A-Za-z0-9_.-]+$|^ref\+[a-z0-9]+://[A-Za-z0-9_./#?=&-]+$"
 )
-"""References to variables, to parameters of Tekton and Argo, and to variables and files that the
-program reads, such as `${HF_TOKEN}`, `${env:HF_TOKEN}` and Grafana's `$__file{/secrets/token}`."""
+"""References to variables, to parameters of Tekton and Argo, and to values that programs look up.
+
+Examples of the latter are `${HF_TOKEN}`, `${env:HF_TOKEN}`, Grafana's `$__file{/secrets/token}`,
+LiteLLM's `os.environ/HF_TOKEN`, and `vault:kv/data/hub#token` of Bank-Vaults.
+"""
 # The patterns from here on are not part of CEL expressions.
 _REST: Final = r"[ \t\r]*([,;)}#].*)?$"
 _EXPRESSION: Final = (
@@ -103,12 +107,14 @@ _NAME_SERVICES: Final = (
     r"([ \t]+(files|compat|db|nis(plus)?|ldap|sss|systemd|winbind|altfiles|extrausers"
     r"|(cache_)?oslogin|\[[^\]\n]*\]))+[ \t\r]*(#.*)?$"
 )
+_DEFAULT: Final = r"(?<=\$)\{(?=[A-Z0-9_]+:[-=][\"']?[^\"'`$])"
+"""Start of a shell parameter with a literal default, as in `${HF_TOKEN:-abc}`."""
 _SETTING_KEYS: Final = (
     rf"(^|(?<=[^\s;];)|(?<=[^\s;] ;))[ \t]*(-[ \t]+)?(?!passwd:{_NAME_SERVICES})"
     rf"([\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*[:=]{_EXPRESSION}"
     rf"|[a-z0-9_.-]*passw(or)?d[ \t]*(:|={_EXPRESSION}))",
     r"[\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*:(?=[ \t]*[\"'])",
-    r"(^|[{,])[ \t]*(-[ \t]+)?[\"']?(?-i:[A-Z0-9_]*"
+    rf"(^|(?<!\$)[{{,]|{_DEFAULT})[ \t]*(-[ \t]+)?[\"']?(?-i:[A-Z0-9_]*"
     r"(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN))[\"']?[ \t]*:"
     rf"{_EXPRESSION}",
     r"^[ \t]*(requirepass|masterauth)(?=[ \t])",

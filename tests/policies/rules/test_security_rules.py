@@ -286,6 +286,9 @@ SECRETS_IN_OTHER_OBJECTS = [
             "machine example.com login me password hunter22",
             "machine example.com\n  login me\n  password hunter22",
             "default login me password hunter22",
+            "export HF_TOKEN=${HF_TOKEN:-hunter22}",
+            "${API_KEY:=hunter22}",
+            "${A}{HF_TOKEN: hunter22}",
         )
     ),
     manifest("v1", "ConfigMap", data={"redis.conf": "requirepass hunter22"}),
@@ -360,6 +363,14 @@ def test_secret_in_any_other_object_is_rejected(item: Manifest) -> None:
                 "password: ${DB_PASSWORD}",
                 "ALTER USER a WITH PASSWORD '${DB_PASSWORD}';",
                 "ALTER USER a WITH PASSWORD :'password';",
+                ': "${HF_TOKEN:?HF_TOKEN must be set}"',
+                'serve ${API_KEY:+--api-key "$API_KEY"}',
+                'export HF_TOKEN="${HF_TOKEN:-$(cat /run/token)}"',
+                'echo "HF_TOKEN: ${HF_TOKEN:0:4}***"',
+                "LITELLM_MASTER_KEY: os.environ/LITELLM_MASTER_KEY",
+                "password: os.environ/DB_PASSWORD",
+                "password: vault:kv/data/db#password",
+                "password: ref+vault://kv/db/password",
             )
         ),
         *(

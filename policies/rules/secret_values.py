@@ -56,6 +56,18 @@ class EnvironmentConfig(RuleConfig):
     )
 
 
+def _hidden(text: str) -> str:
+    """Describe a literal without showing it, with its line if the text is long."""
+    lines = enumerate(text.splitlines(), 1)
+    secret = (number for number, line in lines if _sets_secret(line) or contains_setting(line))
+    number = next(secret, None) if "\n" in text.strip() else None
+    return _HIDDEN if number is None else f"a literal in line {number}, which is not shown here"
+
+
+def _sets_secret(line: str) -> bool:
+    return contains_secret(line) or bool(ARGUMENT.search(line))
+
+
 def _command_lines(container: Container) -> Iterator[tuple[Node, str]]:
     """Yield the command and the arguments of a container, each as one line."""
     for key in ("command", "args"):
@@ -116,11 +128,13 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
             if is_secret(name, str(value.value)):
                 yield Violation(value, f"{name} as valueFrom.secretKeyRef", found=_HIDDEN)
         for location, line in _command_lines(container):
-            if contains_secret(line) or ARGUMENT.search(line):
+            if _sets_secret(line):
+                words = [word.text or "" for word in location.items()]
+                script = next(filter(_sets_secret, words), line)
                 yield Violation(
                     location,
                     "$(NAME), and set the variable NAME with valueFrom.secretKeyRef",
-                    found=_HIDDEN,
+                    found=_hidden(script),
                 )
     for _, note in pod.annotations():
         if note.text and contains_secret(note.text):
@@ -157,14 +171,15 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
                 text = value.text or ""
                 text = text if field == "data" else decoded(text)
                 if name not in config.allowed_names and contains_in_file(name, text):
-                    yield Violation(value, f"{name} into a Secret", found=_HIDDEN)
+                    yield Violation(value, f"{name} into a Secret", found=_hidden(text))
         return
     if any_field(resource.properties, _may_be_secret):
         sealed = resource.is_kind("bitnami.com", "SealedSecret")
         for location in _secret_locations(resource.root, config):
             if sealed and location.steps[:2] == ("spec", "encryptedData"):
                 continue
-            yield Violation(location, "a reference to a Secret", found=_HIDDEN)
+            expected = "a reference to a Secret"
+            yield Violation(location, expected, found=_hidden(location.text or ""))
 
 
 def _is_encrypted(value: Node) -> bool:

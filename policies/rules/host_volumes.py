@@ -19,6 +19,8 @@ _SOURCES: Final = (*HOST_SOURCES, "local")
 _VOLUME_FIELDS: Final = frozenset({"accessModes", "capacity", "claimRef", "storageClassName"})
 _NODE_PATH: Final = re.compile(r"(?i)\b(node|host|base|local)path\b")
 _UNSAFE_PARAMETER: Final = "allowUnsafePathPattern"
+_NETWORK_PATHS: Final = (("efs.csi.aws.com", "basePath"),)
+"""Provisioners and their parameters with a path in a network file system."""
 
 
 @resource_rule(
@@ -56,10 +58,12 @@ def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violati
 
 def _class_paths(resource: Resource) -> Iterator[Violation]:
     """Yield a violation for each setting with which a StorageClass selects node directories."""
-    is_host_driver = bool(HOST_DRIVER.search(resource.root["provisioner"].text or ""))
+    provisioner = resource.root["provisioner"].text or ""
+    is_host_driver = bool(HOST_DRIVER.search(provisioner))
     for key, value in resource.root["parameters"].fields():
         text = value.text or ""
-        path = text.startswith("/") or ".." in text
+        in_network = (provisioner, key) in _NETWORK_PATHS
+        path = (text.startswith("/") or ".." in text) and not in_network
         on_node = path and (is_host_driver or _NODE_PATH.search(key))
         if on_node or (key == _UNSAFE_PARAMETER and text != "false"):
             yield Violation(value, "nothing: the provisioner uses its own directory")

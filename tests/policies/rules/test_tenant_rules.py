@@ -191,6 +191,20 @@ def test_persistent_volumes_on_the_node_are_rejected(source: Manifest, rejected:
     assert bool(evaluate_rule("no-host-volume", volume)) is rejected
 
 
+@pytest.mark.parametrize(
+    ("provisioner", "rejected"), [("efs.csi.aws.com", False), ("openebs.io/local", True)]
+)
+def test_base_directory_must_be_in_a_network_file_system(provisioner: str, rejected: bool) -> None:
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "shared"},
+        "provisioner": provisioner,
+        "parameters": {"provisioningMode": "efs-ap", "basePath": "/dynamic"},
+    }
+    assert bool(evaluate_rule("no-host-volume", storage_class)) is rejected
+
+
 def stateful_set(name: str, storage_class: str = "fast") -> Manifest:
     claim = {"metadata": {"name": name}, "spec": {"storageClassName": storage_class}}
     return changed(

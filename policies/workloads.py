@@ -58,6 +58,17 @@ class Pod:
         found = (parent if parent is not None else self.spec)["metadata"]
         return Node(found.value, found.parent, found.key, partial=True) if self.partial else found
 
+    @cached_property
+    def selectable_labels(self) -> Node:
+        """Labels of the pod, with those that its controller adds, for selectors."""
+        labels = self.metadata["labels"]
+        own = {} if labels.absent else labels.value
+        if not (self.location.labels and isinstance(own, dict)):
+            return labels
+        name = self.resource.name
+        added = {key: text.replace("{name}", name) for key, text in self.location.labels.items()}
+        return Node({**own, **added}, labels.parent, labels.key, labels.partial)
+
     def annotations(self) -> Iterator[tuple[str, Node]]:
         """Yield the annotations of the pod, including those that its controller copies to it."""
         return self._metadata_fields("annotations")

@@ -130,6 +130,8 @@ class Pods:
 
     These labels do not determine the role of the pod.
     """
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the controller adds to the pod. `{name}` stands for the name of the object."""
     priority: tuple[str, ...] = ()
     """Other fields that may set the priority or priority class of the pod or its gang."""
     count: tuple[Count, ...] = ()

@@ -33,6 +33,7 @@ _MODELS: Final = (
 
 
 _MODE: Final = "serving.kserve.io/deploymentMode"
+_NAME_LABEL: Final = "serving.kserve.io/inferenceservice"
 
 
 def _components() -> Iterator[Pods]:
@@ -58,6 +59,7 @@ def _components() -> Iterator[Pods]:
             containers=_MODELS,
             metadata=at,
             copied=("metadata",),
+            labels={_NAME_LABEL: "{name}", "component": name},
             count=(replicas,),
             images=tuple(f"{model}.storageUri" for model in _MODELS),
             partial=True,
@@ -76,6 +78,7 @@ def _components() -> Iterator[Pods]:
             workers,
         ),
         copied=("metadata", "spec.predictor"),
+        labels={_NAME_LABEL: "{name}", "component": "predictor"},
         partial=True,
     )
 
@@ -86,6 +89,11 @@ def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
         at=at,
         metadata=metadata,
         copied=("metadata",),
+        labels={
+            "app.kubernetes.io/name": "{name}",
+            "app.kubernetes.io/part-of": "llminferenceservice",
+            "kserve.io/component": "workload",
+        },
         count=count,
         supplied=(*PROBES, "volumeMounts"),
         partial=True,
@@ -189,7 +197,13 @@ KNATIVE: Final = [
         WorkloadKind(
             group="serving.knative.dev",
             kind=kind,
-            pods=(Pods(at=TEMPLATE, count=(_REVISIONS,)),),
+            pods=(
+                Pods(
+                    at=TEMPLATE,
+                    labels={f"serving.knative.dev/{kind.lower()}": "{name}"},
+                    count=(_REVISIONS,),
+                ),
+            ),
             roles=SERVING,
             ends=False,
             proxy=Proxy(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kube.names import LEADER_WORKER_SET_GROUP, QUEUE_ANNOTATION
@@ -248,15 +248,15 @@ RAY: Final = [
 ]
 
 
-def _leader_worker_set(spec: str) -> tuple[Pods, ...]:
+def _leader_worker_set(spec: str, labels: Mapping[str, str]) -> tuple[Pods, ...]:
     template = f"{spec}.leaderWorkerTemplate"
     replicas = Count(paths=(f"{spec}.replicas",))
     leader = f"{template}.leaderTemplate"
     # The size includes the leader.
     workers = Count(paths=(f"{template}.size",), less_with=leader)
     return (
-        Pods(at=f"{leader}.spec", count=(replicas,)),
-        Pods(at=f"{template}.workerTemplate.spec", count=(replicas, workers)),
+        Pods(at=f"{leader}.spec", labels=labels, count=(replicas,)),
+        Pods(at=f"{template}.workerTemplate.spec", labels=labels, count=(replicas, workers)),
     )
 
 
@@ -272,7 +272,7 @@ SETS: Final = [
     WorkloadKind(
         group=LEADER_WORKER_SET_GROUP,
         kind="LeaderWorkerSet",
-        pods=_leader_worker_set("spec"),
+        pods=_leader_worker_set("spec", {"leaderworkerset.sigs.k8s.io/name": "{name}"}),
         roles=("serving", "training", "batch"),
         ends=False,
         rollout=Rollout(
@@ -282,7 +282,7 @@ SETS: Final = [
     WorkloadKind(
         group="disaggregatedset.x-k8s.io",
         kind="DisaggregatedSet",
-        pods=_leader_worker_set("spec.roles.*.spec"),
+        pods=_leader_worker_set("spec.roles.*.spec", {}),
         roles=("serving",),
         ends=False,
     ),

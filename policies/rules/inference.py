@@ -125,7 +125,7 @@ def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Viola
         spread = pod.spec["topologySpreadConstraints"]
         affinity = pod.spec["affinity"]["podAntiAffinity"]
         applies = pod.role(config) == "serving" and spread.known and affinity.known
-        labels = pod.metadata["labels"]
+        labels = pod.selectable_labels
         if applies and not is_spread(pod.spec, labels, replicas, config.topology_keys):
             yield Violation(
                 spread, "a constraint with topologyKey kubernetes.io/hostname for these pods"
@@ -152,11 +152,11 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
             for budget in stack.of_kind("policy", "PodDisruptionBudget")
             if None in (budget.namespace, workload.resource.namespace)
             or budget.namespace == workload.resource.namespace
-            if selects(budget.root["spec"]["selector"], pods[0].metadata["labels"])
+            if selects(budget.root["spec"]["selector"], pods[0].selectable_labels)
             and protects(budget, replicas)
         ]
         if not budgets:
-            labels = pods[0].metadata["labels"]
+            labels = pods[0].selectable_labels
             yield Violation(
                 labels,
                 "a PodDisruptionBudget that selects these pods and keeps at least one replica "

@@ -87,6 +87,44 @@ def test_availability_rules_count_groups_of_pods_as_replicas(rule: str, leader: 
     assert evaluate_rule(rule, changed(single, ("spec/replicas", 2)))
 
 
+@pytest.mark.parametrize(
+    ("api", "kind", "spec", "labels"),
+    [
+        (
+            "serving.kserve.io/v1beta1",
+            "InferenceService",
+            {"predictor": {"minReplicas": 2, "model": {"modelFormat": {"name": "triton"}}}},
+            {"serving.kserve.io/inferenceservice": "model", "component": "predictor"},
+        ),
+        (
+            "serving.kserve.io/v1alpha1",
+            "LLMInferenceService",
+            {"replicas": 2, "template": {"containers": [{"name": "main"}]}},
+            {"app.kubernetes.io/name": "model", "app.kubernetes.io/part-of": "llminferenceservice"},
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {**group("", "")["spec"], "replicas": 2},
+            {"leaderworkerset.sigs.k8s.io/name": "model"},
+        ),
+    ],
+)
+def test_disruption_budget_may_select_labels_that_the_controller_adds(
+    api: str, kind: str, spec: Manifest, labels: Manifest
+) -> None:
+    metadata = manifests.metadata("model", labels={"app.kubernetes.io/component": "inference"})
+    service = {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
+
+    def violations(selected: Manifest) -> list[str]:
+        selector = {"matchLabels": selected}
+        disruption_budget = budget(maxUnavailable=1, selector=selector)
+        return evaluate_rule("inference-disruption-budget", service, disruption_budget)
+
+    assert violations(labels) == []
+    assert violations(dict.fromkeys(labels, "other"))
+
+
 @pytest.mark.parametrize("rule", ["inference-spread", "inference-disruption-budget"])
 def test_availability_rules_ignore_pods_that_do_not_serve(rule: str) -> None:
     head = {"template": {"spec": {"containers": [{"name": "head"}]}}}

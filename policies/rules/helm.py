@@ -14,6 +14,7 @@ from policies.values import Node
 
 _CHARTS = (("chart",), ("spec", "chart"), ("spec", "chart", "spec", "chart"))
 _VERSIONS = (("version",), ("spec", "version"), ("spec", "chart", "spec", "version"))
+_NAMESPACES = (("namespace",), ("spec", "targetNamespace"), ("metadata", "namespace"))
 _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
 
@@ -32,7 +33,8 @@ def _command(resource: Resource) -> str:
     """Return the command that renders a release's chart and checks the manifests."""
     name = resource.root["name"].text or resource.name
     command = ["helm", "template", name, _first_set(resource, _CHARTS).text or "CHART"]
-    for option, locations in (("--repo", _REPOSITORIES), ("--version", _VERSIONS)):
+    options = {"--repo": _REPOSITORIES, "--version": _VERSIONS, "--namespace": _NAMESPACES}
+    for option, locations in options.items():
         if text := _first_set(resource, locations).text:
             command += [option, text]
     return f"{shlex.join(command)} --values FILE | python -m policies.check -"

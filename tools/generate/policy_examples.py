@@ -435,7 +435,7 @@ metadata: {name: digits-canary, namespace: ml}""",
         spec: {chart: {spec: {chart: volcano, version: 1.15.1}}}
         """,
         """
-        # helm template volcano volcano --version 1.15.1 | python -m policies.check -
+        # helm template volcano volcano --namespace volcano-system | python -m policies.check -
         apiVersion: apps/v1
         kind: Deployment
         metadata: {name: volcano-scheduler, namespace: volcano-system}

@@ -8,7 +8,7 @@ from policies.catalogue import RULES_BY_NAME
 from policies.resources import Resource
 from policies.values import UNKNOWN
 from policies.views import View
-from tests.policies.harness import evaluate_rule
+from tests.policies.harness import Manifest, evaluate_rule
 
 RULE = RULES_BY_NAME["helm-release-judged"]
 RELEASE = {
@@ -30,6 +30,7 @@ def test_release_is_reported_with_the_command_that_renders_it() -> None:
     (text,) = violation_texts("kubernetes:helm.sh/v3:Release", RELEASE)
     assert 'chart: found "volcano", a chart whose objects no rule has checked' in text
     command = "helm template batch volcano --repo https://charts.example.com --version 1.15.1"
+    command += " --namespace volcano-system"
     assert f"{command} --values FILE | python -m policies.check -" in text
 
 
@@ -47,6 +48,20 @@ def test_releases_installed_by_controllers_in_the_cluster_are_reported(
     version: str, kind: str
 ) -> None:
     assert violation_texts(f"kubernetes:{version}:{kind}", {"apiVersion": version, "kind": kind})
+
+
+@pytest.mark.parametrize(
+    ("spec", "namespace"), [({}, "flux-system"), ({"targetNamespace": "gpu"}, "gpu")]
+)
+def test_command_renders_the_chart_for_the_namespace_of_the_release(
+    spec: Manifest, namespace: str
+) -> None:
+    metadata = {"name": "a", "namespace": "flux-system"}
+    api = "helm.toolkit.fluxcd.io/v2"
+    chart = {"chart": {"spec": {"chart": "volcano"}}}
+    release = {"apiVersion": api, "kind": "HelmRelease", "metadata": metadata}
+    (message,) = evaluate_rule("helm-release-judged", {**release, "spec": {**chart, **spec}})
+    assert f"helm template a volcano --namespace {namespace} --values FILE" in message
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from kube.shared_memory import MEMORY_VOLUME_SHARE, max_memory_volume_bytes
 from policies import cel
 from policies.containers import Container
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
-from policies.rules.shared_memory import shm_mounts, working_containers
+from policies.rules.shared_memory import gpu_count, shm_mounts, working_containers
 from policies.settings import Quantity, RoleConfig, TaskConfig
 from policies.values import Key, Node
 from policies.workloads import Pod
@@ -129,8 +129,7 @@ def _memory_volumes(pod: Pod, container: Container) -> list[Node]:
 def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
     """Every process keeps its data loaders' batches and NCCL buffers in shared memory."""
     for container in working_containers(pod, config):
-        limits = [limit for _, _, limit in container.gpus(config.accelerators)]
-        count = sum((quantity_or_none(limit.value) or Decimal(0) for limit in limits), Decimal(0))
+        count = gpu_count(container, config)
         minimum = count * parse_quantity(config.per_gpu)
         for mount in shm_mounts(container):
             volume = pod.volume(mount["name"])
@@ -139,7 +138,7 @@ def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
             size = volume["emptyDir"]["sizeLimit"]
             amount = quantity_or_none(size.value)
             if amount is not None and amount < minimum:
-                yield Violation(size, f"at least {spell_bytes(minimum)} for {int(count)} GPUs")
+                yield Violation(size, f"at least {spell_bytes(minimum)}, {config.per_gpu} per GPU")
 
 
 RULES: list[Rule[Any]] = [shm_fits_memory, shm_per_gpu]

@@ -62,14 +62,15 @@ def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
     if pod.role(config) == "system":
         return []
     if pod.role(config) != "training":
-        return [c for c in computing if not pod.partial and _gpu_count(c, config) > 1]
+        return [c for c in computing if not pod.partial and gpu_count(c, config) > 1]
     record = pod.resource.record
     if computing or record is None or not record.completed:
         return computing
     return [c for c in pod.containers if c.kind == "main" and not is_cpu_task(pod, config)]
 
 
-def _gpu_count(container: Container, config: TaskConfig) -> Decimal:
+def gpu_count(container: Container, config: TaskConfig) -> Decimal:
+    """Return the number of GPUs that a container requests."""
     return sum(container.gpu_counts(config.accelerators).values(), Decimal(0))
 
 

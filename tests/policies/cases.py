@@ -106,7 +106,7 @@ CASES = [
     job(
         "shm-per-gpu",
         (f"{POD}/volumes/0/emptyDir/sizeLimit", "512Mi"),
-        reports=('sizeLimit: found "512Mi"', "at least 1Gi for 1 GPUs"),
+        reports=('sizeLimit: found "512Mi"', "at least 1Gi, 1Gi per GPU"),
     ),
     job(
         "training-ends",

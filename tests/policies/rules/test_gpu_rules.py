@@ -266,6 +266,14 @@ def test_minimum_shared_memory_can_be_configured() -> None:
     assert evaluate_rule("shm-bounded-memory", job((SIZE, "1Gi")), config={"minSize": "2Gi"})
 
 
+def test_amounts_of_gpu_memory_need_no_shared_memory() -> None:
+    share = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 8000}
+    manifest = job((f"{MAIN}/resources", {"limits": share}), (SIZE, "1Gi"))
+    assert evaluate_rule("shm-per-gpu", manifest) == []
+    shares = changed(manifest, (f"{LIMITS}/volcano.sh~vgpu-number", 2))
+    assert "at least 2Gi, 1Gi per GPU" in evaluate_rule("shm-per-gpu", shares)[0]
+
+
 def test_read_only_shared_memory_is_rejected() -> None:
     manifest = job((f"{MAIN}/volumeMounts/0/readOnly", True))
     assert "readOnly" in evaluate_rule("shm-mounted", manifest)[0]

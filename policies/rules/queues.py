@@ -25,7 +25,7 @@ from policies.rule import (
     stack_rule,
     workload_rule,
 )
-from policies.rules.scheduling import SystemsConfig, admitted_by_kueue, training_pods
+from policies.rules.scheduling import BATCH_LABEL, SystemsConfig, admitted_by_kueue, training_pods
 from policies.settings import GpuConfig
 from policies.values import Node
 from policies.views import Stack
@@ -57,7 +57,7 @@ class QuotaConfig(GpuConfig):
     level=Level.MANDATORY,
     remediation="Set the queue: spec.queue on a Volcano Job, the annotation "
     "scheduling.volcano.sh/queue-name on the pod template of other kinds, or, for Kueue, the label "
-    "kueue.x-k8s.io/queue-name on the workload.",
+    f"kueue.x-k8s.io/queue-name on the workload. {BATCH_LABEL}",
     config=SystemsConfig,
 )
 def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[Violation]:

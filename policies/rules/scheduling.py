@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -57,6 +57,13 @@ class SchedulerConfig(SystemsConfig):
     schedulers: list[str] = Field(default=["volcano"], description="Schedulers that support gangs.")
 
 
+BATCH_LABEL: Final = (
+    "Pods of a Job with one GPU that do not train only need the label "
+    "app.kubernetes.io/component: batch."
+)
+"""Sentence about jobs that are not training, although Jobs with GPUs are training by default."""
+
+
 class GangConfig(SystemsConfig, TaskConfig):
     """Configuration of `training-gang-whole` and `training-pod-group-whole`."""
 
@@ -91,7 +98,8 @@ def admitted_by_kueue(workload: Workload, pod: Pod, config: SystemsConfig) -> bo
     description="Training uses a scheduler that supports gangs.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Set schedulerName: volcano in the pod template (or on the Volcano Job).",
+    remediation="Set schedulerName: volcano in the pod template (or on the Volcano Job). "
+    + BATCH_LABEL,
     config=SchedulerConfig,
 )
 def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[Violation]:

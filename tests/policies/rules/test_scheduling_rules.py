@@ -234,3 +234,14 @@ def test_priority_class_of_a_gang_must_be_known() -> None:
         )
         == []
     )
+
+
+@pytest.mark.parametrize("rule", ["training-scheduler", "training-queue-named"])
+def test_label_in_the_remediation_exempts_a_job_with_one_gpu(rule: str) -> None:
+    spec = {"template": {"spec": {**manifests.pod_spec(), "restartPolicy": "Never"}}}
+    metadata = manifests.metadata("smoke")
+    smoke = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    (message,) = evaluate_rule(rule, smoke)
+    key, value = message.split("the label ")[-1].removesuffix(".").split(": ")
+    labeled = changed(smoke, ("spec/template/metadata", {"labels": {key: value}}))
+    assert evaluate_rule(rule, labeled) == []

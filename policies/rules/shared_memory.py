@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
 from pydantic import Field
 
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
+from kube.shared_memory import max_memory_volume_bytes
 from policies import cel
 from policies.containers import Container
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
@@ -27,7 +28,9 @@ class MountConfig(TaskConfig):
     """Configuration of `shm-mounted` and `shm-bounded-memory`."""
 
     size: Quantity = Field(
-        default="1Gi", description="Size limit that the remediation sets, such as 8Gi."
+        default="1Gi",
+        description="Maximum size limit that the remediation sets, such as 8Gi. It is smaller if "
+        "the memory limit requires it.",
     )
     min_size: Quantity = Field(
         default="64Mi",
@@ -90,12 +93,22 @@ def _is_writable_volume(mount: Node) -> bool:
     return entire_volume and mount["readOnly"].value in (None, False, UNKNOWN)
 
 
+def _new_size(containers: Iterable[Container], config: MountConfig) -> str:
+    """Return the size limit to set: the configured size, or less to fit the memory limits."""
+    limits = (item.effective_resources("memory")["limits"]["memory"] for item in containers)
+    amounts = (quantity_or_none(limit.value) for limit in limits)
+    sizes = [max_memory_volume_bytes(amount) for amount in amounts if amount]
+    size = max(min(sizes, default=Decimal("Infinity")), parse_quantity(config.min_size))
+    return config.size if size >= parse_quantity(config.size) else spell_bytes(size)
+
+
 def _mount_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
     containers = [container for container in _without_shm(pod, config) if not shm_mounts(container)]
     if not containers or pod.volumes.value is UNKNOWN:
         return
     if not any(volume["name"].text == _VOLUME for volume in pod.volumes.items()):
-        volume = {"name": _VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": config.size}}
+        size = _new_size(containers, config)
+        volume = {"name": _VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
         yield _append(pod.volumes, volume)
     for container in containers:
         yield _append(container.node["volumeMounts"], {"name": _VOLUME, "mountPath": _SHM})
@@ -126,7 +139,7 @@ def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
             '{"name": "shared-memory", "mountPath": "/dev/shm"} without subPath and readOnly, and '
             "the volume "
             f'{{"name": "shared-memory", "emptyDir": {{"medium": "Memory", "sizeLimit": '
-            f'"{config.size}"}}}}',
+            f'"{_new_size([container], config)}"}}}}',
             found=f"mounts at {show(paths)}" if paths else show(mounts.value),
         )
 
@@ -145,7 +158,7 @@ def _volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
 
 
 def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
-    minimum = _min_size(pod, config)
+    minimum, size = _min_size(pod, config), _new_size(filter(shm_mounts, pod.containers), config)
     for _, volume in _volumes_at_shm(pod):
         if volume is None or not isinstance(volume["emptyDir"].value, dict):
             continue
@@ -153,7 +166,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Edit(empty_dir["medium"].steps, "Memory")
         if empty_dir["sizeLimit"].known and not _is_at_least(empty_dir["sizeLimit"], minimum):
-            yield Edit(empty_dir["sizeLimit"].steps, config.size)
+            yield Edit(empty_dir["sizeLimit"].steps, size)
 
 
 @pod_rule(
@@ -173,7 +186,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
 )
 def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
     """A volume on disk is slow, and an unlimited memory volume can fill the node's memory."""
-    minimum = _min_size(pod, config)
+    minimum, size = _min_size(pod, config), _new_size(filter(shm_mounts, pod.containers), config)
     for mount, volume in _volumes_at_shm(pod):
         if volume is None:
             yield Violation(mount["name"], "the name of a volume of this pod")
@@ -183,14 +196,12 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
         if not empty_dir.known or volume["hostPath"].present:
             continue
         if not isinstance(empty_dir.value, dict):
-            yield Violation(
-                volume, f'emptyDir: {{"medium": "Memory", "sizeLimit": "{config.size}"}}'
-            )
+            yield Violation(volume, f'emptyDir: {{"medium": "Memory", "sizeLimit": "{size}"}}')
             continue
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Violation(empty_dir["medium"], '"Memory"')
         if empty_dir["sizeLimit"].known and not _is_at_least(empty_dir["sizeLimit"], minimum):
-            expected = f"a size of at least {spell_bytes(minimum)}, such as {config.size}"
+            expected = f"a size of at least {spell_bytes(minimum)}, such as {size}"
             yield Violation(empty_dir["sizeLimit"], expected)
 
 

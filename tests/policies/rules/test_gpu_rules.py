@@ -266,6 +266,19 @@ def test_minimum_shared_memory_can_be_configured() -> None:
     assert evaluate_rule("shm-bounded-memory", job((SIZE, "1Gi")), config={"minSize": "2Gi"})
 
 
+@pytest.mark.parametrize(("memory", "size"), [("16Gi", "1Gi"), ("256Mi", "204Mi"), ("1Mi", "64Mi")])
+@pytest.mark.parametrize("rule", ["shm-mounted", "shm-bounded-memory"])
+def test_remediation_adds_shared_memory_that_fits(rule: str, memory: str, size: str) -> None:
+    without_shm = ((f"{POD}/volumes", []), (f"{MAIN}/volumeMounts", []))
+    edits = without_shm if rule == "shm-mounted" else ((f"{POD}/volumes/0/emptyDir", {}),)
+    manifest = job((f"{MAIN}/resources/limits/memory", memory), *edits)
+    assert size in " ".join(evaluate_rule(rule, manifest))
+    fixed = remediate(rule, manifest)
+    assert fixed is not None
+    volume = fixed["spec"]["tasks"][0]["template"]["spec"]["volumes"][0]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
+
+
 def test_amounts_of_gpu_memory_need_no_shared_memory() -> None:
     share = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 8000}
     manifest = job((f"{MAIN}/resources", {"limits": share}), (SIZE, "1Gi"))

@@ -190,6 +190,8 @@ def test_secret_in_an_environment_variable_is_rejected(name: str, value: str) ->
         ("CODE", "connect(host=h, user=u, password=secret)"),
         ("CODE", "a=1; pwd = here"),
         ("SECRET_BACKEND", "vault"),
+        ("secret-name", "hub"),
+        ("hub.token.url", "https://login.example.com/token"),
         ("AIRFLOW__SECRETS__BACKEND", "airflow.providers.hashicorp.secrets.vault.VaultBackend"),
         ("TOKEN_ISSUER", "https://login.example.com"),
         ("TOKEN_TTL", "24h"),

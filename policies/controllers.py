@@ -6,7 +6,7 @@ fields, so a rule reads `queue` regardless of the kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -97,9 +97,13 @@ class Workload:
     @cached_property
     def size(self) -> Decimal | None:
         """Number of pods; None if unknown."""
+        return self.count(self.pods)
+
+    def count(self, pods: Iterable[Pod]) -> Decimal | None:
+        """Return the number of some of the workload's pods; None if unknown."""
         if not self._is_complete():
             return None
-        counts = [pod.replicas_within(self._record.at) for pod in self.pods]
+        counts = [pod.replicas_within(self._record.at) for pod in pods]
         known = [count for count in counts if count is not None]
         return sum(known, Decimal(0)) if len(known) == len(counts) else None
 

@@ -163,9 +163,11 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
     """A pod larger than a node never starts, and NVLink connects only GPUs of the same node."""
     if config.gpus_per_node is None:
         return
-    multiple_pods = workload.size is not None and workload.size > 1
-    for pod in workload.pods:
-        for name, limits in _whole_gpus(pod, config).items():
+    pods = [(pod, gpus) for pod in workload.pods if (gpus := _whole_gpus(pod, config))]
+    number = workload.count(pod for pod, _ in pods)
+    multiple_pods = number is not None and number > 1
+    for pod, gpus in pods:
+        for name, limits in gpus.items():
             total = sum(quantity_or_none(limit.value) or Decimal(0) for limit in limits)
             needs_whole_node = multiple_pods and pod.role(config) == "training"
             if total > config.gpus_per_node:

@@ -226,6 +226,17 @@ def test_gpus_of_all_containers_in_a_pod_are_compared_with_one_node() -> None:
     assert evaluate_rule("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []
 
 
+def test_pods_without_gpus_do_not_make_a_job_train_on_several_nodes() -> None:
+    config = {"gpusPerNode": 8}
+    launcher = {"name": "launcher", "replicas": 1, "template": {"spec": manifests.pod_spec()}}
+    launcher["template"]["spec"]["containers"] = [manifests.container(gpus=None)]
+    edits = (("spec/tasks/0/replicas", 1), (f"{LIMITS}/nvidia.com~gpu", 4))
+    manifest = job(*edits, ("spec/tasks/1", launcher))
+    assert evaluate_rule("gpu-whole-nodes", manifest, config=config) == []
+    two_workers = changed(manifest, ("spec/tasks/0/replicas", 2))
+    assert evaluate_rule("gpu-whole-nodes", two_workers, config=config)
+
+
 def test_gpu_fractions_are_not_compared_with_the_gpus_of_a_node() -> None:
     manifest = job((f"{MAIN}/resources", {"limits": {"nvidia.com/mig-1g.10gb": 56}}))
     assert evaluate_rule("gpu-whole-nodes", manifest, config={"gpusPerNode": 8}) == []

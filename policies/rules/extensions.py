@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
-from policies.rules.gpu_devices import VISIBLE_DEVICES, LimitConfig
+from policies.rules.gpu_devices import NO_DEVICES, VISIBLE_DEVICES, LimitConfig
 from policies.settings import SystemConfig
 from policies.values import Node
 
@@ -92,7 +92,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
     elif resource.is_kind("", "ConfigMap", "Secret"):
         for field in ("data", "stringData"):
             for key, value in root[field].fields():
-                if key in VISIBLE_DEVICES:
+                if key in VISIBLE_DEVICES and value.value not in NO_DEVICES:
                     expected = "nothing, and write a GPU limit on the container"
                     yield Violation(value, expected, found="a value that assigns devices")
 

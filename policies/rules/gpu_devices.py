@@ -25,7 +25,7 @@ VISIBLE_DEVICES = frozenset(
         *("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"),
     }
 )
-_NO_DEVICES = ("", "none", "void")
+NO_DEVICES = ("", "none", "void")
 _MOUNTED_DEVICES = "/var/run/nvidia-container-devices"
 _GKE_DEVICES = "devices.gke.io/"
 """Prefix of the annotations that expose a pod's GPUs to its sidecars, such as GPUDirect-TCPXO."""
@@ -64,7 +64,7 @@ class LimitConfig(TaskConfig, SystemConfig):
     admission=cel.Cel(
         "variables.containers.filter(c, c.?env.orValue([]).exists(e,"
         f" e.name in {cel.literal(sorted(VISIBLE_DEVICES))} && (has(e.valueFrom)"
-        f" || !(e.?value.orValue('') in {cel.literal(_NO_DEVICES)})))"
+        f" || !(e.?value.orValue('') in {cel.literal(NO_DEVICES)})))"
         " || c.?envFrom.orValue([]).exists(f, f.?prefix.orValue('') != ''"
         f" && {cel.literal(sorted(VISIBLE_DEVICES))}.exists(n, n.startsWith(f.prefix)))"
         " || c.?volumeMounts.orValue([])"
@@ -152,7 +152,7 @@ def _uncounted_devices(pod: Pod, config: LimitConfig, *, is_template: bool) -> I
         for variable in container.node["env"].items():
             if variable["name"].text in VISIBLE_DEVICES:
                 for key in ("value", "valueFrom"):
-                    if variable[key].present and variable[key].value not in _NO_DEVICES:
+                    if variable[key].present and variable[key].value not in NO_DEVICES:
                         yield Violation(variable[key], expected)
         for source in container.node["envFrom"].items():
             prefix = source["prefix"].text

@@ -55,6 +55,11 @@ def test_devices_requested_without_the_scheduler_are_rejected(edit: tuple[str, A
 def test_container_may_disable_gpu_devices(value: str) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
     assert evaluate_rule("gpu-limit-present", job((f"{MAIN}/env", env))) == []
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": manifests.metadata("env")}
+    data = {"NVIDIA_VISIBLE_DEVICES": value}
+    assert evaluate_rule("device-names-kept", {**settings, "data": data}) == []
+    data = {"NVIDIA_VISIBLE_DEVICES": "all"}
+    assert evaluate_rule("device-names-kept", {**settings, "data": data})
 
 
 def test_gpu_runtime_class_without_a_gpu_is_rejected() -> None:

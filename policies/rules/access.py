@@ -30,6 +30,11 @@ _ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
 _ESCALATING_RESOURCES: Final = (
     *("nodes/proxy", "serviceaccounts/token", "certificatesigningrequests/approval"),
 )
+_REPLACEMENTS: Final = {
+    "nodes/proxy": "the part of the kubelet's API that is needed, such as nodes/metrics, "
+    "nodes/stats or nodes/pods",
+}
+"""Remedies for forbidden resources that a narrower resource may replace."""
 _ROLE_ONLY_RESOURCES: Final = (
     *("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "pods/portforward"),
     *("pods/proxy", "services/proxy"),
@@ -211,11 +216,9 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
             yield Violation(rule["resourceNames"], "custom signers")
     for item in rule["resources"].items():
         if _grants(item, forbidden) and not _only_writes_secrets(rule, item.text or ""):
-            write = (
-                "a Role in the namespace instead"
-                if item.value in _ROLE_ONLY_RESOURCES
-                else "nothing"
-            )
+            write = "a Role in the namespace instead"
+            if item.value not in _ROLE_ONLY_RESOURCES:
+                write = _REPLACEMENTS.get(item.text or "", "nothing")
             yield Violation(item, write)
 
 

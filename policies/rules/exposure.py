@@ -78,7 +78,8 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
         yield from _gateway(resource.root["spec"])
     elif resource.is_kind("networking.istio.io", "Gateway"):
         for server in resource.root["spec"]["servers"].items():
-            yield from _unencrypted(server["port"]["protocol"])
+            if server["tls"]["httpsRedirect"].value is not True:
+                yield from _unencrypted(server["port"]["protocol"])
     elif path := _TLS_PATHS.get((resource.group, resource.kind.lower())):
         tls = resource.root["spec"].at(path)
         if tls.absent:

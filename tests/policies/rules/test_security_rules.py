@@ -461,6 +461,17 @@ def test_role_with_too_many_permissions_is_rejected(item: Manifest) -> None:
     assert evaluate_rule("rbac-least-privilege", item)
 
 
+def test_narrower_access_to_the_kubelet_is_proposed_and_accepted() -> None:
+    node = {"apiGroups": [""], "verbs": ["get"]}
+    (message,) = evaluate_rule(
+        "rbac-least-privilege", role("ClusterRole", resources=["nodes/proxy"], **node)
+    )
+    for resource in ("nodes/metrics", "nodes/stats", "nodes/pods"):
+        assert resource in message
+        item = role("ClusterRole", resources=[resource], **node)
+        assert evaluate_rule("rbac-least-privilege", item) == []
+
+
 @pytest.mark.parametrize(
     "item",
     [
@@ -504,6 +515,11 @@ def test_only_projected_tokens_for_the_api_server_are_rejected(
         ),
         manifest("example.com/v1", "Gadget", spec={"balancer": {"type": "LoadBalancer"}}),
         manifest("example.com/v1", "Gadget", spec={"ingress": {"enabled": False}}),
+        manifest(
+            "networking.istio.io/v1",
+            "Gateway",
+            spec={"servers": [{"port": {"protocol": "HTTP"}, "tls": {"httpsRedirect": True}}]},
+        ),
     ],
 )
 def test_cluster_internal_services_are_not_public(item: Manifest) -> None:

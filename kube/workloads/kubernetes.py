@@ -163,7 +163,11 @@ _PLAIN_KINDS: Final = {
     "scheduling.x-k8s.io": "PodGroup ElasticQuota",
     "scheduling.k8s.io": "PriorityClass",
     "resource.nvidia.com": "ComputeDomain",
+    "topology.node.k8s.io": "NodeResourceTopology",
     "karpenter.sh": "NodePool NodeClaim",
+    "karpenter.k8s.aws": "EC2NodeClass",
+    "infrastructure.cluster.x-k8s.io": "GCPMachineTemplate",
+    "image.toolkit.fluxcd.io": "ImageRepository ImagePolicy",
     "monitoring.coreos.com": "PrometheusRule ServiceMonitor PodMonitor Probe ScrapeConfig "
     "AlertmanagerConfig",
     "caching.internal.knative.dev": "Image",

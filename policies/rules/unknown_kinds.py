@@ -46,7 +46,7 @@ with the configured accelerators instead."""
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
     """Yield each value that looks like a pod, container, manifest or accelerator, with its type."""
-    pending = [child for key, child in root.fields() if key != "metadata"]
+    pending = [child for key, child in root.fields() if key not in ("metadata", "apiVersion")]
     if evidence := _workload_evidence(root, config):
         yield root, evidence
     while pending:
@@ -98,7 +98,7 @@ def _is_image_field(key: str, node: Node) -> bool:
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Add a record of the kind to `kinds` in the configuration, or set fields that the "
-    "rules can read.",
+    "rules can read. The record is {} if the objects run no pods.",
     config=GpuConfig,
 )
 def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:

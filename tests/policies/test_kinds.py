@@ -98,6 +98,28 @@ def test_proposed_record_makes_rules_read_the_object(spec: dict[str, Any], rule:
     assert rule in found
 
 
+def test_kind_without_pods_needs_only_an_empty_record() -> None:
+    manifest = {**TRAINER, "spec": {"image": "registry.example.com/a"}}
+    assert findings({"kinds": {NAME: {}}}, manifest) == {}
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "fields"),
+    [
+        ("gpu.example.com/v1", "Quota", {"spec": {"gpus": 8}}),
+        ("image.toolkit.fluxcd.io/v1", "ImageRepository", {"spec": {"image": "example.com/a"}}),
+        (
+            "karpenter.k8s.aws/v1",
+            "EC2NodeClass",
+            {"spec": {"userData": "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {}"}},
+        ),
+    ],
+)
+def test_kinds_that_run_no_pods_need_no_record(api: str, kind: str, fields: dict[str, Any]) -> None:
+    manifest = {"apiVersion": api, "kind": kind, "metadata": {"name": "a"}, **fields}
+    assert "kind-known" not in findings({}, manifest)
+
+
 def test_proposed_addition_to_a_record_makes_rules_read_the_field() -> None:
     manifest = {**TRAINER, "spec": {"worker": CONTAINER, "files": {"a.yaml": "x"}}}
     manifest["spec"]["files"]["a.yaml"] = json.dumps(PRIVILEGED_POD)

@@ -127,8 +127,9 @@ to the configuration file, keyed by `Kind.group`:
 The fields of a record are described in `kube/workloads/record.py` (`WorkloadKind`).
 Most records only need `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a
 key that contains dots. A record of a known kind replaces the built-in one and must describe all
-pods of the kind. `patterns` lists paths of objects that look like pods but are not run; it must not
-exclude every pod of an object. Unknown fields and malformed paths are errors.
+pods of the kind. A kind that runs no pods has the record `{}`. `patterns` lists paths of objects
+that look like pods but are not run; it must not exclude every pod of an object. Unknown fields and
+malformed paths are errors.
 
 ## Workload roles
 

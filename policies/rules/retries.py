@@ -78,7 +78,7 @@ def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
     counted = (
         ("Never", "OnFailure", "ExitCode") if workload.counts_container_restarts else ("Never",)
     )
-    expected = '"Never", so that the job controller counts the failures'
+    expected = '"Never", because no limit counts restarts in place'
     if policy.known and policy.value not in counted:
         yield Violation(policy, expected)
     for container in pod.containers if pod.spec.known else ():

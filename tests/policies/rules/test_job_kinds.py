@@ -152,6 +152,12 @@ def test_restarts_of_a_training_runtime_must_be_bounded_if_enabled() -> None:
     assert evaluate_rule("training-retries-bounded", runtime(maxRestarts=99))
 
 
+def test_restarts_in_place_are_rejected_for_kinds_without_a_job_controller() -> None:
+    worker = "spec/rayClusterSpec/workerGroupSpecs/0/template/spec/restartPolicy"
+    (message, _) = evaluate_rule("training-retries-bounded", changed(ray_job(), (worker, "Always")))
+    assert 'write "Never", because no limit counts restarts in place' in message
+
+
 def test_training_runtime_names_the_queue_of_its_pod_group() -> None:
     named = {"annotations": {"scheduling.volcano.sh/queue-name": "research"}}
 

@@ -31,7 +31,7 @@ HARMLESS: Final = re.compile(
 PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$")
 """Names of variables whose absolute paths are not secrets."""
 NOT_SECRET_NAME: Final = re.compile(
-    r"(?i)([_.-](name|url|uri|header|type|algorithm|arn|audience|backend(_kwargs)?|budget|dir|endpoint"
+    r"(?i)([_.-](name|url|uri|header|type|algorithm|arn|audience|backend(_kwargs)?|budget|cmd|dir|endpoint"
     r"|engine|env|file|helper|interval|issuer|kind|lifetime|limit|location|method|mode|model|mount"
     r"|namespace|path|period|prefix|provider|region|root|selector|source|store|ttl|version)"
     r"|secretName|pull_?secrets?"

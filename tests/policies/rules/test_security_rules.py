@@ -190,6 +190,7 @@ def test_secret_in_an_environment_variable_is_rejected(name: str, value: str) ->
         ("CODE", "connect(host=h, user=u, password=secret)"),
         ("CODE", "a=1; pwd = here"),
         ("SECRET_BACKEND", "vault"),
+        ("AIRFLOW__WEBSERVER__SECRET_KEY_CMD", "cat /run/key"),
         ("secret-name", "hub"),
         ("hub.token.url", "https://login.example.com/token"),
         ("AIRFLOW__SECRETS__BACKEND", "airflow.providers.hashicorp.secrets.vault.VaultBackend"),

@@ -1,7 +1,8 @@
 """Kubernetes objects from multi-document YAML, with the line of each field.
 
-The reader is strict. It rejects objects without apiVersion or kind, duplicate keys, and aliases
-that expand to too many values. Each error names the file and, if known, the document.
+The reader is strict. It rejects objects without apiVersion or kind, duplicate keys, ambiguous
+separators, and aliases that expand to too many values. Each error names the file and, if known, the
+document.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _SURROGATES = re.compile(
     rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 """Escaped surrogate pairs and unpaired surrogates after an even number of backslashes."""
+_SEPARATOR = re.compile(r"^---(?=[^ \t\r\n])\s*(#|$)", re.MULTILINE)
+"""Lines, such as `---#`, that separate documents for kubectl, but are keys or text in YAML."""
 
 
 class DocumentError(ValueError):
@@ -93,6 +96,13 @@ def _documents(source: str, text: str | bytes) -> Iterator[tuple[str, Any, Any]]
     """Yield the location, the value and the YAML node of each document."""
     number = 1
     loader = None
+    decoded = text if isinstance(text, str) else text.decode(errors="replace")
+    if separator := _SEPARATOR.search(decoded):
+        line = decoded.count("\n", 0, separator.start()) + 1
+        raise DocumentError(
+            f"{source}, line {line}: found {separator[0].strip()!r}, which only kubectl reads as a "
+            "separator; write --- on a line without other characters"
+        )
     try:
         loader = Loader(_without_surrogates(text))
         while loader.check_node():

@@ -17,6 +17,13 @@ def test_documents_are_read_in_order_and_comment_only_documents_are_skipped() ->
     assert second.line(("spec", "type")) == second.line(("spec",)) + 1 == 13
 
 
+def test_separators_may_have_comments_and_texts_may_contain_dashes() -> None:
+    text = f"{SERVICE}--- # a\n{SERVICE}a: |\n  ---#\n---\r\n{SERVICE}---#a"
+    with pytest.raises(DocumentError, match="line 14"):
+        list(read("f.yaml", text))
+    assert len(list(read("f.yaml", text.removesuffix("#a")))) == 3
+
+
 def test_line_of_a_missing_field_is_that_of_its_parent() -> None:
     (document,) = read("f.yaml", f"{SERVICE}spec:\n  ports:\n    - name: a\n    - name: b\n")
     assert document.line(("spec", "ports", 1, "port")) == 7
@@ -174,8 +181,10 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
         (f"{SERVICE}{BOMB}", "its aliases expand to more"),
         (f"{SERVICE}spec: !!python/object:os.system x", "invalid YAML: could not determine"),
         ("\x00", "document 1: invalid YAML"),
+        (f"{SERVICE}---#:\n  kind: Pod\n", "line 4: found '---#', which only kubectl reads"),
+        (f"{SERVICE}---\N{NO-BREAK SPACE}# a:\n  kind: Pod\n", "line 4: found '---"),
     ],
-    ids=range(25),
+    ids=range(27),
 )
 def test_text_that_cannot_be_checked_causes_one_error(text: str, expected_error: str) -> None:
     with pytest.raises(DocumentError) as exc_info:

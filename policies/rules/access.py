@@ -15,7 +15,7 @@ from policies.values import Node
 from policies.workloads import Pod
 
 _RBAC: Final = "rbac.authorization.k8s.io"
-_BUILT_IN_GROUPS: Final = frozenset(
+BUILT_IN_GROUPS: Final = frozenset(
     f"{name}.k8s.io"
     for name in (
         *("admissionregistration", "apiextensions", "apiregistration", "authentication"),
@@ -23,8 +23,8 @@ _BUILT_IN_GROUPS: Final = frozenset(
         *("flowcontrol.apiserver", "internal.apiserver", "networking", "node"),
         *("rbac.authorization", "resource", "scheduling", "storage", "storagemigration"),
     )
-)
-"""API groups that are part of Kubernetes. Other subdomains of k8s.io, such as
+) | {"security.openshift.io"}
+"""API groups that are part of Kubernetes or OpenShift. Other subdomains of k8s.io, such as
 gateway.networking.k8s.io, are groups of custom resources."""
 _ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
 _ESCALATING_RESOURCES: Final = (
@@ -50,6 +50,7 @@ _CONTROL_RESOURCES: Final = {
     "apiregistration.k8s.io": ("apiservices",),
     "resource.k8s.io": ("deviceclasses",),
     "scheduling.k8s.io": ("priorityclasses",),
+    "security.openshift.io": ("securitycontextconstraints",),
     "storage.k8s.io": ("storageclasses",),
 }
 """Resources that must not be writable: a writer could access node files or every team's pods.
@@ -60,12 +61,23 @@ drivers write them in every cluster.
 _SIGNERS: Final = "signers"
 _READ_VERBS: Final = ("get", "list", "watch")
 _VIEW_AGGREGATION_LABEL: Final = "rbac.authorization.k8s.io/aggregate-to-view"
+_BOOTSTRAPPING_LABEL: Final = "kubernetes.io/bootstrapping"
+"""Label of all default roles of Kubernetes, including cluster-admin."""
+_UNSAFE_CONSTRAINTS: Final = ("privileged", "anyuid", "host*", "node-exporter")
+"""OpenShift's SecurityContextConstraints that allow root or access to the node."""
+_NAMESPACE_CONTROL_ROLES: Final = (
+    *("cluster-admin", "system:controller:*"),
+    *(f"system:openshift:scc:{name}" for name in _UNSAFE_CONSTRAINTS),
+)
 _CONTROL_ROLES: Final = (
-    *("cluster-admin", "admin", "edit", "system:node", "system:kube-controller-manager"),
-    "system:kubelet-api-admin",
-    *("system:aggregate-to-admin", "system:aggregate-to-edit", "system:controller:*"),
+    *_NAMESPACE_CONTROL_ROLES,
+    *("admin", "edit", "system:node", "system:kube-controller-manager", "system:kube-scheduler"),
+    *("system:kubelet-api-admin", "system:persistent-volume-provisioner"),
+    *("system:aggregate-to-admin", "system:aggregate-to-edit", "system:certificates.k8s.io:*"),
 )
 """Roles that control the cluster if they are bound cluster-wide."""
+_UNCHECKED_LABELS: Final = ("openshift.io/run-level", "admission.gatekeeper.sh/ignore")
+"""Labels of namespaces that OpenShift's security constraints or Gatekeeper do not apply to."""
 _EVERYBODY: Final = (
     *("system:masters", "system:authenticated", "system:unauthenticated", "system:anonymous"),
     "system:serviceaccounts",
@@ -153,7 +165,7 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
         cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_in_kube_system(resource)
-        powerful = _CONTROL_ROLES if cluster_wide else ("cluster-admin", "system:controller:*")
+        powerful = _CONTROL_ROLES if cluster_wide else _NAMESPACE_CONTROL_ROLES
         if any(fnmatchcase(name.text or "", role) for role in powerful):
             yield Violation(name, "a role with only the permissions that are needed")
         for subject in root["subjects"].items():
@@ -173,9 +185,12 @@ def _is_in_kube_system(resource: Resource) -> bool:
 
 
 def _aggregation_violations(role: Node) -> Iterator[Violation]:
-    """Yield violations for selectors that match all roles, and for write verbs added to `view`."""
+    """Yield violations for selectors that match cluster-admin, and for write verbs in `view`."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
-        if matches_everything(selector):
+        expressions = selector["matchExpressions"].items()
+        keys = {e["key"].value for e in expressions if e["operator"].value in ("In", "Exists")}
+        keys |= {key for key, _ in selector["matchLabels"].fields()}
+        if matches_everything(selector) or _BOOTSTRAPPING_LABEL in keys:
             yield Violation(selector, "a label of the roles to aggregate")
     if role["metadata"]["labels"][_VIEW_AGGREGATION_LABEL].value == "true":
         for rule in role["rules"].items():
@@ -189,7 +204,7 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
     is_custom = bool(groups) and all(
-        "." in group and group not in _BUILT_IN_GROUPS for group in groups
+        "." in group and group not in BUILT_IN_GROUPS for group in groups
     )
     for key in ("apiGroups", "resources", "verbs", "nonResourceURLs"):
         for item in rule[key].items():
@@ -210,6 +225,10 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
         *_ESCALATING_RESOURCES,
         *(_ROLE_ONLY_RESOURCES if cluster_wide and not named else ()),
     )
+    if any(verb.value == "use" for verb in rule["verbs"].items()):
+        for name in rule["resourceNames"].items() if controls else ():
+            if any(fnmatchcase(name.text or "", unsafe) for unsafe in _UNSAFE_CONSTRAINTS):
+                yield Violation(name, "restricted-v2 or nonroot-v2")
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]
         if not signers or any(name.startswith("kubernetes.io/") for name in signers):
@@ -240,7 +259,7 @@ def _only_writes_secrets(rule: Node, resource: str) -> bool:
 
 @resource_rule(
     name="namespace-pod-security",
-    description="Namespaces do not disable Pod Security.",
+    description="Namespaces do not disable Pod Security or similar checks.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Enforce baseline or restricted, or name the namespace in systemWorkloads.",
@@ -252,6 +271,9 @@ def namespace_pod_security(resource: Resource, config: SystemConfig) -> Iterator
     level = resource.labels["pod-security.kubernetes.io/enforce"]
     if resource.is_kind("", "Namespace") and level.value == "privileged":
         yield Violation(level, '"restricted" or "baseline"')
+    for name in _UNCHECKED_LABELS if resource.is_kind("", "Namespace") else ():
+        if resource.labels[name].present:
+            yield Violation(resource.labels[name], "nothing: it exempts every pod of the namespace")
 
 
 RULES: list[Rule[Any]] = [

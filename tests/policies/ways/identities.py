@@ -77,6 +77,67 @@ WAYS = [
         ACCOUNT,
     ),
     binding("the node role", "ClusterRoleBinding", "system:node", ACCOUNT),
+    *(
+        binding(f"the role {name}", "ClusterRoleBinding", name, ACCOUNT)
+        for name in (
+            "system:kube-scheduler",
+            "system:persistent-volume-provisioner",
+            "system:certificates.k8s.io:kube-apiserver-client-approver",
+            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+        )
+    ),
+    binding(
+        "OpenShift's privileged constraints",
+        "RoleBinding",
+        "system:openshift:scc:privileged",
+        ACCOUNT,
+    ),
+    way(
+        "a role that uses OpenShift's privileged constraints",
+        BOUND,
+        "rbac-least-privilege",
+        (
+            "1/rules",
+            [
+                {
+                    "apiGroups": ["security.openshift.io"],
+                    "resources": ["securitycontextconstraints"],
+                    "resourceNames": ["privileged"],
+                    "verbs": ["use"],
+                }
+            ],
+        ),
+    ),
+    *(
+        way(
+            f"a role that aggregates the default roles by {description}",
+            BOUND,
+            "rbac-least-privilege",
+            ("1/aggregationRule", {"clusterRoleSelectors": [selector]}),
+            ("1/rules", []),
+        )
+        for description, selector in (
+            ("their label", {"matchLabels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}),
+            (
+                "an expression",
+                {
+                    "matchExpressions": [
+                        {"key": "kubernetes.io/bootstrapping", "operator": "Exists"}
+                    ]
+                },
+            ),
+        )
+    ),
+    *(
+        added(
+            f"a namespace with the label {label}",
+            "v1",
+            "Namespace",
+            "namespace-pod-security",
+            metadata={"labels": {label: "0"}},
+        )
+        for label in ("openshift.io/run-level", "admission.gatekeeper.sh/ignore")
+    ),
     binding("the kubelets' role", "ClusterRoleBinding", "system:kubelet-api-admin", ACCOUNT),
     binding(
         "permissions for all service accounts in kube-system",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
+from policies.rules.access import BUILT_IN_GROUPS
 from policies.settings import SystemConfig
 from policies.values import Node
 
@@ -15,7 +16,19 @@ _MASTERS: Final = "system:masters"
 _KUBE_SYSTEM: Final = "kube-system"
 _AWS_AUTH: Final = "aws-auth"
 _BOOTSTRAP_TYPE: Final = "bootstrap.kubernetes.io/token"
-_EVERYBODY: Final = ("system:authenticated", "system:unauthenticated", "*")
+_EVERYBODY: Final = (
+    *("system:authenticated", "system:unauthenticated", "system:serviceaccounts", "*"),
+)
+_CERTIFICATE_KINDS: Final = (
+    *("CertificateSigningRequest", "ClusterTrustBundle", "PodCertificateRequest"),
+)
+_LEADERS: Final = ("kube-", "cloud-controller-manager")
+_SERVICE_LABEL: Final = "kubernetes.io/service-name"
+_CLUSTER_SERVICES: Final = (
+    *((_KUBE_SYSTEM, "kube-dns"), (_KUBE_SYSTEM, "coredns"), ("default", "kubernetes")),
+)
+"""Services for the cluster's names and for the API server. CoreDNS reads the ConfigMap
+`coredns`."""
 
 
 @resource_rule(
@@ -28,19 +41,29 @@ _EVERYBODY: Final = ("system:authenticated", "system:unauthenticated", "*")
     references=["NSA Authentication and authorization", "CIS 5.1.11", "OWASP K03"],
 )
 def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """Certificates, groups, leases and API priorities can grant more than any Role."""
+    """Certificates, groups, leases, addresses and API priorities can grant more than any Role."""
     root = resource.root
-    if resource.is_kind("certificates.k8s.io", "CertificateSigningRequest"):
+    yield from _moved_service(resource)
+    if resource.is_kind("certificates.k8s.io", *_CERTIFICATE_KINDS):
         signer = root["spec"]["signerName"]
         if (signer.text or "").startswith(_SIGNER_PREFIX):
             yield Violation(signer, "a custom signer")
     elif resource.is_kind("flowcontrol.apiserver.k8s.io", "FlowSchema"):
         yield from _unlimited(root["spec"])
+    elif resource.is_kind("networking.k8s.io", "ServiceCIDR"):
+        yield Violation(
+            root["spec"]["cidrs"], "nothing: Services could take over the addresses of other hosts"
+        )
+    elif resource.is_kind("apiregistration.k8s.io", "APIService"):
+        group, service = root["spec"]["group"], root["spec"]["service"]
+        is_built_in = "." not in (group.text or "") or group.text in BUILT_IN_GROUPS
+        if group.known and is_built_in and not service.absent:
+            yield Violation(service, "nothing: the API server itself serves this group")
     elif resource.is_kind("", "Secret"):
         if root["type"].value == _BOOTSTRAP_TYPE:
             yield Violation(root["type"], "nothing: with such a token, anyone can add a node")
     elif resource.namespace == _KUBE_SYSTEM and resource.is_kind("coordination.k8s.io", "Lease"):
-        if resource.name.startswith("kube-"):
+        if resource.name.startswith(_LEADERS):
             yield Violation(
                 root["metadata"]["name"],
                 "nothing: the holder of this lease becomes the component's leader",
@@ -51,11 +74,23 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
                 yield Violation(text, "groups with only the permissions that are needed")
 
 
+def _moved_service(resource: Resource) -> Iterator[Violation]:
+    """Yield a violation if the object changes where the cluster's names or API requests lead."""
+    name = resource.root["metadata"]["name"]
+    if resource.is_kind("discovery.k8s.io", "EndpointSlice"):
+        name = resource.labels[_SERVICE_LABEL]
+    elif not resource.is_kind("", "Service", "Endpoints", "ConfigMap"):
+        return
+    if (resource.namespace, name.value) in _CLUSTER_SERVICES:
+        yield Violation(name, "nothing: it redirects the requests of all pods")
+
+
 def _unlimited(spec: Node) -> Iterator[Violation]:
     """Yield a violation if everybody gets the priority level `exempt`, which has no limits."""
     level = spec["priorityLevelConfiguration"]["name"]
     subjects = [subject for rule in spec["rules"].items() for subject in rule["subjects"].items()]
-    names = [subject[kind]["name"].value for subject in subjects for kind in ("group", "user")]
+    kinds = ("group", "user", "serviceAccount")
+    names = [subject[kind]["name"].value for subject in subjects for kind in kinds]
     if level.value == "exempt" and any(name in _EVERYBODY for name in names):
         yield Violation(level, "a level with a limit")
 

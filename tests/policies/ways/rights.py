@@ -1,5 +1,7 @@
 """Ways to gain control of the cluster through a role."""
 
+from typing import Any
+
 from tests.policies.ways.makers import harmless, replacement
 from tests.policies.ways.way import Way
 
@@ -59,10 +61,10 @@ WAYS = [
 
 
 def control_plane_takeover(
-    description: str, api_version: str, kind: str, name: str, **fields: object
+    description: str, api_version: str, kind: str, name: str, **fields: Any
 ) -> Way:
     """Return an edit that adds an object that takes over the control plane."""
-    metadata = {"name": name, "namespace": "kube-system"}
+    metadata = {"name": name, "namespace": "kube-system", "labels": fields.pop("labels", {})}
     return replacement(
         description, api_version, kind, "control-plane-kept", metadata=metadata, **fields
     )
@@ -109,6 +111,79 @@ WAYS += [
         type="bootstrap.kubernetes.io/token",
         stringData={"usage-bootstrap-authentication": "true"},
     ),
+    *(
+        control_plane_takeover(
+            f"unlimited requests for {description}",
+            "flowcontrol.apiserver.k8s.io/v1",
+            "FlowSchema",
+            "a",
+            spec={
+                "priorityLevelConfiguration": {"name": "exempt"},
+                "rules": [{"subjects": [subject]}],
+            },
+        )
+        for description, subject in (
+            (
+                "all service accounts",
+                {"kind": "Group", "group": {"name": "system:serviceaccounts"}},
+            ),
+            (
+                "all service accounts of a namespace",
+                {"kind": "ServiceAccount", "serviceAccount": {"name": "*", "namespace": "web"}},
+            ),
+        )
+    ),
+    control_plane_takeover(
+        "a trusted certificate authority of the API server",
+        "certificates.k8s.io/v1beta1",
+        "ClusterTrustBundle",
+        "kubernetes.io:kube-apiserver-serving:a",
+        spec={"signerName": "kubernetes.io/kube-apiserver-serving", "trustBundle": "a"},
+    ),
+    control_plane_takeover(
+        "the lease of the cloud controllers",
+        "coordination.k8s.io/v1",
+        "Lease",
+        "cloud-controller-manager",
+        spec={"holderIdentity": "a"},
+    ),
+    control_plane_takeover(
+        "Services with addresses of other hosts",
+        "networking.k8s.io/v1",
+        "ServiceCIDR",
+        "a",
+        spec={"cidrs": ["8.8.8.0/24"]},
+    ),
+    control_plane_takeover(
+        "an aggregated API server for Deployments",
+        "apiregistration.k8s.io/v1",
+        "APIService",
+        "v1.apps",
+        spec={"group": "apps", "version": "v1", "service": {"name": "a", "namespace": "web"}},
+    ),
+    control_plane_takeover(
+        "endpoints of the cluster's DNS server",
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        "a",
+        labels={"kubernetes.io/service-name": "kube-dns"},
+        addressType="IPv4",
+        endpoints=[{"addresses": ["10.1.2.3"]}],
+    ),
+    control_plane_takeover(
+        "the Service of the cluster's DNS server",
+        "v1",
+        "Service",
+        "kube-dns",
+        spec={"selector": {"app": "web"}, "ports": [{"port": 53}]},
+    ),
+    control_plane_takeover(
+        "the configuration of the cluster's DNS server",
+        "v1",
+        "ConfigMap",
+        "coredns",
+        data={"Corefile": ".:53 {\n  forward . 192.0.2.1\n}\n"},
+    ),
 ]
 
 
@@ -133,5 +208,18 @@ HARMLESS = [
     controller_role("a controller for gateways", "gateway.networking.k8s.io", "*", "*"),
     controller_role("a controller for queues", "kueue.x-k8s.io", "*", "*"),
     controller_role("a controller for statuses", "batch", "jobs/status", "patch"),
+    harmless(
+        "an aggregated API server for metrics",
+        "apiregistration.k8s.io/v1",
+        "APIService",
+        spec={"group": "metrics.k8s.io", "version": "v1beta1", "service": {"name": "metrics"}},
+    ),
+    harmless(
+        "a Service with the name of the cluster's DNS server",
+        "v1",
+        "Service",
+        metadata={"name": "kube-dns", "namespace": "web"},
+        spec={"selector": {"app": "web"}, "ports": [{"port": 53}]},
+    ),
 ]
-"""Roles that controllers need."""
+"""Roles and objects that controllers need."""

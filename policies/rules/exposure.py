@@ -15,22 +15,55 @@ from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, resource_rule, show
 from policies.values import Node, any_field
 
-_PUBLIC_TYPES: Final = ("LoadBalancer", "NodePort")
+_PUBLIC_TYPES: Final = ("loadbalancer", "nodeport")
+"""Types of public Services in lower case. Strimzi writes them in lower case."""
+_SERVICE_WORDS: Final = ("service", "expose", "listener")
+"""Parts of the names of fields in custom resources below which `type` is that of a Service."""
+_INTERNET_FACING: Final = "internet-facing"
 _PUBLIC_SCHEMES: Final = {
-    "alb.ingress.kubernetes.io/scheme": ("internet-facing",),
+    "alb.ingress.kubernetes.io/scheme": (_INTERNET_FACING,),
     "kubernetes.io/ingress.class": ("gce",),
+    "tailscale.com/funnel": ("true",),
 }
-_SNIPPET_ANNOTATIONS: Final = "nginx.ingress.kubernetes.io/*-snippet"
+_PUBLIC_CLASS: Final = re.compile(r"external|gxlb")
+"""Pattern of Gateway classes with external load balancers; `gxlb` is GKE's older abbreviation."""
+_SNIPPET_ANNOTATIONS: Final = (
+    "nginx.ingress.kubernetes.io/*-snippet",
+    "nginx.org/*-snippets",
+    "haproxy.org/*-snippet",
+    "haproxy-ingress.github.io/config-*",
+)
+_GATEWAYS: Final = {
+    "gateway.networking.k8s.io": ("Gateway", "ListenerSet"),
+    "gateway.networking.x-k8s.io": ("XListenerSet",),
+}
 _TLS_PATHS: Final = {
     ("route.openshift.io", "route"): "tls",
-    ("traefik.io", "ingressroute"): "tls",
-    ("traefik.containo.us", "ingressroute"): "tls",
+    **{
+        (group, kind): "tls"
+        for group in ("traefik.io", "traefik.containo.us")
+        for kind in ("ingressroute", "ingressroutetcp")
+    },
     ("projectcontour.io", "httpproxy"): "virtualhost.tls",
+    ("configuration.konghq.com", "tcpingress"): "tls",
+    ("k8s.nginx.org", "virtualserver"): "tls",
 }
 """Maps kinds of entry points to the path of their TLS settings below `spec`."""
-_NODE_NAME: Final = re.compile(r"^(127|169\.254)\.[0-9.]+$|(^|\.)metadata\.google\.internal\.?$")
+_NODE_NAME: Final = re.compile(
+    r"^(127|169\.254)\.[0-9.]+$|^100\.100\.100\.200$"
+    r"|^(localhost|instance-data)(\.localdomain|\.ec2\.internal)?\.?$"
+    r"|(^|\.)metadata\.google\.internal\.?$"
+)
 """Pattern of externalName values that refer to a node or to the cloud's metadata server."""
+_METADATA_ADDRESSES: Final = tuple(
+    map(
+        ipaddress.ip_address,
+        ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"),
+    )
+)
+"""Addresses of metadata servers that are not link-local."""
 _CERTIFICATE_ANNOTATION: Final = "alb.ingress.kubernetes.io/certificate-arn"
+_PORTS_ANNOTATION: Final = "alb.ingress.kubernetes.io/listen-ports"
 _BUILT_IN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
 
 
@@ -74,8 +107,12 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
         yield from _endpoints(resource.root)
     elif resource.is_kind("networking.k8s.io", "Ingress"):
         yield from _ingress(resource)
-    elif resource.is_kind("gateway.networking.k8s.io", "Gateway"):
+    elif resource.is_kind(resource.group, *_GATEWAYS.get(resource.group, ())):
         yield from _gateway(resource.root["spec"])
+    elif resource.is_kind("elbv2.k8s.aws", "IngressClassParams"):
+        scheme = resource.root["spec"]["scheme"]
+        if scheme.value == _INTERNET_FACING:
+            yield Violation(scheme, '"internal"')
     elif resource.is_kind("networking.istio.io", "Gateway"):
         for server in resource.root["spec"]["servers"].items():
             if server["tls"]["httpsRedirect"].value is not True:
@@ -89,8 +126,13 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
 
 
 def _may_expose(key: str, value: Any) -> bool:
-    is_named = key.lower() in ("enableingress", "ingress", "externalips")
-    return is_named or (isinstance(value, str) and value in _PUBLIC_TYPES)
+    return key.lower() in ("enableingress", "ingress", "externalips") or _is_public_type(key, value)
+
+
+def _is_public_type(key: str, value: Any) -> bool:
+    """Return whether a field, such as `serviceType`, sets the type of a public Service."""
+    is_type = key.lower().endswith("type") and isinstance(value, str)
+    return is_type and value.lower() in _PUBLIC_TYPES
 
 
 def _service(spec: Node) -> Iterator[Violation]:
@@ -126,7 +168,7 @@ def _is_node_address(text: str) -> bool:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    return address.is_loopback or address.is_link_local
+    return address.is_loopback or address.is_link_local or address in _METADATA_ADDRESSES
 
 
 def _ingress(resource: Resource) -> Iterator[Violation]:
@@ -135,16 +177,29 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
         if scheme.text in schemes:
             yield Violation(scheme, "the value for an internal load balancer")
     for key, text in resource.annotations.fields():
-        if fnmatchcase(key, _SNIPPET_ANNOTATIONS):
+        if any(fnmatchcase(key, pattern) for pattern in _SNIPPET_ANNOTATIONS):
             yield Violation(text, "nothing: it would run in the proxy of all tenants")
+    ports = resource.annotations[_PORTS_ANNOTATION]
+    if "HTTP" in (ports.text or "") and "HTTPS" not in (ports.text or ""):
+        yield Violation(ports, '[{"HTTPS": 443}]')
     tls = resource.root["spec"]["tls"]
-    if tls.known and not tls.value and resource.annotations[_CERTIFICATE_ANNOTATION].absent:
+    if not tls.complete or not resource.annotations[_CERTIFICATE_ANNOTATION].absent:
+        return
+    entries = [entry for entry in tls.items() if entry.value]
+    if not entries:
         yield Violation(tls, "the hosts and the Secret that contains their certificate")
+    if not all(entry["hosts"].value and entry["hosts"].complete for entry in entries):
+        return  # Without hosts, the certificate determines the hosts.
+    hosts = [host for entry in entries for host in entry["hosts"].items()]
+    for rule in resource.root["spec"]["rules"].items() if entries else ():
+        name = rule["host"].text
+        if name and not any(fnmatchcase(name, host.text or "") for host in hosts):
+            yield Violation(rule["host"], f"this host in {tls.path} as well")
 
 
 def _gateway(spec: Node) -> Iterator[Violation]:
     name = spec["gatewayClassName"]
-    if "external" in (name.text or ""):
+    if _PUBLIC_CLASS.search(name.text or ""):
         yield Violation(name, "the class of an internal load balancer")
     for listener in spec["listeners"].items():
         yield from _unencrypted(listener["protocol"])
@@ -160,16 +215,15 @@ def _nested(node: Node, *, in_service: bool) -> Iterator[Violation]:
     for key, child in node.fields():
         name = key.lower()
         flag = child if name == "enableingress" else child["enabled"]
-        if child.value in _PUBLIC_TYPES and (
-            name == "servicetype" or (name == "type" and in_service)
-        ):
+        if _is_public_type(key, child.value) and (in_service or name != "type"):
             yield Violation(child, '"ClusterIP"')
         elif name == "externalips" and child.present and child.value != []:
             yield Violation(child, "nothing: external addresses take over other hosts' traffic")
         elif name in ("enableingress", "ingress") and flag.present and flag.value is not False:
             yield Violation(child, "nothing: use a Gateway with TLS")
         elif isinstance(child.value, dict | list):
-            yield from _nested(child, in_service=in_service or "service" in name)
+            is_service = any(word in name for word in _SERVICE_WORDS)
+            yield from _nested(child, in_service=in_service or is_service)
     for item in node.items():
         if isinstance(item.value, dict | list):
             yield from _nested(item, in_service=in_service)

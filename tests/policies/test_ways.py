@@ -46,7 +46,7 @@ MODULES = (
 WAYS = {way.description: way for module in MODULES for way in module.WAYS}
 HARMLESS_MODULES = (
     *(accelerators, tokens, kinds, makers, lines, changes, workflows),
-    *(rights, disguises, additions, annotations, roles, operators),
+    *(rights, disguises, additions, annotations, roles, operators, networks),
 )
 HARMLESS = {way.description: way for module in HARMLESS_MODULES for way in module.HARMLESS}
 NOT_YET = frozenset((Path(__file__).parent / "ways" / "not_yet.txt").read_text().splitlines())

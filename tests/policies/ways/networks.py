@@ -1,10 +1,106 @@
 """Ways to expose ports publicly, and disruption budgets that do not protect a replica."""
 
+from typing import Any
+
 from tests.policies.harness import REMOVED
 from tests.policies.ways.tenants import WEB, added
-from tests.policies.ways.way import way
+from tests.policies.ways.way import Way, way
+
+HOST = "a.example.com"
+ENCRYPTED = {"tls": [{"hosts": [HOST], "secretName": "tls"}], "rules": [{"host": HOST}]}
+
+
+def ingress(description: str, annotations: dict[str, str], **spec: Any) -> Way:
+    """Return an edit that adds an Ingress."""
+    return added(
+        description,
+        "networking.k8s.io/v1",
+        "Ingress",
+        "service-not-public",
+        metadata={"annotations": annotations},
+        spec=spec or ENCRYPTED,
+    )
+
+
+def entry_point(description: str, version: str, kind: str, **spec: Any) -> Way:
+    """Return an edit that adds an object that makes ports public."""
+    return added(description, version, kind, "service-not-public", spec=spec)
+
 
 WAYS = [
+    # names and addresses of nodes and metadata servers
+    *(
+        entry_point(
+            f"a Service for {name}", "v1", "Service", type="ExternalName", externalName=name
+        )
+        for name in ("localhost", "instance-data.ec2.internal", "100.100.100.200")
+    ),
+    *(
+        added(
+            f"endpoints at {address}",
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            "service-not-public",
+            endpoints=[{"addresses": [address]}],
+        )
+        for address in ("100.100.100.200", "fd00:ec2::254")
+    ),
+    # entry points
+    *(
+        ingress(f"an Ingress with the annotation {name}", {name: value})
+        for name, value in (
+            ("nginx.org/server-snippets", "location / {}"),
+            ("haproxy-ingress.github.io/config-backend", "http-request lua.a"),
+            ("alb.ingress.kubernetes.io/listen-ports", '[{"HTTP": 80}]'),
+            ("tailscale.com/funnel", "true"),
+        )
+    ),
+    ingress("an Ingress with an empty TLS entry", {}, tls=[{}], rules=[{"host": HOST}]),
+    ingress(
+        "an Ingress with TLS for another host",
+        {},
+        tls=[{"hosts": ["*.example.net"], "secretName": "tls"}],
+        rules=[{"host": HOST}],
+    ),
+    entry_point(
+        "a Gateway of GKE's older external class",
+        "gateway.networking.k8s.io/v1",
+        "Gateway",
+        gatewayClassName="gke-l7-gxlb",
+        listeners=[{"name": "a", "protocol": "HTTPS", "port": 443}],
+    ),
+    entry_point(
+        "an additional listener without TLS",
+        "gateway.networking.x-k8s.io/v1alpha1",
+        "XListenerSet",
+        listeners=[{"name": "a", "protocol": "HTTP", "port": 80}],
+    ),
+    *(
+        entry_point(f"a {kind} without TLS", version, kind, routes=[])
+        for version, kind in (
+            ("traefik.io/v1alpha1", "IngressRouteTCP"),
+            ("configuration.konghq.com/v1beta1", "TCPIngress"),
+            ("k8s.nginx.org/v1", "VirtualServer"),
+        )
+    ),
+    entry_point(
+        "a public class of Ingresses",
+        "elbv2.k8s.aws/v1beta1",
+        "IngressClassParams",
+        scheme="internet-facing",
+    ),
+    entry_point(
+        "a public listener of Kafka",
+        "kafka.strimzi.io/v1beta2",
+        "Kafka",
+        kafka={"listeners": [{"name": "a", "port": 9094, "type": "loadbalancer"}]},
+    ),
+    entry_point(
+        "a public database",
+        "psmdb.percona.com/v1",
+        "PerconaServerMongoDB",
+        replsets=[{"name": "a", "expose": {"enabled": True, "type": "LoadBalancer"}}],
+    ),
     # networks
     way("a NodePort Service", WEB, "service-not-public", ("2/spec/type", "NodePort")),
     way("a load balancer", WEB, "service-not-public", ("2/spec/type", "LoadBalancer")),
@@ -213,3 +309,30 @@ WAYS = [
         inference_disruption_budget="mandatory",
     ),
 ]
+
+HARMLESS = [
+    ingress("an Ingress with TLS", {}),
+    ingress(
+        "an Ingress with a wildcard certificate",
+        {},
+        tls=[{"hosts": ["*.example.com"], "secretName": "tls"}],
+        rules=[{"host": HOST}],
+    ),
+    ingress(
+        "an Ingress whose certificate determines the hosts",
+        {},
+        tls=[{"secretName": "tls"}],
+        rules=[{"host": HOST}],
+    ),
+    ingress(
+        "an internal Ingress that redirects HTTP",
+        {"alb.ingress.kubernetes.io/listen-ports": '[{"HTTP": 80}, {"HTTPS": 443}]'},
+    ),
+    entry_point(
+        "an internal listener of Kafka",
+        "kafka.strimzi.io/v1beta2",
+        "Kafka",
+        kafka={"listeners": [{"name": "a", "port": 9092, "type": "internal"}]},
+    ),
+]
+"""Entry points with TLS inside the cluster."""

@@ -75,11 +75,18 @@ VALUE: Final = re.compile(
     r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:[^/\s:@]*[^/\s:@)}>]@"
 )
 ARGUMENT: Final = re.compile(
-    r"((--([a-z0-9]+-)*(password|passwd|passphrase|api-?key|access-key|secret-key|client-secret)"
-    r"|--((auth|api|access|bearer|hf|hub|github|registration)-)?token)(=|\s+)"
+    r"((--([a-z0-9]+[_-])*(password|passwd|passphrase|api[_-]?key|(access|secret)[_-]key"
+    r"|client[_-]secret)"
+    r"|--((auth|api|access|bearer|hf|hub|github|registration|wandb)[_-])?token)(=|\s+)"
+    r"|\bsshpass[ \t]+-p[ \t]?|\baws_secret_access_key[ \t]+"
     r"|\bcurl\b[^|;&]{0,500}\s(-u|--user)[= ]?[\"']?[^\s:$]+:"
     r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
     r"[\"']?[^\s\"'`$<({;|&/\[-][^\s\"';|&]{3,}"
+    # Overrides such as `+db.password=a-b-c`, but not variables, calls and attributes in code.
+    r"|(^|[\s=.+_-])(?i:passw(or)?d|(api|secret|access)_?key"
+    r"|client_?secret|(auth|api|access)_?token)=[\"']?"
+    r"[A-Za-z_]{0,64}[0-9!@#%^*+~-][A-Za-z0-9!@#%^*+=_~-]{4,}([\s\"',;]|$)"
+    r"|\bwandb[ \t]+login[ \t]+(--[^\s;|&]{1,100}[ \t]+){0,5}[A-Za-z0-9]{40}\b"
 )
 ENCODED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
 REFERENCE: Final = re.compile(
@@ -127,6 +134,16 @@ SETTING: Final = re.compile(
     r"(?!(true|false|null|none|str|string|bytes|SecretStr|Optional\[.*)[ \t\r]*([,;)}=|#].*)?$)"
     r"[\"']?[^\s\"'`$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
 )
+OPAQUE: Final = re.compile(
+    r"(?im)((api|secret|access)_?key"
+    r"|client_?secret|(auth|api|access|refresh|private)_?token)[\"']?[ \t]*[:=][ \t]*[\"']?"
+    r"(?=[a-z+/]*[0-9])(?=[0-9+/]*[a-z])[a-z0-9+/]{24,}={0,2}[\"']?[ \t\r]*([,;}\])#]|$)"
+    r"|\"username\"\s*:\s*\"[^\"]+\"\s*,\s*\"key\"\s*:\s*\"[0-9a-f]{32}\""
+)
+"""Settings such as `api_key` with a value of letters and digits, and Kaggle's file `kaggle.json`.
+
+Names of Secrets usually contain hyphens.
+"""
 _NO_SPARK_REFERENCE: Final = r"(?!.*\.secret(s|KeyRef)\.)"
 _NAMED_VALUE: Final = re.compile(r"^\W*(\w+)[\"']?[ \t]*[:=][ \t]*[\"']?(.*?)[,;)}]*$")
 CONFIGURATION_NAME: Final = re.compile(
@@ -194,7 +211,8 @@ def contains_in_file(name: str, text: str) -> bool:
 @lru_cache(maxsize=65536)
 def contains_setting(text: str) -> bool:
     """Return whether a script or a configuration file sets a secret."""
-    return any(settings(ARGUMENT, text)) or any(settings(SETTING, text))
+    found = any(settings(ARGUMENT, text)) or any(settings(SETTING, text))
+    return found or bool(OPAQUE.search(text))
 
 
 def settings(pattern: re.Pattern[str], text: str) -> Iterator[str]:

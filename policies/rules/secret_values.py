@@ -20,6 +20,7 @@ from policies.secret_patterns import (
     HARMLESS,
     NAME,
     NOT_SECRET_NAME,
+    OPAQUE,
     PASSWORD,
     PASSWORD_FIELD,
     PASSWORD_OPTION,
@@ -192,6 +193,8 @@ def _is_secret_field(key: str, value: str) -> bool:
     if not value:
         return False
     if contains_secret(value) or (key not in _PROSE_FIELDS and contains_setting(value)):
+        return True
+    if OPAQUE.search(f"{key}: {value}"):
         return True
     password, secret, variable = _named_secret(key)
     if variable:

@@ -149,6 +149,20 @@ WAYS = [
 ]
 
 HARMLESS = [
+    *(
+        container(f"the harmless arguments {line}", "args", ["sh", "-c", line])
+        for line in (
+            "train wandb.api_key=$WANDB_API_KEY db.password=null",
+            "python -c 'login(api_key=key, password=args.password)'",
+            "wandb login --relogin && train max_new_tokens=2-3",
+            "train --tokenizer a --pad_token_id=1234",
+        )
+    ),
+    container(
+        "the names of Secrets",
+        "env",
+        [{"name": "CONFIG", "value": "secret_key: storage-credentials-of-the-team-2026"}],
+    ),
     container("a password for curl from a variable", "args", ["sh", "-c", "curl -u $U:$P a"]),
     container("a user for curl without a password", "args", ["curl", "--user-agent", "a:bcdefg"]),
     container("an address without a password", "args", ["--url", "postgres://user@db/a"]),

@@ -1,5 +1,6 @@
 """Ways to expose tokens and to write secrets into manifests."""
 
+from tests.policies.ways.makers import replacement
 from tests.policies.ways.pods import POD, WEB, container, pod
 from tests.policies.ways.way import Way, way
 
@@ -12,7 +13,48 @@ def variable(name: str, value: str) -> Way:
     return container(f"the secret {name}={value:.8}", "env", env, "no-literal-secrets")
 
 
+KEY = "3f9a8c7b6d5e4f3a2b1c" * 2
+
 WAYS = [
+    *(
+        container(f"the arguments {line!r:.40}", "args", ["sh", "-c", line], "no-literal-secrets")
+        for line in (
+            f"train --api_key {KEY}",
+            "train --db_password=correct",
+            f"train +wandb.api_key={KEY}",
+            "train db.password=correct-horse",
+            "java -Dspring.datasource.password=correct-horse",
+            "kubectl create secret generic a --from-literal=password=correct-horse",
+            f"wandb login --relogin {KEY} && train",
+            f"aws configure set aws_secret_access_key {KEY}",
+            "sshpass -p correct rsync a:b c",
+        )
+    ),
+    *(
+        replacement(
+            f"the setting {text!r:.30} in a ConfigMap",
+            "v1",
+            "ConfigMap",
+            "no-secrets-in-manifests",
+            data={"settings": text},
+        )
+        for text in (
+            f'{{"model": "a", "api_key": "{KEY}"}}',
+            f"wandb:\n  api_key: {KEY}\n",
+            f"aws_secret_access_key = {KEY}\n",
+            f'{{"username": "a", "key": "{KEY:.32}"}}',
+        )
+    ),
+    *(
+        replacement(
+            f"the value {name} of a HelmRelease",
+            "helm.toolkit.fluxcd.io/v2",
+            "HelmRelease",
+            "no-secrets-in-manifests",
+            spec={"chart": {"spec": {"chart": "a"}}, "values": {name: KEY}},
+        )
+        for name in ("apiKey", "secretKey", "authToken")
+    ),
     # tokens and secrets
     way(
         "the API server token",

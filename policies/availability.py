@@ -9,7 +9,12 @@ from kube.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node
 
-_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_NAMESPACE_NAMES = (
+    "kubernetes.io/metadata.name",
+    "io.kubernetes.pod.namespace",
+    "k8s:io.kubernetes.pod.namespace",
+)
+"""Labels that every namespace has, or that Cilium gives to the endpoints of every namespace."""
 
 
 def selects(selector: Node, labels: Node) -> bool:
@@ -33,7 +38,7 @@ def matches_everything(selector: Node) -> bool:
     expressions = list(selector["matchExpressions"].items())
     return all(
         item["operator"].value in ("DoesNotExist", "NotIn")
-        or (item["operator"].value == "Exists" and item["key"].value == _NAMESPACE_NAME)
+        or (item["operator"].value == "Exists" and item["key"].value in _NAMESPACE_NAMES)
         for item in expressions
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from policies.availability import matches_everything
+from policies.availability import matches_everything, selects
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
 from policies.rules.tenancy import (
@@ -23,7 +23,19 @@ from policies.views import Stack
 _HALF_PREFIX: Final = 1
 _LARGE_BLOCK_PREFIX: Final = 16
 """Prefix lengths: /1 covers half of all addresses, /16 a large range of private addresses."""
+_WORLD: Final = ("all", "world", "world-ipv4", "world-ipv6", "cluster")
+"""Cilium's entities that include other namespaces or the Internet."""
 _CALICO_ALL: Final = "all()"
+_CALICO_NAMESPACES: Final = (
+    *(_CALICO_ALL, "has(projectcalico.org/name)", "has(kubernetes.io/metadata.name)"),
+)
+"""Calico's selectors that match every namespace."""
+_CONTROLLER_LABELS: Final = (
+    *("batch.kubernetes.io/job-name", "job-name", "volcano.sh/job-name", "ray.io/cluster"),
+    *("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name"),
+    "leaderworkerset.sigs.k8s.io/name",
+)
+"""Labels with the name of the workload, which its controller adds to the pods."""
 _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),
@@ -49,12 +61,26 @@ def _denies_by_default(policy: Resource) -> bool:
     )
 
 
+def _selects_training(
+    stack: Stack, namespace: str, selector: Node, config: NamespaceConfig
+) -> bool:
+    """Return whether a selector matches every pod, or training pods of a namespace."""
+    if selector.absent or matches_everything(selector):
+        return True
+    if not (selector.known and all(label.known for _, label in selector["matchLabels"].fields())):
+        return False
+    for workload in stack.workloads:
+        added = dict.fromkeys(_CONTROLLER_LABELS, workload.resource.name)
+        for pod in workload.pods if workload.resource.namespace == namespace else ():
+            labels = Node(added | {key: label.value for key, label in pod.labels() if label.known})
+            if pod.role(config) == "training" and selects(selector, labels):
+                return True
+    return False
+
+
 def _open_peers(policy: Resource) -> Iterator[Node]:
-    """Yield the peers or rules of a NetworkPolicy that allow all sources to reach every pod."""
-    spec = policy.root["spec"]
-    if not spec["podSelector"].absent and not matches_everything(spec["podSelector"]):
-        return
-    for rule in spec["ingress"].items():
+    """Yield the peers or rules of a NetworkPolicy that allow all sources."""
+    for rule in policy.root["spec"]["ingress"].items():
         peers = rule["from"]
         if peers.absent or peers.value == []:
             yield rule
@@ -95,11 +121,11 @@ def _open_cilium_rules(policy: Resource) -> Iterator[Node]:
             continue
         for rule in spec["ingress"].items():
             entities = {item.value for item in rule["fromEntities"].items()}
-            endpoints = any(item.value == {} for item in rule["fromEndpoints"].items())
+            endpoints = any(matches_everything(item) for item in rule["fromEndpoints"].items())
             everywhere = any(_prefix(item) <= _HALF_PREFIX for item in rule["fromCIDR"].items())
             everywhere |= any(_is_everywhere(item) for item in rule["fromCIDRSet"].items())
-            named = entities & {"all", "world", "cluster"}
-            if named or endpoints or everywhere or rule.value == {}:
+            limited = any(key.startswith("from") for key, _ in rule.fields())
+            if entities & set(_WORLD) or endpoints or everywhere or not limited:
                 yield rule
 
 
@@ -109,20 +135,43 @@ def _open_calico_rules(policy: Resource) -> Iterator[Node]:
     if spec["selector"].value not in (None, "", _CALICO_ALL):
         return
     for rule in spec["ingress"].items():
-        source = rule["source"]
-        limited = source["selector"].value not in (None, "", _CALICO_ALL)
-        limited |= not source["serviceAccounts"].absent
-        limited |= any(_prefix(item) <= _LARGE_BLOCK_PREFIX for item in source["notNets"].items())
-        everywhere = any(_prefix(item) <= _HALF_PREFIX for item in source["nets"].items())
-        everywhere |= source["namespaceSelector"].value == _CALICO_ALL
-        if rule["action"].value == "Allow" and ((everywhere and not limited) or not source.value):
+        if rule["action"].value == "Allow" and not _is_limited(policy, rule["source"]):
             yield rule
+
+
+def _is_limited(policy: Resource, source: Node) -> bool:
+    """Return whether the source of a Calico rule is only a part of the cluster or the Internet."""
+    selector, namespaces = source["selector"].value, source["namespaceSelector"].value
+    nets = [_prefix(item) for item in source["nets"].items()]
+    # Without a namespaceSelector, the selector of a namespaced policy applies to its namespace.
+    is_global = bool(namespaces) or policy.kind.lower() in _CLUSTER_SCOPED
+    return (
+        (selector not in (None, "") and not (selector == _CALICO_ALL and is_global))
+        or namespaces not in (None, "", *_CALICO_NAMESPACES)
+        or not source["serviceAccounts"].absent
+        or (bool(nets) and min(nets) > _HALF_PREFIX)
+        or any(_prefix(item) <= _LARGE_BLOCK_PREFIX for item in source["notNets"].items())
+    )
+
+
+def _open_antrea_peers(policy: Resource) -> Iterator[Node]:
+    """Yield the peers or rules of an Antrea policy that allow all sources to reach every pod."""
+    spec = policy.root["spec"]
+    targets = [target["podSelector"] for target in spec["appliedTo"].items()]
+    if targets and not any(target.absent or matches_everything(target) for target in targets):
+        return
+    for rule in spec["ingress"].items():
+        if rule["action"].value == "Allow":
+            if not rule["from"].value:
+                yield rule
+            for peer in rule["from"].items():
+                if matches_everything(peer["namespaceSelector"]) or _is_everywhere(peer["ipBlock"]):
+                    yield peer
 
 
 _OPEN_PEER_FINDERS: Final[
     list[tuple[str, tuple[str, ...], Callable[[Resource], Iterator[Node]]]]
 ] = [
-    ("networking.k8s.io", ("NetworkPolicy",), _open_peers),
     (
         "policy.networking.k8s.io",
         ("AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "ClusterNetworkPolicy"),
@@ -135,6 +184,7 @@ _OPEN_PEER_FINDERS: Final[
     ),
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
+    ("crd.antrea.io", ("NetworkPolicy", "ClusterNetworkPolicy"), _open_antrea_peers),
 ]
 """Functions that find peers or rules which override the default deny, by API group and kinds."""
 
@@ -160,12 +210,20 @@ def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Vi
                 found=f"no default-deny NetworkPolicy in namespace {namespace}",
                 resource=namespace_or_workload(stack, namespace, workload),
             )
+        for policy in policies:
+            selector = policy.root["spec"]["podSelector"]
+            if _selects_training(stack, namespace, selector, config):
+                yield from _reported(policy, _open_peers(policy))
         for group, kinds, find in _OPEN_PEER_FINDERS:
             for policy in stack.of_kind(group, *kinds):
                 if policy.namespace in (namespace, None) or policy.kind.lower() in _CLUSTER_SCOPED:
-                    for peer in find(policy):
-                        write = "the pods or namespaces that may connect: policies are additive"
-                        yield Violation(peer, write, resource=policy)
+                    yield from _reported(policy, find(policy))
+
+
+def _reported(policy: Resource, peers: Iterator[Node]) -> Iterator[Violation]:
+    for peer in peers:
+        write = "the pods or namespaces that may connect: policies are additive"
+        yield Violation(peer, write, resource=policy)
 
 
 RULES: list[Rule[Any]] = [namespace_default_deny]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import REMOVED, Manifest, changed, evaluate_rule
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, evaluate_rule
 
 MAIN = "spec/tasks/0/template/spec/containers/0"
 
@@ -152,6 +152,7 @@ def calico(**source: Any) -> Manifest:
         (CILIUM, {"spec": cilium({"fromCIDRSet": [{"cidr": "0.0.0.0/0"}]})}, True),
         (CILIUM, {"specs": [cilium({"fromEndpoints": [{"matchLabels": {"a": "b"}}]})]}, False),
         (CILIUM, {"spec": cilium({"fromCIDRSet": [{"cidr": "10.0.0.0/8"}]})}, False),
+        (CILIUM, {"spec": cilium({"fromEndpoints": [], "toPorts": [{"ports": []}]})}, False),
         (CALICO, calico(nets=["0.0.0.0/0"]), True),
         (CALICO, calico(namespaceSelector="all()"), True),
         (CALICO, calico(namespaceSelector="all()", selector="all()"), True),
@@ -159,6 +160,7 @@ def calico(**source: Any) -> Manifest:
         (CALICO, calico(nets=["0.0.0.0/0"], notNets=["10.0.0.0/8"]), False),
         (CALICO, calico(namespaceSelector="all()", selector="app == 'web'"), False),
         (CALICO, calico(selector="all()"), False),
+        (CALICO, calico(ports=[80], serviceAccounts={"names": ["a"]}), False),
     ],
 )
 def test_network_plugin_policies_must_not_allow_all_traffic(
@@ -171,8 +173,20 @@ def test_network_plugin_policies_must_not_allow_all_traffic(
     assert bool(found) is rejected
 
 
-def test_network_policy_for_selected_pods_may_allow_all_traffic() -> None:
-    assert policy_findings({}, podSelector={"matchLabels": {"app": "web"}}) == []
+@pytest.mark.parametrize(
+    ("labels", "rejected"),
+    [
+        ({"app": "web"}, False),
+        ({"volcano.sh/job-name": "other"}, False),
+        ({"app.kubernetes.io/component": UNKNOWN_VALUE}, False),
+        ({"app.kubernetes.io/component": "training"}, True),
+        ({"volcano.sh/job-name": "digits"}, True),
+    ],
+)
+def test_network_policy_may_allow_all_traffic_only_to_other_pods_than_training(
+    labels: Manifest, rejected: bool
+) -> None:
+    assert bool(policy_findings({}, podSelector={"matchLabels": labels})) is rejected
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,51 @@ WAYS = [
         endpointSelector={},
         ingress=[{"fromEntities": ["all"]}],
     ),
+    *(
+        additional_policy(
+            f"a Cilium policy that allows {description}",
+            "cilium.io/v2",
+            "CiliumNetworkPolicy",
+            endpointSelector={},
+            ingress=[rule],
+        )
+        for description, rule in (
+            ("all sources to a port", {"toPorts": [{"ports": [{"port": "29500"}]}]}),
+            ("all IPv4 addresses", {"fromEntities": ["world-ipv4"]}),
+            (
+                "all namespaces",
+                {
+                    "fromEndpoints": [
+                        {
+                            "matchExpressions": [
+                                {"key": "k8s:io.kubernetes.pod.namespace", "operator": "Exists"}
+                            ]
+                        }
+                    ]
+                },
+            ),
+        )
+    ),
+    *(
+        additional_policy(
+            f"a Calico policy that allows {description}",
+            "projectcalico.org/v3",
+            "NetworkPolicy",
+            selector="all()",
+            ingress=[{"action": "Allow", "source": source}],
+        )
+        for description, source in (
+            ("all source ports", {"ports": ["1:65535"]}),
+            ("all namespaces", {"namespaceSelector": "has(projectcalico.org/name)"}),
+        )
+    ),
+    additional_policy(
+        "an Antrea policy that allows every namespace",
+        "crd.antrea.io/v1beta1",
+        "NetworkPolicy",
+        appliedTo=[{"podSelector": {}}],
+        ingress=[{"action": "Allow", "from": [{"namespaceSelector": {}}]}],
+    ),
     additional_policy(
         "a Calico policy that allows all traffic",
         "projectcalico.org/v3",

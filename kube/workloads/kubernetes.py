@@ -116,6 +116,34 @@ WORKLOADS: Final = [
         ),
     ),
     WorkloadKind(
+        group="http.keda.sh",
+        kind="HTTPScaledObject",
+        scaler=Scaler(
+            target="spec.scaleTargetRef",
+            target_kind="Deployment",
+            minimum="spec.replicas.min",
+            maximum="spec.replicas.max",
+            default_minimum=0,
+            default_maximum=100,
+        ),
+    ),
+    WorkloadKind(
+        group="autoscaling.aibrix.ai",
+        kind="PodAutoscaler",
+        scaler=Scaler(
+            target="spec.scaleTargetRef", minimum="spec.minReplicas", maximum="spec.maxReplicas"
+        ),
+    ),
+    WorkloadKind(
+        group="datadoghq.com",
+        kind="DatadogPodAutoscaler",
+        scaler=Scaler(
+            target="spec.targetRef",
+            minimum="spec.constraints.minReplicas",
+            maximum="spec.constraints.maxReplicas",
+        ),
+    ),
+    WorkloadKind(
         group="keda.sh",
         kind="ScaledJob",
         pods=(

@@ -15,7 +15,7 @@ from policies.pod_search import find_all_pods
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.settings import GpuConfig
-from policies.values import Key, Node, nodes_at
+from policies.values import Key, Node, any_field, nodes_at
 
 _CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _POD_FIELDS = frozenset(
@@ -122,10 +122,23 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
                     yield Violation(node, expected)
         yield from _unrecorded(resource, resource.record, config)
     elif not resource.listed:
+        if _scales(resource):
+            record = {"target": "…", "minimum": "…", "maximum": "…"}
+            expected = _remedy(resource, {"scaler": record})
+            yield Violation(resource.root["spec"], expected, found="an autoscaler of unknown kind")
         for node, evidence_type in _evidence(resource.root, config):
             found = f"{evidence_type} in an unknown kind"
-            yield Violation(node, _remedy(resource, node, evidence_type), found=found)
+            yield Violation(node, _remedy(resource, _record(node, evidence_type)), found=found)
             return
+
+
+def _scales(resource: Resource) -> bool:
+    """Return whether an object appears to set the number of replicas of another object."""
+
+    def has(*names: str) -> bool:
+        return any_field(resource.properties, lambda key, _: key in names)
+
+    return has("scaleTargetRef") or (has("targetRef") and has("maxReplicas"))
 
 
 def _unrecorded(resource: Resource, record: WorkloadKind, config: GpuConfig) -> Iterator[Violation]:
@@ -207,10 +220,11 @@ def _changes_only_labels(patch: str) -> bool:
     )
 
 
-def _remedy(resource: Resource, node: Node, evidence_type: str) -> str:
+def _remedy(resource: Resource, record: dict[str, Any]) -> str:
+    """Return the advice to add a record of the object's kind to the configuration."""
     name = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    record = {name: _record(node, evidence_type)}
-    return f'a record in the configuration, such as "kinds": {json.dumps(record)}'
+    text = json.dumps({name: record}, ensure_ascii=False)
+    return f'a record in the configuration, such as "kinds": {text}'
 
 
 def _record(node: Node, evidence_type: str) -> dict[str, Any]:

@@ -101,9 +101,9 @@ everything else is checked. If a rule itself fails, the failure is reported as a
 ## Custom kinds
 
 [kind-known](#kind-known) rejects an object of an unknown kind that contains a pod, a container, an
-image, an accelerator or a manifest as text. It also rejects an object of a known kind with a
-container, a pod or a manifest in a field that is not in the kind's record. Add a record of the kind
-to the configuration file, keyed by `Kind.group`:
+image, an accelerator, a manifest as text or the target of an autoscaler. It also rejects an object
+of a known kind with a container, a pod or a manifest in a field that is not in the kind's record.
+Add a record of the kind to the configuration file, keyed by `Kind.group`:
 
 ```json
 {

@@ -22,7 +22,58 @@ RAY = "0/spec/rayClusterSpec/workerGroupSpecs/0"
 SERVE = "0/spec/rayClusterConfig/workerGroupSpecs/0"
 WORKERS = "0/spec/pytorchReplicaSpecs/Worker"
 
+TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "tgi"}
+SCALERS = [
+    (
+        "http.keda.sh/v1alpha1",
+        "HTTPScaledObject",
+        {"scaleTargetRef": TARGET, "replicas": {"min": 0, "max": 100}},
+    ),
+    (
+        "autoscaling.aibrix.ai/v1alpha1",
+        "PodAutoscaler",
+        {"scaleTargetRef": TARGET, "minReplicas": 1, "maxReplicas": 100},
+    ),
+    (
+        "datadoghq.com/v1alpha2",
+        "DatadogPodAutoscaler",
+        {"targetRef": TARGET, "constraints": {"maxReplicas": 100}},
+    ),
+]
+UNKNOWN_SCALERS = [
+    (
+        "autoscaling.alibabacloud.com/v1beta1",
+        "CronHorizontalPodAutoscaler",
+        {"scaleTargetRef": TARGET, "jobs": [{"name": "a", "targetSize": 100}]},
+    ),
+    (
+        "workload.serving.volcano.sh/v1alpha1",
+        "AutoscalingPolicyBinding",
+        {"homogeneousTarget": {"target": {"targetRef": TARGET}, "maxReplicas": 100}},
+    ),
+]
+
+
+def scaler(version: str, kind: str, spec: dict[str, Any]) -> tuple[str, Any]:
+    """Return an edit that replaces an autoscaler with one of another kind."""
+    metadata = {"name": "tgi", "namespace": "team"}
+    return ("1", {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec})
+
+
 WAYS = [
+    *(
+        over_budget(f"a {kind}", "text_generation_inference", 5, scaler(version, kind, spec))
+        for version, kind, spec in SCALERS
+    ),
+    *(
+        way(
+            f"a {kind}",
+            "text_generation_inference",
+            "kind-known",
+            scaler(version, kind, spec),
+        )
+        for version, kind, spec in UNKNOWN_SCALERS
+    ),
     over_budget("an autoscaler", "text_generation_inference", 5, ("1/spec/maxReplicas", 100)),
     over_budget(
         "the minimum of an autoscaler",

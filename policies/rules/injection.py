@@ -22,13 +22,20 @@ class AnnotationConfig(SystemConfig):
             # container runtimes and their plugins
             *("io.kubernetes.cri-o.*", "io.containerd.*", "run.oci.*", "*.nri.*/*"),
             *("*noderesource.dev/*", "io.katacontainers.*", "dev.gvisor.*"),
+            *("*.crio.io*", "*.kubernetes.cri-o.io*", "hooks.kubevirt.io/*"),
             # networks and clouds
             *("k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network"),
+            *("cni.projectcalico.org/ipaddrs*", "cni.projectcalico.org/hwaddr"),
+            *("cni.projectcalico.org/allowedsourceprefixes", "cni.projectcalico.org/floatingips"),
             "iam.amazonaws.com/role",
             # sidecars
             *("sidecar.istio.io/proxyimage", "sidecar.istio.io/uservolume*"),
-            *("*.linkerd.io/*image", "vault.hashicorp.com/*image"),
+            "sidecar.istio.io/bootstrapoverride",
+            *("*.linkerd.io/*image", "*.linkerd.io/enable-debug-sidecar"),
+            *("vault.hashicorp.com/*image", "vault.security.banzaicloud.io/*image"),
             *("dapr.io/*image", "dapr.io/volume-mounts*"),
+            *("consul.hashicorp.com/consul-sidecar-user-volume*", "kuma.io/container-patches"),
+            *("appmesh.k8s.aws/*mounts", "admission.datadoghq.com/*custom-image"),
         ],
         description="Annotations that change devices, files, networks, identities or images of a "
         "pod, in lower case; `*` matches anything.",

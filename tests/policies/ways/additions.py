@@ -101,6 +101,18 @@ WAYS = [
             "vault.hashicorp.com/agent-image",
             "dapr.io/sidecar-image",
             "dapr.io/volume-mounts-rw",
+            "cpu-quota.crio.io",
+            "seccomp-profile.kubernetes.cri-o.io/main",
+            "hooks.kubevirt.io/hookSidecars",
+            "cni.projectcalico.org/ipAddrsNoIpam",
+            "cni.projectcalico.org/allowedSourcePrefixes",
+            "sidecar.istio.io/bootstrapOverride",
+            "config.linkerd.io/enable-debug-sidecar",
+            "vault.security.banzaicloud.io/vault-env-image",
+            "consul.hashicorp.com/consul-sidecar-user-volume",
+            "kuma.io/container-patches",
+            "appmesh.k8s.aws/volumeMounts",
+            "admission.datadoghq.com/python-lib.custom-image",
         ],
     ),
     # objects that extend pods or nodes
@@ -141,6 +153,12 @@ WAYS = [
 ]
 
 HARMLESS = [
+    *(
+        way(
+            f"the harmless annotation {name}", "g01_vllm_deployment", "", (ANNOTATIONS, {name: "a"})
+        )
+        for name in ("cni.projectcalico.org/podIP", "vault.hashicorp.com/role", "kuma.io/mesh")
+    ),
     way(
         "an InferenceService that stops old pods before an update",
         "kserve_custom_predictor",

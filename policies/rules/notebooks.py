@@ -14,15 +14,24 @@ from policies.values import Node
 from policies.workloads import Pod
 
 _SERVER: Final = re.compile(
-    r"(^|[\s/])(jupyter(-?lab|-notebook|-server)?|start-notebook(\.\w+)?)(\s|$)"
+    r"(^|[\s/;&|(\"'])(jupyter(-?lab|-notebook|-server)?|start-notebook(\.\w+)?)([\s;&|)\"']|$)"
     r"|-m\s*(jupyterlab|jupyter_server|notebooks?)(\s|$)"
 )
 """Pattern of command lines that start a Jupyter server."""
 _NO_AUTHENTICATION: Final = re.compile(
     r"\.(token|password|hashed_password)(\s*=|\s)\s*('{2}|\"{2}|(?=\s|$))"
-    r"|\.allow_unauthenticated_access\s*=\s*True"
+    r"|\.allow_unauthenticated_access(\s*=|\s)\s*[\"']?(?i:true|1)"
 )
 """Pattern of arguments that disable authentication."""
+_OPEN_SERVER: Final = re.compile(
+    r"\bcode-server\b.*\s--auth[=\s]+[\"']?none\b"
+    r"|\b(openvscode-server|serve-web)\b.*\s--without-connection-token\b"
+    r"|\bmarimo\b.*\s--no-token\b",
+    re.DOTALL,
+)
+"""Pattern of command lines that start other notebooks and editors without authentication."""
+_ARGUMENTS_VARIABLE: Final = "NOTEBOOK_ARGS"
+"""Variable from which `start-notebook` reads more arguments."""
 _TOKEN_FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
 _VARIABLE: Final = "JUPYTER_TOKEN"
 _EXPECTED: Final = (
@@ -61,13 +70,27 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     if pod.resource.is_named(config.system_workloads):
         return
     for container in pod.containers:
-        if not _starts_server(container):
-            continue
-        if _NO_AUTHENTICATION.search(_command_line(container)):
+        line = _command_line(container)
+        if _OPEN_SERVER.search(line) or (
+            _starts_server(container) and _NO_AUTHENTICATION.search(line)
+        ):
             key = "args" if container.node["args"].present else "command"
             yield Violation(container.node[key], "no argument that disables the token")
+        elif not _starts_server(container):
+            continue
+        elif (found := _disabling_variable(container)) is not None:
+            yield Violation(found, "no argument that disables the token")
         elif (field := _missing_token(pod, container)) is not None:
             yield Violation(field, _EXPECTED)
+
+
+def _disabling_variable(container: Container) -> Node | None:
+    """Return the value of the variable with arguments if it disables the token."""
+    for variable in container.node["env"].items():
+        is_disabling = _NO_AUTHENTICATION.search(variable["value"].text or "")
+        if variable["name"].text == _ARGUMENTS_VARIABLE and is_disabling:
+            return variable["value"]
+    return None
 
 
 def _missing_token(pod: Pod, container: Container) -> Node | None:

@@ -80,8 +80,13 @@ def test_notebook_without_a_gpu_limit_is_rejected() -> None:
         with_token_file({"secret": {"secretName": "a"}}),
         pod(["python3", "train.py", "--notebook"]),
         pod(["sh", "-c", "cat jupyter.txt"]),
+        pod(["code-server", "--auth", "password"]),
+        pod(env=[FROM_SECRET, {"name": "NOTEBOOK_ARGS", "value": "--no-browser"}]),
     ],
-    ids=["token in a variable", "token in a file", "training program", "Jupyter in a file name"],
+    ids=[
+        *("token in a variable", "token in a file", "training program", "Jupyter in a file name"),
+        *("editor with a password", "arguments in a variable"),
+    ],
 )
 def test_token_from_a_secret_and_other_programs_are_accepted(manifest: Manifest) -> None:
     assert evaluate_rule("notebook-token", manifest) == []
@@ -97,6 +102,14 @@ def test_token_from_a_secret_and_other_programs_are_accepted(manifest: Manifest)
         pod([*SERVER, "--ServerApp.password", ""], env=[FROM_SECRET]),
         pod([*SERVER, "--ServerApp.allow_unauthenticated_access=True"], env=[FROM_SECRET]),
         pod(["sh", "-c", "exec jupyter lab --ServerApp.token='' --port=1"], env=[FROM_SECRET]),
+        pod([*SERVER, "--ServerApp.allow_unauthenticated_access=true"], env=[FROM_SECRET]),
+        pod(env=[FROM_SECRET, {"name": "NOTEBOOK_ARGS", "value": "--IdentityProvider.token=''"}]),
+        pod(["sh", "-c", "cd /work;jupyter lab"]),
+        pod(["sh", "-c", "cd /work&&'jupyter' lab"]),
+        pod(["code-server", "--auth", "none"]),
+        pod(["sh", "-c", "code serve-web --without-connection-token"]),
+        pod(["openvscode-server", "--host=0.0.0.0", "--without-connection-token"]),
+        pod(["marimo", "edit", "--no-token"]),
         pod(["start-notebook.sh"]),
         pod(["python3", "-m", "jupyterlab"]),
         pod(["/opt/conda/bin/jupyter-lab"]),

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from kube.workloads import WORKLOAD_KINDS, Registry, find
-from kube.workloads.record import WorkloadKind
-from policies.values import UNKNOWN, Node
+from kube.workloads.record import WorkloadKind, steps
+from policies.values import UNKNOWN, Node, nodes_at
 
 _ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
 _PULUMI_PREFIX = "kubernetes:"
@@ -170,7 +170,12 @@ class Resource:
         """Effects that rules cannot see, such as `it deploys a chart`; usually empty."""
         if self.pulumi_type == _RELEASE:
             return "it deploys a chart"
-        return self.record.unseen if self.record is not None else ""
+        if self.record is None:
+            return ""
+        sources = (node for path in self.record.remote for node in nodes_at(self.root, steps(path)))
+        if any(source.text not in (None, "", "cluster") for source in sources):
+            return "it runs definitions from outside the cluster"
+        return self.record.unseen
 
     @cached_property
     def root(self) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kube.workloads.control import Job
+from kube.workloads.control import ClaimTemplates, Job
 from kube.workloads.kubernetes import CONCURRENCY, NOT_RUN
 from kube.workloads.record import Count, Devices, Pods, Role, WorkloadKind
 
@@ -64,6 +64,10 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         # Patches for the pods, as text.
         texts=(f"{spec}.podSpecPatch", *(f"{at}.podSpecPatch" for at in _template_paths(spec))),
         namespaced=kind != "ClusterWorkflowTemplate",
+        # Argo deletes these claims with the workflow.
+        claims=(
+            ClaimTemplates(at=f"{spec}.volumeClaimTemplates.*", spec="spec", name="metadata.name"),
+        ),
         objects=tuple(f"{at}.resource.manifest" for at in (*_template_paths(spec), defaults)),
         shares_namespace=True,
         opaque=(
@@ -153,8 +157,20 @@ _PIPELINE_METADATA: Final = Pods(
 )
 
 _TASKS: Final = ("tasks.*", "finally.*")
+_REFERENCE_FIELDS: Final = ("taskRef", "pipelineRef")
 _NESTED: Final = tuple(f"{at}.pipelineSpec.{inner}" for at in _TASKS for inner in _TASKS)
 _PIPELINES: Final = (*_TASKS, *_NESTED)
+
+
+_REFERENCES: Final = {
+    "TaskRun": ("spec.taskRef",),
+    "PipelineRun": (
+        "spec.pipelineRef",
+        *(f"spec.pipelineSpec.{at}.{name}" for at in _PIPELINES for name in _REFERENCE_FIELDS),
+    ),
+    "Pipeline": tuple(f"spec.{at}.{name}" for at in _PIPELINES for name in _REFERENCE_FIELDS),
+}
+"""Paths of the references to tasks and pipelines."""
 
 
 def _shared_pods(*paths: str) -> Iterator[Pods]:
@@ -175,6 +191,14 @@ def _tekton(
         ends=True,
         namespaced=kind != "ClusterTask",
         opaque=opaque,
+        remote=tuple(
+            f"{at}.{field}"
+            for at in _REFERENCES.get(kind, ())
+            for field in ("resolver", "bundle")  # `bundle` is a field of v1beta1.
+        ),
+        claims=(
+            ClaimTemplates(at="spec.workspaces.*", spec="volumeClaimTemplate.spec", name="name"),
+        ),
     )
 
 

@@ -219,5 +219,10 @@ class WorkloadKind:
     """
     destinations: tuple[str, ...] = ()
     """Paths of strings that name a field in a created object. An event sets this field."""
+    remote: tuple[str, ...] = ()
+    """Paths of the source from which a controller fetches definitions of pods.
+
+    The source `cluster` means that they are in the cluster.
+    """
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

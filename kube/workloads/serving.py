@@ -171,6 +171,21 @@ KSERVE: Final = [
         )
         for kind in ("ServingRuntime", "ClusterServingRuntime")
     ),
+    *(
+        WorkloadKind(
+            group="serving.kserve.io",
+            kind=kind,
+            pods=(Pods(at="spec", images=(uri,), count=NOT_RUN, partial=True),),
+            roles=SERVING,
+            ends=False,
+            namespaced=kind != "LocalModelCache",
+        )
+        for kind, uri in (
+            ("TrainedModel", "model.storageUri"),
+            ("LocalModelCache", "sourceModelUri"),
+            ("LocalModelNamespaceCache", "sourceModelUri"),
+        )
+    ),
     WorkloadKind(
         group="serving.kserve.io",
         kind="InferenceGraph",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kube.names import LEADER_WORKER_SET_GROUP, QUEUE_ANNOTATION
-from kube.workloads.control import Job, Rollout, RuntimeReference
+from kube.workloads.control import ClaimTemplates, Job, Rollout, RuntimeReference
 from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 from kube.workloads.serving import PROBES
@@ -268,6 +268,11 @@ SETS: Final = [
         roles=BATCH_ROLES,
         ends=True,
         job=Job(retries=_RESTARTS),
+        claims=(
+            ClaimTemplates(
+                at="spec.volumeClaimPolicies.*.templates.*", spec="spec", name="metadata.name"
+            ),
+        ),
     ),
     WorkloadKind(
         group=LEADER_WORKER_SET_GROUP,
@@ -277,6 +282,13 @@ SETS: Final = [
         ends=False,
         rollout=Rollout(
             at="spec.rolloutStrategy.rollingUpdateConfiguration", stopping=(), unavailable=1
+        ),
+        claims=(
+            ClaimTemplates(
+                at="spec.leaderWorkerTemplate.volumeClaimTemplates.*",
+                spec="spec",
+                name="metadata.name",
+            ),
         ),
     ),
     WorkloadKind(

@@ -9,6 +9,8 @@ from kube.workloads.record import Pods, WorkloadKind
 
 _CHART: Final = "it deploys a chart"
 _REPOSITORY: Final = "it deploys manifests from a repository"
+_OPERATOR: Final = "it installs an operator"
+_PACKAGE: Final = "it deploys a package"
 
 EMBEDDING_KINDS: Final = [
     WorkloadKind(
@@ -50,7 +52,12 @@ EMBEDDING_KINDS: Final = [
 
 EXTERNAL_SOURCE_KINDS: Final = [
     WorkloadKind(group="helm.toolkit.fluxcd.io", kind="HelmRelease", unseen=_CHART),
-    WorkloadKind(group="helm.cattle.io", kind="HelmChart", unseen=_CHART),
+    WorkloadKind(
+        group="helm.cattle.io",
+        kind="HelmChart",
+        pods=(Pods(at="spec", images=("jobImage",), count=NOT_RUN, partial=True),),
+        unseen=_CHART,
+    ),
     WorkloadKind(
         group="helm.cattle.io", kind="HelmChartConfig", unseen="it sets the values of a chart"
     ),
@@ -59,6 +66,46 @@ EXTERNAL_SOURCE_KINDS: Final = [
     WorkloadKind(group="argoproj.io", kind="Application", unseen=_REPOSITORY),
     WorkloadKind(group="argoproj.io", kind="ApplicationSet", unseen=_REPOSITORY),
     WorkloadKind(group="fleet.cattle.io", kind="GitRepo", unseen=_REPOSITORY),
+    WorkloadKind(group="fleet.cattle.io", kind="HelmOp", unseen=_CHART),
+    WorkloadKind(group="addons.cluster.x-k8s.io", kind="HelmChartProxy", unseen=_CHART),
+    WorkloadKind(group="fluxcd.controlplane.io", kind="FluxInstance", unseen=_REPOSITORY),
+    WorkloadKind(
+        group="kappctrl.k14s.io",
+        kind="App",
+        texts=("spec.fetch.*.inline.paths.*",),
+        unseen=_REPOSITORY,
+    ),
+    WorkloadKind(group="packaging.carvel.dev", kind="PackageInstall", unseen=_PACKAGE),
+    WorkloadKind(
+        group="operators.coreos.com",
+        kind="Subscription",
+        pods=(Pods(at="spec.config", count=NOT_RUN, partial=True),),
+        unseen=_OPERATOR,
+    ),
+    WorkloadKind(
+        group="olm.operatorframework.io",
+        kind="ClusterExtension",
+        unseen=_OPERATOR,
+        namespaced=False,
+    ),
+    WorkloadKind(
+        group="infra.contrib.fluxcd.io",
+        kind="Terraform",
+        pods=(
+            Pods(at="spec.runnerPodTemplate.spec", images=("image",), count=NOT_RUN, partial=True),
+        ),
+        unseen="it runs a Terraform program",
+    ),
+    # KAITO chooses the image, adds GPU nodes and sets the pod's fields for a preset.
+    WorkloadKind(
+        group="kaito.sh",
+        kind="Workspace",
+        pods=(Pods(at="inference.template.spec", count=NOT_RUN, partial=True),),
+        opaque=("inference", "tuning"),
+    ),
+    WorkloadKind(
+        group="kaito.sh", kind="RAGEngine", unseen="it runs a model, for which it adds GPU nodes"
+    ),
     WorkloadKind(group="configsync.gke.io", kind="RootSync", unseen=_REPOSITORY),
     WorkloadKind(group="configsync.gke.io", kind="RepoSync", unseen=_REPOSITORY),
     WorkloadKind(group="pulumi.com", kind="Stack", unseen="it runs a Pulumi program"),
@@ -118,6 +165,17 @@ MONITORING: Final = [
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
+# Crossplane runs the image of a provider or function with permissions of its own.
+PACKAGES: Final = [
+    WorkloadKind(
+        group="pkg.crossplane.io",
+        kind=kind,
+        pods=(Pods(at="spec", images=("package",), count=NOT_RUN, partial=True),),
+        namespaced=False,
+    )
+    for kind in ("Provider", "Function", "Configuration")
+]
+
 # CloudNativePG resources, which set the images of the Postgres pods.
 OPERATORS: Final = [
     WorkloadKind(
@@ -157,4 +215,11 @@ OPERATORS: Final = [
     ),
 ]
 
-KINDS: Final = [*EMBEDDING_KINDS, *EXTERNAL_SOURCE_KINDS, *EVENTS, *MONITORING, *OPERATORS]
+KINDS: Final = [
+    *EMBEDDING_KINDS,
+    *EXTERNAL_SOURCE_KINDS,
+    *EVENTS,
+    *MONITORING,
+    *PACKAGES,
+    *OPERATORS,
+]

@@ -33,6 +33,7 @@ _VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@
 _DEFAULT_REGISTRY: Final = "docker.io"
 _OCI: Final = "oci://"
 _PVC: Final = "pvc://"
+_MODEL_FIELDS: Final = ("storageUri", "sourceModelUri")
 _TRAINER: Final = ("spec", "trainer")
 
 
@@ -72,13 +73,13 @@ def _model_uris(pod: Pod) -> Iterator[Node]:
     if "." not in pod.resource.group or not isinstance(spec.value, dict):
         return
     location, pending = pod.spec.steps[:2], [spec]
-    if not any_field(spec.value, lambda key, _: key == "storageUri"):
+    if not any_field(spec.value, lambda key, _: key in _MODEL_FIELDS):
         return
     while pending:
         node = pending.pop()
         for key, child in node.fields():
-            in_pod = child.steps[:2] == location or location == _TRAINER
-            if key == "storageUri" and child.text and in_pod:
+            in_pod = child.steps[: len(location)] == location or location == _TRAINER
+            if key in _MODEL_FIELDS and child.text and in_pod:
                 yield child
             pending.append(child)
         pending.extend(node.items())

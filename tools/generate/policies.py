@@ -229,10 +229,11 @@ the limit instead.
 ## What the rules do not cover
 
 - Objects that other programs create or change: Helm (from a chart), Argo CD, Flux and Config Sync
-  (from a repository), the Pulumi operator (from a program), Dynamo (from a profile), and the API
-  server (through mutating admission policies). [helm-release-judged](#helm-release-judged) reports
-  the objects of the stack from which such programs create objects, for example a HelmRelease. Check
-  the rendered manifests with `helm template … | python -m policies.check -` (see
+  (from a repository), the Pulumi operator (from a program), the Operator Lifecycle Manager (from a
+  catalog), Tekton (from a resolver), Dynamo (from a profile), and the API server (through mutating
+  admission policies). [helm-release-judged](#helm-release-judged) reports the objects of the stack
+  from which such programs create objects, for example a HelmRelease. Check the rendered manifests
+  with `helm template … | python -m policies.check -` (see
   [Check manifests without Pulumi](policies-without-pulumi.md)).
 - Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
   of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.

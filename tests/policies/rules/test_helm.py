@@ -77,6 +77,15 @@ def test_resources_that_register_their_manifests_are_not_reported(pulumi_type: s
         ("argoproj.io/v1alpha1", "ApplicationSet", "manifests from a repository"),
         ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "manifests from a repository"),
         ("configsync.gke.io/v1beta1", "RootSync", "manifests from a repository"),
+        ("operators.coreos.com/v1alpha1", "Subscription", "installs an operator"),
+        ("olm.operatorframework.io/v1", "ClusterExtension", "installs an operator"),
+        ("kappctrl.k14s.io/v1alpha1", "App", "manifests from a repository"),
+        ("packaging.carvel.dev/v1alpha1", "PackageInstall", "deploys a package"),
+        ("fluxcd.controlplane.io/v1", "FluxInstance", "manifests from a repository"),
+        ("fleet.cattle.io/v1alpha1", "HelmOp", "deploys a chart"),
+        ("addons.cluster.x-k8s.io/v1alpha1", "HelmChartProxy", "deploys a chart"),
+        ("infra.contrib.fluxcd.io/v1alpha2", "Terraform", "runs a Terraform program"),
+        ("kaito.sh/v1beta1", "RAGEngine", "runs a model"),
         ("pulumi.com/v1", "Stack", "runs a Pulumi program"),
         ("pulumi.com/v1", "Program", "is a Pulumi program"),
         ("mutations.gatekeeper.sh/v1", "Assign", "changes objects"),
@@ -116,3 +125,22 @@ def test_argo_cd_applications_are_reported_unless_they_are_checked_elsewhere() -
     assert "it deploys manifests from a repository" in message
     named = {"checkedElsewhere": ["argocd/Application.argoproj.io/*"]}
     assert evaluate_rule("helm-release-judged", application, config=named) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "reported"),
+    [
+        ("TaskRun", {"taskRef": {"resolver": "http", "params": []}}, True),
+        ("TaskRun", {"taskRef": {"name": "a", "bundle": "registry.example.com/a:1.0"}}, True),
+        ("PipelineRun", {"pipelineRef": {"resolver": "git", "params": []}}, True),
+        ("PipelineRun", {"pipelineSpec": {"tasks": [{"taskRef": {"resolver": "hub"}}]}}, True),
+        ("Pipeline", {"finally": [{"taskRef": {"resolver": "hub"}}]}, True),
+        ("TaskRun", {"taskRef": {"resolver": "cluster", "params": []}}, False),
+        ("PipelineRun", {"pipelineRef": {"name": "a"}}, False),
+    ],
+)
+def test_tasks_from_outside_the_cluster_are_reported(
+    kind: str, spec: dict[str, Any], reported: bool
+) -> None:
+    manifest = {"apiVersion": "tekton.dev/v1", "kind": kind, "spec": spec}
+    assert bool(violation_texts(f"kubernetes:tekton.dev/v1:{kind}", manifest)) is reported

@@ -91,7 +91,10 @@ KINDS = [
         {"podTemplate": {"spec": SPEC}},
     ),
     unknown_kind(
-        "KAITO", "kaito.sh/v1beta1", "Workspace", {"inference": {"template": {"spec": SPEC}}}
+        "AIBrix",
+        "orchestration.aibrix.ai/v1alpha1",
+        "StormService",
+        {"inference": {"template": {"spec": SPEC}}},
     ),
 ]
 

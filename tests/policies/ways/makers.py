@@ -23,6 +23,10 @@ BINDING: Manifest = {
 UNNAMED = {key: BINDING[key] for key in ("metadata", "roleRef", "subjects")}
 TEXT = yaml.safe_dump(BINDING)
 METADATA = {"name": "a", "namespace": "web"}
+CHECKPOINTS = {
+    "metadata": {"name": "checkpoints"},
+    "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "a"},
+}
 
 
 def replacement(description: str, version: str, kind: str, rules: str, /, **fields: Any) -> Way:
@@ -43,6 +47,111 @@ RBAC = "rbac-least-privilege"
 TEKTON = "tekton.dev/v1"
 
 WAYS = [
+    *(
+        replacement_with_spec(
+            f"the package of a Crossplane {kind} has no fixed version",
+            "pkg.crossplane.io/v1",
+            kind,
+            "image-tag-fixed",
+            package="ghcr.io/team/package:latest",
+        )
+        for kind in ("Provider", "Function", "Configuration")
+    ),
+    replacement_with_spec(
+        "a moving tag of the Job that installs a HelmChart",
+        "helm.cattle.io/v1",
+        "HelmChart",
+        "image-tag-fixed",
+        chart="a",
+        jobImage="ghcr.io/team/helm:latest",
+    ),
+    replacement_with_spec(
+        "a text manifest in a kapp-controller App",
+        "kappctrl.k14s.io/v1alpha1",
+        "App",
+        RBAC,
+        fetch=[{"inline": {"paths": {"a.yaml": TEXT}}}],
+    ),
+    replacement_with_spec(
+        "the host path of an operator that OLM installs",
+        "operators.coreos.com/v1alpha1",
+        "Subscription",
+        "no-host-path",
+        name="a",
+        config={"volumes": [{"name": "a", "hostPath": {"path": "/"}}]},
+    ),
+    replacement(
+        "a KAITO preset",
+        "kaito.sh/v1beta1",
+        "Workspace",
+        "kind-known",
+        resource={"instanceType": "Standard_NC96ads_A100_v4", "count": 16},
+        inference={"preset": {"name": "llama-3.1-8b-instruct"}},
+    ),
+    *(
+        way(
+            f"a {kind} from another bucket",
+            WEB,
+            "image-registry-allowed",
+            ("0", {"apiVersion": "serving.kserve.io/v1alpha1", "kind": kind, **fields}),
+            image_registry_allowed={"allowedRegistries": ["ghcr.io", "s3://team"]},
+        )
+        for kind, fields in (
+            ("TrainedModel", {"metadata": METADATA, "spec": {"model": {"storageUri": "s3://a/b"}}}),
+            ("LocalModelCache", {"metadata": {"name": "a"}, "spec": {"sourceModelUri": "s3://a"}}),
+        )
+    ),
+    *(
+        replacement_with_spec(
+            f"checkpoints in claims that {owner} deletes",
+            version,
+            kind,
+            "checkpoints-kept",
+            **fields,
+        )
+        for owner, version, kind, fields in (
+            (
+                "a Workflow",
+                "argoproj.io/v1alpha1",
+                "Workflow",
+                {
+                    "templates": [{"name": "a", "container": CONTAINER}],
+                    "volumeClaimTemplates": [CHECKPOINTS],
+                },
+            ),
+            (
+                "a TaskRun",
+                TEKTON,
+                "TaskRun",
+                {
+                    "taskSpec": {"steps": [CONTAINER]},
+                    "workspaces": [{"name": "checkpoints", "volumeClaimTemplate": CHECKPOINTS}],
+                },
+            ),
+            (
+                "a LeaderWorkerSet",
+                "leaderworkerset.x-k8s.io/v1",
+                "LeaderWorkerSet",
+                {
+                    "leaderWorkerTemplate": {
+                        "workerTemplate": {"spec": SPEC},
+                        "volumeClaimTemplates": [CHECKPOINTS],
+                    }
+                },
+            ),
+            (
+                "a JobSet",
+                "jobset.x-k8s.io/v1alpha2",
+                "JobSet",
+                {
+                    "replicatedJobs": [
+                        {"name": "a", "template": {"spec": {"template": {"spec": SPEC}}}}
+                    ],
+                    "volumeClaimPolicies": [{"templates": [CHECKPOINTS]}],
+                },
+            ),
+        )
+    ),
     replacement("a PodTemplate", "v1", "PodTemplate", PRIVILEGED, template={"spec": POD}),
     replacement(
         "a ControllerRevision of a Deployment",

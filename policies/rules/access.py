@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -82,9 +83,14 @@ _EVERYBODY: Final = (
     *("system:masters", "system:authenticated", "system:unauthenticated", "system:anonymous"),
     "system:serviceaccounts",
 )
+_API_AUDIENCE: Final = re.compile(
+    r"^(api|k3s|rke2)?$|kubernetes|container\.googleapis\.com|\.azmk8s\.io"
+)
+"""Pattern of the audiences that API servers accept by default, also those of k3s, GKE and AKS."""
 _CEL_PROJECTED: Final = (
     "v.?projected.?sources.orValue([]).exists(s, s.?serviceAccountToken.hasValue()"
-    " && s.?serviceAccountToken.?audience.orValue('').matches('^$|^api$|kubernetes')"
+    " && s.?serviceAccountToken.?audience.orValue('')"
+    f".matches({cel.literal(_API_AUDIENCE.pattern)})"
     " || s.?podCertificate.?signerName.orValue('').startsWith('kubernetes.io/kube-apiserver'))"
 )
 
@@ -97,9 +103,8 @@ def _api_tokens(pod: Pod) -> Iterator[Node]:
             if (signer.text or "").startswith("kubernetes.io/kube-apiserver"):
                 yield signer
             token = source["serviceAccountToken"]
-            audience = token["audience"].text or ""
-            is_default = token["audience"].known and audience in ("", "api")
-            if token.present and (is_default or "kubernetes" in audience):
+            audience = token["audience"]
+            if token.present and audience.known and _API_AUDIENCE.search(audience.text or ""):
                 yield token
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ _NETWORK_VOLUME_TYPES: Final = (
     *("photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos"),
     "vsphereVolume",
 )
+_NETWORK_DRIVER: Final = re.compile(r"^(nfs|smb|cifs)\.")
+"""Pattern of CSI drivers that mount network storage from any server that an inline volume names.
+The admission policy contains the pattern as well."""
 
 
 class CapabilityConfig(SystemConfig):
@@ -156,7 +160,10 @@ def _capability(item: Node) -> str:
     remediation="Declare a PersistentVolume or a StorageClass, and mount a claim.",
     config=SystemConfig,
     references=["PSS restricted Volume Types", "NSA Pod security enforcement"],
-    admission=cel.volumes(" || ".join(f"has(v.{source})" for source in _NETWORK_VOLUME_TYPES)),
+    admission=cel.volumes(
+        " || ".join(f"has(v.{source})" for source in _NETWORK_VOLUME_TYPES)
+        + f" || v.?csi.?driver.orValue('').matches({cel.literal(_NETWORK_DRIVER.pattern)})"
+    ),
 )
 def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """The node mounts network volumes with its own privileges, from any server that a pod names."""
@@ -164,6 +171,9 @@ def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violatio
         for source in _NETWORK_VOLUME_TYPES:
             if volume[source].present:
                 yield Violation(volume[source], "a persistentVolumeClaim instead")
+        driver = volume["csi"]["driver"]
+        if _NETWORK_DRIVER.search(driver.text or ""):
+            yield Violation(driver, "a persistentVolumeClaim instead")
 
 
 @pod_rule(

@@ -80,6 +80,15 @@ WAYS = [
     container("a capability", f"{CONTEXT}/capabilities/add", ["NET_ADMIN"], "capabilities-dropped"),
     container("IPC_LOCK", f"{CONTEXT}/capabilities/add", ["IPC_LOCK"], "capabilities-dropped"),
     volume("nfs", {"server": "10.0.0.1", "path": "/"}),
+    *(
+        pod(
+            f"a network volume of the CSI driver {driver}",
+            "volumes",
+            [{"name": "v", "csi": {"driver": driver}}],
+            "volume-types-restricted",
+        )
+        for driver in ("nfs.csi.k8s.io", "smb.csi.k8s.io")
+    ),
     volume("iscsi", {"targetPortal": "10.0.0.1", "iqn": "iqn.a", "lun": 0}),
     volume("flexVolume", {"driver": "team/evil"}),
     volume("gitRepo", {"repository": "https://git.example.com/a"}),

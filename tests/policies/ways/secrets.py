@@ -64,24 +64,25 @@ WAYS = [
         no_service_account_token="mandatory",
     ),
     pod("the API server token as a volume", "volumes", TOKEN_VOLUME),
-    pod(
-        "a token for another audience",
-        "volumes",
-        [
-            {
-                "name": "t",
-                "projected": {
-                    "sources": [
-                        {
-                            "serviceAccountToken": {
-                                "path": "t",
-                                "audience": "https://kubernetes.default.svc",
-                            }
-                        }
-                    ]
-                },
-            }
-        ],
+    *(
+        pod(
+            f"a token with the audience {audience}",
+            "volumes",
+            [
+                {
+                    "name": "t",
+                    "projected": {
+                        "sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]
+                    },
+                }
+            ],
+        )
+        for audience in (
+            "https://kubernetes.default.svc",
+            "k3s",
+            "https://container.googleapis.com/v1/projects/a/locations/b/clusters/c",
+            "https://a.hcp.westeurope.azmk8s.io",
+        )
     ),
     *(
         variable(name, "correct-horse-battery")

@@ -27,7 +27,8 @@ _LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?latest([-_.][^
 _BRANCH: Final = re.compile(
     r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?(nightly|main|master|dev|develop|edge|head|canary"
     r"|unstable|snapshot|trunk|stable|prod|production|staging|release|current|rolling|lts|testing"
-    r"|newest|live)([-_.][^@/]*)?(@|$)"
+    r"|newest|live|next|weekly|daily|preview|tip|experimental|mainline|prerelease|candidate|alpha"
+    r"|beta|test|qa|uat|debug|nonroot|feature|wip)([-_.][^@/]*)?(@|$)"
 )
 _VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
 _DEFAULT_REGISTRY: Final = "docker.io"

@@ -166,7 +166,20 @@ WAYS = [
     # images
     *(
         container(f"the moving tag {tag}", "image", f"ghcr.io/team/web:{tag}", "image-tag-fixed")
-        for tag in ("prod", "release", "current", "rolling", "lts", "testing", "5.2-latest")
+        for tag in (
+            "prod",
+            "release",
+            "current",
+            "rolling",
+            "lts",
+            "testing",
+            "5.2-latest",
+            "next",
+            "weekly",
+            "nonroot",
+            "cuda12-beta",
+            "feature-a",
+        )
     ),
     container("a truncated digest", "image", "ghcr.io/team/web@sha256:4c4280", "image-tag-fixed"),
     way(

@@ -74,11 +74,13 @@ prefix of MIG devices."""
 KNOWN_ACCELERATORS: Final = (
     NVIDIA_GPU,
     f"{NVIDIA_GPU}{SHARED_SUFFIX}",
-    f"{MIG_PREFIX}1g.10gb",
+    *(f"{MIG_PREFIX}{size}gb" for size in ("1g.10", "2g.20", "3g.40", "4g.40", "7g.80")),
     "gpu.nvidia.com",
     "mig.nvidia.com",
     "amd.com/gpu",
     "google.com/tpu",
+    *("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "habana.ai/gaudi"),
+    *("gpu.intel.com/i915", "gpu.intel.com/xe", "gpu.intel.com", "huawei.com/ascend910"),
 )
 """Known accelerators. The patterns in the setting `otherDevices` must not match them."""
 

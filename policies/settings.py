@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt
 
@@ -14,16 +15,22 @@ from kube.quantities import parse_quantity
 from kube.workloads.record import Role
 from policies.rule import RuleConfig
 
+_WILDCARD: Final = re.compile(r"\[[^]]*\]|[*?]")
+
 
 def _quantity(value: str) -> str:
     parse_quantity(value)
     return value
 
 
+def _without_wildcards(pattern: str) -> str:
+    return _WILDCARD.sub("", pattern)
+
+
 def _not_all_objects(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         namespace, _, rest = pattern.partition("/")
-        if not {namespace, rest.rpartition("/")[2]} - {"", "*", "**"}:
+        if not _without_wildcards(namespace + rest.rpartition("/")[2]):
             raise ValueError(f"{pattern!r} exempts every namespace; write a namespace or a name")
     return patterns
 
@@ -37,7 +44,7 @@ def _not_all_gpus(patterns: list[str]) -> list[str]:
 
 def _not_all_claims(devices: dict[str, int]) -> dict[str, int]:
     for pattern, count in devices.items():
-        if not count and not pattern.strip("*/"):
+        if not count and not _without_wildcards(pattern).strip("/"):
             raise ValueError(f"{pattern!r} matches every claim; write the namespace or the name")
     return devices
 

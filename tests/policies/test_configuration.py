@@ -71,7 +71,9 @@ def test_error_names_the_invalid_part_of_the_file(text: str, message: str) -> No
     assert message in str(exc_info.value)
 
 
-@pytest.mark.parametrize("pattern", ["*", "*/*", "*/*/*", "*/DaemonSet/*", "*/Pod.*/**"])
+@pytest.mark.parametrize(
+    "pattern", ["*", "*/*", "*/*/*", "*/DaemonSet/*", "*/Pod.*/**", "?*/*/?*", "[!a]*/*/*"]
+)
 @pytest.mark.parametrize("key", ["systemWorkloads", "not-privileged"])
 def test_system_workload_patterns_matching_every_namespace_are_rejected(
     pattern: str, key: str
@@ -84,7 +86,11 @@ def test_system_workload_patterns_matching_every_namespace_are_rejected(
 
 
 @pytest.mark.parametrize(
-    "pattern", ["*", "nvidia.com/*", "*gpu*", "NVIDIA.com/gpu", "*.nvidia.com"]
+    "pattern",
+    [
+        *("*", "nvidia.com/*", "*gpu*", "NVIDIA.com/gpu", "*.nvidia.com"),
+        *("nvidia.com/mig-3g*", "habana.ai/*", "*neuron*"),
+    ],
 )
 @pytest.mark.parametrize("key", ["cluster", "gpu-budget"])
 def test_other_devices_patterns_matching_gpus_are_rejected(pattern: str, key: str) -> None:
@@ -93,9 +99,10 @@ def test_other_devices_patterns_matching_gpus_are_rejected(pattern: str, key: st
     configure({key: {"otherDevices": ["example.com/fpga*", "nvidia.com/hostdev"]}}, RULES)
 
 
-def test_claim_devices_patterns_that_set_every_claim_to_zero_are_rejected() -> None:
+@pytest.mark.parametrize("pattern", ["*", "?*/?*", "[a-z]*/*"])
+def test_claim_devices_patterns_that_set_every_claim_to_zero_are_rejected(pattern: str) -> None:
     with pytest.raises(ConfigurationError, match="matches every claim"):
-        configure({"cluster": {"claimDevices": {"*": 0}}}, RULES)
+        configure({"cluster": {"claimDevices": {pattern: 0}}}, RULES)
     configure({"cluster": {"claimDevices": {"*": 8, "ml/network-*": 0}}}, RULES)
 
 

@@ -12,8 +12,8 @@ from policies.availability import matches_everything
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
 from policies.settings import SystemConfig
-from policies.values import Node
-from policies.workloads import Pod
+from policies.values import Node, any_field
+from policies.workloads import NO_RECORD, Pod
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 BUILT_IN_GROUPS: Final = frozenset(
@@ -66,8 +66,9 @@ _BOOTSTRAPPING_LABEL: Final = "kubernetes.io/bootstrapping"
 """Label of all default roles of Kubernetes, including cluster-admin."""
 _UNSAFE_CONSTRAINTS: Final = ("privileged", "anyuid", "host*", "node-exporter")
 """OpenShift's SecurityContextConstraints that allow root or access to the node."""
+_ADMINISTRATOR: Final = "cluster-admin"
 _NAMESPACE_CONTROL_ROLES: Final = (
-    *("cluster-admin", "system:controller:*"),
+    *(_ADMINISTRATOR, "system:controller:*"),
     *(f"system:openshift:scc:{name}" for name in _UNSAFE_CONSTRAINTS),
 )
 _CONTROL_ROLES: Final = (
@@ -79,6 +80,11 @@ _CONTROL_ROLES: Final = (
 """Roles that control the cluster if they are bound cluster-wide."""
 _UNCHECKED_LABELS: Final = ("openshift.io/run-level", "admission.gatekeeper.sh/ignore")
 """Labels of namespaces that OpenShift's security constraints or Gatekeeper do not apply to."""
+_UNSAFE_PERMISSIONS: Final = (
+    *("allowPrivilegedContainer", "allowHostDirVolumePlugin", "allowHostNetwork"),
+    *("allowHostPID", "allowHostIPC", "allowHostPorts"),
+)
+"""Permissions in OpenShift's SecurityContextConstraints."""
 _EVERYBODY: Final = (
     *("system:masters", "system:authenticated", "system:unauthenticated", "system:anonymous"),
     "system:serviceaccounts",
@@ -182,6 +188,27 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
             cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_in_kube_system(resource)
             yield from _excessive_permissions(rule, cluster_wide=cluster_wide)
         yield from _aggregation_violations(root)
+    elif _may_bind_roles(resource):
+        yield from _administrators(root)
+
+
+def _may_bind_roles(resource: Resource) -> bool:
+    """Return whether an object is a custom resource that mentions `cluster-admin`."""
+    is_custom = "." in resource.group and resource.group not in BUILT_IN_GROUPS
+    if not is_custom or (resource.record or NO_RECORD).patterns:
+        return False
+    return any_field(resource.properties, lambda _, value: value == _ADMINISTRATOR)
+
+
+def _administrators(root: Node) -> Iterator[Violation]:
+    """Yield each field of a custom resource from which its controller binds `cluster-admin`."""
+    pending = [(root, False)]
+    while pending:
+        node, in_role = pending.pop()
+        if in_role and node.value == _ADMINISTRATOR:
+            yield Violation(node, "a role with only the permissions that are needed")
+        pending += [(child, "role" in key.lower()) for key, child in node.fields()]
+        pending += [(item, in_role) for item in node.items()]
 
 
 def _is_in_kube_system(resource: Resource) -> bool:
@@ -264,7 +291,8 @@ def _only_writes_secrets(rule: Node, resource: str) -> bool:
 
 @resource_rule(
     name="namespace-pod-security",
-    description="Namespaces do not disable Pod Security or similar checks.",
+    description="Namespaces do not disable Pod Security or similar checks, and security "
+    "constraints allow no access to the node.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Enforce baseline or restricted, or name the namespace in systemWorkloads.",
@@ -276,6 +304,10 @@ def namespace_pod_security(resource: Resource, config: SystemConfig) -> Iterator
     level = resource.labels["pod-security.kubernetes.io/enforce"]
     if resource.is_kind("", "Namespace") and level.value == "privileged":
         yield Violation(level, '"restricted" or "baseline"')
+    if resource.is_kind("security.openshift.io", "SecurityContextConstraints"):
+        for key in _UNSAFE_PERMISSIONS:
+            if resource.root[key].present and resource.root[key].value is not False:
+                yield Violation(resource.root[key], "false")
     for name in _UNCHECKED_LABELS if resource.is_kind("", "Namespace") else ():
         if resource.labels[name].present:
             yield Violation(resource.labels[name], "nothing: it exempts every pod of the namespace")

@@ -138,6 +138,26 @@ WAYS = [
         )
         for label in ("openshift.io/run-level", "admission.gatekeeper.sh/ignore")
     ),
+    added(
+        "security constraints that allow privileged pods",
+        "security.openshift.io/v1",
+        "SecurityContextConstraints",
+        "namespace-pod-security",
+        allowPrivilegedContainer=True,
+    ),
+    *(
+        added(
+            f"cluster-admin through the {description} of a Tenant",
+            "capsule.clastix.io/v1beta2",
+            "Tenant",
+            "rbac-least-privilege",
+            spec=spec,
+        )
+        for description, spec in (
+            ("owners", {"owners": [{"name": "a", "clusterRoles": ["cluster-admin"]}]}),
+            ("bindings", {"additionalRoleBindings": [{"clusterRoleName": "cluster-admin"}]}),
+        )
+    ),
     binding("the kubelets' role", "ClusterRoleBinding", "system:kubelet-api-admin", ACCOUNT),
     binding(
         "permissions for all service accounts in kube-system",

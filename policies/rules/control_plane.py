@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from policies.documents import DocumentError, embedded_values
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.rules.access import BUILT_IN_GROUPS
@@ -15,6 +16,8 @@ _SIGNER_PREFIX: Final = "kubernetes.io/"
 _MASTERS: Final = "system:masters"
 _KUBE_SYSTEM: Final = "kube-system"
 _AWS_AUTH: Final = "aws-auth"
+_OTHER_GROUPS: Final = "groups with only the permissions that are needed"
+_NODE_CONFIGURATIONS: Final = ("MachineConfig", "KubeletConfig", "ContainerRuntimeConfig")
 _BOOTSTRAP_TYPE: Final = "bootstrap.kubernetes.io/token"
 _EVERYBODY: Final = (
     *("system:authenticated", "system:unauthenticated", "system:serviceaccounts", "*"),
@@ -68,10 +71,24 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
                 root["metadata"]["name"],
                 "nothing: the holder of this lease becomes the component's leader",
             )
+    elif resource.is_kind("machineconfiguration.openshift.io", *_NODE_CONFIGURATIONS):
+        yield Violation(root["spec"], "nothing: it changes every node, with root's permissions")
+    elif resource.is_kind("iamauthenticator.k8s.aws", "IAMIdentityMapping"):
+        for group in root["spec"]["groups"].items():
+            if group.value == _MASTERS:
+                yield Violation(group, _OTHER_GROUPS)
     elif resource.namespace == _KUBE_SYSTEM and resource.is_kind("", "ConfigMap"):
         for _, text in root["data"].fields() if resource.name == _AWS_AUTH else ():
-            if _MASTERS in (text.text or ""):
-                yield Violation(text, "groups with only the permissions that are needed")
+            if _mentions_masters(text.text or ""):
+                yield Violation(text, _OTHER_GROUPS)
+
+
+def _mentions_masters(text: str) -> bool:
+    """Return whether a YAML text contains the group of administrators, even if it is escaped."""
+    try:
+        return _MASTERS in str(list(embedded_values(text)))
+    except DocumentError:
+        return _MASTERS in text
 
 
 def _moved_service(resource: Resource) -> Iterator[Violation]:

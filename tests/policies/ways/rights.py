@@ -134,6 +134,27 @@ WAYS += [
         )
     ),
     control_plane_takeover(
+        "a user in the administrators group, written with an escape",
+        "v1",
+        "ConfigMap",
+        "aws-auth",
+        data={"mapUsers": '- userarn: a\n  groups: ["system:\\x6dasters"]\n'},
+    ),
+    control_plane_takeover(
+        "an AWS identity in the administrators group",
+        "iamauthenticator.k8s.aws/v1alpha1",
+        "IAMIdentityMapping",
+        "a",
+        spec={"arn": "a", "username": "a", "groups": ["system:masters"]},
+    ),
+    control_plane_takeover(
+        "programs on OpenShift's nodes",
+        "machineconfiguration.openshift.io/v1",
+        "MachineConfig",
+        "a",
+        spec={"config": {"systemd": {"units": [{"name": "a.service", "enabled": True}]}}},
+    ),
+    control_plane_takeover(
         "a trusted certificate authority of the API server",
         "certificates.k8s.io/v1beta1",
         "ClusterTrustBundle",
@@ -208,6 +229,12 @@ HARMLESS = [
     controller_role("a controller for gateways", "gateway.networking.k8s.io", "*", "*"),
     controller_role("a controller for queues", "kueue.x-k8s.io", "*", "*"),
     controller_role("a controller for statuses", "batch", "jobs/status", "patch"),
+    harmless(
+        "a Kyverno policy that exempts administrators",
+        "kyverno.io/v1",
+        "ClusterPolicy",
+        spec={"rules": [{"name": "a", "exclude": {"any": [{"clusterRoles": ["cluster-admin"]}]}}]},
+    ),
     harmless(
         "an aggregated API server for metrics",
         "apiregistration.k8s.io/v1",

@@ -81,6 +81,7 @@ def _count(device: Node) -> Decimal:
         " (r.?firstAvailable.orValue([]) + (has(r.exactly) ? [r.exactly]"
         " : r.?firstAvailable.orValue([]).size() > 0 ? [] : [r]))"
         ".exists(d, d.?adminAccess.orValue(false)"
+        " || d.?tolerations.orValue([]).exists(t, t.?key.orValue('') == '')"
         " || d.?selectors.orValue([]).exists(s, s.?cel.?expression.orValue('').matches("
         f"{cel.literal(_ACCELERATOR_SELECTOR.pattern)})"
         f" && !{cel.accelerator_class('d.deviceClassName')})"
@@ -91,7 +92,10 @@ def _count(device: Node) -> Decimal:
     ),
 )
 def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
-    """A claim for all devices, or with admin access, takes GPUs that no quota counts."""
+    """A claim for all devices, or with admin access, takes GPUs that no quota counts.
+
+    A claim that tolerates every taint takes unhealthy GPUs.
+    """
     if resource.is_kind("", "Namespace") and resource.labels[_ADMIN_ACCESS_LABEL].value == "true":
         yield Violation(
             resource.labels[_ADMIN_ACCESS_LABEL],
@@ -111,6 +115,9 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
     mode, count = device["allocationMode"], device["count"]
     if device["adminAccess"].present and device["adminAccess"].value is not False:
         yield Violation(device["adminAccess"], "nothing: admin access ignores other claims")
+    for toleration in device["tolerations"].items():
+        if toleration["key"].absent or toleration["key"].value == "":
+            yield Violation(toleration, "the key of a device taint, so that other taints apply")
     if not _is_accelerator(device, accelerators):
         for selector in device["selectors"].items():
             expression = selector["cel"]["expression"]

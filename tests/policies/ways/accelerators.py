@@ -166,6 +166,12 @@ WAYS = [
         (f"{TEMPLATE}/exactly/adminAccess", True),
     ),
     way(
+        "unhealthy GPUs through DRA",
+        "dra_resource_claim",
+        "claim-devices-counted",
+        (f"{TEMPLATE}/exactly/tolerations", [{"operator": "Exists"}]),
+    ),
+    way(
         "a GPU only in an init container",
         "ordinary_web_application",
         "gpu-toleration",

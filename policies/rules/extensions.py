@@ -7,14 +7,21 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from kube.workloads.record import steps
+from policies.documents import DocumentError, embedded_values
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.rules.gpu_devices import NO_DEVICES, VISIBLE_DEVICES, LimitConfig
 from policies.settings import SystemConfig
-from policies.values import Node
+from policies.values import Node, nodes_at
 
 _ADMISSION: Final = "admissionregistration.k8s.io"
 _DRIVER: Final = re.compile(r"""\s*device\.driver\s*==\s*["']([^"']+)["']\s*(?:$|&&[^|]*$)""")
+_PLUGIN_NAMES: Final = (
+    *("sharing.timeSlicing.resources.*.rename", "sharing.mps.resources.*.rename"),
+    *("resources.gpus.*.name", "resources.mig.*.name"),
+)
+"""Paths of resource names in the configuration of NVIDIA's device plugin."""
 _WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
@@ -95,6 +102,26 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
                 if key in VISIBLE_DEVICES and value.value not in NO_DEVICES:
                     expected = "nothing, and write a GPU limit on the container"
                     yield Violation(value, expected, found="a value that assigns devices")
+                for name in _plugin_resources(value.text or ""):
+                    if not config.accelerators.includes(name):
+                        expected = "the name of a resource that counts as an accelerator"
+                        yield Violation(value, expected, found=f"the name {name} for GPUs")
+
+
+def _plugin_resources(text: str) -> Iterator[str]:
+    """Yield the resource names that a configuration of NVIDIA's device plugin gives to GPUs."""
+    if "resources" not in text:
+        return
+    try:
+        documents = list(embedded_values(text))
+    except DocumentError:
+        return
+    for document in documents:
+        for path in _PLUGIN_NAMES:
+            for node in nodes_at(Node(document), steps(path)):
+                if node.text:
+                    # The plugin adds its domain to names without one.
+                    yield node.text if "/" in node.text else f"nvidia.com/{node.text}"
 
 
 def _selects_only_other_devices(selectors: Node, config: LimitConfig) -> bool:

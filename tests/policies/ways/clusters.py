@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import yaml
+
 from tests.policies.ways.kinds import TEMPLATE
 from tests.policies.ways.pods import WEB
 from tests.policies.ways.tenants import RBAC, added, replaced_policies
@@ -261,6 +263,22 @@ WAYS = [
             **{field: {"NVIDIA_VISIBLE_DEVICES": value}},
         )
         for field, value in (("data", "YWxs"), ("stringData", "all"))
+    ),
+    *(
+        added(
+            f"GPUs that the device plugin names {name}",
+            "v1",
+            "ConfigMap",
+            "device-names-kept",
+            data={"any": yaml.safe_dump({"version": "v1", **settings})},
+        )
+        for name, settings in (
+            (
+                "hostdev",
+                {"sharing": {"timeSlicing": {"resources": [{"rename": "nvidia.com/hostdev"}]}}},
+            ),
+            ("rdma", {"resources": {"gpus": [{"pattern": "*", "name": "rdma"}]}}),
+        )
     ),
     added(
         "the Kata runtime with GPUs",

@@ -14,7 +14,7 @@ from kube.names import KUEUE_MINIMUM_ANNOTATION, KUEUE_QUEUE_LABEL, SCHEDULING_G
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
 from policies.counts import UNLIMITED
-from policies.demand import Demand, demanded_gpus
+from policies.demand import Demand, demanded_gpus, queue_of
 from policies.resources import Resource
 from policies.rule import (
     Level,
@@ -102,13 +102,15 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
             is_local = local is not None and queue.steps == local.steps
             kind = (KUEUE, "LocalQueue") if is_local else (SCHEDULING_GROUP, "Queue")
             namespace = workload.resource.namespace if is_local else None
-            if not queue.text or queue.text in config.existing_queues:
+            name = queue_of(stack, workload, pod) if queue.absent else queue.text
+            if not name or name in config.existing_queues:
                 continue
-            if not stack.may_have(*kind, namespace, queue.text):
+            if not stack.may_have(*kind, namespace, name):
                 declared = (item.name for item in stack.of_kind(*kind))
                 known = ", ".join(sorted({*declared, *config.existing_queues}))
                 text = f"a queue of this stack ({known or 'none is declared'})"
-                yield Violation(queue, text, resource=workload.resource)
+                found = None if queue.text else f"the PodGroup's queue {name}"
+                yield Violation(queue, text, found=found, resource=workload.resource)
                 break
 
 

@@ -101,6 +101,8 @@ def copies(root: Node, rollout: Rollout) -> Decimal:
 
 
 def _doubles_pods(root: Node, rollout: Rollout) -> bool:
+    if rollout.routed and root.at(rollout.routed).present:
+        return True
     if not rollout.double:
         return False
     double = root.at(rollout.double)

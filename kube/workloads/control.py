@@ -102,6 +102,8 @@ class Rollout:
 
     If empty, every value of the field doubles the number.
     """
+    routed: str = ""
+    """Path of a field that keeps all old pods running while an update starts the new ones."""
     without: str = ""
     """Path of a field that, if set, prevents updates from starting additional pods."""
 

@@ -268,6 +268,7 @@ ROLLOUTS: Final = [
             surge="25%",
             unavailable="25%",
             double="spec.strategy.blueGreen",
+            routed="spec.strategy.canary.trafficRouting",
         ),
     ),
     WorkloadKind(

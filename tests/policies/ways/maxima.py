@@ -244,6 +244,12 @@ WAYS = [
         ("2/spec/minMember", 1),
     ),
     way(
+        "a PodGroup in a queue that does not exist",
+        "volcano_queue",
+        "training-queue-declared",
+        ("2/spec/queue", "other"),
+    ),
+    way(
         "a PodGroup without a queue",
         "volcano_queue",
         "training-pod-group-whole",

@@ -165,6 +165,24 @@ MONITORING: Final = [
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
+# Karmada applies these changes to the objects that the policy selects.
+OVERRIDES: Final = [
+    WorkloadKind(
+        group="policy.karmada.io",
+        kind=kind,
+        opaque=tuple(
+            f"{at}.{field}"
+            for at in ("spec.overrideRules.*.overriders", "spec.overriders")
+            for field in (
+                *("plaintext", "imageOverrider", "commandOverrider", "argsOverrider"),
+                *("fieldOverrider", "annotationsOverrider"),
+            )
+        ),
+        namespaced=kind == "OverridePolicy",
+    )
+    for kind in ("OverridePolicy", "ClusterOverridePolicy")
+]
+
 # Crossplane runs the image of a provider or function with permissions of its own.
 PACKAGES: Final = [
     WorkloadKind(
@@ -220,6 +238,7 @@ KINDS: Final = [
     *EXTERNAL_SOURCE_KINDS,
     *EVENTS,
     *MONITORING,
+    *OVERRIDES,
     *PACKAGES,
     *OPERATORS,
 ]

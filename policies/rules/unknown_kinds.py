@@ -86,7 +86,7 @@ def _is_image_field(key: str, node: Node) -> bool:
     if _IMAGE not in key.lower():
         return False
     if isinstance(node.value, dict):
-        return any(node[part].text for part in ("repository", "registry", "name", "tag"))
+        return any(node[part].text for part in ("repository", "registry", "name", "tag", "value"))
     exact = key.lower().endswith(_IMAGE)
     return bool(node.text) and (exact or any(sign in str(node.value) for sign in "/:@"))
 

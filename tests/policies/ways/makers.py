@@ -80,6 +80,26 @@ WAYS = [
         name="a",
         config={"volumes": [{"name": "a", "hostPath": {"path": "/"}}]},
     ),
+    *(
+        replacement_with_spec(
+            f"the {field} of a Karmada policy",
+            "policy.karmada.io/v1alpha1",
+            "OverridePolicy",
+            "kind-known",
+            overrideRules=[{"overriders": {field: [value]}}],
+        )
+        for field, value in (
+            ("plaintext", {"path": "/spec/hostNetwork", "operator": "add", "value": True}),
+            ("imageOverrider", {"component": "Registry", "operator": "replace", "value": "a.com"}),
+        )
+    ),
+    replacement_with_spec(
+        "an image in an object of Run:ai",
+        "run.ai/v2alpha1",
+        "TrainingWorkload",
+        "kind-known",
+        image={"value": "ghcr.io/team/train:1.2"},
+    ),
     replacement(
         "a KAITO preset",
         "kaito.sh/v1beta1",

@@ -92,13 +92,13 @@ def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decim
 
 
 def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
-    """Return the queue of a pod or, if it has none, of its PodGroup."""
-    queue = workload.queue(pod).text
+    """Return the queue of a pod's PodGroup or, if the stack declares no PodGroup, of the pod."""
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
-    if queue or not name or not workload.joins_pod_group(pod):
-        return queue or ""
-    group = stack.find(SCHEDULING_GROUP, "PodGroup", workload.resource.namespace, name)
-    return group.root["spec"]["queue"].text or "" if group is not None else ""
+    if name and workload.joins_pod_group(pod):
+        group = stack.find(SCHEDULING_GROUP, "PodGroup", workload.resource.namespace, name)
+        if group is not None and not group.root["spec"]["queue"].absent:
+            return group.root["spec"]["queue"].text or ""
+    return workload.queue(pod).text or ""
 
 
 def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:

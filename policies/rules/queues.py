@@ -99,17 +99,17 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
     for workload in stack.workloads:
         for pod in training_pods(workload, config):
             queue, local = workload.queue(pod), workload.local_queue(pod)
-            is_local = local is not None and queue.steps == local.steps
+            name = queue_of(stack, workload, pod)
+            is_local = local is not None and queue.steps == local.steps and queue.text == name
             kind = (KUEUE, "LocalQueue") if is_local else (SCHEDULING_GROUP, "Queue")
             namespace = workload.resource.namespace if is_local else None
-            name = queue_of(stack, workload, pod) if queue.absent else queue.text
             if not name or name in config.existing_queues:
                 continue
             if not stack.may_have(*kind, namespace, name):
                 declared = (item.name for item in stack.of_kind(*kind))
                 known = ", ".join(sorted({*declared, *config.existing_queues}))
                 text = f"a queue of this stack ({known or 'none is declared'})"
-                found = None if queue.text else f"the PodGroup's queue {name}"
+                found = None if queue.text == name else f"the PodGroup's queue {name}"
                 yield Violation(queue, text, found=found, resource=workload.resource)
                 break
 

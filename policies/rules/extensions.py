@@ -102,10 +102,10 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
                 if key in VISIBLE_DEVICES and value.value not in NO_DEVICES:
                     expected = "nothing, and write a GPU limit on the container"
                     yield Violation(value, expected, found="a value that assigns devices")
-                for name in _plugin_resources(value.text or ""):
-                    if not config.accelerators.includes(name):
+                for device in _plugin_resources(value.text or ""):
+                    if not config.accelerators.includes(device):
                         expected = "the name of a resource that counts as an accelerator"
-                        yield Violation(value, expected, found=f"the name {name} for GPUs")
+                        yield Violation(value, expected, found=f"the name {device} for GPUs")
 
 
 def _plugin_resources(text: str) -> Iterator[str]:

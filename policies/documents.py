@@ -88,7 +88,8 @@ def embedded_values(text: str) -> Iterator[Any]:
 
     Raise `DocumentError` at the first invalid document. The same limits apply as for files.
     """
-    for _, value, _ in _documents("the text", text):
+    # A consumer may read the text like kubectl.
+    for _, value, _ in _documents("the text", _SEPARATOR.sub("--- #", text)):
         yield value
 
 

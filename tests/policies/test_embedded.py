@@ -268,6 +268,11 @@ def test_embedded_manifests_before_an_invalid_document_are_read() -> None:
     assert not messages(config_map(text), "kind-known")
 
 
+@pytest.mark.parametrize("text", [f"{PRIVILEGED}---#a", f"{POD}---#:\n{PRIVILEGED}"])
+def test_embedded_text_is_divided_into_documents_as_kubectl_does(text: str) -> None:
+    assert messages(config_map(text), "not-privileged")
+
+
 def test_embedded_json_with_escaped_keys_is_read() -> None:
     text = PRIVILEGED.replace("apiVersion", '"\\x61piVersion"')
     assert messages(workflow(text), "not-privileged")

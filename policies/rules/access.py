@@ -42,19 +42,23 @@ _ROLE_ONLY_RESOURCES: Final = (
 )
 """Resources that a Role may grant in its namespace, but that no role may grant cluster-wide."""
 _CONTROL_RESOURCES: Final = {
-    "": ("persistentvolumes", "pods/binding", "bindings"),
+    "": ("persistentvolumes", "pods/binding", "bindings", "resourcequotas"),
     "admissionregistration.k8s.io": tuple(
         f"{prefix}{suffix}"
         for prefix in ("validating", "mutating")
         for suffix in ("admissionpolicies", "admissionpolicybindings", "webhookconfigurations")
     ),
     "apiregistration.k8s.io": ("apiservices",),
+    "certificates.k8s.io": ("clustertrustbundles",),
+    "flowcontrol.apiserver.k8s.io": ("flowschemas", "prioritylevelconfigurations"),
+    "networking.k8s.io": ("servicecidrs",),
     "resource.k8s.io": ("deviceclasses",),
     "scheduling.k8s.io": ("priorityclasses",),
     "security.openshift.io": ("securitycontextconstraints",),
     "storage.k8s.io": ("storageclasses",),
 }
-"""Resources that must not be writable: a writer could access node files or every team's pods.
+"""Resources that must not be writable: a writer could access node files or every team's pods, or
+change the team's own quota.
 
 Nodes, ResourceSlices and CSIDrivers are not included, because autoscalers, feature discovery and
 drivers write them in every cluster.

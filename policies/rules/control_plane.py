@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kube.names import BUS_GROUP
 from policies.documents import DocumentError, embedded_values
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
@@ -70,6 +71,11 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
             yield Violation(
                 root["metadata"]["name"],
                 "nothing: the holder of this lease becomes the component's leader",
+            )
+    elif resource.is_kind(BUS_GROUP, "Command"):
+        if root["target"]["kind"].value == "Queue":
+            yield Violation(
+                root["target"], "a job: such a command closes or opens the queue of any team"
             )
     elif resource.is_kind("machineconfiguration.openshift.io", *_NODE_CONFIGURATIONS):
         yield Violation(root["spec"], "nothing: it changes every node, with root's permissions")

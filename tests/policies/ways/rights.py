@@ -152,6 +152,14 @@ WAYS += [
         spec={"arn": "a", "username": "a", "groups": ["system:masters"]},
     ),
     control_plane_takeover(
+        "a command that closes a queue",
+        "bus.volcano.sh/v1alpha1",
+        "Command",
+        "a",
+        target={"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "name": "team"},
+        action="CloseQueue",
+    ),
+    control_plane_takeover(
         "programs on OpenShift's nodes",
         "machineconfiguration.openshift.io/v1",
         "MachineConfig",
@@ -241,6 +249,13 @@ HARMLESS = [
         "kyverno.io/v1",
         "ClusterPolicy",
         spec={"rules": [{"name": "a", "exclude": {"any": [{"clusterRoles": ["cluster-admin"]}]}}]},
+    ),
+    harmless(
+        "a command that suspends a job",
+        "bus.volcano.sh/v1alpha1",
+        "Command",
+        target={"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "a"},
+        action="AbortJob",
     ),
     harmless(
         "an aggregated API server for metrics",

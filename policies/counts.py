@@ -9,7 +9,7 @@ from typing import Final
 from kube.quantities import quantity_or_none
 from kube.workloads.control import Rollout
 from kube.workloads.record import Count, steps
-from policies.values import Key, Node
+from policies.values import Key, Node, nodes_at
 
 UNLIMITED: Final = Decimal("Infinity")
 
@@ -79,20 +79,29 @@ def _adjusted(root: Node, count: Count, pod_path: Sequence[Key], number: Decimal
 def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
     """Return the maximum number of replicas during a rolling update.
 
-    For an update that runs all old and new pods at the same time, return `number`; the caller
-    multiplies it by `copies`.
+    For an update that runs all old and new pods at the same time, return half of the total; the
+    caller multiplies it by `copies`.
     """
     strategy = root.at(rollout.type) if rollout.type else Node(None)
-    if strategy.value in rollout.stopping or _doubles_pods(root, rollout):
+    added = _added_pods(root, rollout)
+    if strategy.value in rollout.stopping:
         return number
+    if _doubles_pods(root, rollout):
+        return max(number, (number + added) / 2)
     if rollout.without and root.at(rollout.without).present:
         return number
     max_surge = root.at(rollout.at)["maxSurge"] if rollout.at else Node(None)
     surge = rollout.surge if max_surge.absent else max_surge.value
     if isinstance(surge, str) and surge.endswith("%"):
         percent = quantity_or_none(surge.removesuffix("%")) or Decimal(0)
-        return number + (number * percent / 100).to_integral_value(ROUND_CEILING)
-    return number + (quantity_or_none(surge) or Decimal(0))
+        added = max(added, (number * percent / 100).to_integral_value(ROUND_CEILING))
+    return number + max(added, quantity_or_none(surge) or Decimal(0))
+
+
+def _added_pods(root: Node, rollout: Rollout) -> Decimal:
+    """Return the largest number of pods that a step of an update starts."""
+    nodes = (node for path in rollout.added for node in nodes_at(root, steps(path)))
+    return max((quantity_or_none(node.value) or Decimal(0) for node in nodes), default=Decimal(0))
 
 
 def copies(root: Node, rollout: Rollout) -> Decimal:

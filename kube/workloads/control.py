@@ -104,6 +104,8 @@ class Rollout:
     """
     routed: str = ""
     """Path of a field that keeps all old pods running while an update starts the new ones."""
+    added: tuple[str, ...] = ()
+    """Paths of numbers of pods that a step of an update starts in addition to the old pods."""
     without: str = ""
     """Path of a field that, if set, prevents updates from starting additional pods."""
 

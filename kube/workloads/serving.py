@@ -269,6 +269,10 @@ ROLLOUTS: Final = [
             unavailable="25%",
             double="spec.strategy.blueGreen",
             routed="spec.strategy.canary.trafficRouting",
+            added=(
+                "spec.strategy.canary.steps.*.setCanaryScale.replicas",
+                "spec.strategy.canary.steps.*.experiment.templates.*.replicas",
+            ),
         ),
     ),
     WorkloadKind(

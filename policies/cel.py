@@ -16,6 +16,7 @@ from typing import Any
 from policies.cel_objects import (
     ANNOTATED_PODS,
     CLAIMS,
+    COMMANDS,
     MODEL_PODS,
     PODS,
     PROMOTED_MODELS,
@@ -34,6 +35,7 @@ from policies.cel_objects import (
 __all__ = [
     "ANNOTATED_PODS",
     "CLAIMS",
+    "COMMANDS",
     "MODEL_PODS",
     "PODS",
     "PROMOTED_MODELS",

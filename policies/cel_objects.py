@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kube import promoted_models
 from kube.accelerators import DEVICE_CLASS_PREFIX
+from kube.names import BUS_GROUP
 
 Manifest = dict[str, Any]
 
@@ -103,6 +104,12 @@ VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
 claim must not be denied."""
 CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
 """Evaluated only on creation, because the specification of a claim is immutable."""
+COMMANDS: Final = Target(
+    "commands",
+    {BUS_GROUP: ("commands",)},
+    "dyn(object).?target != dyn(oldObject).?target",
+)
+"""Volcano's Commands, which change jobs and queues."""
 
 
 def accelerator(name: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from kube.names import BUS_GROUP
+from policies import cel
 from policies.documents import DocumentError, embedded_values
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
@@ -43,6 +44,11 @@ _CLUSTER_SERVICES: Final = (
     remediation="Remove the object, or name it in systemWorkloads.",
     config=SystemConfig,
     references=["NSA Authentication and authorization", "CIS 5.1.11", "OWASP K03"],
+    admission=cel.Cel(
+        "dyn(object).?target.?kind.orValue('') == 'Queue' ? ['target'] : []",
+        cel.COMMANDS,
+        partial=True,
+    ),
 )
 def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
     """Certificates, groups, leases, addresses and API priorities can grant more than any Role."""

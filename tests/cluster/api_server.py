@@ -23,6 +23,7 @@ _PATHS = {
     "Service": "/api/v1/namespaces/{}/services",
     "PersistentVolume": "/api/v1/persistentvolumes",
     "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
+    "Command": "/apis/bus.volcano.sh/v1alpha1/namespaces/{}/commands",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets",
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",

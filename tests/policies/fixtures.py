@@ -24,6 +24,7 @@ _KINDS = {
     "apps/v1": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),
     "batch/v1": ("Job", "CronJob"),
     "resource.k8s.io/v1": ("ResourceClaim", "ResourceClaimTemplate"),
+    "bus.volcano.sh/v1alpha1": ("Command",),
 }
 
 

@@ -180,7 +180,7 @@ def _or_unlimited(limit: Node) -> Decimal:
 
 @resource_rule(
     name="queue-quota-bounded",
-    description="Queues allow a finite number of GPUs.",
+    description="GPU quotas of queues are finite. A queue without a quota is not checked.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Set the number of GPUs that the team may use, or raise maxGpus.",

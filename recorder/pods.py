@@ -144,7 +144,18 @@ def _event_as_json(event: Event) -> dict[str, Any]:
 
 
 def _statuses(pod: Pod) -> list[ContainerStatus]:
-    return list((pod.status and pod.status.containerStatuses) or [])
+    """Return the statuses of all containers whose failure is a failure of the run.
+
+    Sidecars are not included, because Kubernetes stops them when the other containers have ended.
+    """
+    status = pod.status
+    containers = (pod.spec and pod.spec.initContainers) or []
+    sidecars = {each.name for each in containers if each.restartPolicy == "Always"}
+    init = (status and status.initContainerStatuses) or []
+    return [
+        *(each for each in init if each.name not in sidecars),
+        *((status and status.containerStatuses) or []),
+    ]
 
 
 def _attempt(pod: Pod, status: ContainerStatus, restarts: int) -> Attempt:

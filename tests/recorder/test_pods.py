@@ -1,11 +1,12 @@
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import Cluster, User
+from lightkube.resources.core_v1 import Pod
 
 from recorder.pods import (
     claim_of,
@@ -15,7 +16,7 @@ from recorder.pods import (
     running_containers,
     unobserved_terminations,
 )
-from tests.recorder.examples import RUN, pod, terminated_state
+from tests.recorder.examples import RUN, pod, pod_manifest, terminated_state
 
 NOW = datetime(2026, 11, 21, 22, tzinfo=UTC)
 
@@ -41,6 +42,21 @@ def test_failed_container_has_an_exit_code_a_reason_and_a_message() -> None:
         "no memory",
     )
     assert termination.attempt.pod == "worker-0"
+
+
+def test_init_containers_are_recorded_but_sidecars_are_not() -> None:
+    document = pod_manifest(state={"waiting": {"reason": "PodInitializing"}})
+    document["spec"]["initContainers"] = [
+        {"name": "proxy", "restartPolicy": "Always"},
+        {"name": "wait", "restartPolicy": None},
+    ]
+    [waiting] = document["status"]["containerStatuses"]
+    document["status"]["initContainerStatuses"] = [
+        {**waiting, "name": each["name"], "state": terminated_state(143)}
+        for each in document["spec"]["initContainers"]
+    ]
+    [termination] = failed_containers(cast(Pod, Pod.from_dict(document)))
+    assert (termination.attempt.container, termination.exit_code) == ("wait", 143)
 
 
 def test_last_state_of_a_restarted_container_counts_as_a_failure() -> None:

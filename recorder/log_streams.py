@@ -6,12 +6,12 @@ Logs are streamed while the containers run, because logs of deleted pods are not
 import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from httpx2 import HTTPError, Response
+from httpx2 import HTTPError, Timeout
 from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Pod
 
 from recorder.pods import Attempt
 
@@ -22,33 +22,33 @@ MAX_STREAMS: Final = 90
 """Maximum number of log streams per HTTP/2 connection. API servers allow at least 100. A stream
 above the server's limit would block until another stream ends."""
 
+_REQUEST_SECONDS: Final = 10.0
+
 _log = logging.getLogger(__name__)
 
 
 class Tail:
-    """The last lines of a stream, bounded in number and in bytes."""
+    """The last lines of a stream, bounded in number and in bytes.
+
+    The first of these lines may be incomplete.
+    """
 
     def __init__(self, max_lines: int, max_bytes: int) -> None:
         self._max_lines, self._max_bytes = max_lines, max_bytes
-        self._lines: deque[str] = deque()
-        self._bytes = 0
+        self._content = bytearray()
 
-    def add(self, line: str) -> None:
-        """Append a line. If the line alone exceeds the maximum size, keep only its end."""
-        line = line.encode(errors="replace")[-self._max_bytes :].decode(errors="ignore")
-        self._lines.append(line)
-        self._bytes += _size(line)
-        while len(self._lines) > self._max_lines or self._bytes > self._max_bytes:
-            self._bytes -= _size(self._lines.popleft())
+    def add(self, content: bytes) -> None:
+        """Append content, which may end anywhere in a line."""
+        self._content += content
+        if len(self._content) > 2 * self._max_bytes:
+            del self._content[: -self._max_bytes - 1]  # a last line break is not counted
 
     @property
     def lines(self) -> list[str]:
         """The last lines, oldest first."""
-        return list(self._lines)
-
-
-def _size(line: str) -> int:
-    return len(line.encode(errors="replace"))
+        content = self._content.removesuffix(b"\n")[-self._max_bytes :]
+        lines = content.decode(errors="replace").split("\n")[-self._max_lines :]
+        return lines if content else []
 
 
 class LogStreams:
@@ -59,6 +59,7 @@ class LogStreams:
         self._client = connect()
         self._connections: list[tuple[AsyncClient, asyncio.Semaphore]] = []
         self._tails: dict[Attempt, Tail] = {}
+        self._interrupted: set[Attempt] = set()
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
     def follow(self, attempt: Attempt) -> None:
@@ -70,24 +71,27 @@ class LogStreams:
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 
     async def last_lines(self, attempt: Attempt, restarted: bool = False) -> list[str]:
-        """Return a terminated container's last log lines. Request them if none were streamed.
+        """Return a terminated container's last log lines.
 
-        If the container has been restarted since, its log from before the restart is requested.
+        Request them if none were streamed, or if the stream was interrupted. If the container has
+        been restarted since, its log from before the restart is requested.
         """
         task = self._tasks.get(attempt)
         if task is not None:
             await asyncio.wait({task}, timeout=END_SECONDS)
         tail = self._tails.get(attempt)
-        if tail is None or not tail.lines:
+        lines = [] if tail is None else tail.lines
+        if not lines or attempt in self._interrupted:
             with contextlib.suppress(HTTPError):  # the pod no longer exists
-                return await self._request(attempt, restarted)
-        return [] if tail is None else tail.lines
+                return await self._request(attempt, restarted) or lines
+        return lines
 
     def drop(self, attempt: Attempt) -> None:
         """Stop a container's stream and drop its lines."""
         if (task := self._tasks.pop(attempt, None)) is not None:
             task.cancel()
         self._tails.pop(attempt, None)
+        self._interrupted.discard(attempt)
 
     def forget(self, uid: str) -> None:
         """Stop the streams and drop the lines of a deleted pod."""
@@ -96,20 +100,13 @@ class LogStreams:
                 self.drop(attempt)
 
     async def _request(self, attempt: Attempt, previous: bool) -> list[str]:
-        # lightkube cannot request the log from before a restart, and reads whole logs at once.
-        url = f"/api/v1/namespaces/{self._client.namespace}/pods/{attempt.pod}/log"
-        parameters: dict[str, str | int] = {
-            "container": attempt.container,
-            "tailLines": self._max_lines,
-            "timestamps": True,
-            "previous": previous,
-        }
         tail = Tail(self._max_lines, self._max_bytes)
-        async with self._client._client._client.stream("GET", url, params=parameters) as response:
-            response.raise_for_status()
-            async for line in response.aiter_lines():
-                tail.add(line)
-        return tail.lines
+        async for content in self._content(self._client, attempt, previous=previous):
+            tail.add(content)
+        # The log may belong to a pod that was created later under the same name.
+        pods = self._client.list(Pod, fields={"metadata.name": attempt.pod})
+        uids = [pod.metadata.uid async for pod in pods if pod.metadata]
+        return tail.lines if attempt.uid in uids else []
 
     async def _read(self, attempt: Attempt) -> None:
         """Stream a container's log into its tail until the log ends."""
@@ -119,20 +116,35 @@ class LogStreams:
         client, slots = self._connection()
         try:
             async with slots:
-                lines = client.log(
-                    attempt.pod,
-                    container=attempt.container,
-                    follow=True,
-                    tail_lines=self._max_lines,
-                    timestamps=True,
-                    newlines=False,
-                )
-                async for line in lines:
-                    tail.add(line)
+                async for content in self._content(client, attempt, follow=True):
+                    tail.add(content)
                     self._tails[attempt] = tail
         except HTTPError as error:
             _log.warning("log stream of %s interrupted: %s", attempt.pod, type(error).__name__)
             # The lines received so far are kept. The next update of the pod restarts the stream.
+            self._interrupted.add(attempt)
+        else:
+            self._interrupted.discard(attempt)
+
+    async def _content(
+        self, client: AsyncClient, attempt: Attempt, *, follow: bool = False, previous: bool = False
+    ) -> AsyncIterator[bytes]:
+        # lightkube holds whole lines in memory, and cannot request the log from before a restart.
+        url = f"/api/v1/namespaces/{client.namespace}/pods/{attempt.pod}/log"
+        parameters: dict[str, str | int] = {
+            "container": attempt.container,
+            "tailLines": self._max_lines,
+            "timestamps": True,
+            "follow": follow,
+            "previous": previous,
+        }
+        # A container may run for days without output.
+        timeout = Timeout(_REQUEST_SECONDS, read=None if follow else _REQUEST_SECONDS)
+        http = client._client._client
+        async with http.stream("GET", url, params=parameters, timeout=timeout) as response:
+            response.raise_for_status()
+            async for content in response.aiter_bytes():
+                yield content
 
     def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore]:
         """Return a connection that has capacity for another stream."""
@@ -140,16 +152,5 @@ class LogStreams:
             if not connection[1].locked():
                 return connection
         client = self._connect()
-        client._client._client.event_hooks["response"].append(_read_error)
         self._connections.append((client, asyncio.Semaphore(MAX_STREAMS)))
         return self._connections[-1]
-
-
-async def _read_error(response: Response) -> None:
-    """Read an error response, so that it is closed.
-
-    lightkube does not close error responses to log requests. Each open response occupies one of the
-    connection's HTTP/2 streams, so eventually no log could be streamed.
-    """
-    if response.is_error:
-        await response.aread()

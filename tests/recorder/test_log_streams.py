@@ -2,8 +2,9 @@
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
+import pytest
 from httpx2 import AsyncByteStream, MockTransport, ReadError, Request, Response
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
@@ -19,7 +20,7 @@ ERROR = b'{"apiVersion": "v1", "kind": "Status", "code": 404, "message": "no suc
 def kept_lines(lines: int, size: int, content: Iterable[str]) -> list[str]:
     tail = Tail(lines, size)
     for line in content:
-        tail.add(line)
+        tail.add(f"{line}\n".encode())
     return tail.lines
 
 
@@ -30,7 +31,7 @@ def test_tail_keeps_the_last_lines() -> None:
 def test_tail_is_limited_in_bytes() -> None:
     lines = kept_lines(1000, 100, ("x" * 30 for _ in range(50)))
     assert sum(map(len, lines)) <= 100
-    assert len(lines) == 3
+    assert list(map(len, lines)) == [7, 30, 30, 30]
 
 
 def test_tail_keeps_the_end_of_an_oversized_line() -> None:
@@ -57,7 +58,21 @@ class Body(AsyncByteStream):
         self.closed = True
 
 
-def streams_with(*responses: tuple[int, Body]) -> LogStreams:
+def streams(respond: Callable[[Request], Response], uid: str = ATTEMPT.uid) -> LogStreams:
+    """Return log streams from an API server whose pod has the given UID."""
+
+    def handler(request: Request) -> Response:
+        if request.url.path.endswith("/log"):
+            return respond(request)
+        assert request.url.params["fieldSelector"] == "metadata.name=pod"
+        return Response(200, json={"metadata": {}, "items": [{"metadata": {"uid": uid}}]})
+
+    cluster, user = Cluster(server="http://api"), User(token="token")
+    config = KubeConfig.from_one(cluster=cluster, user=user, namespace="ml").get()
+    return LogStreams(lambda: AsyncClient(config, transport=MockTransport(handler)), 10, 1000)
+
+
+def streams_with(*responses: tuple[int, Body], uid: str = ATTEMPT.uid) -> LogStreams:
     """Return log streams whose requests receive the given responses in order."""
     remaining = iter(responses)
 
@@ -65,61 +80,65 @@ def streams_with(*responses: tuple[int, Body]) -> LogStreams:
         status, body = next(remaining)
         return Response(status, headers={"Content-Type": "application/json"}, stream=body)
 
-    cluster, user = Cluster(server="http://api"), User(token="token")
-    config = KubeConfig.from_one(cluster=cluster, user=user, namespace="ml").get()
-    return LogStreams(lambda: AsyncClient(config, transport=MockTransport(respond)), 10, 1000)
+    return streams(respond, uid)
 
 
 async def test_failed_reconnection_keeps_the_lines_received_before() -> None:
     lines, error = Body(b"the last line\n", lost=True), Body(ERROR)
-    streams = streams_with((200, lines), (502, error))
+    logs = streams_with((200, lines), (502, error), (404, Body(ERROR)))
     for body in (lines, error):
-        streams.follow(ATTEMPT)
+        logs.follow(ATTEMPT)
         await asyncio.sleep(0.05)
         assert body.closed
-    assert await streams.last_lines(ATTEMPT) == ["the last line"]
+    assert await logs.last_lines(ATTEMPT) == ["the last line"]
+
+
+async def test_log_is_requested_if_its_stream_was_interrupted() -> None:
+    logs = streams_with((200, Body(b"one\n", lost=True)), (200, Body(b"one\ntraceback\n")))
+    logs.follow(ATTEMPT)
+    assert await logs.last_lines(ATTEMPT) == ["one", "traceback"]
+
+
+async def test_log_of_a_later_pod_with_the_same_name_is_ignored() -> None:
+    logs = streams_with((200, Body(b"of the next pod\n")), uid="another")
+    assert await logs.last_lines(ATTEMPT) == []
 
 
 async def test_stream_that_ends_while_its_container_runs_is_restarted() -> None:
-    streams = streams_with((200, Body(b"first\n")), (200, Body(b"first\nsecond\n")))
+    logs = streams_with((200, Body(b"first\n")), (200, Body(b"first\nsecond\n")))
     for _ in range(2):
-        streams.follow(ATTEMPT)
+        logs.follow(ATTEMPT)
         await asyncio.sleep(0.05)
-    assert await streams.last_lines(ATTEMPT) == ["first", "second"]
+    assert await logs.last_lines(ATTEMPT) == ["first", "second"]
 
 
 async def test_previous_log_of_a_restarted_container_is_requested() -> None:
-    config = KubeConfig.from_one(
-        cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
-    ).get()
-
     def respond(request: Request) -> Response:
         assert request.url.path == "/api/v1/namespaces/ml/pods/pod/log"
         previous = request.url.params.get("previous") == "true"
         return Response(200, text="the failure\n" if previous else "the next attempt\n")
 
-    streams = LogStreams(lambda: AsyncClient(config, transport=MockTransport(respond)), 10, 1000)
-    assert await streams.last_lines(ATTEMPT, restarted=True) == ["the failure"]
-    assert await streams.last_lines(ATTEMPT) == ["the next attempt"]
+    logs = streams(respond)
+    assert await logs.last_lines(ATTEMPT, restarted=True) == ["the failure"]
+    assert await logs.last_lines(ATTEMPT) == ["the next attempt"]
 
 
-class LongLines(AsyncByteStream):
-    """A body of 64 lines of 1 MiB."""
+class LongLine(AsyncByteStream):
+    """A body of one line of 64 MiB."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for _ in range(64):
-            yield b"x" * (2**20 - 1) + b"\n"
+        for _ in range(1024):
+            yield b"x" * 2**16
 
 
-async def test_requested_log_is_never_held_in_memory_completely() -> None:
-    config = KubeConfig.from_one(
-        cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
-    ).get()
-    transport = MockTransport(lambda _: Response(200, stream=LongLines()))
-    streams = LogStreams(lambda: AsyncClient(config, transport=transport), 100, 1000)
+@pytest.mark.parametrize("followed", [True, False])
+async def test_lines_are_never_held_in_memory_completely(followed: bool) -> None:
+    logs = streams(lambda _: Response(200, stream=LongLine()))
     tracemalloc.start()
     try:
-        [line] = await streams.last_lines(ATTEMPT)
+        if followed:
+            logs.follow(ATTEMPT)
+        [line] = await logs.last_lines(ATTEMPT)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -129,8 +148,8 @@ async def test_requested_log_is_never_held_in_memory_completely() -> None:
 
 async def test_error_responses_are_closed() -> None:
     errors = [Body(ERROR) for _ in range(3)]
-    streams = streams_with(*((404, body) for body in errors))
+    logs = streams_with(*((404, body) for body in errors))
     for body in errors:
-        streams.follow(ATTEMPT)
+        logs.follow(ATTEMPT)
         await asyncio.sleep(0.05)
         assert body.closed

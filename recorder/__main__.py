@@ -14,12 +14,14 @@ and exit code, and the events of the pod and of the run, are written to
 import argparse
 import asyncio
 import logging
+import re
 import sys
 from pathlib import Path
 
 from recorder.records import Bounds, failure_text, newest_failure
 
 CLAIMS = Path("/claims")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def main() -> int:
@@ -35,7 +37,7 @@ def main() -> int:
             sys.stderr.write(f"no failures of {options.run} are recorded in {options.claims}\n")
             return 1
         for text in failure_text(directory):
-            sys.stdout.write(text)
+            sys.stdout.write(_without_controls(text))
         return 0
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -92,6 +94,15 @@ def _parser() -> argparse.ArgumentParser:
             "--claims", type=Path, default=CLAIMS, help="directory in which the claims are mounted"
         )
     return parser
+
+
+def _without_controls(text: str) -> str:
+    """Return a text that a terminal displays without executing control sequences.
+
+    Progress bars become lines.
+    """
+    lines = re.sub(r"\r\n?", "\n", text)
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", lines)
 
 
 def _positive(text: str) -> int:

@@ -60,9 +60,9 @@ def write(
     attempt = termination.attempt
     name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
     # A re-created pod reuses the name, so compare UIDs.
-    same = (json.loads(path.read_text()) for path in (run_dir / DIRECTORY).glob(f"*/{name}"))
-    directory = _directory(run_dir / DIRECTORY, termination)
-    if any(record["uid"] == attempt.uid for record in same):
+    same = [_read(path) for path in (run_dir / DIRECTORY).glob(f"*/{name}")]
+    directory = _directory(run_dir / DIRECTORY, termination, name)
+    if any(record["uid"] == attempt.uid for record in same if record is not None):
         return None
     if len(list(directory.glob("*.json"))) >= bounds.records:
         return None
@@ -76,8 +76,10 @@ def write(
     # Write the JSON file last, so that its presence implies that the log file exists.
     _write_atomically(path.with_suffix(".log"), "".join(f"{line}\n" for line in lines))
     _write_atomically(path, json.dumps(_as_json(termination) | dict(details), indent=2) + "\n")
-    for old in _failures(run_dir)[: -bounds.failures]:
-        shutil.rmtree(old, ignore_errors=True)
+    oldest = _failures(run_dir)[-bounds.failures :][0]
+    for each in _directories(run_dir):
+        if each.name < oldest.name:
+            shutil.rmtree(each, ignore_errors=True)
     return path
 
 
@@ -89,7 +91,8 @@ def newest_failure(claims: Path, run: str) -> Path | None:
 
 def failure_text(directory: Path) -> Iterator[str]:
     """Yield a failure as readable text, with its containers in the order of their termination."""
-    records = [(json.loads(path.read_text()), path) for path in directory.glob("*.json")]
+    found = [(_read(path), path) for path in directory.glob("*.json")]
+    records = [(record, path) for record, path in found if record is not None]
     for record, path in sorted(records, key=lambda each: str(each[0]["finished"])):
         code = record["exitCode"]
         outcome = record["reason"] if code is None else f"{record['reason']}, exit code {code}"
@@ -102,7 +105,16 @@ def failure_text(directory: Path) -> Iterator[str]:
         yield path.with_suffix(".log").read_text(errors="replace")
 
 
-def _directory(failures: Path, termination: Termination) -> Path:
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return a record; None if it is damaged."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except ValueError:
+        return None
+    return found
+
+
+def _directory(failures: Path, termination: Termination, name: str) -> Path:
     """Return the directory of the failure that a termination belongs to, or a new directory."""
     end = (termination.finished or datetime.now(UTC)).astimezone(UTC)
     start = (termination.started or end).astimezone(UTC)
@@ -110,12 +122,22 @@ def _directory(failures: Path, termination: Termination) -> Path:
         first = datetime.strptime(directory.name, _TIME_FORMAT).replace(tzinfo=UTC)
         # Compare with a tolerance: directory names have a resolution of one second, and the
         # container that was observed first may not be the first one that terminated.
-        if start <= first + timedelta(seconds=1) and abs(end - first) <= SAME_FAILURE_WINDOW:
+        is_same = start <= first + timedelta(seconds=1) and abs(end - first) <= SAME_FAILURE_WINDOW
+        # A pod that was re-created within the tolerance has failed again.
+        if is_same and not (directory / name).exists():
             return directory
     return failures / end.strftime(_TIME_FORMAT)
 
 
 def _failures(run_dir: Path) -> list[Path]:
+    """Return the directories with records, oldest first.
+
+    A failed write, for example because a quota is exceeded, may leave a directory without records.
+    """
+    return [each for each in _directories(run_dir) if any(each.glob("*.json"))]
+
+
+def _directories(run_dir: Path) -> list[Path]:
     directories = []
     for directory in (run_dir / DIRECTORY).glob("*T*Z"):
         try:

@@ -67,6 +67,15 @@ def test_immediate_failure_of_the_next_attempt_is_recorded_separately(tmp_path: 
     assert len(list((tmp_path / "failures").iterdir())) == 2
 
 
+def test_pod_that_fails_again_within_a_second_is_recorded_separately(tmp_path: Path) -> None:
+    first = write(tmp_path, termination(end=60), ["first"], FACTS, Bounds())
+    second = write(tmp_path, termination(start=61, end=62), ["second"], FACTS, Bounds())
+    assert first is not None
+    assert second is not None
+    assert first.with_suffix(".log").read_text() == "first\n"
+    assert second.with_suffix(".log").read_text() == "second\n"
+
+
 def test_much_later_failure_is_recorded_separately(tmp_path: Path) -> None:
     write(tmp_path, termination("a", end=60), [], FACTS, Bounds())
     write(tmp_path, termination("b", end=4000), [], FACTS, Bounds())
@@ -108,6 +117,42 @@ def test_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path, termination(), ["one"], FACTS, Bounds())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_directory_of_a_failed_write_does_not_count_as_a_failure(tmp_path: Path) -> None:
+    run = tmp_path / "checkpoints" / "digits-1"
+    path = write(run, termination(end=1000), ["one"], FACTS, Bounds(failures=1))
+    assert path is not None
+    earlier, later = (path.parent.with_name(f"2026112{day}T000000Z") for day in (1, 2))
+    earlier.mkdir()
+    later.mkdir()
+    assert newest_failure(tmp_path, "digits-1") == path.parent
+    another = termination("worker-1", end=1001)
+    assert write(run, another, ["two"], FACTS, Bounds(failures=1)) is not None
+    assert path.exists()
+    assert not earlier.exists()
+
+
+def test_damaged_records_are_skipped(tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path, termination(f"worker-{number}"), [f"log {number}"], FACTS, Bounds())
+    [directory] = (tmp_path / "failures").iterdir()
+    (directory / "worker-0.training.0.json").write_text('{"pod": "work')
+    assert "log 1" in "".join(failure_text(directory))
+    again = write(tmp_path, termination("worker-0", end=61), ["again"], FACTS, Bounds())
+    assert again is not None
+
+
+def test_control_characters_are_not_sent_to_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["\x1b]0;title\x07 1%\r 2%\r\n", "\x9b31m\tä"]
+    write(tmp_path / "checkpoints" / "digits-1", termination(), lines, FACTS, Bounds())
+    monkeypatch.setattr("sys.argv", ["recorder", "show", "digits-1", "--claims", str(tmp_path)])
+    assert main() == 0
+    text = capsys.readouterr().out
+    assert text.endswith("\\x1b]0;title\\x07 1%\n 2%\n\n\\x9b31m\tä\n")
+    assert not {"\x1b", "\x07", "\x9b", "\r"} & set(text)
 
 
 def test_latest_failure_is_shown_with_its_log_and_events(tmp_path: Path) -> None:

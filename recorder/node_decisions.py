@@ -72,8 +72,8 @@ class NodeState:
     """All Xid errors that Prometheus reports for the node; None if Prometheus has no data."""
     reports: int = 0
     """Number of recent run starts during which pods reported the node as slow."""
-    uncordoned_at: float = 0
-    """Time when the node was last uncordoned, from `UNCORDONED_ANNOTATION`."""
+    checked_at: float = 0
+    """Time when the node was created or last uncordoned. Earlier reports and faults are ignored."""
     version: str = ""
 
 
@@ -85,7 +85,14 @@ class Action:
     """
 
     kind: Literal[
-        "cordon", "wait", "evict", "evict_reporting_runs", "uncordon", "clear_mark", "set_condition"
+        "cordon",
+        "wait",
+        "mark",
+        "evict",
+        "evict_reporting_runs",
+        "uncordon",
+        "clear_mark",
+        "set_condition",
     ]
     node: NodeState
     fault: Fault | None = None
@@ -99,9 +106,6 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     """Return the health of a node, and a message that describes its fault."""
     if not node.ready:
         return "Unknown", "the node is not Ready"
-    gpus = max(node.gpus, node.mark.gpus if node.mark else 0)
-    if node.offered < gpus:
-        return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     xids = node.xids or frozenset()
     if node.mark is None or node.mark.reason != "XidError":
         # On a node marked for an Xid error, every error counts, because a later error may hide
@@ -109,6 +113,9 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
         xids &= policy.xids
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
+    gpus = max(node.gpus, node.mark.gpus if node.mark else 0)
+    if node.offered < gpus:
+        return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
         return "SlowInGangs", f"reported as slow in {node.reports} run starts"
     if node.xids is None:
@@ -131,10 +138,10 @@ def decide(
         state, message = health(node, policy)
         healthy = None if state == "Unknown" else state == "Healthy"
         before = memory.get(node.name)
-        since = max(before[1], node.uncordoned_at) if before and before[0] == healthy else now
+        since = max(before[1], node.checked_at) if before and before[0] == healthy else now
         remembered[node.name] = (healthy, since)
         if node.mark is not None:
-            actions += _actions_for_marked(node, state, now - since, policy)
+            actions += _actions_for_marked(node, state, message, now - since, policy)
         elif state != "Healthy" and state != "Unknown":
             # A gang that reports a slow node restarts immediately, so waiting would use up its
             # retries.
@@ -152,7 +159,7 @@ def decide(
 
 
 def _actions_for_marked(
-    node: NodeState, state: Health, seconds: float, policy: Policy
+    node: NodeState, state: Health, message: str, seconds: float, policy: Policy
 ) -> Iterator[Action]:
     """Yield the actions for a node that this program cordoned."""
     mark = node.mark
@@ -161,6 +168,11 @@ def _actions_for_marked(
     if not node.cordoned:
         # An administrator has checked the node and uncordoned it.
         yield Action("clear_mark", node)
+    elif (state == "XidError" and mark.reason == "DevicesUnhealthy") or (
+        state == "SlowInGangs" and mark.reason in ("DevicesUnhealthy", "XidError")
+    ):
+        # This fault must be gone as well before the node is uncordoned.
+        yield Action("mark", node, Fault(state, message, mark.gpus))
     elif state == "Healthy" and mark.reason in ("DevicesUnhealthy", "XidError"):
         if seconds >= policy.settle_seconds:
             yield Action("uncordon", node)
@@ -184,6 +196,9 @@ def node_state(
     metadata, status, spec = node.metadata, node.status, node.spec
     name = (metadata.name if metadata else None) or ""
     annotations = (metadata and metadata.annotations) or {}
+    # Another node may have had the same name before.
+    creation = metadata.creationTimestamp if metadata else None
+    created = 0 if creation is None else creation.timestamp()
     conditions = {each.type: each.status for each in (status and status.conditions) or []}
     return NodeState(
         name=name,
@@ -195,7 +210,7 @@ def node_state(
         condition=conditions.get(CONDITION) == "True",
         ignored=annotations.get(OPT_OUT) == "ignore",
         xids=frozenset() if errors is None else errors.get(name),
-        uncordoned_at=_parse_time(annotations.get(UNCORDONED_ANNOTATION, "")),
+        checked_at=max(created, _parse_time(annotations.get(UNCORDONED_ANNOTATION, ""))),
         version=(metadata.resourceVersion if metadata else None) or "",
     )
 

@@ -141,7 +141,7 @@ class Controller:
         errors = await self._xid_errors()
         states = [node_state(node, self.resource, errors) for node in nodes]
         for state in states:
-            self.reports.forget(state.name, state.uncordoned_at)
+            self.reports.forget(state.name, state.checked_at)
         counted = self.reports.count(now)
         states = [replace(state, reports=counted[state.name]) for state in states]
         actions, self._memory = decide(states, self._memory, now, self.policy)
@@ -207,10 +207,10 @@ class Controller:
             # The API server rejects the patch if the node has changed since it was read.
             metadata["resourceVersion"] = node.version
             patch: dict[str, Any] = {"metadata": metadata}
-            if action.kind != "clear_mark":
+            if action.kind in ("cordon", "uncordon"):
                 patch["spec"] = {"unschedulable": action.kind == "cordon"}
             await self.client.patch(Node, node.name, patch)
-            if action.kind == "cordon":
+            if action.kind in ("cordon", "mark"):
                 self.check_soon.set()
             await self._set_condition(node, fault)
             await self._create_event(node, fault)

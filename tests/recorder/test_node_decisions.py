@@ -131,7 +131,6 @@ def test_cordoned_node_with_fewer_gpus_than_before_is_drained(fields: dict[str, 
         {"xids": None},
         {"mark": Fault("UnreadableMark", "", 0)},
         {"xids": None, "mark": Fault("XidError", "Xid 79", 8)},
-        {"reports": 3},
     ],
 )
 def test_node_is_not_uncordoned_unless_it_is_known_to_be_healthy(fields: dict[str, Any]) -> None:
@@ -145,6 +144,20 @@ def test_node_cordoned_for_an_xid_is_uncordoned_once_no_xid_is_reported() -> Non
     assert actions_after(120, node(**MARKED, xids=frozenset({31}))) == [("uncordon", "a")]
 
 
+def test_further_fault_of_a_cordoned_node_is_marked_if_it_needs_more_to_recover() -> None:
+    """The device plugin reports GPUs with Xid errors as unhealthy, often at the same time."""
+    assert health(node(xids=frozenset({79}), offered=7), POLICY)[0] == "XidError"
+    xid, slow = Fault("XidError", "Xid 79", 8), Fault("SlowInGangs", "", 8)
+    for fault, fields in ((DEVICES, {"xids": frozenset({79})}), (xid, {"reports": 3})):
+        marked = node(**{**MARKED, "mark": fault}, **fields)
+        [action], _ = decide([marked], {}, 0, POLICY)
+        assert action.kind == "mark"
+        assert action.fault is not None
+        assert action.fault.reason == (xid if fault is DEVICES else slow).reason
+        assert actions_after(10_000, replace(marked, mark=action.fault)) != [("mark", "a")]
+    assert actions_after(0, node(**{**MARKED, "mark": slow}, offered=7)) == [("evict", "a")]
+
+
 def test_controller_mark_is_removed_from_a_manually_uncordoned_node() -> None:
     marked = node(**{**MARKED, "cordoned": False})
     assert actions_after(0, marked) == [("clear_mark", "a")]
@@ -152,7 +165,7 @@ def test_controller_mark_is_removed_from_a_manually_uncordoned_node() -> None:
 
 def test_fault_duration_restarts_after_a_manual_uncordon() -> None:
     _, memory = decide([node(offered=7)], {}, 0, POLICY)
-    checked = node(offered=7, uncordoned_at=1000)
+    checked = node(offered=7, checked_at=1000)
     for now, expected in ((1015, []), (1059, []), (1060, [("cordon", "a")])):
         actions, memory = decide([checked], memory, now, POLICY)
         assert kinds(actions) == expected
@@ -223,13 +236,16 @@ class World:
             if action.kind == "cordon":
                 assert node_state.mark is None
                 assert name not in self.manual_cordons
-                since = max(self.faulty_since[name], node_state.uncordoned_at)
+                since = max(self.faulty_since[name], node_state.checked_at)
                 assert self.now - since >= POLICY.fault_seconds
                 # The second of two requests may fail.
                 condition_is_set = self.random.random() < 0.9
                 self.nodes[name] = replace(
                     node_state, cordoned=True, mark=action.fault, condition=condition_is_set
                 )
+            elif action.kind == "mark":
+                assert node_state.mark is not None
+                self.nodes[name] = replace(node_state, mark=action.fault)
             elif action.kind == "uncordon":
                 assert node_state.mark is not None
                 assert node_state.cordoned
@@ -238,7 +254,7 @@ class World:
             elif action.kind == "clear_mark":
                 assert not node_state.cordoned
                 self.nodes[name] = replace(
-                    node_state, mark=None, condition=False, uncordoned_at=self.now
+                    node_state, mark=None, condition=False, checked_at=self.now
                 )
             elif action.kind in ("evict", "evict_reporting_runs"):
                 assert node_state.mark is not None
@@ -269,6 +285,7 @@ def test_random_histories_respect_the_limits_and_end_with_all_nodes_uncordoned()
     assert set(action_counts) == {
         "cordon",
         "wait",
+        "mark",
         "evict",
         "uncordon",
         "clear_mark",

@@ -213,6 +213,31 @@ async def test_slow_node_reports_before_an_uncordon_are_ignored_even_after_a_res
     assert "SlowInGangs" in restarted.writes[0][2]["metadata"]["annotations"][MARK]
 
 
+async def test_slow_node_reports_about_an_earlier_node_of_the_same_name_are_ignored() -> None:
+    created = datetime.fromtimestamp(START + 15, UTC).isoformat()
+    api = Api(creationTimestamp=created)
+    controller = api.controller()
+    for uid in "123":
+        controller.reports.add(reporting_pod("worker-0", uid, at=int(uid)), START + 20)
+    await controller.check(START + 20)
+    assert api.writes == []
+
+
+async def test_another_fault_of_a_cordoned_node_is_added_to_its_mark() -> None:
+    api = Api(annotations={MARK: to_annotation(DEVICES)})
+    api.node["spec"]["unschedulable"] = True
+    api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
+    controller = api.controller()
+    for uid in "123":
+        controller.reports.add(reporting_pod("worker-0", uid, at=int(uid)), START + 20)
+    await controller.check(START + 20)
+    patch, condition = api.writes[0][2], api.writes[1][2]
+    assert "spec" not in patch
+    assert json.loads(patch["metadata"]["annotations"][MARK])["reason"] == "SlowInGangs"
+    assert condition["status"]["conditions"][0]["reason"] == "SlowInGangs"
+    assert controller.check_soon.is_set()
+
+
 async def test_recovered_node_is_uncordoned_and_its_mark_is_removed() -> None:
     api = Api(annotations={MARK: to_annotation(DEVICES)})
     api.node["spec"]["unschedulable"] = True

@@ -7,6 +7,7 @@ from the recorded trials alone, so restarts do not affect the proposals.
 import fcntl
 import hashlib
 import json
+import logging
 import math
 import os
 import time
@@ -39,6 +40,7 @@ _DUPLICATES_PER_TRIAL: Final = 5
 """Number of repeated proposals per allowed trial after which the search space counts as
 exhausted."""
 
+_log = logging.getLogger("sweeps")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -85,13 +87,13 @@ class Study:
         self._directory, self._sweep = directory, sweep
         journal = directory / JOURNAL
         _remove_incomplete_line(journal)
-        backend = _Journal(str(journal), lock_obj=_NoLock(str(journal)))
-        self._study = optuna.create_study(
-            storage=JournalStorage(backend),
-            study_name=_study_name(sweep),
-            load_if_exists=True,
-            direction=sweep.settings.objective.goal,
-        )
+        try:
+            self._study = _open_study(journal, sweep)
+        except ValueError as error:
+            # Recover the trials as if the journal were lost.
+            _log.warning("%s is damaged and is replaced: %s", journal, error)
+            journal.replace(journal.with_suffix(".damaged"))
+            self._study = _open_study(journal, sweep)
         self.distributions = distributions(sweep.settings.space)
 
     @property
@@ -246,10 +248,10 @@ class Study:
         self._study.set_user_attr("rebuilt", True)
 
     def ledger(self) -> dict[str, Any]:
-        """Return the recorded GPU time of the runs."""
+        """Return the recorded GPU time of the runs; empty if the record is missing or damaged."""
         try:
             found: dict[str, Any] = json.loads((self._directory / LEDGER).read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return {}
         return found
 
@@ -267,6 +269,16 @@ class Study:
         if self._sweep.settings.sampler == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+
+def _open_study(journal: Path, sweep: Sweep) -> optuna.Study:
+    backend = _Journal(str(journal), lock_obj=_NoLock(str(journal)))
+    return optuna.create_study(
+        storage=JournalStorage(backend),
+        study_name=_study_name(sweep),
+        load_if_exists=True,
+        direction=sweep.settings.objective.goal,
+    )
 
 
 def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistribution]:

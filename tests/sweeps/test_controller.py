@@ -458,6 +458,24 @@ def test_a_lost_journal_is_rebuilt_even_if_the_first_attempt_is_interrupted(
     assert stage.api.jobs.keys() == runs
 
 
+def test_damaged_records_count_as_lost(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.step()
+    runs = set(stage.api.jobs)
+    stage.api.set("Running")
+    stage.step(HOUR)
+    stage.controller.close()
+    records = tmp_path / "digits-sweep"
+    lines = (records / JOURNAL).read_bytes().splitlines(keepends=True)
+    (records / JOURNAL).write_bytes(b"".join([lines[0], b"\0" * 64 + b"\n", *lines[2:]]))
+    (records / LEDGER).write_bytes((records / LEDGER).read_bytes()[:40])
+    stage.start()
+    stage.step()
+    assert stage.api.jobs.keys() == runs
+    assert stage.phases() == dict.fromkeys(runs, "placed")
+    assert stage.api.summary["gpu_hours"] == 2 * 8
+
+
 SERVE_WINNER: dict[str, Any] = {"winner": "serve", "trials": 2, "early_stopping": None}
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from workload.exit_codes import BAD_INPUT, DONE, FAILED
+from workload.exit_codes import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from workload.manifest import ExportError, read_manifest
 from workload.promotion import parse_named, violations
 from workload.report import emit
@@ -129,13 +129,15 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
     if (existing := complete_result(directory)) is not None:
         _record(options, name, existing)
         return DONE
-    for leftover in directory.parent.glob(f".{name}.{options.run.name}.*"):
+    # Another step of the run may be producing the same result.
+    prefix = f".{name}.{options.run.name}.{options.name}"
+    for leftover in directory.parent.glob(f"{prefix}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    unfinished = directory.with_name(f".{name}.{options.run.name}.{secrets.token_hex(4)}")
+    unfinished = directory.with_name(f"{prefix}.{secrets.token_hex(4)}")
     unfinished.mkdir(parents=True)
     command, env = _replaced(options.command, inputs, {each: unfinished / each for each in types})
     try:
-        code = _run(command, env)
+        code, was_terminated = _run(command, env)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         _fail(options, _not_executable_error(command, error))
@@ -146,6 +148,9 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
         parameters, artifacts = collect(unfinished, types)
     except ValueError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if was_terminated:
+            emit("step_failed", step=options.name, error=f"received SIGTERM; {error}")
+            return INTERRUPTED
         _fail(options, error)
     manifest = StepManifest.model_validate(
         {
@@ -191,12 +196,22 @@ def _replaced(
     }
 
 
-def _run(command: list[str], env: dict[str, str]) -> int:
-    """Run a command and return its exit code. Forward SIGTERM to it, and wait until it exits."""
+def _run(command: list[str], env: dict[str, str]) -> tuple[int, bool]:
+    """Run a command; return its exit code, and whether SIGTERM was received.
+
+    SIGTERM is forwarded to the command, which may end successfully.
+    """
+    was_terminated = False
+
+    def forward(number: int, _: object) -> None:
+        nonlocal was_terminated
+        was_terminated = True
+        process.send_signal(number)
+
     with subprocess.Popen(command, env=env) as process:
-        signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        signal.signal(signal.SIGTERM, forward)
         code = process.wait()
-    return code if code >= 0 else 128 - code
+    return code if code >= 0 else 128 - code, was_terminated
 
 
 def _not_executable_error(command: list[str], error: OSError) -> ValueError:

@@ -396,3 +396,41 @@ def test_concurrent_runs_of_the_same_step_share_one_result(claim: Claim) -> None
     assert [process.wait(60) for process in started] == [0] * 4
     assert len(claim.results()) == 1
     assert {claim.read(run, "prepare.rows")["parameters"]["y"] for run in runs} == {"2"}
+
+
+def test_identical_concurrent_steps_of_a_run_share_one_result(claim: Claim) -> None:
+    wait = f"print({{}}, flush=True); input(); {PREPARE}"
+    arguments = ("$(outputs.rows)", "$(outputs.table)", "a\n")
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for name in ("first", "second"):
+            command = claim.command("job-1", name, wait, *arguments, outputs=OUTPUTS)
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            processes.append(stack.enter_context(process))
+            assert process.stdout is not None
+            assert process.stdout.readline() == "{}\n"
+        for process in processes:
+            output, _ = process.communicate("\n", timeout=60)
+            assert (process.returncode, json.loads(output)["event"]) == (0, "step_succeeded")
+    assert len(claim.results()) == 1
+
+
+def test_terminated_step_without_outputs_may_be_restarted(claim: Claim) -> None:
+    """A program that handles SIGTERM may exit with code 0, for example when its pod is evicted."""
+    stop = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print({}, flush=True)
+time.sleep(60)
+"""
+    command = claim.command("job-1", "prepare", stop, outputs=OUTPUTS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "{}\n"
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == exit_codes.INTERRUPTED
+    assert "output 'rows' is missing" in json.loads(output)["error"]
+    assert claim.results() == []

@@ -171,13 +171,15 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
     return [
         Alert(
             name="TrainingWithoutStep",
-            expr="(max by (namespace, run) "
+            expr="((max by (namespace, run) "
             f"(increase(training_step_seconds_count[{stalled}])) == 0 "
             f"and on (namespace, run) max by (namespace, run) (training_info offset {stalled})) "
             # A process that does not answer scrapes has no series except `up`, which is 0.
             f'or (max by (namespace, run) (max_over_time(up{{run!=""}}[{stalled}])) == 0 '
             "and on (namespace, run) max by (namespace, run) "
-            f'(up{{run!=""}} offset {stalled}))',
+            f'(up{{run!=""}} offset {stalled}))) '
+            # The time ranges also contain series of runs that have ended.
+            'and on (namespace, run) max by (namespace, run) (up{run!=""})',
             minutes=limits.stalled_minutes / 20,
             severity="critical",
             summary=f"{_RUN} makes no progress",

@@ -148,13 +148,18 @@ CASES = [
         {
             f"training_step_seconds_count{{{RUN}}}": "0+10x20 200x60",
             f"training_info{{{RUN}}}": "1x80",
+            f"up{{{UP}}}": "1x80",
         },
         {f"training_step_seconds_count{{{RUN}}}": "0+10x80", f"training_info{{{RUN}}}": "1x80"},
     ),
     Case(
         "TrainingWithoutStep",
         60,
-        {f"training_step_seconds_count{{{RUN}}}": "7x80", f"training_info{{{RUN}}}": "1x80"},
+        {
+            f"training_step_seconds_count{{{RUN}}}": "7x80",
+            f"training_info{{{RUN}}}": "1x80",
+            f"up{{{UP}}}": "1x80",
+        },
         # The run has just started.
         {
             f"training_step_seconds_count{{{RUN}}}": "_x50 0x30",
@@ -177,6 +182,32 @@ CASES = [
             f"up{{{UP}}}": "1x80",
             f'up{{{UP}, instance="another"}}': "0x80",
         },
+    ),
+    Case(
+        "TrainingWithoutStep",
+        44,
+        {
+            f"training_step_seconds_count{{{RUN}}}": "0+10x20 200x60",
+            f"training_info{{{RUN}}}": "1x80",
+            f"up{{{UP}}}": "1x80",
+        },
+        # The run has ended after an evaluation and an export.
+        {
+            f"training_step_seconds_count{{{RUN}}}": "0+10x20 200x5 stale",
+            f"training_info{{{RUN}}}": "1x26 stale",
+            f"up{{{UP}}}": "1x26 stale",
+        },
+    ),
+    Case(
+        "TrainingWithoutStep",
+        24,
+        {
+            f"training_step_seconds_count{{{RUN}}}": "7x80",
+            f"training_info{{{RUN}}}": "1x80",
+            f"up{{{UP}}}": "1x80",
+        },
+        # The run failed before its process served metrics.
+        {f"up{{{UP}}}": "0x5 stale"},
     ),
     Case(
         "LossNotFinite",

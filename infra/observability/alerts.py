@@ -263,9 +263,9 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             name="FrequentJobRestarts",
             # volcano_job_retry_counts counts attempts to place a gang, one per second. Instead,
             # divide the run's number of pods in the last hour by its maximum number of
-            # concurrent pods.
-            expr="count by (namespace, run) "
-            f"({with_run_label(f'last_over_time({RUN_PODS}[1h])')}) "
+            # concurrent pods. A pod has several series if kube-state-metrics was replaced.
+            expr="count by (namespace, run) (group by (namespace, run, pod, uid) "
+            f"({with_run_label(f'last_over_time({RUN_PODS}[1h])')})) "
             "/ on (namespace, run) max_over_time(gpu_platform:run_pods[1h]) - 1 "
             f"> {limits.restarts_per_hour}",
             minutes=0,

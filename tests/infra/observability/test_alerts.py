@@ -336,6 +336,16 @@ CASES = [
         },
     ),
     Case(
+        "FrequentJobRestarts",
+        70,
+        {pod_labels_of_run(number): f"_x{10 * number} 1x10" for number in range(9)},
+        # kube-state-metrics is replaced every ten minutes.
+        {
+            f'{pod_labels_of_run(0)[:-1]}, instance="{number}"}}': f"_x{10 * number} 1x10 stale"
+            for number in range(9)
+        },
+    ),
+    Case(
         "GangPendingTooLong",
         70,
         {**GANG, 'volcano_unschedule_task_count{job_id="digits-1"}': "4x80"},

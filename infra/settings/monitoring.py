@@ -96,7 +96,9 @@ class Thresholds(Settings):
         "before an alert fires.",
     )
     latency_seconds: Seconds = Field(
-        default=1.0, description="Maximum p99 latency (s) of the requests."
+        default=1.0,
+        description="Maximum p99 latency (s) of the requests. For services with the runtime torch, "
+        "the alert fires only if this is less than 30, where their latency histogram ends.",
     )
     error_share: Share = Field(
         default=0.01, description="Maximum share of requests that fail with 5xx."

@@ -202,9 +202,9 @@ class Controller:
                 elif phase == "failed":
                     self._study.fail(run)
             recorded = self._study.trials()[run]
-        # NaN, the metric of a diverged trial, is worse than every number.
+        # NaN or infinity, the metric of a diverged trial, is worse than every number.
         values = {
-            step: -math.inf if math.isnan(value) else self._sign * value
+            step: self._sign * value if math.isfinite(value) else -math.inf
             for step, value in {**progress, **recorded.intermediate_values}.items()
         }
         return Trial(run, phase, values, granted)

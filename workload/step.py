@@ -202,14 +202,19 @@ def _run(command: list[str], env: dict[str, str]) -> tuple[int, bool]:
     SIGTERM is forwarded to the command, which may end successfully.
     """
     was_terminated = False
+    started: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: object) -> None:
         nonlocal was_terminated
         was_terminated = True
-        process.send_signal(number)
+        for each in started:
+            each.send_signal(number)
 
+    signal.signal(signal.SIGTERM, forward)
     with subprocess.Popen(command, env=env) as process:
-        signal.signal(signal.SIGTERM, forward)
+        started.append(process)
+        if was_terminated:  # during the start
+            process.terminate()
         code = process.wait()
     return code if code >= 0 else 128 - code, was_terminated
 

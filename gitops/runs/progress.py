@@ -1,6 +1,7 @@
 """Progress of a training run, parsed from the timestamped JSON lines of its log."""
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ _PROGRESS: Final = ("step", "epoch", "epochs", "done_epochs", "seconds")
 _RESULTS: Final = ("loss", "accuracy")
 _MAX: Final = 10**10
 """Largest number in a log that is considered plausible, including times in seconds."""
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,21 @@ def failure_text(message: str, lines: Iterable[str], maximum: int = 12) -> list[
     """Return the reported error or, if none was reported, the last lines of the message or log.
 
     The log is used only if the message is empty. Log lines are returned without their timestamps.
+    Control characters are escaped.
     """
     event = parse(message)
     if isinstance(event, Failed):
-        return [event.message]
-    if message.strip():
-        return message.strip().splitlines()[-maximum:]
-    return [text.partition(" ")[2] for text in list(lines)[-maximum:]]
+        found = [event.message]
+    elif message.strip():
+        found = message.strip().splitlines()[-maximum:]
+    else:
+        found = [text.partition(" ")[2] for text in list(lines)[-maximum:]]
+    return [printable(text) for text in found]
+
+
+def printable(text: str) -> str:
+    """Return a text of a program with escaped control characters, which terminals would execute."""
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def _mean_interval(saves: Sequence[datetime]) -> float | None:

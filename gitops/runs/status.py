@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from gitops.prices import Prices
-from gitops.runs.progress import Progress, failure_text, progress, result
+from gitops.runs.progress import Progress, failure_text, printable, progress, result
 from gitops.runs.snapshot import (
     Cluster,
     Object,
@@ -263,7 +263,7 @@ def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
 
 
 def _failure_reasons(job: _Job) -> tuple[str, ...]:
-    return tuple(causes(job.resource, job.manifest, job.pods))
+    return tuple(map(printable, causes(job.resource, job.manifest, job.pods)))
 
 
 def _groups(

@@ -203,12 +203,13 @@ def test_negative_steps_are_ignored(tmp_path: Path) -> None:
     assert stage.phases()[first] == "placed"
 
 
-def test_diverged_trial_ranks_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", [math.nan, -math.inf])
+def test_diverged_trial_ranks_last(tmp_path: Path, loss: float) -> None:
     stage = Stage(tmp_path, {"parallel": 3, "trials": 3})
     stage.step()
     diverged, second_best, best = stage.api.jobs
     stage.api.set("Running")
-    stage.report_losses(diverged, math.nan)
+    stage.report_losses(diverged, loss)
     stage.report_losses(second_best, 0.5)
     stage.report_losses(best, 0.4)
     stage.step(10)

@@ -417,6 +417,18 @@ def test_identical_concurrent_steps_of_a_run_share_one_result(claim: Claim) -> N
     assert len(claim.results()) == 1
 
 
+def test_sigterm_during_the_start_of_a_command_ends_it(claim: Claim) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    command = claim.command("job-1", "prepare", "import time; time.sleep(60)", outputs=OUTPUTS)
+    with mock.patch("subprocess.Popen", Interrupted):
+        code, _ = run_in_process(command[2:], {})
+    assert code == 128 + signal.SIGTERM
+
+
 def test_terminated_step_without_outputs_may_be_restarted(claim: Claim) -> None:
     """A program that handles SIGTERM may exit with code 0, for example when its pod is evicted."""
     stop = """

@@ -141,6 +141,7 @@ def test_reported_error_replaces_the_last_log_lines() -> None:
         "one",
         "two",
     ]
+    assert failure_text("\x1b]0;title\x07\u009b2Jé\t.", []) == ["\\x1b]0;title\\x07\\x9b2Jé\t."]
 
 
 def test_run_with_fractional_epochs_reports_fractions() -> None:

@@ -107,6 +107,12 @@ def _train_job(spec: str) -> tuple[Pods, ...]:
     )
 
 
+def _queue_overrides(spec: str) -> tuple[str, ...]:
+    """Return the paths of annotations that override the queue of a runtime's PodGroup."""
+    patch = f"{spec}.runtimePatches.*.trainingRuntimeSpec.{_POD.removesuffix('.spec')}.metadata"
+    return tuple(f"{at}.annotations[{QUEUE_ANNOTATION}]" for at in (spec, patch))
+
+
 KUBEFLOW: Final = [
     *_training_operator(),
     *(
@@ -138,6 +144,7 @@ KUBEFLOW: Final = [
             nodes="spec.trainer.numNodes",
             nodes_default="spec.mlPolicy.numNodes",
         ),
+        opaque=_queue_overrides("spec"),
         roles=BATCH_ROLES,
         ends=True,
         always=True,
@@ -146,6 +153,7 @@ KUBEFLOW: Final = [
         group="trainer.kubeflow.org",
         kind="OptimizationJob",
         pods=_train_job("spec.trainJobTemplate.spec"),
+        opaque=_queue_overrides("spec.trainJobTemplate.spec"),
         roles=BATCH_ROLES,
         ends=True,
         always=True,

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from kube.names import QUEUE_ANNOTATION
 from tests.policies.harness import REMOVED
 from tests.policies.ways.way import Way, way
 
 PRIVILEGED = {"privileged": True}
+OTHER_QUEUE = {QUEUE_ANNOTATION: "another-team"}
 HOST = [{"name": "host", "hostPath": {"path": "/"}}]
 EVIL: dict[str, Any] = {
     "name": "evil",
@@ -152,6 +154,25 @@ WAYS = [
         "spec/podTemplateOverrides",
         [{"targetJobs": [{"name": "node"}], "spec": {"volumes": HOST}}],
         "no-host-path",
+    ),
+    field_edit(
+        "another queue in a TrainJob",
+        "train_job_platform_runtime",
+        "spec/annotations",
+        OTHER_QUEUE,
+        "kind-known",
+    ),
+    field_edit(
+        "another queue in a runtime patch of a TrainJob",
+        "train_job_platform_runtime",
+        "spec/runtimePatches",
+        [
+            {
+                "manager": "team.example.com/a",
+                "trainingRuntimeSpec": {"template": {"metadata": {"annotations": OTHER_QUEUE}}},
+            }
+        ],
+        "kind-known",
     ),
     field_edit(
         "a runtime patch in a TrainJob",

@@ -33,8 +33,9 @@ def run(config: InferenceConfig) -> None:
     On a second signal, exit at once. Raise ConfigurationError if the server cannot listen, or if
     its API keys or its certificate cannot be used.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config))
+    # Do not close the runner: this waits for threads, and a volume may block the one that reads the
+    # manifest.
+    asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve(config))
 
 
 async def _serve(config: InferenceConfig) -> None:

@@ -39,6 +39,9 @@ INITIAL_BYTES: Final = 1 << 16
 
 STOPPED: Final = "the server stopped it"
 
+START_SECONDS: Final = 1.0
+"""Time (s) to wait for the start of a process after it was cancelled."""
+
 MAX_MESSAGE_BYTES: Final = 1 << 17
 """Maximum size of a message. Data without a small size limit is passed in arenas."""
 
@@ -269,9 +272,10 @@ class Worker:
                 await asyncio.shield(starting)
             except asyncio.CancelledError:
                 # The thread continues. The process that it starts exits when the server's end is
-                # closed.
+                # closed. An exit during the start would end the fork server, which tests share.
                 remaining = opened.pop_all()
                 starting.add_done_callback(lambda _: remaining.close())
+                await asyncio.wait([starting], timeout=START_SECONDS)
                 raise
             opened.pop_all()
         worker_end.close()

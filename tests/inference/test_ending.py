@@ -105,6 +105,15 @@ def test_requests_that_exceed_the_drain_time_delay_the_exit_only_once(tmp_path: 
         server.program.await_output('"event": "drain_timeout"')
 
 
+def test_volume_that_does_not_respond_does_not_prevent_the_exit(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    export.mkdir()
+    os.mkfifo(export / "manifest.json")
+    with serving(tmp_path, export) as server:
+        server.program.signal(signal.SIGTERM)
+        assert server.program.exit_code(30) == 0
+
+
 def test_second_signal_ends_the_server_immediately(trained: Path, tmp_path: Path) -> None:
     with serving(tmp_path, trained, notice_seconds=300) as server:
         # An exit during a worker's start would end CPython's fork server, which tests share.

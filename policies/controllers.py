@@ -100,7 +100,7 @@ class Workload:
         return self.count(self.pods)
 
     def count(self, pods: Iterable[Pod]) -> Decimal | None:
-        """Return the number of some of the workload's pods; None if unknown."""
+        """Return how many of the workload's pods have these specifications; None if unknown."""
         if not self._is_complete():
             return None
         counts = [pod.replicas_within(self._record.at) for pod in pods]

@@ -178,8 +178,8 @@ class InferenceServiceSettings(Settings):
         description="Time (s) without progress after which the Deployment reports a failed "
         "rollout, and maximum time (s) that an update waits for a canary. It must exceed "
         "min_ready_seconds. null means 600, or startup_seconds + min_ready_seconds + 450 if this "
-        "is longer; for a canary, add startup_seconds + min_ready_seconds for every further step "
-        "in which its replicas are replaced.",
+        "is longer; for a canary, add startup_seconds + min_ready_seconds for every additional "
+        "step in which its replicas are replaced.",
     )
     min_ready_seconds: int = Field(
         default=5,

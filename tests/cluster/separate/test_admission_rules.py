@@ -6,36 +6,10 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from kube.kinds.volcano import COMMAND
 from policies.catalogue import RULES
 from tests.cluster.admission import CHANGED_BY_THE_API, PARTIAL, SPACE, UNDECODED, Cluster, violated
 from tests.cluster.api_server import Manifest
 from tests.policies import fixtures
-
-COMMANDS: Manifest = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": f"{COMMAND.plural}.{COMMAND.group}"},
-    "spec": {
-        "group": COMMAND.group,
-        "names": {"kind": COMMAND.kind, "plural": COMMAND.plural},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": COMMAND.version,
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
-"""Definition of Volcano's Command, which this cluster lacks."""
 
 
 def required(objects: list[Manifest]) -> Iterator[Manifest]:
@@ -62,11 +36,8 @@ def fixture_objects(admission: Cluster) -> Iterator[dict[str, tuple[str, Manifes
     """Objects of all fixtures, in a cluster that contains the objects they require."""
     objects = fixtures.objects(SPACE)
     file = admission.platform.checkout / "required.yaml"
-    needed = required([item for _, item in objects.values()])
-    file.write_text(yaml.safe_dump_all([COMMANDS, *needed]))
+    file.write_text(yaml.safe_dump_all(required([item for _, item in objects.values()])))
     admission.apply(file)
-    name = COMMANDS["metadata"]["name"]
-    admission.platform.shell(f"kubectl wait --for=condition=Established crd/{name}")
     yield objects
     admission.platform.shell(f"kubectl delete --filename={file}")
 

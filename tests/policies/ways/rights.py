@@ -156,7 +156,12 @@ WAYS += [
         "bus.volcano.sh/v1alpha1",
         "Command",
         "a",
-        target={"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "name": "team"},
+        target={
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "Queue",
+            "name": "team",
+            "uid": "a",
+        },
         action="CloseQueue",
     ),
     control_plane_takeover(
@@ -254,7 +259,7 @@ HARMLESS = [
         "a command that suspends a job",
         "bus.volcano.sh/v1alpha1",
         "Command",
-        target={"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "a"},
+        target={"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "a", "uid": "a"},
         action="AbortJob",
     ),
     harmless(

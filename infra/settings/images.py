@@ -136,7 +136,7 @@ def identity(
 
 
 def is_inside(name: str, root: Path, exists: Callable[[Path], bool] = Path.exists) -> bool:
-    """Return whether a path exists, and is not outside of the directory that it is relative to."""
+    """Return whether a path, relative to `root` or absolute, exists inside `root`."""
     path = root / name
     return _absolute(path).is_relative_to(_absolute(root)) and exists(path)
 

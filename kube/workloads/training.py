@@ -109,7 +109,7 @@ def _train_job(spec: str) -> tuple[Pods, ...]:
 
 def _queue_overrides(spec: str) -> tuple[str, ...]:
     """Return the paths of annotations that override the queue of a runtime's PodGroup."""
-    patch = f"{spec}.runtimePatches.*.trainingRuntimeSpec.{_POD.removesuffix('.spec')}.metadata"
+    patch = f"{spec}.runtimePatches.*.trainingRuntimeSpec.template.metadata"
     return tuple(f"{at}.annotations[{QUEUE_ANNOTATION}]" for at in (spec, patch))
 
 

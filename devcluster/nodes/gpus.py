@@ -88,9 +88,12 @@ class Gpus:
         seconds: dict[psutil.Process, float] = {}
         use: dict[str, float] = defaultdict(float)
         memory: dict[str, float] = defaultdict(float)
-        for process, assigned in self._processes():
+        for pid, assigned in self._processes():
             # A process that exits in the meantime is not counted.
             with contextlib.suppress(psutil.Error):
+                # process_iter caches processes: its process may have the identity of an earlier one
+                # with the same ID.
+                process = psutil.Process(pid)
                 times, resident = process.cpu_times(), process.memory_info()
                 spent = seconds[process] = times.user + times.system
                 # CPU time before the first sample of a process is not counted.
@@ -101,12 +104,12 @@ class Gpus:
         self._seconds = seconds
         self._measured = [self._fields(use[uuid], memory[uuid]) for uuid in self._hardware.uuids]
 
-    def _processes(self) -> Iterator[tuple[psutil.Process, set[str]]]:
+    def _processes(self) -> Iterator[tuple[int, set[str]]]:
         known = set(self._hardware.uuids)
         for process in psutil.process_iter(["environ"]):
             environment: Mapping[str, str] = process.info["environ"] or {}
             if assigned := known.intersection(environment.get(VISIBLE_DEVICES, "").split(",")):
-                yield process, assigned
+                yield process.pid, assigned
 
     def _fields(self, use: float, memory_mib: float) -> Fields:
         use, used = min(use, 100.0), min(round(memory_mib), self._hardware.memory_mib)

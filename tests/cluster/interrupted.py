@@ -1,9 +1,7 @@
 """Updates of a small stack that are killed with all their processes, and what they leave behind."""
 
 import json
-import os
 import shlex
-import signal
 import subprocess
 import time
 from collections import Counter
@@ -13,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
 import yaml
 
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.readme import blocks
+from tests.sessions import kill_session
 
 NAME = "interrupted"
 Objects = Counter[tuple[str, str, str]]
@@ -75,11 +73,7 @@ class Stack:
         while len(seen) < events and (line := process.stdout.readline()):
             seen |= dict.fromkeys(_objects([line]))
         time.sleep(seconds)
-        while found := list(_session(process.pid)):
-            for member in found:
-                member.send_signal(signal.SIGKILL)
-            psutil.wait_procs([other for other in found if other.pid != process.pid], timeout=0.2)
-            process.poll()
+        kill_session(process)
         seen |= dict.fromkeys(_objects(process.communicate()[0].splitlines()))
         return "it had ended" if process.returncode == 0 else ["nothing yet", *seen][-1]
 
@@ -212,14 +206,3 @@ def _belongs_to_stack(item: dict[str, Any]) -> bool:
     managers = [entry["manager"] for entry in metadata.get("managedFields", [])]
     name = NAME in metadata["name"] or NAME in metadata.get("namespace", "")
     return name and any(manager.startswith("pulumi-kubernetes") for manager in managers)
-
-
-def _session(leader: int) -> Iterator[psutil.Process]:
-    """Return the running processes of a session, including plugins in other process groups."""
-    for process in psutil.process_iter():
-        try:
-            ended = process.status() == psutil.STATUS_ZOMBIE
-            if not ended and os.getsid(process.pid) == leader:
-                yield process
-        except (psutil.NoSuchProcess, ProcessLookupError):
-            continue

@@ -159,7 +159,8 @@ class Platform:
             command = process.info["cmdline"] or [""]
             mine = any(str(self.state) in word for word in command)
             if mine and command[0].endswith(f"/{program}"):
-                return process
+                # A cached process may have the identity of an earlier one with the same ID.
+                return psutil.Process(process.pid)
         raise AssertionError(f"{program} is not running")
 
     def outputs(self) -> dict[str, Any]:

@@ -3,17 +3,16 @@
 import json
 import os
 import subprocess
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 
 from devcluster.environment import PASSPHRASE
 from devcluster.toolchain import Toolchain
 from tests.engine.conftest import Outcome
+from tests.sessions import kill_session
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,7 @@ class Program:
             try:
                 stdout, stderr = process.communicate(timeout=800)
             finally:
-                _kill_session(process.pid)
+                # The YAML host leaves plugin processes behind.
+                kill_session(process)
         status = process.returncode
         return Outcome(status, stdout + (stderr if status else ""))
-
-
-def _kill_session(leader: int) -> None:
-    """Kill the processes of a session, because the YAML host leaves plugin processes behind."""
-    for process in psutil.process_iter():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getsid(process.pid) == leader:
-                process.kill()

@@ -1,19 +1,17 @@
 """Updates killed at random moments, and two concurrent updates, under load."""
 
-import contextlib
-import os
 import random
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from tests.cluster.platform import COLD_SECONDS, await_
 from tests.faults.arena import Arena
 from tests.faults.gangs import Gang, slow_steps
+from tests.sessions import kill_session
 
 SEED = 20261121
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack dev"
@@ -71,21 +69,5 @@ def kill_after(arena: Arena, command: list[str], seconds: float) -> None:
         start_new_session=True,
     )
     time.sleep(seconds)
-    while found := session_processes(process.pid):
-        for one in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        process.poll()
-        time.sleep(0.05)
+    kill_session(process)
     process.wait()
-
-
-def session_processes(leader: int) -> list[psutil.Process]:
-    """Return the running processes of a session."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            ended = process.status() == psutil.STATUS_ZOMBIE
-            if not ended and os.getsid(process.pid) == leader:
-                found.append(process)
-    return found

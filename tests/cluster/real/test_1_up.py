@@ -357,5 +357,6 @@ def _node_process(real: Platform, node: str) -> psutil.Process:
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
         if "devcluster.nodes.init" in command and node in command and "unshare" not in command[0]:
-            return process
+            # A cached process may have the identity of an earlier one with the same ID.
+            return psutil.Process(process.pid)
     raise AssertionError(f"{node} has no process")

@@ -1,6 +1,7 @@
 """Metrics of simulated GPUs, derived from real processes."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -19,8 +20,17 @@ SAMPLE_INTERVAL = 0.05
 
 FIRST, SECOND, THIRD = UUIDS = [f"GPU-simulated-test-{index}" for index in range(3)]
 TOTAL = 81920
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+"""ID of the latest process, which root may change (proc_sys_kernel(5))."""
 BUSY_PROGRAM = "while True: pass"
 SLEEPING_PROGRAM = "import time; time.sleep(600)"
+BUSY_FOR_ONE_SECOND = f"""
+import time
+while time.process_time() < 1:
+    pass
+print(flush=True)
+{SLEEPING_PROGRAM}
+"""
 # Pages are only counted after they have been written to.
 ALLOCATING_PROGRAM = f"held = bytearray(b'x') * (64 * 2**20); print(flush=True); {SLEEPING_PROGRAM}"
 
@@ -93,6 +103,25 @@ def test_gpu_is_utilized_by_a_busy_process_but_not_by_a_sleeping_one(
     assert found[2] == 0
     power = field(gpus, "POWER_USAGE")
     assert power[0] > power[2] == POWER_IDLE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may choose the ID of a process")
+def test_process_that_reuses_an_id_does_not_inherit_the_cpu_time_of_the_earlier_one(
+    gpus: Gpus, start: Start
+) -> None:
+    first = start(BUSY_FOR_ONE_SECOND, FIRST)
+    assert first.stdout is not None
+    first.stdout.readline()
+    gpus.read()
+    first.kill()
+    first.wait()
+    LAST_PID.write_text(str(first.pid - 1))
+    while (second := start(BUSY_PROGRAM, FIRST)).pid != first.pid:  # another process was faster
+        second.kill()
+        second.wait()
+        LAST_PID.write_text(str(first.pid - 1))
+    time.sleep(2 * SAMPLE_INTERVAL)
+    assert await_use(gpus, lambda use: use[0] != 0)[0] > 0
 
 
 def test_load_of_a_process_is_divided_among_its_gpus(gpus: Gpus, start: Start) -> None:

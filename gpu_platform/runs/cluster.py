@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final, TypeVar
@@ -211,7 +210,7 @@ class Member:
         Raises:
             GitopsError: If the run does not exist, or is deleted while its logs are followed.
         """
-        since: datetime | None = None
+        since = ""
         printed: dict[str, str] = {}
         announced = False
         while True:
@@ -220,9 +219,8 @@ class Member:
             # Pods of a gang start together, but additional pods of an elastic gang may wait longer.
             scheduled = [pod for pod in pods if is_scheduled(pod)]
             if scheduled and all(map(_has_started, scheduled)):
-                now = datetime.now(UTC)
-                self._follow_logs(run, since, printed)
-                since, announced = now, False
+                since = self._follow_logs(run, since, printed)
+                announced = False
             elif not final_state and not announced:
                 sys.stderr.write(f"{run} is waiting for its pods; Ctrl-C leaves it in the queue\n")
                 announced = True
@@ -239,14 +237,15 @@ class Member:
         ]
         return next((state for state in states if state.finished), None)
 
-    def _follow_logs(self, run: str, since: datetime | None, printed: dict[str, str]) -> None:
+    def _follow_logs(self, run: str, since: str, printed: dict[str, str]) -> str:
         """Print log lines until all containers terminate, skipping lines printed by earlier calls.
 
-        `printed` maps containers to the timestamps of their last printed lines. `since` must not be
-        later than the start of the previous call, so that no lines are lost.
+        `printed` maps containers to the timestamps of their last printed lines. The return value is
+        `since` for the next call: the timestamp of the first line that this call printed. It comes
+        from the nodes, because lines would be lost if the clock of this host were ahead.
         """
-        before = dict(printed)
-        limit = f"--since-time={since.isoformat()}" if since else "--tail=-1"
+        before, first = dict(printed), ""
+        limit = f"--since-time={since}" if since else "--tail=-1"
         command = self._logs_command(run, limit, "--follow", "--timestamps")
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             # Only \n ends a line. kubectl does not repeat the prefix after the \r of a progress
@@ -259,8 +258,10 @@ class Member:
                     sys.stdout.write(line)  # a message from kubectl
                 elif timestamp > before.get(container, ""):
                     printed[container] = timestamp
+                    first = min(first or timestamp, timestamp)
                     sys.stdout.write(f"{container} {text}\n")
                 sys.stdout.flush()
+        return first or since
 
     def _logs_command(self, run: str, *options: str) -> list[str]:
         selected = ["--selector", f"{RUN_LABEL}={run}", "--all-containers", "--prefix"]

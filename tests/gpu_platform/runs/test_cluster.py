@@ -254,6 +254,21 @@ def test_each_log_line_is_printed_once_even_if_a_pod_has_not_started(
     assert "error: worker-1 has not started" in lines
 
 
+def test_later_log_lines_are_requested_by_the_clock_of_the_nodes(api: Api) -> None:
+    commands: list[tuple[str, ...]] = []
+
+    def logs(_: str, *options: str) -> list[str]:
+        commands.append(options)
+        return ["sh", "-c", KUBECTL]
+
+    api._logs_command = logs  # type: ignore[method-assign]
+    printed: dict[str, str] = {}
+    since = api._follow_logs("tiny-1a2b3c4d", "", printed)
+    assert api._follow_logs("tiny-1a2b3c4d", since, printed) == since
+    assert "--tail=-1" in commands[0]
+    assert "--since-time=2026-11-21T21:00:01.000000000Z" in commands[1]
+
+
 def test_carriage_returns_do_not_end_a_line(
     api: Api, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,8 +276,8 @@ def test_carriage_returns_do_not_end_a_line(
     script = f"printf '{prefix} {first} 10%%\\r20%%\\r30%%\\n'"
     monkeypatch.setattr(api, "_logs_command", lambda *_: ["sh", "-c", script])
     printed: dict[str, str] = {}
-    api._follow_logs("tiny-1a2b3c4d", None, printed)
-    api._follow_logs("tiny-1a2b3c4d", None, printed)
+    api._follow_logs("tiny-1a2b3c4d", "", printed)
+    api._follow_logs("tiny-1a2b3c4d", "", printed)
     assert capsysbinary.readouterr().out == f"{prefix} 10%\r20%\r30%\n".encode()
 
 

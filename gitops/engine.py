@@ -4,6 +4,8 @@ Events are read from the engine's event log, not from the output. Every preview 
 log in a temporary directory, so several previews of one checkout can run at the same time.
 """
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -50,9 +52,9 @@ class Pack:
     @property
     def options(self) -> list[str]:
         """Options for `pulumi preview` and `pulumi up`."""
-        chosen = ["--policy-pack", str(self.directory)]
+        chosen = ["--policy-pack", _csv(self.directory)]
         if self.configuration is not None:
-            chosen += ["--policy-pack-config", str(self.configuration)]
+            chosen += ["--policy-pack-config", _csv(self.configuration)]
         return chosen
 
 
@@ -184,6 +186,13 @@ def stack_options(stack: Stack) -> list[str]:
     if stack.configuration is not None:
         chosen += ["--config-file", str(stack.configuration)]
     return chosen
+
+
+def _csv(path: Path) -> str:
+    """Return a path as CSV, which the CLI expects in options that can be repeated."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow([path])
+    return line.getvalue()
 
 
 def _preview_options(stack: Stack) -> list[str]:

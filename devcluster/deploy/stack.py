@@ -16,6 +16,7 @@ import psutil
 
 from devcluster import DevclusterError
 from devcluster.paths import CHECKOUT, Layout
+from gitops.engine import Pack
 from infra.settings.problems import PROJECT
 
 UNCHANGED = frozenset({"same", "read"})
@@ -90,10 +91,9 @@ class Stack:
         log = self.layout.logs / f"pulumi-{command}.log"
         events = self.layout.logs / f"pulumi-{command}.events"
         events.unlink(missing_ok=True)
-        config = CHECKOUT / "policies" / "config" / f"{self.name}.json"
-        pack = ("--policy-pack", "policies", "--policy-pack-config", str(config))
+        pack = Pack(Path("policies"), CHECKOUT / "policies" / "config" / f"{self.name}.json")
         quiet = ("--non-interactive", "--color", "never", "--suppress-outputs")
-        common = ("--stack", self.name, *quiet, *pack, "--event-log", str(events))
+        common = ("--stack", self.name, *quiet, *pack.options, "--event-log", str(events))
         with log.open("wb") as out:
             process = subprocess.Popen(
                 ["pulumi", command, *options, *common],

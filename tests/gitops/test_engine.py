@@ -1,5 +1,6 @@
 """Calls of `pulumi`, which is replaced by a script that records its arguments."""
 
+import csv
 import json
 import os
 import sys
@@ -82,6 +83,12 @@ def test_policy_pack_and_its_configuration_are_passed(stack: Stack, tmp_path: Pa
     assert {"--policy-pack", "--policy-pack-config"} <= set(arguments)
     assert "printed to stdout" in ended.output
     assert "printed to stderr" in ended.output
+
+
+def test_paths_of_a_policy_pack_may_contain_commas_and_quotes() -> None:
+    directory, configuration = Path('/a,b "c"/policies'), Path('/a,b "c"/prod.json')
+    _, first, _, second = Pack(directory, configuration).options
+    assert list(csv.reader([first, second])) == [[str(directory)], [str(configuration)]]
 
 
 def test_an_abandoned_preview_is_terminated(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

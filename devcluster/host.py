@@ -51,6 +51,9 @@ _WAIT_FOR_DPKG = ("--option", f"DPkg::Lock::Timeout={_LOCK_SECONDS}")
 LISTS_LOCK = Path("/var/lib/apt/lists/lock")
 # Maximum length of a socket path in bytes.
 SOCKET_LIMIT = 107
+# In PATH and KUBECONFIG, paths are separated by colons. kubectl's --filename and kwokctl's --config
+# are parsed as CSV, and kwokctl parses the paths of programs as URLs.
+_UNSUPPORTED_CHARACTERS = frozenset(':,"#%?')
 
 
 @dataclass(frozen=True)
@@ -185,12 +188,11 @@ def _await_lists() -> None:
 def check(spec: ClusterSpec, layout: Layout, extras: Collection[Extra] = ()) -> None:
     """Raise DevclusterError if the host has a problem that would make the start fail later."""
     for directory in (layout.cache, layout.state):
-        # In PATH and KUBECONFIG, paths are separated by colons. In kubectl's --filename, they are
-        # separated by commas.
-        if {":", ","}.intersection(str(directory)):
+        if unsupported := sorted(_UNSUPPORTED_CHARACTERS.intersection(str(directory))):
             raise DevclusterError(
-                f"{directory} contains a colon or a comma: set GPU_PLATFORM_CACHE (or "
-                "GPU_PLATFORM_STATE, if set) to a directory without them"
+                f"{directory} contains {' '.join(unsupported)}: set GPU_PLATFORM_CACHE (or "
+                "GPU_PLATFORM_STATE, if set) to a directory without the characters "
+                f"{' '.join(sorted(_UNSUPPORTED_CHARACTERS))}"
             )
     layout.cache.mkdir(parents=True, exist_ok=True)
     _check_disk(spec, layout, extras)

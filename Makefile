@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
+# With this variable, `python -m` would not find the modules of the checkout.
+unexport PYTHONSAFEPATH
 PURGE_OPTION = $(if $(filter-out 0 1,$(PURGE))$(word 2,$(PURGE)),$(error PURGE is '$(PURGE)': use \
   PURGE=1 to delete checkpoints and the stack's state),$(patsubst 1,--purge,$(filter 1,$(PURGE))))
 

@@ -32,6 +32,15 @@ def test_an_environment_whose_python_was_removed_is_recreated(tmp_path: Path, py
     assert "devcluster status" in commands
 
 
+def test_commands_import_modules_of_the_checkout(tmp_path: Path) -> None:
+    file = tmp_path / "Makefile"
+    file.write_text(f"include {ROOT / 'Makefile'}\nshow:\n\t@echo $${{PYTHONSAFEPATH-unset}}\n")
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    command = ["make", "-f", file, "show"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "unset\n"
+
+
 @pytest.mark.parametrize("value", ["", "0", " "])
 def test_down_keeps_checkpoints_by_default(value: str) -> None:
     done = make("down", f"PURGE={value}")

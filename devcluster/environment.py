@@ -57,12 +57,19 @@ def proxy_exclusions() -> dict[str, str]:
     through the proxy.
     """
     names = {name.upper() for name, value in os.environ.items() if value}
-    if not names & {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
+    if not names & {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "GRPC_PROXY"}:
         return {}
-    excluded = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    value = _with_cluster(os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "")
+    result = {"NO_PROXY": value, "no_proxy": value}
+    # If this variable is set, gRPC ignores no_proxy.
+    if excluded := os.environ.get("no_grpc_proxy"):  # noqa: SIM112
+        result["no_grpc_proxy"] = _with_cluster(excluded)
+    return result
+
+
+def _with_cluster(excluded: str) -> str:
     addresses = [part for part in excluded.split(",") if part] + ["127.0.0.1", Network().block]
-    value = ",".join(dict.fromkeys(addresses))
-    return {"NO_PROXY": value, "no_proxy": value}
+    return ",".join(dict.fromkeys(addresses))
 
 
 def _prefer_debian_docker(directory: Path) -> None:

@@ -87,7 +87,7 @@ def test_no_proxy_is_unset_without_a_proxy(layout: Layout, toolchain: Toolchain)
     assert not any(name.lower() == "no_proxy" for name in found)
 
 
-@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY", "grpc_proxy"])
 @pytest.mark.usefixtures("home")
 def test_cluster_traffic_bypasses_the_users_proxy(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -100,11 +100,13 @@ def test_cluster_traffic_bypasses_the_users_proxy(
     assert environment.proxy_exclusions() == found
 
 
+@pytest.mark.parametrize("name", ["http_proxy", "grpc_proxy"])
 @pytest.mark.usefixtures("home")
 def test_programs_bypass_the_users_proxy_for_pulumis_engine(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # Nothing listens on this port.
+    monkeypatch.setenv(name, "http://127.0.0.1:9")  # Nothing listens on this port.
+    monkeypatch.setenv("no_grpc_proxy", "x")
     for name, value in environment.proxy_exclusions().items():
         monkeypatch.setenv(name, value)
     server = grpc.server(ThreadPoolExecutor(1))

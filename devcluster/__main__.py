@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status."""
     options = _parser().parse_args(arguments)
     os.environ.update(environment.proxy_exclusions())  # for kubectl and skopeo
+    os.environ["KUBERC"] = "off"  # the user's defaults may request confirmations of deletions
     try:
         return int(options.run(options))
     except BrokenPipeError:

@@ -147,6 +147,7 @@ def _environment(binaries: Path) -> dict[str, str]:
     # Absolute paths, because the working directory of the processes is different.
     environment["GPU_PLATFORM_CACHE"] = str(cache_root())
     environment["GPU_PLATFORM_STATE"] = str(state_root())
+    environment["KUBERC"] = "off"  # as in devcluster/__main__.py
     environment["PATH"] = f"{binaries}:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
     return environment
 

@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         module.add_arguments(subparser)
     options = parser.parse_args(arguments)
+    os.environ["KUBERC"] = "off"  # the user's defaults may request confirmations of deletions
     try:
         exit_status: int = _COMMANDS[options.command].run(options)
     except GitopsError as error:

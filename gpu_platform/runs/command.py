@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from decimal import Decimal
@@ -23,6 +24,7 @@ _CONFIGURATIONS = Path(policies.__file__).parent / "config"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     options = parser().parse_args(arguments)
+    os.environ["KUBERC"] = "off"  # the user's defaults may request confirmations of deletions
     try:
         done: int = _ACTIONS[options.command](options)
     except GitopsError as error:

@@ -122,8 +122,9 @@ def test_cluster_processes_inherit_only_allowed_variables(
     monkeypatch.setenv("LD_PRELOAD", "")
     found = launcher._environment(Path("/tools"))
     assert found["PATH"].startswith("/tools:")
-    allowed = {"HOME", "LANG", "PATH", "GPU_PLATFORM_CACHE", "GPU_PLATFORM_STATE"}
+    allowed = {"HOME", "LANG", "PATH", "GPU_PLATFORM_CACHE", "GPU_PLATFORM_STATE", "KUBERC"}
     assert set(found) <= allowed
+    assert found["KUBERC"] == "off"
 
 
 def test_relative_directories_are_made_absolute_for_cluster_processes(

@@ -1,5 +1,6 @@
 """The command line of `python -m devcluster`."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,12 @@ def test_only_commands_that_start_nodes_accept_the_nodes_option(
     with pytest.raises(SystemExit) as ended:
         main(["down", "--simulated-nodes=4"])
     assert ended.value.code == 2
+
+
+def test_kubectl_ignores_the_users_preferences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERC", "preferences")
+    assert main(["logs"]) == 0
+    assert os.environ["KUBERC"] == "off"
 
 
 @pytest.mark.parametrize("number", ["-1", "four", "1.5"])

@@ -1,4 +1,5 @@
 import argparse
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,13 @@ def test_help_describes_the_exit_statuses_and_examples(capsys: pytest.CaptureFix
     output = capsys.readouterr().out
     for words in ("exit status", "examples", "--rendered --base", "nothing changes", "3 "):
         assert words in output
+
+
+def test_kubectl_ignores_the_users_preferences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERC", "preferences")
+    monkeypatch.setattr(preview, "run", lambda _: 0)
+    assert main(["preview", "--stack", "prod"]) == 0
+    assert os.environ["KUBERC"] == "off"
 
 
 def test_error_names_the_missing_package(

@@ -65,6 +65,13 @@ def test_dry_run_prints_manifests_and_advisory_violations(
     assert "violates the advisory rule training-ends" in captured.err
 
 
+def test_kubectl_ignores_the_users_preferences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERC", "preferences")
+    monkeypatch.setattr(Member, "stop", lambda *_: None)
+    assert main(["stop", "tiny", "--namespace", "vision"]) == 0
+    assert os.environ["KUBERC"] == "off"
+
+
 def test_cost_of_every_step_is_printed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluation = {"command": ["true"], "gpus": 1, "cpu": 1, "memory": "4Gi", "after": ["train"]}
     gpus = {"gpus_per_node": 4, "gpu_product": "NVIDIA-L4", "attempt_deadline_seconds": 7200}

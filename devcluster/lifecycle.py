@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from devcluster.spec import ClusterSpec, Kind
 from devcluster.toolchain import Group, Toolchain, ensure, files, volcano_release
 from simulation import nodes as simulated_nodes
 from simulation.configuration import PORTS
-from simulation.supervisor import API_READY, EventLog
+from simulation.supervisor import API_READY, Event, EventLog
 
 START_TIMEOUT = 300.0
 """Timeout (s) for a start, which takes 15 s on an idle machine, and more than 120 s on two cores
@@ -100,7 +100,7 @@ def up(
         toolchain = ensure(group, layout.cache, step.update, extras, announce=reporter.say)
         step.detail = f"in {toolchain.bin}"
     cluster = Cluster(spec, layout, toolchain)
-    if record is None:
+    if record is None or not _is_ready(spec, EventLog(layout.events).read()):
         with reporter.step("cluster") as step:
             _start(cluster, step, early, requirements.volcano)
     elif launcher.has_other_tools(record, toolchain.bin):
@@ -130,11 +130,25 @@ def _uv() -> Path:
 
 
 def _start(cluster: Cluster, step: Step, early: EarlyWork | None, volcano: str) -> None:
-    """Launch the cluster and wait until all nodes are ready. Stop it if the start fails."""
+    """Launch the cluster and wait until all nodes are ready. Stop it if the start fails.
+
+    If the cluster is running, because the command that launched it was killed, only wait.
+    """
+    if launcher.running(cluster.layout) is None:
+        _launch(cluster, volcano)
+    try:
+        if early is not None:
+            early.prepare(cluster)
+        _follow(cluster, EventLog(cluster.layout.events), step, early)
+    except BaseException:
+        launcher.stop(cluster.layout)
+        raise
+
+
+def _launch(cluster: Cluster, volcano: str) -> None:
     spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
-    events = EventLog(layout.events)
     layout.events.unlink(missing_ok=True)
     if spec.kind is Kind.REAL:
         _create_volumes(layout)
@@ -142,13 +156,6 @@ def _start(cluster: Cluster, step: Step, early: EarlyWork | None, volcano: str) 
     else:
         port = _free_port(layout)
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano.root, port, volcano)
-    try:
-        if early is not None:
-            early.prepare(cluster)
-        _follow(cluster, events, step, early)
-    except BaseException:
-        launcher.stop(layout)
-        raise
 
 
 def _create_volumes(layout: Layout) -> None:
@@ -196,7 +203,6 @@ def _port_in_use(first: int) -> int | None:
 def _follow(cluster: Cluster, events: EventLog, step: Step, early: EarlyWork | None = None) -> None:
     """Report startup events until all nodes are ready. Raise DevclusterError if the start fails."""
     began = time.monotonic()
-    expected = max(1, len(cluster.spec.real_nodes))
     while True:
         received = list(events.read())
         if failed := next((event for event in received if event.error), None):
@@ -208,7 +214,7 @@ def _follow(cluster: Cluster, events: EventLog, step: Step, early: EarlyWork | N
         if early is not None and any(event.step == API_READY for event in received):
             early.begin(cluster)
             early = None
-        if sum(event.ready for event in received) >= expected:
+        if _is_ready(cluster.spec, received):
             return
         if launcher.running(cluster.layout) is None:
             raise DevclusterError(f"the cluster's process exited; see {cluster.layout.logs}")
@@ -217,6 +223,11 @@ def _follow(cluster: Cluster, events: EventLog, step: Step, early: EarlyWork | N
                 f"the cluster did not start within {START_TIMEOUT:.0f} s; see {cluster.layout.logs}"
             )
         time.sleep(0.05)
+
+
+def _is_ready(spec: ClusterSpec, events: Iterable[Event]) -> bool:
+    """Return whether all nodes have become ready since the launch."""
+    return sum(event.ready for event in events) >= max(1, len(spec.real_nodes))
 
 
 def _publish(

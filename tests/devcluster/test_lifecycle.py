@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
 
-from devcluster import DevclusterError, launcher, lifecycle
+from devcluster import DevclusterError, host, launcher, lifecycle
 from devcluster.launcher import Record
 from devcluster.lifecycle import Cluster
 from devcluster.operators import Requirements
@@ -21,6 +22,7 @@ from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain
+from simulation import nodes as simulated_nodes
 from simulation.configuration import PORTS
 from simulation.supervisor import API_READY, EventLog
 
@@ -110,6 +112,34 @@ def test_cluster_that_exits_during_startup_is_reported(
     alive.wait()
     with pytest.raises(DevclusterError, match="the cluster's process exited; see"):
         lifecycle._follow(cluster, EventLog(cluster.layout.events), step)
+
+
+@pytest.mark.usefixtures("alive")
+def test_start_of_a_killed_command_is_awaited(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, waits = EventLog(cluster.layout.events), list[str]()
+
+    def create_nodes(*_: object, **__: object) -> None:
+        waits.append("nodes")
+
+    def follow(*_: object) -> None:
+        waits.append("start")
+        for node in cluster.spec.real_nodes:
+            events.add(node.name, "node is Ready", ready=True)
+
+    monkeypatch.setattr(host, "missing_packages", list)
+    monkeypatch.setattr(lifecycle, "BaseImages", MagicMock())
+    monkeypatch.setattr(lifecycle, "_uv", Path)
+    monkeypatch.setattr(lifecycle, "ensure", lambda *_, **__: cluster.toolchain)
+    monkeypatch.setattr(lifecycle, "_publish", lambda *_: None)
+    monkeypatch.setattr(lifecycle, "_await_service_account", lambda _: None)
+    monkeypatch.setattr(simulated_nodes, "ensure", create_nodes)
+    monkeypatch.setattr(lifecycle, "_follow", follow)
+    reporter = Reporter(Console(file=io.StringIO()))
+    for _ in range(2):
+        lifecycle.up(cluster.spec, reporter)
+    assert waits == ["start", "nodes", "nodes"]
 
 
 def test_port_of_the_api_server_does_not_change(simulated: Layout) -> None:

@@ -39,13 +39,17 @@ def run(command: Callable[[], int], failed: int = 1) -> int:
 
 
 def exit_on_termination() -> None:
-    """Raise SystemExit on SIGTERM and SIGHUP, so that `with` and `finally` clean up."""
+    """Raise SystemExit on SIGTERM and SIGHUP, so that `with` and `finally` clean up.
+
+    A signal that the caller ignores, such as nohup, remains ignored.
+    """
 
     def leave(number: int, _: object) -> NoReturn:
         sys.exit(128 + number)
 
     for handled in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(handled, leave)
+        if signal.getsignal(handled) is not signal.SIG_IGN:
+            signal.signal(handled, leave)
 
 
 def _discard() -> None:

@@ -1,6 +1,7 @@
 """Output of commands to streams that cannot be written."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from devcluster.paths import CHECKOUT
+from policies import output
 
 DIFF = ("gitops", "diff", "dev", "prod")
 EXPORT = ("gpu_platform", "run", "job.yaml", "--namespace", "vision", "--export")
@@ -67,3 +69,16 @@ def test_output_to_a_closed_stream_is_discarded(
     close_stdout = ("sh", "-c", 'exec "$@" >&-', "sh")
     completed = execute(folder, command, subprocess.DEVNULL, close_stdout)
     assert (completed.returncode, completed.stderr) == (status, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_the_caller_ignores_remain_ignored(number: signal.Signals) -> None:
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(number, signal.SIG_IGN)
+        output.exit_on_termination()
+        os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)

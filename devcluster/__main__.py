@@ -233,4 +233,6 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    # Without this handler, SIGTERM would leave a starting cluster and Pulumi's engine behind.
+    output.exit_on_termination()
     sys.exit(output.run(main))

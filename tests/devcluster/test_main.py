@@ -1,6 +1,7 @@
 """The command line of `python -m devcluster`."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,23 @@ def test_kubectl_ignores_the_users_preferences(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KUBERC", "preferences")
     assert main(["logs"]) == 0
     assert os.environ["KUBERC"] == "off"
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_command_cleans_up_before_it_exits(tmp_path: Path, ending: int) -> None:
+    unshare, started = tmp_path / "unshare", tmp_path / "started"
+    os.mkfifo(started)
+    unshare.write_text(f"#!/bin/sh\necho > {started}\nexec sleep 60\n")
+    unshare.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "devcluster", "up", "--nodes=simulated"],
+        cwd=CHECKOUT,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    started.read_text()
+    process.send_signal(ending)
+    # Without a handler, the status would be negative, and nothing would be cleaned up.
+    assert process.wait(60) == 128 + ending
 
 
 @pytest.mark.parametrize("number", ["-1", "four", "1.5"])

@@ -192,7 +192,7 @@ class NodeServices:
     bind {self.node.address}
     errors
     kubernetes cluster.local in-addr.arpa {{
-        kubeconfig {self.kubeconfig}
+        kubeconfig "{self.kubeconfig}"
         pods insecure
         ttl 5
     }}

@@ -150,7 +150,8 @@ def test_the_dns_service_points_to_coredns(first: NodeServices) -> None:
     (endpoint,) = endpoints["endpoints"]
     assert endpoint["addresses"] == [FIRST.address]
     assert f"bind {FIRST.address}\n" in corefile
-    assert f"kubeconfig {first.kubeconfig}\n" in corefile
+    # In quotes, because the path may contain spaces.
+    assert f'kubeconfig "{first.kubeconfig}"\n' in corefile
     label = endpoints["metadata"]["labels"]["kubernetes.io/service-name"]
     assert label == service["metadata"]["name"]
     assert {port["name"] for port in endpoints["ports"]} == {

@@ -274,8 +274,8 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
         if error := _overlay_error(directory):
             raise DevclusterError(
                 f"the nodes cannot mount overlays whose files are in {directory} ({error}): set "
-                "GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if set) to a directory without commas "
-                "on a local disk with ext4 or XFS"
+                "GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if set) to a directory without "
+                "backslashes on a local disk with ext4 or XFS"
             )
     ip = shutil.which("ip", path=system_path()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):

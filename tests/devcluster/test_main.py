@@ -68,6 +68,15 @@ def test_kubectl_ignores_the_users_preferences(monkeypatch: pytest.MonkeyPatch) 
     assert os.environ["KUBERC"] == "off"
 
 
+def test_strict_umask_of_the_user_is_not_inherited() -> None:
+    users = os.umask(0o077)
+    try:
+        assert main(["logs"]) == 0
+    finally:
+        inherited = os.umask(users)
+    assert inherited == 0o022
+
+
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
 def test_terminated_command_cleans_up_before_it_exits(tmp_path: Path, ending: int) -> None:
     unshare, started = tmp_path / "unshare", tmp_path / "started"

@@ -14,7 +14,7 @@ from gitops.preview.impact import (
     impacts,
     is_rejected,
     missing_objects,
-    stays_finished,
+    without_finished_runs,
 )
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
 from gitops.preview.options import option_changes, output_changes
@@ -54,7 +54,7 @@ def build(
     limits = capacity.limits(planned, later, gpus, prices, stack)
     new, earlier = started(counted), earlier_runs(counted)
     # Finished runs count in the tables, but new runs do not wait for them.
-    active = demands(after([change for change in counted if not stays_finished(change)]))
+    active = demands(after(without_finished_runs(counted)))
     requested = capacity.limits(planned, active, gpus, prices, stack)
     # Runs that continue in the previous cluster do not compete with new runs.
     competing = [] if any(map(changes_cluster, counted)) else earlier

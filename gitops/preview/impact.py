@@ -1,17 +1,19 @@
 """Most important facts for a reviewer: deletions, replacements, and lost data or work."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from gitops.demand import Demand, demands, is_schedule
 from gitops.preview import claims
 from gitops.preview.changes import Change
+from gitops.runs.states import steps
 from infra.schedule import PROGRAM
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
-from kube.kinds.volcano import TEMPLATE
+from kube.kinds.volcano import FLOW, TEMPLATE
 from kube.names import BUS_GROUP, RUN_LABEL, SCHEDULING_GROUP
 from policies.pod_search import find_pods
 from policies.resources import Resource
@@ -37,12 +39,13 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
     """Return the effects on data, queues, runs and services, most severe first."""
     all_changes = list(changes)
     idle, schedules = {*_idle_canaries(all_changes)}, {*_schedules(all_changes)}
+    states = _states(all_changes)
     single = {
         impact
         for change in all_changes
         # An active run of a schedule keeps its copies of the templates.
         if _schedule(change.resource) not in schedules
-        and (impact := _impact(change, idle)) is not None
+        and (impact := _impact(change, idle, states.get(change.step.urn))) is not None
     }
     renamed = {Impact(_DATA, text) for text in claims.possible_renames(all_changes)}
     return sorted(single | renamed | {*_servers_without_models(all_changes)})
@@ -56,21 +59,18 @@ def missing_objects(changes: Iterable[Change]) -> list[str]:
 
 def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
     """Return the demand of runs that are removed from the stack but may keep running."""
+    removed = [c for c in changes if c.step.operation in ("delete", "replace") and c.is_retained]
+    finished = _finished(removed)
     # Evaluate all objects together, because a PodGroup may define the queue of its pods.
-    staying = [
-        change.old
-        for change in changes
-        if change.old is not None
-        and change.step.operation in ("delete", "replace")
-        and change.is_retained
-        and not _has_finished(change)
-    ]
+    staying = [c.old for c in removed if c.old is not None and c.step.urn not in finished]
     return [demand for demand in demands(staying) if demand.role == "training"]
 
 
-def stays_finished(change: Change) -> bool:
-    """Return whether the object is a finished run that stays in the stack."""
-    return change.step.operation in ("same", "update") and _has_finished(change)
+def without_finished_runs(changes: Iterable[Change]) -> list[Change]:
+    """Return the changes without the finished runs that stay in the stack."""
+    all_changes = list(changes)
+    finished = _finished([c for c in all_changes if c.step.operation in ("same", "update")])
+    return [change for change in all_changes if change.step.urn not in finished]
 
 
 def changes_cluster(change: Change) -> bool:
@@ -117,7 +117,9 @@ def _schedule(template: Resource) -> tuple[str | None, str] | None:
     return None
 
 
-def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact | None:
+def _impact(
+    change: Change, idle: Collection[tuple[str | None, str]], state: State | None
+) -> Impact | None:
     if _is_suspension(change):
         effect = _SCHEDULE_SUSPENDED if is_schedule(change.resource) else _RUN_SUSPENDED
         return Impact(_RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {effect}")
@@ -128,7 +130,7 @@ def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact 
     if change.step.operation not in ("delete", "replace") or change.old is None:
         return None
     resource = change.old.resource
-    rank, sentences = _sentences(change, resource)
+    rank, sentences = _sentences(change, resource, state)
     if rank == _SERVICES and (resource.namespace, resource.name) in idle:
         sentences = [_IDLE_CANARY]
     if rank == _OTHER and change.is_retained:
@@ -224,7 +226,7 @@ def _display_kind(resource: Resource) -> str:
     return names.get(resource.kind, resource.kind)
 
 
-def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
+def _sentences(change: Change, resource: Resource, state: State | None) -> tuple[int, list[str]]:
     if claims.is_claim(resource):
         return _DATA, [claims.describe_removal(change)]
     if resource.is_kind("", "PersistentVolume"):
@@ -233,7 +235,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
         kept = "Its content is kept." if change.is_retained else _NAMESPACE_DELETED
         return _DATA, [kept]
     if _is_run(resource):
-        return _RUNS, list(_run_effects(change))
+        return _RUNS, list(_run_effects(change, state))
     stays = change.is_retained and change.step.operation == "delete"
     if resource.is_kind(SCHEDULING_GROUP, "Queue"):
         return _QUEUES, [] if stays else [_QUEUE_DELETED]
@@ -269,9 +271,9 @@ def _is_run(resource: Resource) -> bool:
     return any(pod.role(_ROLES) == "training" for pod in find_pods(resource))
 
 
-def _run_effects(change: Change) -> Iterator[str]:
-    if _has_finished(change):
-        yield f"It had already {_state(change)} when the state was last refreshed."
+def _run_effects(change: Change, state: State | None) -> Iterator[str]:
+    if state is not None and state.finished:
+        yield f"It had already {state} when the state was last refreshed."
     elif change.is_retained:
         gpus = f"{_gpus(change):f}"
         yield f"If it is still running, it continues and holds {gpus} GPUs until it ends."
@@ -287,17 +289,43 @@ def _run_effects(change: Change) -> Iterator[str]:
             yield f"A second run starts under the same name in the namespace `{namespace}`."
 
 
-def _state(change: Change) -> State | None:
-    """Return the state of a run as last recorded in Pulumi's state; None if it is unknown."""
-    status = change.step.old.outputs.get("status") if change.step.old else None
-    old = change.resource if change.old is None else change.old.resource
-    kind = next((item for item in RESOURCES if old.is_kind(item.group, item.kind)), None)
-    return kind.state(status) if kind is not None and isinstance(status, dict) else None
+def _states(changes: Collection[Change]) -> dict[str, State | None]:
+    """Map URNs to the states of runs and steps when the state was last refreshed.
+
+    The JobTemplate of a step has the state of the step.
+    """
+    states: dict[str, State | None] = {}
+    of_templates: dict[tuple[str | None, str], State | None] = {}
+    for change in changes:
+        status = change.step.old.outputs.get("status") if change.step.old else None
+        old = change.resource if change.old is None else change.old.resource
+        kind = next((item for item in RESOURCES if old.is_kind(item.group, item.kind)), None)
+        if kind is not None and isinstance(status, dict):
+            states[change.step.urn] = kind.state(status)
+            of_templates |= _step_states(old, status) if kind is FLOW else {}
+    return states | {
+        change.step.urn: of_templates.get((change.resource.namespace, change.resource.name))
+        for change in changes
+        if change.resource.is_kind(TEMPLATE.group, TEMPLATE.kind)
+    }
 
 
-def _has_finished(change: Change) -> bool:
-    state = _state(change)
-    return state is not None and state.finished
+def _step_states(
+    flow: Resource, status: Mapping[str, Any]
+) -> dict[tuple[str | None, str], State | None]:
+    """Map the namespaces and names of a JobFlow's templates to the states of its steps."""
+    jobs = steps({"status": status})
+    unstarted = FLOW.state(status)
+    if State.FAILED in jobs.values() and all(job.finished for job in jobs.values()):
+        # The remaining steps wait for the failed step.
+        unstarted = State.FAILED
+    names = [step["name"].text or "" for step in flow.root["spec"]["flows"].items()]
+    return {(flow.namespace, name): jobs.get(f"{flow.name}-{name}", unstarted) for name in names}
+
+
+def _finished(changes: Collection[Change]) -> set[str]:
+    """Return the URNs of runs and steps that had finished when the state was last refreshed."""
+    return {urn for urn, state in _states(changes).items() if state is not None and state.finished}
 
 
 def _gpus(change: Change) -> Decimal:

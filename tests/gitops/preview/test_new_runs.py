@@ -9,6 +9,7 @@ from gitops.preview.build import build
 from gitops.preview.markdown import render
 from gitops.preview.report import Report
 from tests.gitops import plans
+from tests.gitops.runs.objects import job_flow
 from tests.infra import jobs
 
 A800 = "NVIDIA-A800-SXM4-80GB"
@@ -144,6 +145,38 @@ def test_a_run_does_not_wait_for_finished_runs_of_the_stack(phase: str, waits: b
     other = plans.same(run("other-00000000"), outputs={"status": {"state": {"phase": phase}}})
     steps = [plans.same(plans.queue(gpus=16)), other, plans.step("create", new=run())]
     assert bool(report(*steps).waiting) is waits
+
+
+@pytest.mark.parametrize(
+    ("phase", "prepare", "train", "waits"),
+    [
+        ("Succeed", "Completed", "Completed", False),
+        ("Running", "Completed", "Running", True),
+        ("Running", "Running", None, True),
+        ("Running", "Completed", "Failed", False),
+        ("Running", "Failed", None, False),
+    ],
+)
+def test_a_run_does_not_wait_for_finished_steps(
+    phase: str, prepare: str, train: str | None, waits: bool
+) -> None:
+    *templates, flow = jobs.objects(
+        jobs.job("volcano", steps={"prepare": {"command": ["true"]}}, after=["prepare"], nodes=2)
+    )
+    states = {"prepare": prepare} if train is None else {"prepare": prepare, "train": train}
+    outputs = job_flow("job-0123abcd", phase, **states)
+    steps = [
+        plans.same(plans.queue(gpus=2)),
+        *map(plans.same, templates),
+        plans.same(flow, outputs=outputs),
+        plans.step("create", new=run(gpus=1)),
+    ]
+    assert bool(report(*steps).waiting) is waits
+    removed = [plans.step("delete", old, retain=True) for old in templates]
+    removed.append(plans.step("delete", flow, retain=True, outputs=outputs))
+    found = report(*removed)
+    assert bool(found.held_by_earlier_runs) is waits
+    assert any("If it is still running" in text for text in found.impacts) is waits
 
 
 def test_a_run_waits_if_a_parent_of_its_queue_is_too_small() -> None:

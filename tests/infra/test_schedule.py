@@ -54,7 +54,11 @@ def test_next_start_is_computed_in_the_time_zone(cron: str, now: str, start: str
         ({"cron": "0 3 L * *"}, "must have five fields"),
         ({"cron": "0 3 * * 1#2"}, "must have five fields"),
         ({"cron": "0 3 * * 7"}, "write 0 for Sunday"),
+        ({"cron": "0 3 * * 6/1"}, "write the range, such as 1-6/2"),
+        ({"cron": "0 3 * * mon,TUE/2"}, "write the range, such as 1-6/2"),
         ({"cron": "0 3 */2 * 1"}, "set one of them to *"),
+        # Kubernetes combines `1,*` and the weekday with "and", cronsim with "or".
+        ({"cron": "0 3 1,* * 1"}, "set one of them to *"),
         ({"cron": "0 3 30 2 *"}, "Bad day-of-month"),
         ({"time_zone": "Europe/Atlantis"}, "use one such as Europe/Berlin"),
         ({"time_zone": "Europe"}, "use one such as Europe/Berlin"),

@@ -21,6 +21,7 @@ _VALUE: Final = r"([0-9]+|[a-z]{3})"
 _ITEM: Final = rf"(\*|{_VALUE}(-{_VALUE})?)(/[0-9]+)?"
 _FIELD: Final = re.compile(rf"{_ITEM}(,{_ITEM})*", re.IGNORECASE)
 _SUNDAY: Final = re.compile(r"(?<![/\d])7(?!\d)")
+_STEP_WITHOUT_RANGE: Final = re.compile(r"(?:^|,)\w+/")
 _EXPECTED_FORMAT: Final = (
     "must have five fields: minute, hour, day of the month, month and day of the week, such as "
     '"0 3 * * *" for 3:00 every day'
@@ -34,11 +35,17 @@ def _cron(text: str) -> str:
         raise ValueError(_EXPECTED_FORMAT)
     if _SUNDAY.search(fields[4]):
         raise ValueError("uses 7 as the day of the week: write 0 for Sunday")
+    if _STEP_WITHOUT_RANGE.search(fields[4]):
+        # cronsim counts to 7, which is Sunday.
+        raise ValueError(
+            "uses a step without a range as the day of the week: write the range, such as 1-6/2 "
+            "instead of 1/2"
+        )
     days = (fields[2], fields[4])
-    if "*" not in days and any(day.startswith("*") for day in days):
+    if "*" not in days and any("*" in day for day in days):
         raise ValueError(
             "restricts both the day of the month and the day of the week, and at least one of them "
-            "starts with * (such as */2): set one of them to *"
+            "contains * (such as */2): set one of them to *"
         )
     try:
         next(CronSim(text, datetime(2000, 1, 1)))

@@ -35,6 +35,9 @@ def by_kind(job_config: dict[str, Any]) -> dict[str, Manifest]:
         # Daylight saving time, and across a weekend.
         ("30 6 * * 1-5", "2026-07-03T10:00Z", "2026-07-06T06:30+02:00"),
         ("*/15 * * JAN,feb *", "2026-11-25T12:00Z", "2027-01-01T00:00+01:00"),
+        # Kubernetes omits a start in the hour that is skipped, and repeats one in a repeated hour.
+        ("30 2 * * *", "2026-03-28T12:00Z", "2026-03-30T02:30+02:00"),
+        ("30 2 * * *", "2026-10-25T00:45Z", "2026-10-25T02:30+01:00"),
         # Day of month or day of week, as in Kubernetes.
         ("0 0 13 * 5", "2026-11-25T12:00Z", "2026-11-27T00:00+01:00"),
     ],

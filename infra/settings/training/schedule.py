@@ -109,4 +109,6 @@ class ScheduleSettings(Settings):
 
     def next_start(self, now: datetime) -> datetime:
         """Return the next time at which a run starts, in the schedule's time zone."""
-        return next(CronSim(self.cron, now.astimezone(ZoneInfo(self.time_zone))))
+        # Without a field for seconds, cronsim handles changes of daylight saving time like Debian's
+        # cron: it delays starts in the skipped hour, which Kubernetes omits.
+        return next(CronSim(f"0 {self.cron}", now.astimezone(ZoneInfo(self.time_zone))))

@@ -76,6 +76,19 @@ class Dropping(nn.Module):
         return logits
 
 
+class Quantized(Frozen):
+    """A model with frozen integer weights."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__(outputs, input_shape)
+        weight = torch.randint(-8, 8, (8, prod(input_shape)), dtype=torch.int8)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x.flatten(1) @ self.weight.to(x.dtype).T / 8)
+        return logits
+
+
 class Wrapped(Frozen):
     """A model that returns its logits in an object, like those of transformers."""
 

@@ -58,6 +58,15 @@ def test_resumed_run_exports_the_same_weights_and_buffers_as_an_uninterrupted_on
     assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
 
 
+def test_frozen_integer_weights_are_saved_and_the_run_resumes(train: Train, tmp_path: Path) -> None:
+    settings = {"model": f"{MODELS}:Quantized"}
+    train(epochs=1, **settings)
+    before = restart_without_export(tmp_path / "run")
+    assert train(epochs=2, **settings) == exit_codes.DONE
+    after = load_file(tmp_path / "run/export/model.safetensors")
+    assert torch.equal(before["weight"], after["weight"])
+
+
 def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
     train: Train, tmp_path: Path
 ) -> None:

@@ -59,9 +59,12 @@ def save(run: Run) -> None:
 def _require_finite_weights(tensors: Tensors, error: DivergedError) -> None:
     weights = [tensor for name, tensor in tensors.items() if name.startswith(MODEL_PREFIX)]
     local = [each.to_local() if isinstance(each, DTensor) else each for each in weights]
-    # With FSDP, some processes have no elements of a parameter with few rows.
-    filled = [each for each in local if each.numel()]
-    if not nn.utils.get_total_norm(filled, math.inf).isfinite():
+    # With FSDP, some processes have no elements of a parameter with few rows. Frozen parameters may
+    # be integers, which have no norm.
+    checked = [
+        each for each in local if each.numel() and (each.is_floating_point() or each.is_complex())
+    ]
+    if not nn.utils.get_total_norm(checked, math.inf).isfinite():
         raise error
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,9 @@ from training.optimizer import Average
 from training.parallel import Parallel
 from training.telemetry.metrics import Metrics
 from workload.run import Vote, Watchdog
+
+MIN_LOSS_SCALE: Final = 1e-4
+"""Loss scale (fp16) below which the scale is not the cause of an infinite or NaN gradient."""
 
 
 class DivergedError(Exception):
@@ -92,8 +96,9 @@ class Run:
     def check_step(self, loss: Tensor, norm: Tensor) -> None:
         """Record whether a step's loss and gradients are finite, without waiting for the device."""
         healthy = loss.isfinite()
+        scaler = self.model.scaler
         # With fp16, the scaler skips a step with an infinite gradient and reduces the loss scale.
-        if not self.model.scaler.is_enabled():
+        if not scaler.is_enabled() or scaler.get_scale() < MIN_LOSS_SCALE:
             healthy = healthy & norm.isfinite()
         self.diverged |= ~healthy
 

@@ -61,6 +61,14 @@ def test_nan_gradient_is_detected_before_the_weights_are_saved(
     assert all(map(is_finite, saved))
 
 
+def test_nan_gradients_in_all_steps_are_detected_with_fp16(train: Train, tmp_path: Path) -> None:
+    """Skipping a step with a NaN gradient and reducing the loss scale does not help here."""
+    loss = f"{BadInEvaluation.__module__}:undefined_gradient"
+    with pytest.raises(DivergedError, match="a gradient became infinite or NaN"):
+        train(loss=loss, precision="fp16", batch_size=16, epochs=1)
+    assert not files.list_checkpoints(tmp_path / "run/checkpoints")
+
+
 @pytest.mark.parametrize("checkpoint_async", [False, True])
 def test_infinite_weights_are_not_saved(
     train: Train, tmp_path: Path, checkpoint_async: bool

@@ -137,6 +137,18 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
         assert [json.loads(line)["loss"] for line in lines] == losses[:2]
 
 
+def test_an_interrupted_epoch_counts_its_samples_exactly(
+    train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = 2**24 + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "should_stop", lambda run: setattr(run, "samples", many) or True)
+        assert train(epochs=1, batch_size=437) == exit_codes.INTERRUPTED
+    assert train(epochs=1, batch_size=437) == exit_codes.DONE
+    [epoch] = [event for event in events(capsys) if event["event"] == "epoch"]
+    assert epoch["samples"] == many + 1000
+
+
 def test_batch_norm_can_be_trained_if_one_sample_remains_for_the_last_batch(train: Train) -> None:
     # 1,437 samples leave a last batch of one sample.
     assert train(model=NORMALIZED, epochs=1, batch_size=718) == exit_codes.DONE

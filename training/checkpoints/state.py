@@ -229,7 +229,7 @@ def _rank_tensors(run: Run) -> Tensors:
     """Return the state that differs between processes: RNG, loss scale, buffers, loss so far."""
     scaler = run.model.scaler.state_dict()
     own = {
-        "progress": torch.stack([run.loss_sum.cpu(), torch.tensor(float(run.samples)).double()]),
+        "progress": torch.stack([run.loss_sum.cpu(), torch.tensor(run.samples).double()]),
         "random/cpu": torch.get_rng_state(),
     }
     if run.device.type == "cuda":

@@ -372,6 +372,16 @@ def test_step_event_contains_learning_rate_gradient_norm_and_throughput(
     assert 1e-4 < float(str(step["learning_rate"])) <= 1e-3
 
 
+def test_step_event_of_a_skipped_step_is_valid_json(
+    train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss = f"{Dropping.__module__}:undefined_gradient"
+    train(loss=loss, precision="fp16", epochs=None, train_steps=1, log_every=1)
+    [step] = [event for event in events(capsys) if event["event"] == "step"]
+    assert step["loss"] > 0
+    assert "gradient_norm" not in step
+
+
 @pytest.mark.parametrize("change", ["seed", "data"])
 def test_checkpoint_with_a_different_seed_or_data_set_is_rejected(
     change: str, train: Train, tmp_path: Path

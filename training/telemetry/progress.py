@@ -69,7 +69,10 @@ class ProgressOutputs(contextlib.ExitStack):
                 return
             # Every line includes the epochs, so that the end of a long log shows the progress.
             line = {"step": step, "loss": value, **self._epochs("done_epochs")}
-            line |= {"learning_rate": rate, "gradient_norm": float(norm)}
+            line["learning_rate"] = rate
+            # JSON has no infinity. With fp16, a step with an infinite gradient is skipped.
+            if norm.isfinite():
+                line["gradient_norm"] = float(norm)
             emit(Step.model_validate(line | self._throughput.since_last(done)))
 
     def evaluated(

@@ -23,6 +23,9 @@ def main() -> int:
         return run(read_config(sys.argv[1:], os.environ))
     except ConfigurationError as error:
         return fail(str(error), exit_codes.BAD_INPUT)
+    except KeyboardInterrupt:
+        message = "interrupted without saving: start the run again to resume from its checkpoints"
+        return fail(message, 128 + signal.SIGINT)
 
 
 def run(config: TrainingConfig) -> int:

@@ -63,6 +63,21 @@ def test_slow_node_exits_with_69_and_a_plain_text_termination_message(
     ]
 
 
+def test_ctrl_c_before_the_first_step_is_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training.train, "run", run)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "argv", ["training"])
+    assert main() == 130
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["message"].startswith("interrupted without saving")
+    assert not printed.err
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [

@@ -4,6 +4,7 @@ The codes follow sysexits.h where it defines a suitable code. Any other code (fo
 signal) has the same effect as FAILED: the gang restarts and resumes from its last checkpoint.
 """
 
+import contextlib
 import os
 import sys
 from typing import Final, NoReturn
@@ -45,6 +46,8 @@ def exit_process(code: int, immediately: bool = True) -> NoReturn:
     """
     if not immediately:
         raise SystemExit(code)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # A stream may be a closed pipe, or a file on a full disk.
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)

@@ -72,11 +72,11 @@ def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
         listener = listeners.pop()
         listener.receive(content)
         listener.close()
-    line = _write(content)
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.stat().st_size == 0:
-            message = text or _shortened(content, line)
+            message = text or _shortened(content)
             TERMINATION_LOG.write_bytes(message.encode()[:MAX_MESSAGE_BYTES])
+    _write(content)
 
 
 def fail(
@@ -93,7 +93,9 @@ def fail(
         traceback.print_exception(error)
     message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     found = os.environ.get("RANK", "0") if rank is None else str(rank)
-    conclude("error", text, message=message, rank=found, exit_code=code)
+    # Standard output may be a closed pipe, or a file on a full disk.
+    with contextlib.suppress(OSError):
+        conclude("error", text, message=message, rank=found, exit_code=code)
     return code
 
 
@@ -113,9 +115,9 @@ def _write(content: Mapping[str, object]) -> str:
     return line
 
 
-def _shortened(content: Mapping[str, object], line: str) -> str:
+def _shortened(content: Mapping[str, object]) -> str:
     """Shorten the message of an event until its line fits, because truncated JSON is not valid."""
-    message = str(content.get("message", ""))
+    message, line = str(content.get("message", "")), json.dumps(content, default=str)
     while message and (excess := len(line) - MAX_MESSAGE_BYTES) > 0:
         # A character takes at most 12 bytes of JSON.
         message = message[: -max(excess // 12, 1)]

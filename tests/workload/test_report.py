@@ -102,3 +102,21 @@ def test_long_error_is_truncated_to_a_valid_event_in_the_termination_message(
     assert isinstance(event, Failed)
     assert (event.rank, event.exit_code) == ("3", 64)
     assert event.message.startswith("missing: " + character * 100)
+
+
+def test_error_is_recorded_if_standard_output_is_on_a_full_disk(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys\n"
+        "from workload import exit_codes, report\n"
+        "report.TERMINATION_LOG = pathlib.Path(sys.argv[1])\n"
+        "exit_codes.exit_process(report.fail('the disk is full', exit_codes.BAD_INPUT))\n"
+    )
+    log = tmp_path / "termination-log"
+    log.touch()
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", program, str(log)]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (64, "")
+    event = parse(log.read_text())
+    assert isinstance(event, Failed)
+    assert event.message == "the disk is full"

@@ -103,6 +103,20 @@ def test_batch_norm_with_batches_of_one_sample_is_refused(train: Train) -> None:
         train(model=f"{MODELS}:Normalized", batch_size=1)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_batch_norm_in_half_precision_can_be_sharded(
+    precision: str, train: Train, tmp_path: Path
+) -> None:
+    settings = {"model": f"{MODELS}:Normalized", "precision": precision, "epochs": 1}
+    for parallel in ("ddp", "fsdp"):
+        assert train(parallel, parallel=parallel, **settings) == exit_codes.DONE
+    replicated, sharded = (
+        load_file(tmp_path / name / "export/model.safetensors") for name in ("ddp", "fsdp")
+    )
+    for name, tensor in replicated.items():
+        torch.testing.assert_close(sharded[name], tensor)
+
+
 def test_a_model_is_checked_in_the_precision_of_the_run(train: Train) -> None:
     model = f"{MODELS}:InFullPrecision"
     assert train(model=model, epochs=1) == exit_codes.DONE

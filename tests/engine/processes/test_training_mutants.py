@@ -47,8 +47,8 @@ MUTANTS = {
     ),
     "fsdp gathers fp32": Mutant(
         PARALLEL,
-        "        if self._dtype != torch.float32:\n",
-        "        if False:\n",
+        "        if self._dtype != torch.float32 and",
+        "        if False and",
         f"{TESTS}::test_fsdp_gathers_weights_in_the_configured_precision",
     ),
     "activations are not checkpointed": Mutant(

@@ -268,8 +268,9 @@ class Connection(asyncio.Protocol):
         self._head_bytes = self._header_lines = 0
 
     def on_url(self, url: bytes) -> None:
-        """Append to the path."""
+        """Set the method, which is known from now on, and append to the path."""
         if self._reading is not None:
+            self._reading.method = self.parser.get_method().decode("latin-1")
             self._reading.path += url.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -292,7 +293,6 @@ class Connection(asyncio.Protocol):
         request = self._reading
         if request is None or self._input_ended:
             return
-        request.method = self.parser.get_method().decode("latin-1")
         path = _ORIGIN.sub("", request.path.partition("?")[0])
         request.path = unquote(path) if "%" in path else path
         version = self.parser.get_http_version()

@@ -470,6 +470,13 @@ async def test_request_target_may_have_the_absolute_form(origin: bytes) -> None:
     assert application.ended == ["/now"]
 
 
+async def test_error_for_a_head_request_has_no_body() -> None:
+    connection, transport, _ = connected()
+    receive(connection, b"HEAD /now HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n")
+    assert transport.written.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert transport.written.endswith(b"\r\n\r\n")
+
+
 async def test_http_1_0_client_is_not_asked_to_continue() -> None:
     connection, transport, _ = connected()
     receive(connection, b"POST /now HTTP/1.0\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n")

@@ -278,7 +278,8 @@ class Connection(asyncio.Protocol):
         request = self._reading
         if request is None or self._in_body:
             return
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        # The parser removes only the whitespace before a value.
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1").rstrip(" \t")
         known = request.headers.get(key)
         self._header_lines += 1
         if known is not None and key in ("host", "content-length", "transfer-encoding"):

@@ -456,7 +456,7 @@ async def test_offer_to_upgrade_to_http_2_is_ignored(rest: bytes, size: int) -> 
     assert transport.closed
 
 
-@pytest.mark.parametrize("value", [b"100-continue", b"100-Continue"])
+@pytest.mark.parametrize("value", [b"100-continue", b"100-Continue", b" \t100-continue\t "])
 async def test_client_that_waits_before_it_sends_a_body_is_asked_to_continue(value: bytes) -> None:
     connection, transport, _ = connected()
     receive(connection, INFER + b"Content-Length: 1\r\nExpect: " + value + b"\r\n\r\n")

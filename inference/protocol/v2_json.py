@@ -448,10 +448,10 @@ def _output_sizes(
 def _timeout(parameters: Object | None) -> float | None:
     """Return the timeout in seconds. Triton's clients send microseconds, and 0 for no timeout."""
     value = parameters.get("timeout") if parameters is not None else None
-    if value is None or value == 0:
+    if value is None:
         return None
-    if type(value) is not int or not 0 < value < 2**53:
+    if type(value) is not int or not 0 <= value < 2**53:
         raise InputError(
             f"parameters.timeout is {show(value)}: it must be a positive integer (microseconds)"
         )
-    return value / 1e6
+    return value / 1e6 or None

@@ -87,7 +87,8 @@ def _requested_seconds(service: Service, request: Request) -> float:
     if text is None:
         return service.config.request_seconds
     try:
-        seconds = float(text)
+        # Python also accepts underscores.
+        seconds = float(text) if "_" not in text else math.nan
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= MAX_TIMEOUT:

@@ -16,7 +16,7 @@ import pytest
 from inference.config import InferenceConfig
 from inference.engine.interface import Answer, InputError, OverloadedError, TensorSpec
 from inference.http.application import Application, Pending, Route
-from inference.http.endpoints import _infer
+from inference.http.endpoints import _infer, _requested_seconds
 from inference.http.limits import Limits
 from inference.http.messages import Request
 from inference.service import Service
@@ -89,6 +89,13 @@ async def test_outputs_larger_than_expected_are_reserved_before_they_are_written
     with nullcontext() if error is None else pytest.raises(error):
         assert len(pending.finish(future).body) > 5000
     assert sum(sizes) == (64 if error is InputError else 5004)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1_0", "nan", "inf", "-1", "0", "86401"])
+def test_invalid_timeout_is_refused(text: str) -> None:
+    request = Request(headers={"x-request-timeout": text})
+    with pytest.raises(InputError, match=f"X-Request-Timeout is '{text}': it must be a number"):
+        _requested_seconds(MagicMock(), request)
 
 
 class Inputs:

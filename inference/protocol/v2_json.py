@@ -297,15 +297,21 @@ def _data(values: NDArray[Any], name: str) -> Any:
     values that JSON cannot express.
     """
     flat = values.ravel()
-    if flat.dtype.kind == "f":
-        if not np.isfinite(flat).all():
-            raise InputError(
-                f"output {name!r} has NaN or infinite values for this input, which JSON cannot "
-                "express: request it with binary_data"
-            )
-        # orjson does not support half precision.
-        return flat.astype(np.float32) if flat.dtype == np.float16 else flat
-    return [value.decode("utf-8", "replace") for value in flat] if flat.dtype.hasobject else flat
+    problem = ""
+    if flat.dtype.hasobject:
+        try:
+            return [value.decode() for value in flat]
+        except UnicodeDecodeError:
+            problem = "strings that are not UTF-8"
+    elif flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        problem = "NaN or infinite values"
+    if problem:
+        raise InputError(
+            f"output {name!r} has {problem} for this input, which JSON cannot express: request it "
+            "with binary_data"
+        )
+    # orjson does not support half precision.
+    return flat.astype(np.float32) if flat.dtype == np.float16 else flat
 
 
 def _length(text: str, body_length: int) -> int:

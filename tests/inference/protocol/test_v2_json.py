@@ -353,6 +353,13 @@ def test_nan_output_is_refused_as_json_but_sent_as_binary() -> None:
     assert np.isnan(np.frombuffer(content, np.float32, 1, length))
 
 
+def test_string_output_that_is_not_utf_8_is_refused_as_json() -> None:
+    answer = engine_answer([1, 0])
+    outputs = {**answer.outputs, "label": np.array([b"\xff"], np.object_)}
+    with pytest.raises(InputError, match="output 'label' has strings that are not UTF-8"):
+        write_answer(read_request(body(), SERVED), answer._replace(outputs=outputs))
+
+
 def test_output_size_is_checked_before_outputs_are_computed() -> None:
     request = read_request(body(), SERVED)
     size = check_output_size(request, 10_000, 10_000)

@@ -50,7 +50,7 @@ class Service:
             raise UnavailableError(self.engine.reason, UNAVAILABLE_RETRY_SECONDS)
         if version and version != pool.served.version:
             raise HttpError(
-                404, f"version {version[:80]!r} is not served here, only {pool.served.version!r}"
+                404, f"version {version!r} is not served here, only {pool.served.version!r}"
             )
         return pool
 

@@ -64,9 +64,9 @@ Routes = Mapping[str, Route]
 """Routes by path. `{model}` stands for a model name. In paths below `/v2/models/`, the name may be
 followed by `/versions/<version>`."""
 
-_MODEL_PATTERN: Final = "(?P<model>[^/]+)"
-_VERSIONED_PATTERN: Final = f"/v2/models/{_MODEL_PATTERN}(?:/versions/(?P<version>[^/]+))?"
-
+# Limit the length of names, because paths are logged and traced.
+_MODEL_PATTERN: Final = "(?P<model>[^/]{1,80})"
+_VERSIONED_PATTERN: Final = f"/v2/models/{_MODEL_PATTERN}(?:/versions/(?P<version>[^/]{{1,80}}))?"
 
 _MIN_LOGGED_STATUS: Final = {"none": 1000, "failures": 500, "all": 0}
 """Maps `request_log` to the lowest status code that is logged."""
@@ -137,7 +137,7 @@ class Application:
             # Check the model after the key, so that callers without a key do not learn
             # the model's name.
             if model != self._model:
-                text = f"model {model[:80]!r} is not served here, only {self._model!r}"
+                text = f"model {model!r} is not served here, only {self._model!r}"
                 raise HttpError(404, text)
             if route.counted:
                 self._begin_counted(request, route)

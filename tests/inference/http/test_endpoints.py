@@ -16,7 +16,7 @@ import pytest
 from inference.config import InferenceConfig
 from inference.engine.interface import Answer, InputError, OverloadedError, TensorSpec
 from inference.http.application import Application, Pending, Route
-from inference.http.endpoints import _infer, _requested_seconds
+from inference.http.endpoints import PATHS, _infer, _requested_seconds
 from inference.http.limits import Limits
 from inference.http.messages import Request
 from inference.service import Service
@@ -96,6 +96,18 @@ def test_invalid_timeout_is_refused(text: str) -> None:
     request = Request(headers={"x-request-timeout": text})
     with pytest.raises(InputError, match=f"X-Request-Timeout is '{text}': it must be a number"):
         _requested_seconds(MagicMock(), request)
+
+
+@pytest.mark.parametrize("names", ["m" * 81, "digits/versions/" + "1" * 81])
+def test_path_with_a_long_name_is_neither_logged_nor_traced(names: str) -> None:
+    config = InferenceConfig(model_name="digits", model_path="/none")
+    service = MagicMock(config=config, access=None)
+    request = Request(method="POST", path=f"/v2/models/{names}/infer", headers={"host": "a"})
+    response = Application(service, PATHS, Limits(config, 1)).begin(request, "1.1")
+    assert response is not None
+    assert response.status == 404
+    assert request.route is None
+    service.tracing.begin.assert_not_called()
 
 
 class Inputs:

@@ -95,12 +95,11 @@ class Run:
 
     def check_step(self, loss: Tensor, norm: Tensor) -> None:
         """Record whether a step's loss and gradients are finite, without waiting for the device."""
-        healthy = loss.isfinite()
-        scaler = self.model.scaler
+        scaler, is_valid = self.model.scaler, norm.isfinite()
         # With fp16, the scaler skips a step with an infinite gradient and reduces the loss scale.
-        if not scaler.is_enabled() or scaler.get_scale() < MIN_LOSS_SCALE:
-            healthy = healthy & norm.isfinite()
-        self.diverged |= ~healthy
+        if scaler.is_enabled():
+            is_valid |= scaler.scale(torch.ones_like(norm)) >= MIN_LOSS_SCALE
+        self.diverged |= ~(loss.isfinite() & is_valid)
 
 
 def mean_loss(run: Run) -> tuple[float, int]:

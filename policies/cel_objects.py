@@ -130,8 +130,8 @@ def accelerator_class(name: str) -> str:
 def resources_that_set(resource: str) -> str:
     """Return a CEL expression for the `resources` blocks that set `resource` (`cpu` or `memory`).
 
-    The list contains the block of container `c` and then the block of its pod, each only if it sets
-    a request or limit for `resource`.
+    The expression is a list with the block of container `c` and the block of its pod. A block is
+    omitted if it sets neither a request nor a limit for `resource`.
     """
     return (
         "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"

@@ -115,8 +115,8 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 def _running_pods(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
     """Return the number of pods that run for a pod specification with `number` replicas.
 
-    The pods of a Kubeflow runtime run once for each object that refers to the runtime: `number`
-    pods for a CPU task, otherwise one pod per node.
+    Each object that refers to a Kubeflow runtime starts its own pods: `number` pods for a CPU task,
+    otherwise one pod per node.
     """
     resource = pod.resource
     jobs = stack.runs_of(resource)

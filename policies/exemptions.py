@@ -58,8 +58,8 @@ USED = declared_rule(
 UNUSED = declared_rule(
     name="exemption-unused",
     description="Every exemption is needed.",
-    reason="An unused exemption is obsolete and would hide a new violation, or its address is "
-    "misspelled.",
+    reason="An unused exemption is either misspelled or obsolete. An obsolete exemption would hide "
+    "new violations.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
     remediation="Remove the exemption, or correct its address.",
@@ -127,11 +127,11 @@ class Exemptions:
         return entries if isinstance(entries, list) else []
 
     def for_rule(self, rule: str) -> list[Exemption]:
-        """Return the valid exemptions from a rule."""
+        """Return the valid exemptions for a rule."""
         return self._in_force.get(rule, [])
 
     def covering(self, rule: str, resource: Resource | None) -> Exemption | None:
-        """Return a resource's first exemption from a rule, or None if it has none.
+        """Return a resource's first exemption for a rule, or None if it has none.
 
         All exemptions of the resource from the rule are marked as used.
         """

@@ -83,7 +83,7 @@ _CONTROL_ROLES: Final = (
 )
 """Roles that control the cluster if they are bound cluster-wide."""
 _UNCHECKED_LABELS: Final = ("openshift.io/run-level", "admission.gatekeeper.sh/ignore")
-"""Labels of namespaces that OpenShift's security constraints or Gatekeeper do not apply to."""
+"""Labels that exempt a namespace from OpenShift's security constraints or from Gatekeeper."""
 _UNSAFE_PERMISSIONS: Final = (
     *("allowPrivilegedContainer", "allowHostDirVolumePlugin", "allowHostNetwork"),
     *("allowHostPID", "allowHostIPC", "allowHostPorts"),

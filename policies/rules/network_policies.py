@@ -64,7 +64,7 @@ def _denies_by_default(policy: Resource) -> bool:
 def _selects_training(
     stack: Stack, namespace: str, selector: Node, config: NamespaceConfig
 ) -> bool:
-    """Return whether a selector matches every pod, or training pods of a namespace."""
+    """Return whether a selector matches every pod, or a training pod in the namespace."""
     if selector.absent or matches_everything(selector):
         return True
     if not (selector.known and all(label.known for _, label in selector["matchLabels"].fields())):
@@ -222,7 +222,7 @@ def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Vi
 
 def _reported(policy: Resource, peers: Iterator[Node]) -> Iterator[Violation]:
     for peer in peers:
-        write = "the pods or namespaces that may connect: policies are additive"
+        write = "a list of the pods or namespaces that may connect"
         yield Violation(peer, write, resource=policy)
 
 

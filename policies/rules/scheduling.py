@@ -58,10 +58,10 @@ class SchedulerConfig(SystemsConfig):
 
 
 BATCH_LABEL: Final = (
-    "Pods of a Job with one GPU that do not train only need the label "
-    "app.kubernetes.io/component: batch."
+    "If a Job with one GPU does not train a model, set the label app.kubernetes.io/component: "
+    "batch on its pods instead."
 )
-"""Sentence about jobs that are not training, although Jobs with GPUs are training by default."""
+"""Remedy for Jobs that train no model. By default, Jobs with GPUs have the role `training`."""
 
 
 class GangConfig(SystemsConfig, TaskConfig):
@@ -106,7 +106,9 @@ def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[
     """Two gangs that are placed pod by pod can block each other forever while both hold GPUs."""
     for pod in training_pods(workload, config):
         if pod.spec["nodeName"].present:
-            yield Violation(pod.spec["nodeName"], "nothing: it bypasses the scheduler")
+            yield Violation(
+                pod.spec["nodeName"], "nothing: a pod with a nodeName bypasses the scheduler"
+            )
         scheduler = workload.scheduler(pod)
         by_kueue = admitted_by_kueue(workload, pod, config) or "volcano" not in config.queue_systems
         if scheduler.known and scheduler.value not in config.schedulers and not by_kueue:

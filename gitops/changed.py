@@ -162,7 +162,9 @@ def _changed_files(project: Path, base: str) -> list[str] | None:
         raise GitopsError(f"--base {base!r} is not a Git revision")
     if not base or _git(project, "cat-file", "-e", f"{base}^{{commit}}") is None:
         return None
-    names = _git(project, "diff", "--name-only", "--no-renames", "-z", f"{base}...HEAD")
+    # Paths are relative to the project, which may be a subdirectory of the repository.
+    options = ("--name-only", "--no-renames", "--relative", "-z")
+    names = _git(project, "diff", *options, f"{base}...HEAD")
     return None if names is None else [name for name in names.split("\0") if name]
 
 

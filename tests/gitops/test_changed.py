@@ -79,6 +79,23 @@ def test_environments_changed_on_a_branch_are_listed(
     assert listed(capsys, "--base", "main", "--skip", "prod") == []
 
 
+def test_project_may_be_a_subdirectory_of_the_repository(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = project / "platform"
+    git(project, "checkout", "--quiet", "main")
+    directory.mkdir()
+    for file in project.glob("Pulumi.*.yaml"):
+        git(project, "mv", file.name, directory.name)
+    commit(project)
+    git(project, "checkout", "--quiet", "-b", "next")
+    (directory / "Pulumi.prod.yaml").write_text("config: {a: b}\n")
+    (project / "Pulumi.dev.yaml").write_text("of another project")
+    commit(project)
+    monkeypatch.setattr(changed, "PROJECT", directory)
+    assert listed(capsys, "--base", "main") == ["prod"]
+
+
 def test_custom_image_sources_in_the_configuration_are_found(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

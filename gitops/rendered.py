@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 
 from gitops.engine import Stack, run_or_fail, stack_options
 from gitops.errors import GitopsError
@@ -81,7 +82,7 @@ def _reset_state(stack: Stack, directory: Path) -> None:
 
 def _variables(directory: Path) -> dict[str, str]:
     return {
-        "PULUMI_BACKEND_URL": f"file://{directory / 'state'}",
+        "PULUMI_BACKEND_URL": f"file://{quote(str(directory / 'state'))}",
         # The stack exists only during the preview, and contains only placeholders.
         "PULUMI_CONFIG_PASSPHRASE": PLACEHOLDER,
         "PULUMI_CONFIG_PASSPHRASE_FILE": "",

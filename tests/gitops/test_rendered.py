@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -49,6 +50,12 @@ def test_base_is_the_commit_where_the_branch_started(project: Path, tmp_path: Pa
 def test_an_invalid_revision_is_reported(revision: str, project: Path, tmp_path: Path) -> None:
     with pytest.raises(GitopsError, match="revision"):
         rendered._checkout(project, revision, tmp_path / "base")
+
+
+def test_temporary_directory_may_contain_characters_of_urls() -> None:
+    backend = urlsplit(rendered._variables(Path("/tmp/a#b%41?c d"))["PULUMI_BACKEND_URL"])
+    assert unquote(backend.path) == "/tmp/a#b%41?c d/state"
+    assert not backend.query
 
 
 def test_property_paths_use_the_syntax_of_the_cli() -> None:

@@ -15,8 +15,18 @@ from devcluster.toolchain import Toolchain
 
 # Public on purpose: the dev stack contains no secrets (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
-NO_TLS = {"DOCKER_TLS": "", "DOCKER_TLS_VERIFY": "", "DOCKER_CERT_PATH": ""}
-"""Variables that disable TLS, because the cluster's Docker engine does not use TLS."""
+DOCKER_DEFAULTS = {
+    "DOCKER_TLS": "",
+    "DOCKER_TLS_VERIFY": "",
+    "DOCKER_CERT_PATH": "",
+    "DOCKER_CONTENT_TRUST": "",
+    "DOCKER_API_VERSION": "",
+}
+"""Variables that replace settings for the user's Docker engine.
+
+The cluster's Docker engine does not use TLS, its images are not signed, and its API version may be
+older.
+"""
 ADOPTION_VARIABLES = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
 """Variable that lets an update adopt existing objects, such as those that a killed update created.
 
@@ -45,7 +55,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         _prefer_debian_docker(docker_directory)
         directories.insert(0, str(docker_directory))
         result["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
-        result |= NO_TLS
+        result |= DOCKER_DEFAULTS
         result["DOCKER_BUILDKIT"] = "1"
     return {**result, "PATH": ":".join(directories)}
 

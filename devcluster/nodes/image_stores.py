@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 
 from devcluster import DevclusterError
-from devcluster.environment import NO_TLS
+from devcluster.environment import DOCKER_DEFAULTS
 from devcluster.host import GIB
 from devcluster.images.base_image import PYTORCH
 from devcluster.images.oci import Layout as Image
@@ -140,8 +140,8 @@ def _fill_nodes(layout: Layout, spec: ClusterSpec, image: Image) -> list[Path]:
 
 def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Path]) -> None:
     """Let Docker pull the image, then replace its copies of the layers with hard links."""
-    no_tls = [f"{name}={value}" for name, value in NO_TLS.items()]
-    docker = ["env", *no_tls, DOCKER, f"--host=unix://{layout.docker_socket}"]
+    defaults = [f"{name}={value}" for name, value in DOCKER_DEFAULTS.items()]
+    docker = ["env", *defaults, DOCKER, f"--host=unix://{layout.docker_socket}"]
     _run([*docker, "pull", "--quiet", reference])
     template = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
     output = _run([*docker, "image", "inspect", f"--format={template}", reference]).stdout

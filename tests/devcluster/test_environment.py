@@ -23,6 +23,8 @@ OWN = {
     "DOCKER_TLS": "1",
     "DOCKER_TLS_VERIFY": "1",
     "DOCKER_CERT_PATH": "/users/certificates",
+    "DOCKER_CONTENT_TRUST": "1",
+    "DOCKER_API_VERSION": "1.99",
 }
 
 

@@ -25,17 +25,19 @@ PASSWORD_OPTION: Final = re.compile(
 )
 """Names of options about passwords, such as `MYSQL_ALLOW_EMPTY_PASSWORD` of database images and
 `PASSWORD_MIN_LENGTH`. Their values are harmless booleans and numbers."""
-HARMLESS: Final = re.compile(
-    r"(?i)^(true|false|yes|no|none|null|auto|empty|dummy|unused|not[-_]needed|[0-9]{1,6})$"
+_HARMLESS_VALUE: Final = (
+    r"(?i:true|false|yes|no|none|null|auto|empty|dummy|unused|not[-_]needed|[0-9]{1,6})"
 )
+HARMLESS: Final = re.compile(rf"^{_HARMLESS_VALUE}$")
 PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$")
 """Names of variables whose absolute paths are not secrets."""
+_TOKENIZER: Final = "(bos|eos|pad|unk|stop|cls|sep|mask|start|end|image|audio|video)"
 NOT_SECRET_NAME: Final = re.compile(
     r"(?i)([_.-](name|url|uri|header|type|algorithm|arn|audience|backend(_kwargs)?|budget|cmd|dir|endpoint"
     r"|engine|env|file|helper|interval|issuer|kind|lifetime|limit|location|method|mode|model|mount"
     r"|namespace|path|period|prefix|provider|region|root|selector|source|store|ttl|version)"
     r"|secretName|pull_?secrets?"
-    r"|(^|_)(bos|eos|pad|unk|stop|cls|sep|mask|start|end|image|audio|video)_token"
+    rf"|(^|_){_TOKENIZER}_token"
     r"|(^|_)(cache|feature|foreign|group|idempotency|index|label|metric|object|partition|primary"
     r"|public|routing|shard|sort)_key)$"
 )
@@ -88,6 +90,11 @@ ARGUMENT: Final = re.compile(
     r"[A-Za-z_]{0,64}[0-9!@#%^*+~-][A-Za-z0-9!@#%^*+=_~-]{4,}([\s\"',;]|$)"
     r"|\bwandb[ \t]+login[ \t]+(--[^\s;|&]{1,100}[ \t]+){0,5}[A-Za-z0-9]{40}\b"
 )
+HARMLESS_ARGUMENT: Final = re.compile(
+    r"^(--([a-z0-9]+[_-])*(token|key|secret)(=|\s+)|[A-Z0-9_]*(SECRET|KEY|TOKEN)=)[\"']?"
+    rf"{_HARMLESS_VALUE}$|^([A-Z0-9_]*_)?(?i:{_TOKENIZER}_token)="
+)
+"""Matches of `ARGUMENT` that set no secret, such as `--token auto` and `EOS_TOKEN=end_of_text`."""
 ENCODED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
 REFERENCE: Final = re.compile(
     r"^(/?\$\([A-Za-z_][A-Za-z0-9_.-]*\))+$|^\{\{ *[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+ *\}\}$"
@@ -203,6 +210,12 @@ def _hidden_texts(text: str) -> Iterator[str]:
             yield found
 
 
+def contains_argument(text: str) -> bool:
+    """Return whether a command line contains an argument or assignment that sets a secret."""
+    arguments = (match.group() for match in ARGUMENT.finditer(text))
+    return not all(map(HARMLESS_ARGUMENT.search, arguments))
+
+
 def contains_in_file(name: str, text: str) -> bool:
     """Return whether a ConfigMap value, which may be a whole file, contains a secret."""
     return is_secret(name, text) or contains_setting(text)
@@ -224,7 +237,8 @@ def settings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
     while match:
         named = _NAMED_VALUE.search(match.group())
         is_expression = _ASSIGNED_EXPRESSION.match(text, match.start())
-        if not is_expression and (not named or is_secret(named[1], named[2])):
+        is_harmless = is_expression or HARMLESS_ARGUMENT.search(match.group())
+        if not is_harmless and (not named or is_secret(named[1], named[2])):
             yield match.group()
         # The last character may be the comma before the next name.
         match = pattern.search(text, match.end() - 1)

@@ -18,6 +18,7 @@ from policies.secret_patterns import (
     ENCRYPTED,
     FILE,
     HARMLESS,
+    HARMLESS_ARGUMENT,
     NAME,
     NOT_SECRET_NAME,
     OPAQUE,
@@ -31,6 +32,7 @@ from policies.secret_patterns import (
     VAGUE_NAME,
     VAGUE_VALUE,
     VALUE,
+    contains_argument,
     contains_in_file,
     contains_secret,
     contains_setting,
@@ -66,7 +68,7 @@ def _hidden(text: str) -> str:
 
 
 def _sets_secret(line: str) -> bool:
-    return contains_secret(line) or bool(ARGUMENT.search(line))
+    return contains_secret(line) or contains_argument(line)
 
 
 def _command_lines(container: Container) -> Iterator[tuple[Node, str]]:
@@ -95,7 +97,8 @@ _CEL_SECRET: Final = (
     f" && e.value.matches({cel.literal(VAGUE_VALUE.pattern)})))"
 )
 _CEL_LINE: Final = (
-    f"l.matches({cel.literal(VALUE.pattern)}) || l.matches({cel.literal(ARGUMENT.pattern)})"
+    f"l.matches({cel.literal(VALUE.pattern)}) || l.findAll({cel.literal(ARGUMENT.pattern)})"
+    f".exists(m, !m.matches({cel.literal(HARMLESS_ARGUMENT.pattern)}))"
 )
 
 
@@ -234,7 +237,7 @@ def _may_be_secret(key: str, value: Any) -> bool:
 def _is_command(value: Any) -> bool:
     """Return whether a command, such as a probe's, contains a secret that spans several words."""
     words = [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
-    return bool(ARGUMENT.search(" ".join(words))) and not any(map(ARGUMENT.search, words))
+    return contains_argument(" ".join(words)) and not any(map(contains_argument, words))
 
 
 def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:

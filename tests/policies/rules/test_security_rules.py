@@ -222,6 +222,8 @@ def test_harmless_environment_variable_is_accepted(name: str, value: str) -> Non
         ["--api-key", "abcd1234"],
         ["--hf-token=abcd1234"],
         ["sh", "-c", "export DB_PASSWORD=hunter22; run"],
+        ["sh", "-c", "export DB_PASSWORD=123456; run"],
+        ["--token", "auto", "--auth-token", "abcd1234"],
         ["sh", "-c", "AWS_SECRET_ACCESS_KEY='wJalrXUtn' run"],
     ],
 )
@@ -250,6 +252,8 @@ def test_secret_in_a_script_is_reported_with_its_line() -> None:
         ["--max-token", "4096"],
         ["--token=$(TOKEN)"],
         ["--token", "--verbose"],
+        ["--token", "auto", "--use-auth-token=true"],
+        ["sh", "-c", "EOS_TOKEN=128001 PAD_TOKEN='end_of_text' MAX_TOKEN=4096 run"],
         ["--api-key-file", "/etc/key"],
         ["--image-pull-secret", "registry"],
         ["sh", "-c", "HF_TOKEN=$(cat /run/token) run"],
@@ -394,6 +398,7 @@ def test_secret_in_any_other_object_is_rejected(item: Manifest) -> None:
             for text in (
                 'echo "HF_TOKEN: not set"',
                 "run --token $TOKEN --password-file /run/password",
+                "run --token auto",
                 "env_vars: {HF_TOKEN: $TOKEN}",
                 "password = settings.password",
                 "password = args.pw",

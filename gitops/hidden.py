@@ -15,11 +15,11 @@ from policies.rules.secret_values import (
     no_literal_secrets,
     no_secrets_in_manifests,
 )
-from policies.secret_patterns import ARGUMENT, SETTING, VALUE, is_secret, settings
+from policies.secret_patterns import ANNOTATION, ARGUMENT, SETTING, VALUE, is_secret, settings
 from policies.views import View
 
 _DEFAULTS: Final = EnvironmentConfig()
-_SEPARATOR: Final = re.compile(r"[=:\s]+")
+_SEPARATOR: Final = re.compile(rf"[=:\s]+{ANNOTATION}")
 
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:

@@ -136,8 +136,10 @@ _SETTING_KEYS: Final = (
     r"\b(alter|create)[ \t]+(user|role)\b[^;]{0,200}\bpassword[ \t]*e?(?=')",
     r"\bidentified[ \t]+(with[ \t]+['\"`]?\w+['\"`]?[ \t]+)?by(?=[ \t]*')",
 )
+ANNOTATION: Final = r"(?:[ \t]*[a-z][a-z.\[\] |]{0,60}=[ \t]*(?=[\"']))?"
+"""Type of a variable in Python and its literal value, as in `password: str | None = "abc"`."""
 SETTING: Final = re.compile(
-    rf"(?im)({'|'.join(_SETTING_KEYS)})[ \t]*"
+    rf"(?im)({'|'.join(_SETTING_KEYS)}){ANNOTATION}[ \t]*"
     r"(?!(true|false|null|none|str|string|bytes|SecretStr|Optional\[.*)[ \t\r]*([,;)}=|#].*)?$)"
     r"[\"']?[^\s\"'`$<{(|>&*!%\[,#][^\s\"'|&{]{3,}"
 )
@@ -152,7 +154,9 @@ OPAQUE: Final = re.compile(
 Names of Secrets usually contain hyphens.
 """
 _NO_SPARK_REFERENCE: Final = r"(?!.*\.secret(s|KeyRef)\.)"
-_NAMED_VALUE: Final = re.compile(r"^\W*(\w+)[\"']?[ \t]*[:=][ \t]*[\"']?(.*?)[,;)}]*$")
+_NAMED_VALUE: Final = re.compile(
+    rf"(?i)^\W*(\w+)[\"']?[ \t]*[:=]{ANNOTATION}[ \t]*[\"']?(.*?)[,;)}}]*$"
+)
 CONFIGURATION_NAME: Final = re.compile(
     rf"(?i)^{_NO_SPARK_REFERENCE}[^/]*\."
     r"(((client|access)[._-]?)?secret([._-]?(access[._-]?)?key)?"

@@ -55,11 +55,13 @@ def test_a_token_inside_an_annotation_or_a_file_is_not_published() -> None:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": plans.metadata("files"),
-        "data": {"app.ini": f"mode=fast\ntoken={TOKEN}\npassword=correct-horse\n"},
+        "data": {"app.ini": f"mode=fast\ntoken={TOKEN}\npassword=correct-horse\n"}
+        | {"app.py": 'mode = "fast"\npassword: str = "battery-staple"\n'},
     }
     text = published(plans.step("create", new=config))
     assert TOKEN not in text
     assert "correct-horse" not in text
+    assert "battery-staple" not in text
     assert "mode=fast" in text
 
 

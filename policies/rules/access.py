@@ -15,7 +15,8 @@ from policies.settings import SystemConfig
 from policies.values import Node, any_field
 from policies.workloads import NO_RECORD, Pod
 
-_RBAC: Final = "rbac.authorization.k8s.io"
+_RBAC_GROUPS: Final = ("rbac.authorization.k8s.io", "authorization.openshift.io")
+_RANCHER_ROLES: Final = ("management.cattle.io", "GlobalRole", "RoleTemplate")
 BUILT_IN_GROUPS: Final = frozenset(
     f"{name}.k8s.io"
     for name in (
@@ -24,7 +25,7 @@ BUILT_IN_GROUPS: Final = frozenset(
         *("flowcontrol.apiserver", "internal.apiserver", "networking", "node"),
         *("rbac.authorization", "resource", "scheduling", "storage", "storagemigration"),
     )
-) | {"security.openshift.io"}
+) | {"authorization.openshift.io", "security.openshift.io"}
 """API groups that are part of Kubernetes or OpenShift. Other subdomains of k8s.io, such as
 gateway.networking.k8s.io, are groups of custom resources."""
 _ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
@@ -70,9 +71,10 @@ _BOOTSTRAPPING_LABEL: Final = "kubernetes.io/bootstrapping"
 """Label of all default roles of Kubernetes, including cluster-admin."""
 _UNSAFE_CONSTRAINTS: Final = ("privileged", "anyuid", "host*", "node-exporter")
 """OpenShift's SecurityContextConstraints that allow root or access to the node."""
-_ADMINISTRATOR: Final = "cluster-admin"
+_ADMINISTRATORS: Final = ("cluster-admin", "cluster-owner")
+"""Roles with all permissions in the cluster. The second one is Rancher's."""
 _NAMESPACE_CONTROL_ROLES: Final = (
-    *(_ADMINISTRATOR, "system:controller:*"),
+    *(*_ADMINISTRATORS, "system:controller:*"),
     *(f"system:openshift:scc:{name}" for name in _UNSAFE_CONSTRAINTS),
 )
 _CONTROL_ROLES: Final = (
@@ -177,9 +179,9 @@ def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
     """Anyone who controls the cluster controls every team's GPUs, models and data."""
     root = resource.root
-    if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
+    if _is_rbac(resource, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
-        cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_in_kube_system(resource)
+        cluster_wide = _is_rbac(resource, "ClusterRoleBinding") or _is_in_kube_system(resource)
         powerful = _CONTROL_ROLES if cluster_wide else _NAMESPACE_CONTROL_ROLES
         if any(fnmatchcase(name.text or "", role) for role in powerful):
             yield Violation(name, "a role with only the permissions that are needed")
@@ -187,31 +189,40 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
             if subject["name"].text in _EVERYBODY:
                 expected = "the service accounts, users or groups that need the role"
                 yield Violation(subject["name"], expected)
-    elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
+    elif _is_rbac(resource, "ClusterRole", "Role") or resource.is_kind(*_RANCHER_ROLES):
         for rule in root["rules"].items():
-            cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_in_kube_system(resource)
+            cluster_wide = _is_rbac(resource, "ClusterRole") or _is_in_kube_system(resource)
             yield from _excessive_permissions(rule, cluster_wide=cluster_wide)
         yield from _aggregation_violations(root)
-    elif _may_bind_roles(resource):
+    if _may_bind_roles(resource):
         yield from _administrators(root)
 
 
+def _is_rbac(resource: Resource, *kinds: str) -> bool:
+    return any(resource.is_kind(group, *kinds) for group in _RBAC_GROUPS)
+
+
 def _may_bind_roles(resource: Resource) -> bool:
-    """Return whether an object is a custom resource that mentions `cluster-admin`."""
+    """Return whether an object is a custom resource that mentions a role of administrators."""
     is_custom = "." in resource.group and resource.group not in BUILT_IN_GROUPS
-    if not is_custom or (resource.record or NO_RECORD).patterns:
+    record = resource.record or NO_RECORD
+    if not is_custom or record.patterns or record.objects:
         return False
-    return any_field(resource.properties, lambda _, value: value == _ADMINISTRATOR)
+    return any_field(resource.properties, _is_administrator)
+
+
+def _is_administrator(key: str, value: Any) -> bool:
+    return value in _ADMINISTRATORS or (key, value) == ("globalRoleName", "admin")
 
 
 def _administrators(root: Node) -> Iterator[Violation]:
-    """Yield each field of a custom resource from which its controller binds `cluster-admin`."""
+    """Yield each field of a custom resource from which its controller binds such a role."""
     pending = [(root, False)]
     while pending:
         node, in_role = pending.pop()
-        if in_role and node.value == _ADMINISTRATOR:
+        if in_role and _is_administrator(str(node.key), node.value):
             yield Violation(node, "a role with only the permissions that are needed")
-        pending += [(child, "role" in key.lower()) for key, child in node.fields()]
+        pending += [(child, in_role or "role" in key.lower()) for key, child in node.fields()]
         pending += [(item, in_role) for item in node.items()]
 
 

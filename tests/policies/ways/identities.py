@@ -8,6 +8,9 @@ from tests.policies.ways.way import way
 
 BOUND = "ordinary_controller"
 GROUP = RBAC.partition("/")[0]
+OPENSHIFT = "authorization.openshift.io/v1"
+RANCHER = "management.cattle.io/v3"
+EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 
 
 def projected_volume(description: str, **source: Any) -> Any:
@@ -156,6 +159,24 @@ WAYS = [
         for description, spec in (
             ("owners", {"owners": [{"name": "a", "clusterRoles": ["cluster-admin"]}]}),
             ("bindings", {"additionalRoleBindings": [{"clusterRoleName": "cluster-admin"}]}),
+        )
+    ),
+    *(
+        added(
+            f"an administrator's {kind} of {version}",
+            version,
+            kind,
+            "rbac-least-privilege",
+            **fields,
+        )
+        for version, kind, fields in (
+            (OPENSHIFT, "ClusterRoleBinding", {"roleRef": {"name": "cluster-admin"}}),
+            (OPENSHIFT, "ClusterRole", {"rules": [EVERYTHING]}),
+            (RANCHER, "ClusterRoleTemplateBinding", {"roleTemplateName": "cluster-owner"}),
+            (RANCHER, "GlobalRoleBinding", {"globalRoleName": "admin"}),
+            (RANCHER, "GlobalRole", {"rules": [EVERYTHING]}),
+            (RANCHER, "RoleTemplate", {"roleTemplateNames": ["cluster-owner"]}),
+            ("example.com/v1", "Team", {"spec": {"roleRef": {"name": "cluster-admin"}}}),
         )
     ),
     binding("the kubelets' role", "ClusterRoleBinding", "system:kubelet-api-admin", ACCOUNT),

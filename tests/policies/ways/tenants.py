@@ -9,7 +9,7 @@ RBAC = "rbac.authorization.k8s.io/v1"
 POLICY = "3/spec"
 
 
-def added(description: str, version: str, kind: str, rules: str = "", **fields: Any) -> Way:
+def added(description: str, version: str, kind: str, rules: str = "", /, **fields: Any) -> Way:
     """Return an edit that adds an object to the namespace of a web application."""
     metadata = {"name": "added", "namespace": "web"} | fields.pop("metadata", {})
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}

@@ -42,6 +42,14 @@ EMBEDDING_KINDS: Final = [
         objects=("spec.resources.*",),
         texts=("spec.resourcesTemplate",),
     ),
+    # KubeVela. Components of the types helm and kustomize deploy from a URL.
+    WorkloadKind(
+        group="core.oam.dev",
+        kind="Application",
+        objects=("spec.components.*.properties.objects.*",),
+        remote=("spec.components.*.properties.url",),
+        shares_namespace=True,
+    ),
     WorkloadKind(
         group="fleet.cattle.io",
         kind="Bundle",

@@ -19,6 +19,7 @@ RELEASE = {
     "repositoryOpts": {"repo": "https://charts.example.com"},
     "values": {"custom": {"containers": [{"securityContext": {"privileged": True}}]}},
 }
+HOST = {"hostNetwork": True, "containers": [{"name": "a", "image": "registry.example.com/a:1"}]}
 
 
 def violation_texts(pulumi_type: str, properties: Any) -> list[str]:
@@ -144,3 +145,22 @@ def test_tasks_from_outside_the_cluster_are_reported(
 ) -> None:
     manifest = {"apiVersion": "tekton.dev/v1", "kind": kind, "spec": spec}
     assert bool(violation_texts(f"kubernetes:tekton.dev/v1:{kind}", manifest)) is reported
+
+
+@pytest.mark.parametrize(
+    ("properties", "reporting"),
+    [
+        ({"repoType": "helm", "url": "https://example.com", "chart": "a"}, "helm-release-judged"),
+        ({"objects": [{"apiVersion": "v1", "kind": "Pod", "spec": HOST}]}, "no-host-namespaces"),
+        ({"image": "registry.example.com/a:1"}, "kind-known"),
+    ],
+)
+def test_components_of_kubevela_are_checked(properties: dict[str, Any], reporting: str) -> None:
+    application = {
+        "apiVersion": "core.oam.dev/v1beta1",
+        "kind": "Application",
+        "metadata": {"name": "web", "namespace": "web"},
+        "spec": {"components": [{"name": "web", "properties": properties}]},
+    }
+    rules = ("helm-release-judged", "no-host-namespaces", "kind-known")
+    assert [rule for rule in rules if evaluate_rule(rule, application)] == [reporting]

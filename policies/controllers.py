@@ -107,6 +107,12 @@ class Workload:
         known = [count for count in counts if count is not None]
         return sum(known, Decimal(0)) if len(known) == len(counts) else None
 
+    def replicas(self, pods: Iterable[Pod]) -> Decimal | None:
+        """Return how many replicas have these pods, each a pod or a group; None if unknown."""
+        if self.size is None:
+            return None
+        return sum((pod.groups or Decimal(0) for pod in pods if not pod.has_leader), Decimal(0))
+
     def _is_complete(self) -> bool:
         """Return whether all lists and objects on the paths to the pods are known."""
         for location in (self.resource.record or _NO_RECORD).pods:

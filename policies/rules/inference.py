@@ -93,11 +93,8 @@ def _is_probed_by_proxy(pod: Pod) -> bool:
 
 
 def _replicas(workload: Workload, config: RoleConfig) -> Decimal | None:
-    """Return the number of serving replicas, each a pod or a group of pods; None if unknown."""
-    if workload.size is None:
-        return None
-    pods = [pod for pod in workload.pods if pod.role(config) == "serving" and not pod.has_leader]
-    return sum((pod.groups or Decimal(0) for pod in pods), Decimal(0))
+    """Return the number of serving replicas; None if unknown."""
+    return workload.replicas(pod for pod in workload.pods if pod.role(config) == "serving")
 
 
 def _min_replicas(workload: Workload, stack: Stack, config: RoleConfig) -> Decimal | None:

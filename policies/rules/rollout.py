@@ -108,7 +108,8 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
     limits = resource.root.at(update.at)
     unavailable = limits["maxUnavailable"]
     missing = _removable_pods(
-        update.unavailable if unavailable.absent else unavailable.value, workload.size
+        update.unavailable if unavailable.absent else unavailable.value,
+        workload.replicas(workload.pods),
     )
     # Without a spare GPU for a surge, pods can only be replaced one after the other.
     allowed = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
@@ -117,11 +118,11 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
         yield Violation(unavailable, advice)
 
 
-def _removable_pods(value: Any, size: Decimal | None) -> int:
-    """Return the number of pods that an update may remove; a percentage is rounded down."""
+def _removable_pods(value: Any, replicas: Decimal | None) -> int:
+    """Return the number of pods or groups that an update may remove, with percentages floored."""
     if isinstance(value, str) and value.endswith("%"):
         share = quantity_or_none(value.removesuffix("%"))
-        return int(share * size / 100) if share is not None and size is not None else 0
+        return int(share * replicas / 100) if share is not None and replicas is not None else 0
     count = quantity_or_none(value)
     return int(count) if count is not None else 0
 

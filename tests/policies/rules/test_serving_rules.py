@@ -315,6 +315,18 @@ def test_updates_that_keep_replicas_pass(manifest: Manifest) -> None:
     assert evaluate_rule("inference-rolling-update", manifest) == []
 
 
+@pytest.mark.parametrize("leader", ["", "none"])
+@pytest.mark.parametrize(("replicas", "rejected"), [(2, False), (4, True)])
+def test_percentages_of_a_leader_worker_set_refer_to_groups(
+    leader: str, replicas: int, rejected: bool
+) -> None:
+    limits = {"maxUnavailable": "50%", "maxSurge": 0}
+    strategy = {"rollingUpdateConfiguration": limits}
+    leader_worker_set = group(leader, "")
+    leader_worker_set["spec"] |= {"replicas": replicas, "rolloutStrategy": strategy}
+    assert bool(evaluate_rule("inference-rolling-update", leader_worker_set)) is rejected
+
+
 @pytest.mark.parametrize("kind", ["TLSRoute", "TCPRoute", "UDPRoute"])
 def test_routes_of_every_kind_must_refer_to_a_declared_service(kind: str) -> None:
     route = {**manifests.http_route(), "kind": kind}

@@ -29,7 +29,9 @@ _SAFE_SYSCTLS: Final = (
     "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
     "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
 )
 _PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
 _HOOKS: Final = ("postStart", "preStop")

@@ -78,6 +78,7 @@ def test_violations_of_pod_level_controls_are_rejected(rule: str, field: str, va
         ("security-profiles-kept", f"{POD}/securityContext/seccompProfile/type", "Localhost"),
         ("security-profiles-kept", f"{POD}/securityContext/seLinuxOptions", {"level": "s0:c1,c2"}),
         ("sysctls-safe", f"{POD}/securityContext/sysctls", [{"name": "net.ipv4.tcp_syncookies"}]),
+        ("sysctls-safe", f"{POD}/securityContext/sysctls", [{"name": "net.ipv4.tcp_rmem"}]),
         ("run-as-non-root", f"{POD}/securityContext/supplementalGroups", [100]),
         ("volume-types-restricted", f"{POD}/volumes/2", {"name": "v", "csi": {"driver": "s3"}}),
         ("volume-types-restricted", f"{POD}/volumes/2", {"name": "v", "image": {}}),

@@ -235,7 +235,7 @@ def _aggregation_violations(role: Node) -> Iterator[Violation]:
     """Yield violations for selectors that match cluster-admin, and for write verbs in `view`."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         expressions = selector["matchExpressions"].items()
-        keys = {e["key"].value for e in expressions if e["operator"].value in ("In", "Exists")}
+        keys = {e["key"].text for e in expressions if e["operator"].value in ("In", "Exists")}
         keys |= {key for key, _ in selector["matchLabels"].fields()}
         if matches_everything(selector) or _BOOTSTRAPPING_LABEL in keys:
             yield Violation(selector, "a label of the roles to aggregate")
@@ -300,7 +300,7 @@ def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
 
 def _only_writes_secrets(rule: Node, resource: str) -> bool:
     """Return whether the resource is `secrets` and the rule grants no permission to read it."""
-    verbs = {verb.value for verb in rule["verbs"].items()}
+    verbs = {verb.text for verb in rule["verbs"].items()}
     return resource == "secrets" and not verbs & {"get", "list", "watch", "*"}
 
 

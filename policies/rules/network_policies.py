@@ -120,7 +120,7 @@ def _open_cilium_rules(policy: Resource) -> Iterator[Node]:
         if not matches_everything(spec["endpointSelector"]):
             continue
         for rule in spec["ingress"].items():
-            entities = {item.value for item in rule["fromEntities"].items()}
+            entities = {item.text for item in rule["fromEntities"].items()}
             endpoints = any(matches_everything(item) for item in rule["fromEndpoints"].items())
             everywhere = any(_prefix(item) <= _HALF_PREFIX for item in rule["fromCIDR"].items())
             everywhere |= any(_is_everywhere(item) for item in rule["fromCIDRSet"].items())

@@ -178,7 +178,7 @@ def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iter
         if pod.role(config) != "training":
             continue
         mounted = {
-            mount["name"].value
+            mount["name"].text
             for container in pod.containers
             for mount in container.node["volumeMounts"].items()
             if config.is_checkpoint(mount["mountPath"].text or "")

@@ -27,6 +27,10 @@ def custom(spec: Any, kind: str = "Unheard", version: str = "example.com/v1") ->
     return {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
 
 
+def cluster_role(**fields: Any) -> Manifest:
+    return {**custom({}, "ClusterRole", "rbac.authorization.k8s.io/v1"), **fields}
+
+
 def shm_volume(**source: Any) -> tuple[tuple[str, Any], ...]:
     return ((f"{POD}/volumes/0", {"name": "shm", **source}),)
 
@@ -35,6 +39,9 @@ def shm_mount(**mount: Any) -> tuple[str, Any]:
     return (f"{MAIN}/volumeMounts/0", {"name": "shm", **mount})
 
 
+READS_SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": [[], "get"]}
+BOOTSTRAPPING = "kubernetes.io/bootstrapping"
+EXPRESSIONS = [{"key": key, "operator": "Exists"} for key in ([], BOOTSTRAPPING)]
 INIT = (f"{POD}/initContainers", [BAD_CONTAINER])
 SIDECAR = (f"{POD}/initContainers", [{**BAD_CONTAINER, "restartPolicy": "Always"}])
 EPHEMERAL = (f"{POD}/ephemeralContainers", [BAD_CONTAINER])
@@ -301,6 +308,21 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
         "an empty probe",
         "inference-probes",
         changed(manifests.deployment(), ("spec/template/spec/containers/0/readinessProbe", {})),
+    ),
+    # values of the wrong type
+    (
+        "a mount whose name is a list",
+        "checkpoints-kept",
+        job(
+            (f"{POD}/volumes", [{"name": "a", "emptyDir": {}}]),
+            (f"{MAIN}/volumeMounts", [{"name": n, "mountPath": "/checkpoints"} for n in ("a", [])]),
+        ),
+    ),
+    ("a verb that is a list", "rbac-least-privilege", cluster_role(rules=[READS_SECRETS])),
+    (
+        "a label key that is a list",
+        "rbac-least-privilege",
+        cluster_role(aggregationRule={"clusterRoleSelectors": [{"matchExpressions": EXPRESSIONS}]}),
     ),
     (
         "probes only on the sidecar",

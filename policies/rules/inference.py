@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -29,6 +30,8 @@ from policies.workloads import Pod
 
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 _HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
+_METRICS_PORT = re.compile(r"metrics|prom(etheus)?$")
+"""Pattern of the names of ports from which Prometheus reads metrics."""
 
 
 class SpreadConfig(RoleConfig):
@@ -41,14 +44,21 @@ class SpreadConfig(RoleConfig):
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """Return the main containers with ports or GPUs, or all main containers if there are none."""
+    """Return the main containers that receive requests or use GPUs, or else all main containers."""
     main = [container for container in pod.containers if container.kind == "main"]
     serving = [
         container
         for container in main
-        if not container.node["ports"].absent or container.requests_gpu(config.accelerators)
+        if _receives_requests(container) or container.requests_gpu(config.accelerators)
     ]
     return serving or main
+
+
+def _receives_requests(container: Container) -> bool:
+    """Return whether a container, unlike an exporter of metrics, has ports for requests."""
+    ports = container.node["ports"]
+    names = [port["name"].text or "" for port in ports.items()]
+    return not ports.absent and not (names and all(map(_METRICS_PORT.search, names)))
 
 
 @pod_rule(

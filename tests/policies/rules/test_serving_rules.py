@@ -41,6 +41,17 @@ def test_probes_with_a_command_that_can_fail_pass(command: list[str]) -> None:
     assert evaluate_rule("inference-probes", server(edit)) == []
 
 
+@pytest.mark.parametrize(
+    ("names", "reported"),
+    [(["metrics"], 0), (["http-envoy-prom"], 0), (["prompts"], 3), (["metrics", "http"], 3)],
+)
+def test_only_containers_that_receive_requests_need_probes(names: list[str], reported: int) -> None:
+    ports = [{"name": name, "containerPort": port} for port, name in enumerate(names, 9000)]
+    sidecar = {**manifests.container("side", None), "ports": ports}
+    edits = (f"{POD}/containers/1", sidecar)
+    assert len(evaluate_rule("inference-probes", server(edits))) == reported
+
+
 def group(leader: str, worker: str) -> Manifest:
     """Return a LeaderWorkerSet without one field of the leader's and worker's container."""
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import cast
 
 import numpy as np
@@ -43,8 +44,12 @@ class Parallel:
         units = blocks(model) or [model]
         if config.activation_checkpointing:
             for unit in units:
-                # Keep only the inputs of a block, and recompute its activations when needed.
-                unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
+                # Keep only the inputs of a block, and recompute its activations when needed. This
+                # must not update batch norm statistics again.
+                contexts = functools.partial(_recomputation_contexts, unit)
+                unit.forward = functools.partial(
+                    checkpoint, unit.forward, use_reentrant=False, context_fn=contexts
+                )
         if config.compile:
             for unit in units:
                 unit.compile()
@@ -201,13 +206,29 @@ def check_model(
 @contextlib.contextmanager
 def _preserved_state(model: nn.Module, device: torch.device) -> Iterator[None]:
     """After the context, restore the buffers and the random state, and remove the gradients."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    devices = [device] if device.type == "cuda" else []
+    with _preserved_buffers(model), torch.random.fork_rng(devices):
         yield
     model.zero_grad()
-    with torch.no_grad():
+
+
+@contextlib.contextmanager
+def _preserved_buffers(model: nn.Module) -> Iterator[None]:
+    """After the context, restore the buffers."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
         for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+            # Autograd may have saved the buffer, and would reject a change that it counts.
+            buffer.data.copy_(buffers[name])
+
+
+def _recomputation_contexts(
+    unit: nn.Module,
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts in which a checkpointed block is computed and recomputed."""
+    return contextlib.nullcontext(), _preserved_buffers(unit)
 
 
 def complete_tensor(tensor: Tensor) -> Tensor:

@@ -103,6 +103,18 @@ def test_batch_norm_with_batches_of_one_sample_is_refused(train: Train) -> None:
         train(model=f"{MODELS}:Normalized", batch_size=1)
 
 
+def test_recomputed_activations_do_not_change_batch_norm_statistics(
+    train: Train, tmp_path: Path
+) -> None:
+    settings = {"model": f"{MODELS}:Normalized", "epochs": 1}
+    for name, checkpointing in (("kept", False), ("recomputed", True)):
+        train(name, activation_checkpointing=checkpointing, **settings)
+    kept, recomputed = (
+        load_file(tmp_path / name / "export/model.safetensors") for name in ("kept", "recomputed")
+    )
+    assert all(torch.equal(kept[name], recomputed[name]) for name in kept)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_batch_norm_in_half_precision_can_be_sharded(
     precision: str, train: Train, tmp_path: Path

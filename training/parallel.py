@@ -42,17 +42,18 @@ class Parallel:
         self.model, self._device = model, device
         self._dtype = PRECISIONS[precision_of(config, device)]
         units = blocks(model) or [model]
-        if config.activation_checkpointing:
-            for unit in units:
+        for unit in units:
+            if config.compile:
+                # Compile the function and not the module, because nothing outside of a checkpointed
+                # function is compiled.
+                unit.forward = torch.compile(unit.forward)
+            if config.activation_checkpointing:
                 # Keep only the inputs of a block, and recompute its activations when needed. This
                 # must not update batch norm statistics again.
                 contexts = functools.partial(_recomputation_contexts, unit)
                 unit.forward = functools.partial(
                     checkpoint, unit.forward, use_reentrant=False, context_fn=contexts
                 )
-        if config.compile:
-            for unit in units:
-                unit.compile()
         if config.parallel == "fsdp":
             self._wrapped: nn.Module = self._shard(units)
         else:

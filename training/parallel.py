@@ -193,6 +193,12 @@ def check_model(
                 f"model {config.model} cannot compute a batch of shape {list(inputs.shape)}: "
                 f"{type(error).__name__}: {error}"
             ) from error
+        state = model.state_dict().items()
+        if extra := [name for name, value in state if not isinstance(value, Tensor)]:
+            raise ConfigurationError(
+                f"model {config.model} has the state {', '.join(extra)}, which is not a tensor, so "
+                "it cannot be exported: store it in a buffer"
+            )
         named = dict(model.named_parameters())
         if not any(each.requires_grad for each in named.values()):
             raise ConfigurationError(f"model {config.model} has no parameter with requires_grad")

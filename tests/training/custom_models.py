@@ -89,6 +89,16 @@ class Quantized(Frozen):
         return logits
 
 
+class WithExtraState(Frozen):
+    """A model with state that is not a tensor."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": 0}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        pass
+
+
 class Wrapped(Frozen):
     """A model that returns its logits in an object, like those of transformers."""
 

@@ -82,6 +82,7 @@ def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
     ("model", "message"),
     [
         ("Unused", "does not use spare.weight, spare.bias, which ddp would wait for: freeze"),
+        ("WithExtraState", "has the state _extra_state, which is not a tensor"),
         ("Wrapped", "model .*:Wrapped returned dict for 2 samples: it must return logits of"),
         (
             "TooFew",

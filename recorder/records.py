@@ -116,8 +116,12 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _directory(failures: Path, termination: Termination, name: str) -> Path:
     """Return the directory of the failure that a termination belongs to, or a new directory."""
-    end = (termination.finished or datetime.now(UTC)).astimezone(UTC)
-    start = (termination.started or end).astimezone(UTC)
+    now = datetime.now(UTC)
+    end = (termination.finished or now).astimezone(UTC)
+    # The node's clock may be ahead. A failure in the future would remain the last one.
+    ahead = max(end - now, timedelta())
+    start = (termination.started or end).astimezone(UTC) - ahead
+    end -= ahead
     for directory in reversed(_failures(failures.parent)):
         first = datetime.strptime(directory.name, _TIME_FORMAT).replace(tzinfo=UTC)
         # Compare with a tolerance: directory names have a resolution of one second, and the

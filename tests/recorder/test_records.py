@@ -82,6 +82,17 @@ def test_much_later_failure_is_recorded_separately(tmp_path: Path) -> None:
     assert len(list((tmp_path / "failures").iterdir())) == 2
 
 
+def test_failure_on_a_node_whose_clock_is_ahead_does_not_remain_the_last_one(
+    tmp_path: Path,
+) -> None:
+    now = (datetime.now(UTC) - START).total_seconds()
+    for number in range(2):
+        future = termination(f"worker-{number}", start=now + 3000, end=now + 3600)
+        write(tmp_path, future, [], FACTS, Bounds())
+    [directory] = (tmp_path / "failures").iterdir()
+    assert directory.name <= f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+
+
 def test_only_the_first_pods_of_a_failure_are_recorded(tmp_path: Path) -> None:
     for number in range(5):
         write(tmp_path, termination(f"worker-{number}"), [], FACTS, Bounds(records=2))

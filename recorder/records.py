@@ -55,7 +55,7 @@ def write(
     the maximum number of records.
 
     Raises:
-        OSError: If the claim is full or not writable.
+        OSError: If the claim is full or not writable, or if a directory is a link.
     """
     attempt = termination.attempt
     name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
@@ -67,6 +67,9 @@ def write(
     if len(list(directory.glob("*.json"))) >= bounds.records:
         return None
     path = directory / name
+    run_path = run_dir.parent.resolve() / run_dir.name
+    if directory.resolve() != run_path / DIRECTORY / directory.name:
+        raise OSError(f"{directory}: this path contains a link, possibly to another claim")
     if shutil.disk_usage(_existing_ancestor(run_dir)).free < RESERVED_BYTES:
         raise OSError(
             f"{run_dir}: less than {RESERVED_BYTES // 2**20} MiB is free; this space is reserved "
@@ -179,8 +182,10 @@ def _existing_ancestor(directory: Path) -> Path:
 
 def _write_atomically(path: Path, text: str) -> None:
     unfinished = path.with_name(f".{path.name}.tmp")
+    # The run may have created a link with this name, and "x" follows no links.
+    unfinished.unlink(missing_ok=True)
     try:
-        with unfinished.open("w", errors="replace") as file:
+        with unfinished.open("x", errors="replace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -130,6 +130,32 @@ def test_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize("link", ["", "failures", "failures/20261121T210100Z"])
+def test_nothing_is_written_to_or_deleted_from_another_claim(tmp_path: Path, link: str) -> None:
+    run, other = tmp_path / "mine" / "digits-1", tmp_path / "other"
+    earlier = other / "failures" / "20261101T000000Z" / "worker-0.training.0.json"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("{}")
+    (run / link).parent.mkdir(parents=True)
+    (run / link).symlink_to(other / link)
+    if link == "failures/20261121T210100Z":
+        (other / link).mkdir()
+    before = sorted(other.rglob("*"))
+    with pytest.raises(OSError, match="this path contains a link"):
+        write(run, termination("worker-1"), ["one"], FACTS, Bounds(failures=1))
+    assert sorted(other.rglob("*")) == before
+
+
+def test_link_with_the_name_of_an_unfinished_file_is_not_followed(tmp_path: Path) -> None:
+    run, other = tmp_path / "digits-1", tmp_path / "weights"
+    other.write_text("weights")
+    directory = run / "failures" / "20261121T210100Z"
+    directory.mkdir(parents=True)
+    (directory / ".worker-0.training.0.log.tmp").symlink_to(other)
+    assert write(run, termination(), ["one"], FACTS, Bounds()) is not None
+    assert other.read_text() == "weights"
+
+
 def test_directory_of_a_failed_write_does_not_count_as_a_failure(tmp_path: Path) -> None:
     run = tmp_path / "checkpoints" / "digits-1"
     path = write(run, termination(end=1000), ["one"], FACTS, Bounds(failures=1))

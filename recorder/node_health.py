@@ -183,7 +183,7 @@ class Controller:
             response = await self._http.get(url, params={"query": xid_query(self.policy)})
             response.raise_for_status()
             return xids_of(response.json())
-        except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
+        except (httpx2.HTTPError, ValueError, LookupError, TypeError, OverflowError) as error:
             _log.warning("cannot read Xid errors from Prometheus: %s", error)
             return {}
 

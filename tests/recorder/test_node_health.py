@@ -136,6 +136,26 @@ def test_shared_gpus_and_mig_devices_count_as_gpus_but_other_resources_do_not(
     assert (state.gpus, state.offered, state.ready) == (1009, 0, False)
 
 
+@pytest.mark.parametrize("mark", ["", "7", '{"reason": "XidError", "message": "", "gpus": 1e999}'])
+async def test_node_with_an_unreadable_mark_stays_cordoned(mark: str) -> None:
+    api = Api(annotations={MARK: mark})
+    api.node["spec"]["unschedulable"] = True
+    controller = api.controller()
+    await controller.check(0)
+    [(_, path, condition)] = api.writes
+    assert path == "/api/v1/nodes/gpu-node-0/status"
+    assert condition["status"]["conditions"][0]["reason"] == "UnreadableMark"
+
+
+async def test_infinite_number_from_prometheus_does_not_end_the_controller() -> None:
+    series = {"metric": {"Hostname": "gpu-node-0", "gpu": "0"}, "value": [1, "+Inf"]}
+    response = httpx2.Response(200, json={"data": {"result": [series]}})
+    controller = Api(offered=7).controller()
+    controller.prometheus = "http://prometheus"
+    controller._http = httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: response))
+    assert await controller._xid_errors() == {}
+
+
 async def test_faulty_node_gets_a_cordon_a_condition_and_an_event() -> None:
     api = Api(offered=7)
     await api.controller().check(0)

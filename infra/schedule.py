@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from infra.api_client import ApiClient
 from infra.kinds.gang import Gang
+from infra.kinds.indexed import failure_policy
 from infra.manifests import Manifest, compact
 from infra.pods import pod_template
 from infra.settings.training.schedule import ScheduleSettings
@@ -14,8 +15,8 @@ from kube.kinds.volcano import ATTEMPT_FAILED, FLOW, TEMPLATE, TRAINING_STEP, te
 PROGRAM: Final = "schedule"
 _CONTAINER: Final = "attempt"
 _RESTARTS: Final = 10
-"""Maximum number of restarts of the program that starts a run. After a restart, the program finds
-the run that it has already started."""
+"""Maximum number of restarts of the program that starts a run. Evictions do not count. After a
+restart, the program finds the run that it has already started."""
 
 
 def schedule_objects(
@@ -49,18 +50,7 @@ def schedule_objects(
     )
     job = {
         "backoffLimit": _RESTARTS,
-        "podFailurePolicy": {
-            "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": _CONTAINER,
-                        "operator": "In",
-                        "values": [ATTEMPT_FAILED],
-                    },
-                }
-            ]
-        },
+        "podFailurePolicy": failure_policy(_CONTAINER, [ATTEMPT_FAILED]),
         "template": pod_template(pod),
     }
     return [

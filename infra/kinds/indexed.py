@@ -4,6 +4,7 @@ The stack creates the gang's PodGroup. The PodGroup that Volcano creates for eac
 because in releases before 1.11, its minimum is always one pod.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from infra.kinds.gang import (
@@ -48,7 +49,7 @@ def indexed_pod(gang: Gang, master: str) -> Pod:
     )
 
 
-def failure_policy(gang: Gang, container: str) -> Manifest:
+def failure_policy(container: str, fatal_exit_codes: Collection[int]) -> Manifest:
     """Return the pod failure policy: fatal exit codes fail the Job, and evictions are ignored.
 
     If an eviction makes the pod's peers fail, their failures still count, because nothing records
@@ -59,14 +60,14 @@ def failure_policy(gang: Gang, container: str) -> Manifest:
         "onExitCodes": {
             "containerName": container,
             "operator": "In",
-            "values": sorted(gang.fatal_exit_codes),
+            "values": sorted(fatal_exit_codes),
         },
     }
     disrupted = {
         "action": "Ignore",
         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
     }
-    return {"rules": [fatal, disrupted] if gang.fatal_exit_codes else [disrupted]}
+    return {"rules": [fatal, disrupted] if fatal_exit_codes else [disrupted]}
 
 
 def success_policy(gang: Gang) -> Manifest | None:
@@ -90,7 +91,7 @@ def _job(gang: Gang) -> Manifest:
                 # When one pod fails, its peers fail too, and each failure counts.
                 "backoffLimit": gang.retries * gang.size,
                 "activeDeadlineSeconds": gang.deadline_seconds,
-                "podFailurePolicy": failure_policy(gang, gang.pod.container),
+                "podFailurePolicy": failure_policy(gang.pod.container, gang.fatal_exit_codes),
                 "successPolicy": success_policy(gang),
                 "template": pod_group_template(gang, pod),
             }

@@ -45,7 +45,7 @@ def job_set_spec(
             "completions": gang.size,
             "parallelism": gang.size,
             "backoffLimit": 0,
-            "podFailurePolicy": failure_policy(gang, container),
+            "podFailurePolicy": failure_policy(container, gang.fatal_exit_codes),
             "successPolicy": success_policy(gang),
             "template": pod_group_template(gang, replace(pod, container=container)),
         }

@@ -108,6 +108,16 @@ def test_a_cron_job_starts_one_run_at_a_time() -> None:
     }
 
 
+def test_program_is_restarted_after_every_eviction_but_not_after_a_failed_run() -> None:
+    cron_job = kind_of(nightly(), "CronJob")
+    failed, evicted = cron_job["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]["rules"]
+    assert (failed["action"], failed["onExitCodes"]["values"]) == ("FailJob", [64])
+    assert (evicted["action"], evicted["onPodConditions"][0]["type"]) == (
+        "Ignore",
+        "DisruptionTarget",
+    )
+
+
 def test_schedule_program_can_only_copy_the_runs_templates() -> None:
     steps = {"check": {"command": ["./check"], "after": ["train"]}}
     rules = kind_of({**nightly(), "steps": steps}, "Role")["rules"]

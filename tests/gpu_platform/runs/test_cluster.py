@@ -254,14 +254,16 @@ def test_each_log_line_is_printed_once_even_if_a_pod_has_not_started(
     assert "error: worker-1 has not started" in lines
 
 
-def test_later_log_lines_are_requested_by_the_clock_of_the_nodes(api: Api) -> None:
+def test_later_log_lines_are_requested_by_the_clock_of_the_nodes(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands: list[tuple[str, ...]] = []
 
     def logs(_: str, *options: str) -> list[str]:
         commands.append(options)
         return ["sh", "-c", KUBECTL]
 
-    api._logs_command = logs  # type: ignore[method-assign]
+    monkeypatch.setattr(api, "_logs_command", logs)
     printed: dict[str, str] = {}
     since = api._follow_logs("tiny-1a2b3c4d", "", printed)
     assert api._follow_logs("tiny-1a2b3c4d", since, printed) == since

@@ -1,4 +1,4 @@
-"""Start a scheduled run from its templates, and wait until it has finished.
+"""Program that starts a scheduled run from its templates, and waits until it has finished.
 
     python3 -m recorder attempt '{"run": …, "steps": {…}}'     in a pod of a CronJob
 
@@ -190,7 +190,7 @@ def start(text: str) -> int:
     try:
         plan = Plan(**json.loads(text))
     except (ValueError, TypeError) as error:
-        _log.error("the plan cannot be read: %s; use an image of the stack's version", error)
+        _log.error("the plan cannot be read: %s; use the image version of the stack", error)
         return ATTEMPT_FAILED
     attempt = Attempt(plan, Client(), os.environ["JOB_NAME"], os.environ["JOB_UID"])
     try:

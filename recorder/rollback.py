@@ -326,6 +326,6 @@ def roll_back(text: str) -> NoReturn:
     try:
         plan = Plan.parse(text)
     except ValueError as error:
-        sys.exit(f"the plan cannot be read: {error}; use an image of the stack's version")
+        sys.exit(f"the plan cannot be read: {error}; use the image version of the stack")
     prometheus = HttpClient(timeout=_PROMETHEUS_SECONDS, trust_env=False)
     Rollback(plan, Client(), prometheus).run()

@@ -129,18 +129,18 @@ def require_finite_metrics(metrics: Mapping[str, float], run: Run) -> None:
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise DivergedError(
-                f"metric {name} became {value} in epoch {run.position.epoch + 1}, by step "
-                f"{run.position.step}: its function must return finite values for all held-out "
-                "samples; correct the function, or remove it from metrics, and start the run "
-                "again (it resumes from its newest checkpoint)"
+                f"metric {name} became {value} in epoch {run.position.epoch + 1}, at or before "
+                f"step {run.position.step}: its function must return finite values for all "
+                "held-out samples. Correct the function, or remove it from metrics, and start the "
+                "run again; it resumes from its newest checkpoint"
             )
 
 
 def diverged_error(run: Run, problem: str) -> DivergedError:
     """Return an error that states the problem, the current step and the remedies."""
     return DivergedError(
-        f"{problem} in epoch {run.position.epoch + 1}, by step {run.position.step}: lower "
-        f"learning_rate (it is {run.config.learning_rate}) or look for wrong values in the data; "
-        "the run resumes from its newest checkpoint, whose weights are finite; to go back further, "
-        f"delete the newest directories of {run.directory}/checkpoints"
+        f"{problem} in epoch {run.position.epoch + 1}, at or before step {run.position.step}: "
+        f"lower learning_rate (it is {run.config.learning_rate}) or look for wrong values in the "
+        "data. The run resumes from its newest checkpoint, whose weights are finite; to go back "
+        f"further, delete the newest directories of {run.directory}/checkpoints"
     )

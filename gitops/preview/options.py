@@ -18,11 +18,11 @@ def option_changes(changes: Iterable[Change]) -> Iterator[str]:
         if old is None or new is None or change.step.operation not in ("same", "update"):
             continue
         if old.protected != new.protected:
-            effect = "rejected" if new.protected else "no longer rejected (`protect`)"
-            yield f"`{change.title}`: updates that delete it are {effect}."
+            effect = "rejects" if new.protected else "no longer rejects"
+            yield f"`{change.title}`: Pulumi {effect} updates that delete it (`protect`)."
         if old.retained != new.retained:
-            effect = "stays in the cluster" if new.retained else "is deleted"
-            yield f"`{change.title}` {effect} when it leaves the stack."
+            effect = "kept in the cluster" if new.retained else "deleted"
+            yield f"`{change.title}` is {effect} when it is removed from the stack."
 
 
 def output_changes(now: Any, after: Any, path: str = "") -> Iterator[str]:

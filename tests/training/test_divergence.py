@@ -76,7 +76,7 @@ def test_infinite_weights_are_not_saved(
     """Make a weight infinite in the only step, whose loss and gradients are finite."""
     model = f"{BadInEvaluation.__module__}:BadWeight"
     with pytest.raises(
-        DivergedError, match="a weight became infinite or NaN in epoch 1, by step 1"
+        DivergedError, match="a weight became infinite or NaN in epoch 1, at or before step 1"
     ):
         train(model=model, batch_size=1437, checkpoint_async=checkpoint_async)
     assert not any((tmp_path / "run/checkpoints").glob("step-*"))
@@ -177,7 +177,7 @@ def test_all_ranks_end_if_the_loss_on_rank_0_is_infinite(
         }
     )
     errors = run_gang(2, partial(run_and_return_error, config), tmp_path)
-    expected = "DivergedError: the loss became inf in epoch 1, by step 2"
+    expected = "DivergedError: the loss became inf in epoch 1, at or before step 2"
     assert [error[: len(expected)] for error in errors] == [expected] * 2
     assert not any((tmp_path / "run/checkpoints").glob("step-*"))
     lines = (tmp_path / "rank-0").read_text().splitlines()

@@ -94,9 +94,10 @@ kind.
 
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
 manifests as text) are checked like any other manifest. If such a manifest is text that cannot be
-parsed, such as a template or invalid YAML, [kind-known](#kind-known) rejects the object, unless it
-is a ConfigMap, which may contain any text. Values that are unknown during a preview are skipped;
-everything else is checked. If a rule itself fails, the failure is reported as a violation.
+parsed, such as a template or invalid YAML, [kind-known](#kind-known) rejects the enclosing object.
+ConfigMaps are not rejected, because they may contain any text. Values that are unknown during a
+preview are skipped; everything else is checked. If a rule itself fails, the failure is reported as
+a violation.
 
 ## Custom kinds
 

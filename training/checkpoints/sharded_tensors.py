@@ -89,15 +89,17 @@ def read(
 
     The additional tensors are on the CPU; their names start with one of `extra_prefixes`. The
     missing names are those in `tensors` that start with `optional_prefix` and are not in the files.
-    Raise ValueError if any other tensor is missing, if a shape differs, or if the files contain a
-    tensor whose name starts with one of `exact_prefixes` and is not in `tensors`. Raise OSError if
-    the files cannot be read.
+
+    Raises:
+        ValueError: If any other tensor is missing, if a shape differs, or if the files contain a
+            tensor whose name starts with one of `exact_prefixes` and is not in `tensors`.
+        OSError: If the files cannot be read.
     """
     reader = _Reader(directory, group)
     stored = reader.read_metadata().state_dict_metadata
     extra = {name for name in stored if name.startswith(exact_prefixes)} - tensors.keys()
     if extra:
-        raise ValueError(f"it has the tensor {min(extra)}, which the run does not have")
+        raise ValueError(f"it has the tensor {min(extra)}, which this run does not have")
     others: Tensors = {}
     for name, kind in stored.items():
         if name.startswith(extra_prefixes) and isinstance(kind, TensorStorageMetadata):

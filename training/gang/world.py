@@ -84,8 +84,8 @@ def _check_accelerate(environment: Mapping[str, str]) -> None:
         value = environment.get(variable, off)
         if value.lower() != off:
             raise ConfigurationError(
-                f"accelerate launch was given {flag} ({variable} is {value!r}), which this program "
-                f"does not read: omit it there, and pass {ours} to this program instead"
+                f"accelerate launch was called with {flag} ({variable} is {value!r}), which this "
+                f"program ignores: omit it, and pass {ours} to this program instead"
             )
 
 
@@ -111,9 +111,9 @@ def _check_single_process(environment: Mapping[str, str]) -> None:
         )
     if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_ADDR" in environment:
         raise ConfigurationError(
-            "accelerate launch was configured for several processes but started one, as it "
-            "does with --cpu: pass --multi_gpu to it, even on the CPU, and --device=cpu to this "
-            "program"
+            "accelerate launch started only one of several configured processes, which happens "
+            "with --cpu: pass --multi_gpu to it even for training on CPUs, and --device=cpu to "
+            "this program"
         )
 
 
@@ -132,7 +132,7 @@ class World:
 
     @property
     def is_rank0(self) -> bool:
-        """True if this process seals checkpoints, writes the export and reports progress."""
+        """True if this process completes checkpoints, writes the export and reports progress."""
         return self.rank == 0
 
 

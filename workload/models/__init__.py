@@ -62,7 +62,7 @@ def _build_custom_model(
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"model {name} cannot be called with {given}: {error} "
-            "(it is called with outputs, input_shape and each of model_options by name)"
+            "(it must accept outputs, input_shape and all model_options as keyword arguments)"
         ) from None
     try:
         model = factory(**arguments, **options)

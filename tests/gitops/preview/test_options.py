@@ -38,10 +38,10 @@ def outputs(now: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("event", "sentence"),
     [
-        (flags(protect=(True, False)), "updates that delete it are no longer rejected"),
-        (flags(protect=(False, True)), "updates that delete it are rejected"),
-        (flags(retain=(True, False)), "is deleted when it leaves the stack"),
-        (flags(retain=(False, True)), "stays in the cluster when it leaves the stack"),
+        (flags(protect=(True, False)), "Pulumi no longer rejects updates that delete it"),
+        (flags(protect=(False, True)), "Pulumi rejects updates that delete it"),
+        (flags(retain=(True, False)), "is deleted when it is removed from the stack"),
+        (flags(retain=(False, True)), "is kept in the cluster when it is removed from the stack"),
     ],
 )
 def test_changed_resource_option_counts_as_a_change(event: dict[str, Any], sentence: str) -> None:

@@ -4,6 +4,7 @@ With them, these programs ignore ~/.kube, ~/.pulumi and, with real nodes, the us
 """
 
 import os
+import pwd
 import shlex
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         "PULUMI_BACKEND_URL": f"file://{quote(str(layout.pulumi_backend))}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
+        **_user(),
         **proxy_exclusions(),
     }
     if kind is Kind.REAL:
@@ -58,6 +60,14 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
         result |= DOCKER_DEFAULTS
         result["DOCKER_BUILDKIT"] = "1"
     return {**result, "PATH": ":".join(directories)}
+
+
+def _user() -> dict[str, str]:
+    """Return a user name, which Pulumi requires, if the user has none, as in containers."""
+    try:
+        return {"USER": os.environ.get("USER") or pwd.getpwuid(os.geteuid()).pw_name}
+    except KeyError:
+        return {"USER": str(os.geteuid())}
 
 
 def proxy_exclusions() -> dict[str, str]:

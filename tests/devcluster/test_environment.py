@@ -1,8 +1,11 @@
 """Variables for pulumi, kubectl and docker, and how a shell imports them."""
 
+import os
+import pwd
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 import grpc
@@ -82,6 +85,18 @@ def test_stacks_created_in_the_shell_do_not_adopt_existing_objects(
 ) -> None:
     printed = environment.exports(environment.variables(layout, toolchain, Kind.REAL))
     assert "PULUMI_K8S" not in printed
+
+
+@pytest.mark.parametrize(("name", "user"), [("", str(os.geteuid())), ("anna", "anna")])
+def test_user_without_an_account_has_a_name(
+    name: str, user: str, layout: Layout, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(_: int) -> NoReturn:
+        raise KeyError
+
+    monkeypatch.setenv("USER", name)
+    monkeypatch.setattr(pwd, "getpwuid", find)
+    assert environment.variables(layout, toolchain, Kind.SIMULATED)["USER"] == user
 
 
 def test_no_proxy_is_unset_without_a_proxy(layout: Layout, toolchain: Toolchain) -> None:

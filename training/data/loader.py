@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
-from training.data.samples import Indices, Samples
+from training.data.samples import DataError, Indices, Samples
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Loader:
         self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int
     ) -> None:
         self._samples, self._batches, self._device = samples, batches, device
-        self._prefetcher: data.DataLoader[tuple[Batch, Tensor, Tensor]] | None = None
+        self._prefetcher: data.DataLoader[_Loaded] | None = None
         if workers:
             self._prefetcher = data.DataLoader(
                 _BatchDataset(samples),
@@ -129,9 +129,12 @@ class Loader:
 
     def __iter__(self) -> Iterator[LoadedBatch]:
         read = _BatchDataset(self._samples)
-        for batch, inputs, targets in (
+        for loaded in (
             map(read.__getitem__, self._batches) if self._prefetcher is None else self._prefetcher
         ):
+            if isinstance(loaded, DataError):
+                raise loaded
+            batch, inputs, targets = loaded
             yield LoadedBatch(
                 batch,
                 scale(inputs.to(self._device, non_blocking=True), self._samples.divisor),
@@ -148,14 +151,24 @@ def _identity(loaded: Any) -> Any:
     return loaded
 
 
-class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):
-    """Data set that returns a batch's tensors, in this process or in the loader processes."""
+_Loaded = tuple[Batch, Tensor, Tensor] | DataError
+
+
+class _BatchDataset(data.Dataset[_Loaded]):
+    """Data set that returns a batch's tensors, in this process or in the loader processes.
+
+    Errors are returned, because PyTorch would replace the message of an error that a loader process
+    raises with a traceback.
+    """
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
-    def __getitem__(self, batch: Batch) -> tuple[Batch, Tensor, Tensor]:
-        inputs, targets = self._samples.batch(batch.indices)
+    def __getitem__(self, batch: Batch) -> _Loaded:
+        try:
+            inputs, targets = self._samples.batch(batch.indices)
+        except DataError as error:
+            return error
         return batch, torch.from_numpy(inputs), torch.from_numpy(targets)
 
 

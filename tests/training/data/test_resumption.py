@@ -11,7 +11,7 @@ from tests.training.data.files import write_text
 from training.data import load
 from training.data.__main__ import main
 from training.data.loader import GangSampler, Loader
-from training.data.samples import Samples
+from training.data.samples import DataError, Samples
 from training.settings import DatasetName
 
 KINDS: list[DatasetName] = ["shards", "tokens", "text", "photos"]
@@ -61,3 +61,10 @@ def test_loader_workers_do_not_change_samples_or_their_order(
         assert np.array_equal(expected.batch.indices, loaded.batch.indices)
         assert torch.equal(expected.inputs, loaded.inputs)
         assert torch.equal(expected.targets, loaded.targets)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_loader_worker_names_only_the_sample(workers: int, folder: Path) -> None:
+    samples = load("tests.training.custom_data:FromOne", folder, None, seed=0).train
+    with pytest.raises(DataError, match=r"^sample \d+ of dataset .*, counted from 0$"):
+        list(feed(samples, 0, 1, 0, workers))

@@ -10,6 +10,7 @@ records of the containers that terminated first.
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,10 @@ this time."""
 
 RESERVED_BYTES: Final = 64 * 2**20
 """Free space (bytes) on a claim that is reserved for checkpoints."""
+
+_MAX_RECORD_BYTES: Final = 2**20
+"""Maximum size (bytes) of a record that is read. Runs can write to their claims, and a huge file
+would exceed the memory limit of the recorder."""
 
 _TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
@@ -109,7 +114,10 @@ def failure_text(directory: Path) -> Iterator[str]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return a record; None if it is damaged."""
+    """Return a record; None if it is damaged, or not a file that the recorder wrote."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_RECORD_BYTES:
+        return None
     try:
         found: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError:

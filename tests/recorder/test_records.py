@@ -1,4 +1,5 @@
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -178,6 +179,16 @@ def test_damaged_records_are_skipped(tmp_path: Path) -> None:
     assert "log 1" in "".join(failure_text(directory))
     again = write(tmp_path, termination("worker-0", end=61), ["again"], FACTS, Bounds())
     assert again is not None
+
+
+def test_fifos_and_huge_files_of_a_run_are_not_read(tmp_path: Path) -> None:
+    directory = tmp_path / "failures" / "20261121T000000Z"
+    directory.mkdir(parents=True)
+    os.mkfifo(directory / "worker-0.training.0.json")
+    huge = directory / "worker-1.training.0.json"
+    huge.write_text(json.dumps({"uid": "uid-worker-1-0"}) + " " * 2**20)
+    for number in range(2):
+        assert write(tmp_path, termination(f"worker-{number}"), [], FACTS, Bounds()) is not None
 
 
 def test_control_characters_are_not_sent_to_the_terminal(

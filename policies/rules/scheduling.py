@@ -58,8 +58,8 @@ class SchedulerConfig(SystemsConfig):
 
 
 BATCH_LABEL: Final = (
-    "If a Job with one GPU does not train a model, set the label app.kubernetes.io/component: "
-    "batch on its pods instead."
+    "If a Job with one GPU does not train a model, its pods only need the label "
+    "app.kubernetes.io/component: batch."
 )
 """Remedy for Jobs that train no model. By default, Jobs with GPUs have the role `training`."""
 

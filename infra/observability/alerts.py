@@ -25,6 +25,7 @@ _SERVICE: Final = "{{ $labels.namespace }}/{{ $labels.service }}"
 _GPU: Final = "GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
 _XID: Final = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS{})"
 _BY_SERVICE: Final = "by (namespace, service)"
+_BY_AUTOSCALER: Final = "by (namespace, horizontalpodautoscaler)"
 _SERVICE_PODS: Final = (
     'label_replace(kube_pod_labels{label_gpu_platform_dev_service!=""}, '
     '"service", "$1", "label_gpu_platform_dev_service", "(.*)")'
@@ -366,9 +367,8 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="AutoscalerAtMaximum",
-            expr="kube_horizontalpodautoscaler_status_current_replicas "
-            ">= on (namespace, horizontalpodautoscaler) "
-            "kube_horizontalpodautoscaler_spec_max_replicas",
+            expr=f"max {_BY_AUTOSCALER} (kube_horizontalpodautoscaler_status_current_replicas) >= "
+            f"max {_BY_AUTOSCALER} (kube_horizontalpodautoscaler_spec_max_replicas)",
             minutes=limits.scaled_out_minutes,
             severity="info",
             summary="{{ $labels.namespace }}/{{ $labels.horizontalpodautoscaler }} has its "

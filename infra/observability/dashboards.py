@@ -7,11 +7,17 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from infra.manifests import Manifest
 from infra.observability.grafana import DashboardSpec, Panel, Variable, build
-from infra.observability.rules import GPU_MATCHER, GPUS_UNHEALTHY, LABELS_HONORED, QUEUE_WAIT, hours
+from infra.observability.rules import (
+    ALLOCATABLE_GPUS,
+    GPUS_UNHEALTHY,
+    LABELS_HONORED,
+    QUEUE_WAIT,
+    hours,
+)
 from infra.settings.monitoring import MonitoringSettings
 
 _BY_NODE: Final = "avg by (Hostname) (DCGM_FI_DEV_{})"
-_BY_QUEUE: Final = "sum by (queue_name) (volcano_queue_{})"
+_BY_QUEUE: Final = "max by (queue_name) (volcano_queue_{})"
 _RUN: Final = '{namespace=~"$namespace", run=~"$run"}'
 _STEP_P99: Final = (
     f"histogram_quantile(0.99, sum by (run, le) (rate(training_step_seconds_bucket{_RUN}[5m])))"
@@ -51,15 +57,19 @@ def config_maps(
 
 
 def _cluster() -> DashboardSpec:
-    total = f"sum(kube_node_status_allocatable{{{GPU_MATCHER}}})"
     allocated = "sum(gpu_platform:pod_gpus)"
     return DashboardSpec(
         "GPU cluster",
         {
             "GPUs": [
-                Panel("Total", {"": total}, shape="number"),
+                Panel("Total", {"": ALLOCATABLE_GPUS}, shape="number"),
                 Panel("Allocated", {"": allocated}, shape="number"),
-                Panel("Share allocated", {"": f"{allocated} / {total}"}, "percentunit", "number"),
+                Panel(
+                    "Share allocated",
+                    {"": f"{allocated} / {ALLOCATABLE_GPUS}"},
+                    "percentunit",
+                    "number",
+                ),
                 Panel(
                     "Alerts",
                     {"": 'count(ALERTS{alertstate="firing"}) or vector(0)'},

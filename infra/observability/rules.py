@@ -59,9 +59,16 @@ QUOTA_MATCHER: Final = (
 )
 """Label matcher for GPUs in quota series."""
 
+
+def _node_gpus(status: str) -> str:
+    # A maximum counts a node once, even if several replicas of kube-state-metrics report it.
+    return f"max by (node, resource) (kube_node_status_{status}{{{GPU_MATCHER}}})"
+
+
+ALLOCATABLE_GPUS: Final = f"sum({_node_gpus('allocatable')})"
+"""Query for the number of GPUs of the cluster that pods can request."""
 GPUS_UNHEALTHY: Final = (
-    f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "
-    f"- sum by (node) (kube_node_status_allocatable{{{GPU_MATCHER}}})"
+    f"sum by (node) ({_node_gpus('capacity')}) - sum by (node) ({_node_gpus('allocatable')})"
 )
 """Query for the number of GPUs on each node that the device plugin reports as unhealthy.
 
@@ -79,8 +86,8 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         Recording("gpu_platform:run_pods", f"count by (namespace, run) ({POD_RUN})"),
         Recording(
             "gpu_platform:pod_gpus",
-            "sum by (namespace, pod, node) "
-            f"(kube_pod_container_resource_requests{{{GPU_MATCHER}}}) * {NOT_TERMINATED}",
+            "sum by (namespace, pod, node) (max by (namespace, pod, node, container, resource) "
+            f"(kube_pod_container_resource_requests{{{GPU_MATCHER}}})) * {NOT_TERMINATED}",
         ),
         Recording(
             RUN_GPUS,
@@ -116,7 +123,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         *_queue_wait(),
         Recording(
             "gpu_platform:queue_pending_gangs",
-            "sum by (queue) (label_replace(volcano_queue_pod_group_pending_count, "
+            "max by (queue) (label_replace(volcano_queue_pod_group_pending_count, "
             '"queue", "$1", "queue_name", "(.*)"))',
         ),
     ]

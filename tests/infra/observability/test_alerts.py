@@ -438,6 +438,8 @@ CASES = [
         {
             "kube_horizontalpodautoscaler_status_current_replicas"
             '{namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
+            "kube_horizontalpodautoscaler_status_current_replicas"
+            '{instance="2", namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
             "kube_horizontalpodautoscaler_spec_max_replicas"
             '{namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
         },

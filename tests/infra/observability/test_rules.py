@@ -76,10 +76,22 @@ GPUS: list[tuple[str, list[tuple[str, float]]]] = [
 ]
 
 
-def test_gpus_and_cost_count_only_pods_that_hold_gpus(program: Path, tmp_path: Path) -> None:
+def reported_by(instance: str) -> dict[str, str]:
+    """Return the series as one of several replicas of kube-state-metrics reports them."""
+    return {name.replace("{", f'{{instance="{instance}", '): SERIES[name] for name in SERIES}
+
+
+@pytest.mark.parametrize(
+    "series",
+    [SERIES, {**reported_by("a"), **reported_by("b")}],
+    ids=["one replica", "two replicas"],
+)
+def test_gpus_and_cost_count_only_pods_that_hold_gpus(
+    program: Path, tmp_path: Path, series: dict[str, str]
+) -> None:
     tests = (
         expression_test(
-            SERIES, 10, name, *(sample(f"{name}{labels}", value) for labels, value in samples)
+            series, 10, name, *(sample(f"{name}{labels}", value) for labels, value in samples)
         )
         for name, samples in GPUS
     )

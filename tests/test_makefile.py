@@ -36,7 +36,7 @@ def test_commands_import_modules_of_the_checkout(tmp_path: Path) -> None:
     file = tmp_path / "Makefile"
     file.write_text(f"include {ROOT / 'Makefile'}\nshow:\n\t@echo $${{PYTHONSAFEPATH-unset}}\n")
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-    command = ["make", "-f", file, "show"]
+    command = ["make", "--no-print-directory", "-f", file, "show"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "unset\n"
 

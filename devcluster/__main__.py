@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     os.umask(0o022)  # containers without root must be able to read images and the kubelet's volumes
     os.environ.update(environment.proxy_exclusions())  # for kubectl and skopeo
-    os.environ["KUBERC"] = "off"  # the user's defaults may request confirmations of deletions
+    os.environ["KUBERC"] = "off"  # the user's kuberc may make deletions interactive
     try:
         return int(options.run(options))
     except BrokenPipeError:

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         module.add_arguments(subparser)
     options = parser.parse_args(arguments)
-    os.environ["KUBERC"] = "off"  # the user's defaults may request confirmations of deletions
+    os.environ["KUBERC"] = "off"  # the user's kuberc may make deletions interactive
     try:
         exit_status: int = _COMMANDS[options.command].run(options)
     except GitopsError as error:

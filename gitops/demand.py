@@ -97,7 +97,9 @@ def demands(views: Iterable[View]) -> list[Demand]:
 
 
 def _claimed_devices(stack: Stack, pod: Pod) -> dict[str, dict[str, Decimal]]:
-    """Return the accelerators of a pod's claims by shared claim, or by "" if pods have their own.
+    """Map each shared claim of a pod to its accelerators.
+
+    The accelerators of claims that are not shared have the key "".
 
     Claims for an unlimited number of devices, which the policies reject, are omitted.
     """

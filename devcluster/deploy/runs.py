@@ -165,7 +165,7 @@ def wait_for_sweep(
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}
         if summary and summary["state"] != "running" and phases <= _INACTIVE_PHASES:
-            raise DevclusterError(f"the sweep {key} is over, but none of its trials has finished")
+            raise DevclusterError(f"the sweep {key} has ended, but none of its trials finished")
         _pause(started)
 
 

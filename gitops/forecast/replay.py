@@ -64,7 +64,7 @@ class SimulatedGang:
 
     @property
     def end_or_estimate(self) -> float | None:
-        """Actual or expected time of the end; None if it is unknown."""
+        """Actual or expected end time; None if it is unknown."""
         return self.expected_end if self.end is None else self.end
 
     @property

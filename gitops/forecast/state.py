@@ -167,7 +167,7 @@ class State(_Model):
 
     @property
     def evicts(self) -> bool:
-        """True if the scheduler evicts pods, which Volcano's default configuration does not."""
+        """True if the scheduler may evict pods. By default, Volcano evicts no pods."""
         return not {"preempt", "reclaim"}.isdisjoint(self.actions)
 
     def _scheduler_document(self) -> dict[str, Any]:

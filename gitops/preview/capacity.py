@@ -175,9 +175,8 @@ def limits(
 ) -> list[LimitRow]:
     """Return the usage of a stack's quotas and queues, and of the installed GPUs.
 
-    The numbers of installed GPUs come from the price table. The table also maps partial devices,
-    such as MIG devices, to fractions of a GPU. A GPU model is omitted if the table has no fraction
-    for a device in use.
+    The price table lists the installed GPUs. It also maps partial devices, such as MIG devices, to
+    fractions of a GPU. A GPU model is omitted if the table has no fraction for a device in use.
     """
     stack, ancestry = Stack(views), ancestors(views)
     queues = _queues(stack, ancestry, demands)

@@ -79,14 +79,17 @@ def storage(claim: Resource) -> Node:
 
 
 def possible_renames(changes: Iterable[Change]) -> Iterator[str]:
-    """If claims leave the stack, yield a warning for each new claim, which may be a renamed one."""
+    """Yield a warning for each new claim that may be a renamed claim of the stack.
+
+    A new claim may be a renamed one only if the same update removes other claims.
+    """
     claims = [change for change in changes if is_claim(change.resource)]
-    leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
-    names = ", ".join(f"claim `{name}`" for name in leaving)
-    verb = "leaves" if len(leaving) == 1 else "leave"
+    removed = [c.resource.name for c in claims if c.step.operation == "delete"]
+    names = ", ".join(f"claim `{name}`" for name in removed)
+    verb = "is" if len(removed) == 1 else "are"
     for change in claims:
-        if change.step.operation == "create" and leaving:
+        if change.step.operation == "create" and removed:
             yield (
-                f"Claim `{change.resource.name}` is new and empty, and {names} {verb} the stack: "
-                "if the claim was renamed, copy the data."
+                f"Claim `{change.resource.name}` is new and empty, and {names} {verb} removed "
+                "from the stack: if the claim was renamed, copy the data."
             )

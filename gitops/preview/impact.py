@@ -208,8 +208,8 @@ def _protection(change: Change) -> list[str]:
 def _headline(change: Change, resource: Resource) -> str:
     name = f"{_display_kind(resource)} `{resource.name}`"
     if change.step.operation == "delete":
-        verb = "leaves the stack and stays in the cluster" if change.is_retained else "is deleted"
-        return f"{name} {verb}."
+        kept = "is removed from the stack but stays in the cluster"
+        return f"{name} {kept if change.is_retained else 'is deleted'}."
     fields = ", ".join(f"`{field}`" for field in change.step.replaced_for)
     reason = f", because {fields} cannot be changed in place" if fields else ""
     return f"{name} is replaced{reason}."

@@ -18,11 +18,14 @@ def option_changes(changes: Iterable[Change]) -> Iterator[str]:
         if old is None or new is None or change.step.operation not in ("same", "update"):
             continue
         if old.protected != new.protected:
-            effect = "rejects" if new.protected else "no longer rejects"
-            yield f"`{change.title}`: Pulumi {effect} updates that delete it (`protect`)."
+            if new.protected:
+                effect = "is protected (`protect`): updates that delete it will be rejected"
+            else:
+                effect = "is no longer protected (`protect`): an update may delete it"
+            yield f"`{change.title}` {effect}."
         if old.retained != new.retained:
             effect = "kept in the cluster" if new.retained else "deleted"
-            yield f"`{change.title}` is {effect} when it is removed from the stack."
+            yield f"`{change.title}` will be {effect} when it is removed from the stack."
 
 
 def output_changes(now: Any, after: Any, path: str = "") -> Iterator[str]:

@@ -91,7 +91,7 @@ class RunRow(_Model):
     queue: str
     gpus: Number
     hours: Number | None
-    """Hours until the deadline, or until a sweep's budget is used up; null if there is neither."""
+    """Hours until the deadline, or until a sweep's budget is used up; null if both are missing."""
     each_attempt: bool
     """True if the deadline applies to each attempt."""
     cost_hour: Number | None

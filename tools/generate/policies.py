@@ -364,7 +364,7 @@ def _examples(rule: Rule[Any]) -> str:
     example = EXAMPLES[rule.name]
     settings = SETTINGS.get(rule.name)
     given = f", with `{json.dumps(settings)}`" if settings else ""
-    verdict = "Rejected" if rule.level is Level.MANDATORY else "Advised against"
+    verdict = "Rejected" if rule.level is Level.MANDATORY else "Reported"
     bad = f"{verdict}{given}:\n\n```yaml\n{example.bad}\n```"
     return f"{bad}\n\nGood:\n\n```yaml\n{example.good}\n```"
 

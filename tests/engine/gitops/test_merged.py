@@ -48,7 +48,7 @@ def test_claim_is_removable_once_the_removal_of_its_protection_is_merged(
     assert "only options or outputs change" in previewed.comment
     (option,) = previewed.report["options"]
     assert CLAIM in option
-    assert "no longer rejected (`protect`)" in option
+    assert "is no longer protected (`protect`)" in option
     assert applied.up().status == 0
     assert gitops(applied, tmp_path / "applied").status == 0
     applied.edit(unused)

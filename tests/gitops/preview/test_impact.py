@@ -56,7 +56,7 @@ def test_impact_of_a_retained_claim_depends_on_its_replacement() -> None:
     assert "Claim `checkpoints` is replaced" in text
     assert "Pods use the new claim `next`" in text
     (text,) = texts_of(plans.step("delete", plans.claim(), retain=True))
-    assert "leaves the stack and stays in the cluster. Its data is kept" in text
+    assert "is removed from the stack but stays in the cluster. Its data is kept" in text
 
 
 def test_impact_states_that_a_claim_is_protected() -> None:
@@ -177,7 +177,7 @@ def test_renamed_claim_is_reported_as_empty() -> None:
         plans.step("delete", plans.claim("old"), retain=True),
         plans.step("create", new=plans.claim("new")),
     )
-    assert any("Claim `new` is new and empty, and claim `old` leaves" in text for text in texts)
+    assert any("Claim `new` is new and empty, and claim `old` is removed" in text for text in texts)
     assert texts_of(plans.step("create", new=plans.claim("new"))) == []
 
 
@@ -267,7 +267,7 @@ def test_suspending_a_run_is_reported_but_resuming_is_not() -> None:
 )
 def test_retained_object_has_no_other_impact(kept: dict[str, Any]) -> None:
     (text,) = texts_of(plans.step("delete", kept, retain=True))
-    assert text.endswith("leaves the stack and stays in the cluster.")
+    assert text.endswith("is removed from the stack but stays in the cluster.")
 
 
 def scheduled(run: str = "job-0123abcd", **changes: Any) -> list[dict[str, Any]]:

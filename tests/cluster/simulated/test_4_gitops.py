@@ -107,7 +107,7 @@ def test_pull_request_comment_contains_each_fact(cluster: Platform) -> None:
         "- Claim `checkpoints` is replaced, because `metadata.name`, `spec.volumeName` cannot be",
         "Pods use the new claim `checkpoints-2`",
         # kwok's pods succeed immediately, before the state is refreshed.
-        "is removed from the stack but stays in the cluster. It had already succeeded when the state was",
+        "is removed from the stack but stays in the cluster. It had already succeeded when",
         "| `research` | `simulated` | 24 | 28 | +4 |",
         "| queue research | `nvidia.com/gpu` | 28 | 32 | 4 |",
         "`image-registry-allowed`: Deployment",

@@ -236,7 +236,7 @@ def test_a_sweep_without_a_finished_trial_has_no_winner(cluster: FakeCluster) ->
     trial = {"run": "digits-1", "phase": "failed", "epochs": 0, "value": None}
     trials = [{**trial, "hyperparameters": {}}]
     kubectl = cluster.answers([sweep(state="complete", winner=None, trials=trials)])
-    with pytest.raises(DevclusterError, match="none of its trials has finished"):
+    with pytest.raises(DevclusterError, match="none of its trials finished"):
         wait_for_sweep(kubectl, "ml", "digits", cluster.reports.append)
 
 

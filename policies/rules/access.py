@@ -203,7 +203,7 @@ def _is_rbac(resource: Resource, *kinds: str) -> bool:
 
 
 def _may_bind_roles(resource: Resource) -> bool:
-    """Return whether an object is a custom resource that mentions a role of administrators."""
+    """Return whether an object is a custom resource that mentions an administrator role."""
     is_custom = "." in resource.group and resource.group not in BUILT_IN_GROUPS
     record = resource.record or NO_RECORD
     if not is_custom or record.patterns or record.objects:
@@ -216,7 +216,7 @@ def _is_administrator(key: str, value: Any) -> bool:
 
 
 def _administrators(root: Node) -> Iterator[Violation]:
-    """Yield each field of a custom resource from which its controller binds such a role."""
+    """Yield a custom resource's fields from which its controller binds administrator roles."""
     pending = [(root, False)]
     while pending:
         node, in_role = pending.pop()

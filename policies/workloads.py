@@ -138,7 +138,7 @@ class Pod:
 
     @property
     def groups(self) -> Decimal | None:
-        """Number of groups of pods, each with a leader, or of single pods; None if unknown."""
+        """Number of replicas (groups with a leader, or single pods); None if unknown."""
         if self.location is ANYWHERE:
             return self.replicas
         root, steps = self.resource.root, self.steps

@@ -248,7 +248,7 @@ class Replay:
                 stays = (
                     pod
                     for other in present
-                    if not _may_be_preempted(other, run)
+                    if not _may_preempt(run.gang, other.gang)
                     for pod in other.pods
                 )
                 left[key] = free(self.state.nodes, stays)
@@ -310,13 +310,12 @@ class Replay:
         run.started_before_snapshot = run.started_before_snapshot and not restarts
 
 
-def _may_be_preempted(run: SimulatedGang, other: SimulatedGang) -> bool:
-    """Return whether `other` may preempt `run`. Gangs can only preempt gangs in their own queue."""
-    gang, preemptor = run.gang, other.gang
+def _may_preempt(preemptor: Gang, victim: Gang) -> bool:
+    """Return whether a gang may preempt another one, which must be in the same queue."""
     return (
-        gang.queue == preemptor.queue
-        and gang.priority < preemptor.priority
-        and gang.preemptable is not False
+        victim.queue == preemptor.queue
+        and victim.priority < preemptor.priority
+        and victim.preemptable is not False
     )
 
 

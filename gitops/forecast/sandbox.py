@@ -179,7 +179,7 @@ class Sandbox:
         # Volcano rejects a queue until its webhooks are ready and have seen the queue's parent.
         for each in self._changed_objects(cluster_objects(state)):
             if each["kind"] == "PriorityClass":
-                # The API server rejects changes to values and preemption policies.
+                # A PriorityClass's value and preemption policy are immutable.
                 self._api.delete(f"{_PATHS[each['kind']]}/{_name(each)}")
             self._wait_while(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]

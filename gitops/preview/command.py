@@ -213,7 +213,7 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
 def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> "Status":
     """Wait for the preview, write the report, and return the report's status.
 
-    `pack` is the policy pack that the engine used. In errors, `policies` replaces the pack's path.
+    `pack` is the policy pack that the engine used. Errors contain `policies` instead of its path.
     """
     # Imported while the engine is running, so that the imports take no additional time.
     from gitops import prices, secrets

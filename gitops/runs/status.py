@@ -154,7 +154,7 @@ class _Job:
     manifest: Object
     pods: Sequence[Object]
     groups: Sequence[Object]
-    """PodGroups, newest first: one for each active step of a JobFlow, otherwise one."""
+    """PodGroups, newest first. A JobFlow has one for each active step; other jobs have one."""
 
     def pods_in_phase(self, *phases: str) -> list[Object]:
         return [pod for pod in self.pods if pod.get("status", {}).get("phase") in phases]
@@ -317,8 +317,8 @@ class Usage:
     """GPU-hours. For a partial device, such as a MIG device, the price table contains the fraction
     of a GPU that is counted. Without a fraction, the device is not counted."""
     cost: Decimal | None
-    """Cost in the price table's currency; None if the table has no price for a GPU model,
-    or no fraction of a GPU for another accelerator."""
+    """Cost in the price table's currency. None if the table lacks the price of a GPU model, or the
+    fraction of a GPU that another accelerator represents."""
 
 
 def usage(

@@ -90,7 +90,7 @@ _UNSAFE_PERMISSIONS: Final = (
     *("allowPrivilegedContainer", "allowHostDirVolumePlugin", "allowHostNetwork"),
     *("allowHostPID", "allowHostIPC", "allowHostPorts"),
 )
-"""Permissions in OpenShift's SecurityContextConstraints."""
+"""Fields of OpenShift's SecurityContextConstraints that permit access to the node."""
 _EVERYBODY: Final = (
     *("system:masters", "system:authenticated", "system:unauthenticated", "system:anonymous"),
     "system:serviceaccounts",
@@ -216,7 +216,7 @@ def _is_administrator(key: str, value: Any) -> bool:
 
 
 def _administrators(root: Node) -> Iterator[Violation]:
-    """Yield a custom resource's fields from which its controller binds administrator roles."""
+    """Yield the fields of a custom resource that bind an administrator role."""
     pending = [(root, False)]
     while pending:
         node, in_role = pending.pop()
@@ -227,7 +227,7 @@ def _administrators(root: Node) -> Iterator[Violation]:
 
 
 def _is_in_kube_system(resource: Resource) -> bool:
-    """Return whether permissions in the object's namespace give control of the cluster."""
+    """Return whether an object is in kube-system, whose permissions give control of the cluster."""
     return resource.namespace == "kube-system"
 
 

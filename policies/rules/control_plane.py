@@ -32,8 +32,7 @@ _SERVICE_LABEL: Final = "kubernetes.io/service-name"
 _CLUSTER_SERVICES: Final = (
     *((_KUBE_SYSTEM, "kube-dns"), (_KUBE_SYSTEM, "coredns"), ("default", "kubernetes")),
 )
-"""Services for the cluster's names and for the API server. CoreDNS reads the ConfigMap
-`coredns`."""
+"""Services of the cluster DNS and of the API server. `coredns` is also the ConfigMap of CoreDNS."""
 
 
 @resource_rule(
@@ -104,7 +103,7 @@ def _mentions_masters(text: str) -> bool:
 
 
 def _moved_service(resource: Resource) -> Iterator[Violation]:
-    """Yield a violation if the object changes where the cluster's names or API requests lead."""
+    """Yield a violation if the object redirects DNS queries or requests to the API server."""
     name = resource.root["metadata"]["name"]
     if resource.is_kind("discovery.k8s.io", "EndpointSlice"):
         name = resource.labels[_SERVICE_LABEL]

@@ -18,7 +18,7 @@ from policies.values import Node, any_field
 _PUBLIC_TYPES: Final = ("loadbalancer", "nodeport")
 """Types of public Services in lower case. Strimzi writes them in lower case."""
 _SERVICE_WORDS: Final = ("service", "expose", "listener")
-"""Parts of the names of fields in custom resources below which `type` is that of a Service."""
+"""Parts of field names in custom resources. Below such a field, `type` is the type of a Service."""
 _INTERNET_FACING: Final = "internet-facing"
 _PUBLIC_SCHEMES: Final = {
     "alb.ingress.kubernetes.io/scheme": (_INTERNET_FACING,),

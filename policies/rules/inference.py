@@ -44,7 +44,7 @@ class SpreadConfig(RoleConfig):
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """Return the main containers that receive requests or use GPUs, or else all main containers."""
+    """Return the main containers that receive requests or use GPUs; if there are none, all."""
     main = [container for container in pod.containers if container.kind == "main"]
     serving = [
         container

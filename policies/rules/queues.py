@@ -180,7 +180,7 @@ def _or_unlimited(limit: Node) -> Decimal:
 
 @resource_rule(
     name="queue-quota-bounded",
-    description="GPU quotas of queues, where they are set, are finite.",
+    description="GPU quotas that queues set are finite.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Set the number of GPUs that the team may use, or raise maxGpus.",

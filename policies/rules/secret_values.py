@@ -60,7 +60,7 @@ class EnvironmentConfig(RuleConfig):
 
 
 def _hidden(text: str) -> str:
-    """Describe a literal without showing it, with its line if the text is long."""
+    """Describe a literal without showing it; include its line number if the text has several."""
     lines = enumerate(text.splitlines(), 1)
     secret = (number for number, line in lines if _sets_secret(line) or contains_setting(line))
     number = next(secret, None) if "\n" in text.strip() else None

@@ -211,7 +211,7 @@ def _is_at_least(node: Node, minimum: Decimal) -> bool:
 
 
 def _min_size(pod: Pod, config: MountConfig) -> Decimal:
-    """Return the minimum size in bytes; pods without GPUs may shrink their /dev/shm."""
+    """Return the minimum size in bytes. Pods without GPUs may have a /dev/shm of any size."""
     computes = pod.gpu_containers(config.accelerators) or working_containers(pod, config)
     return parse_quantity(config.min_size) if computes else Decimal(1)
 

@@ -238,7 +238,7 @@ def _record(node: Node, evidence_type: str) -> dict[str, Any]:
 
 
 def _devices(node: Node) -> dict[str, Any]:
-    """Return the part of a record that describes the accelerators at a node."""
+    """Return the part of a record that describes the accelerators in a value."""
     keys = node.steps
     if keys[-2:-1] == ("resources",):
         return {"at": _path(keys[:-2]), "containers": [""]}

@@ -115,7 +115,7 @@ def test_comment_lists_costs_that_gpu_prices_exclude() -> None:
 <details>
 <summary>By queue and by claim</summary>
 
-| queue | unit | price per hour | used | month now | month after | change |
+| queue | unit | price per hour | utilization | month now | month after | change |
 | :-- | :-- | --: | --: | --: | --: | --: |
 | (no queue, serving) | cores, `plain` | 0.1 | 100% | 40.00 | 40.00 | 0 |
 | (no queue, serving) | GiB of memory, `plain` | 0.0125 | 100% | 20.00 | 20.00 | 0 |

@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
                 default=(),
                 metavar="NAMES",
                 help=f"additional job operators to run (real nodes only): {','.join(OPERATORS)}; "
-                "deploy starts those that the stack's jobs need",
+                "deploy starts the operators that the stack's jobs need",
             )
             minors = ", ".join(name.removeprefix("volcano-") for name in OTHER_VOLCANO_RELEASES)
             command.add_argument(
@@ -127,7 +127,7 @@ def _up(options: argparse.Namespace) -> int:
         raise DevclusterError("--operators requires real nodes, because operators run in pods")
     if options.volcano and choice.kind is Kind.REAL:
         raise DevclusterError(
-            "--volcano requires simulated nodes: on real nodes, the stack installs it"
+            "--volcano requires simulated nodes: on real nodes, the stack installs Volcano"
         )
     requirements = Requirements(operators=options.operators, volcano=options.volcano)
     with exclusive(Layout.of(choice.kind).lock, "devcluster up"):
@@ -151,7 +151,9 @@ def _kinds(requested: str) -> list[Kind]:
     if requested == "auto":
         return list(Kind)
     if requested not in list(Kind):
-        raise DevclusterError(f"NODES is {requested!r}: use NODES=real, NODES=simulated or neither")
+        raise DevclusterError(
+            f"NODES is {requested!r}: use NODES=real or NODES=simulated, or unset NODES"
+        )
     return [Kind(requested)]
 
 

@@ -99,7 +99,9 @@ def choose_kind(requested: str) -> Choice:
             )
         return Choice(Kind.REAL, "requested by NODES=real")
     if requested != "auto":
-        raise DevclusterError(f"NODES is {requested!r}: use NODES=real, NODES=simulated or neither")
+        raise DevclusterError(
+            f"NODES is {requested!r}: use NODES=real or NODES=simulated, or unset NODES"
+        )
     if obstacle:
         return Choice(Kind.SIMULATED, f"real nodes are not possible here: {obstacle}")
     return Choice(Kind.REAL, "Linux, root, and the required packages are installed or available")

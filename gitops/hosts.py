@@ -253,7 +253,7 @@ class _Api:
         return response
 
     def _may_receive_token(self, url: httpx.URL) -> bool:
-        """Return whether a URL has the API's origin, or its host with HTTPS instead of HTTP."""
+        """Return whether a URL has the API's origin. It may use HTTPS even if the API uses HTTP."""
         api = self._client.base_url
         return url.host == api.host and (
             (url.scheme, url.port) == (api.scheme, api.port)

@@ -13,7 +13,7 @@ _SECURE = "secure"
 
 
 def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
-    """Yield the paths of encrypted values in the `config` mapping. Each path begins with a key."""
+    """Yield the paths of encrypted values in a stack's `config` mapping."""
     if isinstance(configuration, dict):
         if set(configuration) == {_SECURE}:
             yield path

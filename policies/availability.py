@@ -14,7 +14,7 @@ _NAMESPACE_NAMES = (
     "io.kubernetes.pod.namespace",
     "k8s:io.kubernetes.pod.namespace",
 )
-"""Labels that every namespace has, or that Cilium gives to the endpoints of every namespace."""
+"""Labels that every namespace has, or that Cilium adds to the endpoints of every namespace."""
 
 
 def selects(selector: Node, labels: Node) -> bool:

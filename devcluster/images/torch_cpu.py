@@ -193,8 +193,8 @@ def drop_section(library: Path, name: str) -> None:
         file.write(memoryview(content)[end:])
 
 
-def _symbols(which: str, library: Path) -> set[str]:
-    return {line.split()[-1].split("@")[0] for line in _lines("nm", "--dynamic", which, library)}
+def _symbols(option: str, library: Path) -> set[str]:
+    return {line.split()[-1].split("@")[0] for line in _lines("nm", "--dynamic", option, library)}
 
 
 def _lines(*command: object) -> list[str]:

@@ -97,7 +97,7 @@ def needs_pods(snapshot: Snapshot, group: Object) -> bool:
 
 
 def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
-    """Return the state of the job with this name, whatever its kind; None if there is no job."""
+    """Return the state of the job with this name, regardless of its kind; None if there is none."""
     for resource in RESOURCES:
         job = snapshot.find(resource.name, namespace, name)
         if job is not None and not is_part_of_a_job(resource, job):

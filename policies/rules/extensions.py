@@ -109,7 +109,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
 
 
 def _plugin_resources(text: str) -> Iterator[str]:
-    """Yield the resource names that a configuration of NVIDIA's device plugin gives to GPUs."""
+    """Yield the resource names that a configuration of NVIDIA's device plugin assigns to GPUs."""
     if "resources" not in text:
         return
     try:

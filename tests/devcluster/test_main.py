@@ -109,7 +109,7 @@ def test_an_unknown_kind_of_nodes_is_reported_in_one_line(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = error_line([command, "--nodes=fake"], capsys)
-    assert line == "error: NODES is 'fake': use NODES=real, NODES=simulated or neither"
+    assert line == "error: NODES is 'fake': use NODES=real or NODES=simulated, or unset NODES"
 
 
 def test_a_cache_directory_that_cannot_be_created_is_reported_in_one_line(

@@ -99,7 +99,7 @@ def _searches(
         searched = Search(sweep(seed, name, changes), directory / name, started, 60.0 * minutes)
         reached = searched.run_until(target if name != FIRST else None)
         target = target or reached.accuracy
-        missed = f" (not {target:.4f})" if reached.missed else ""
+        missed = f" (below the target {target:.4f})" if reached.missed else ""
         print_line(
             f"seed {seed}, epochs of {minutes} min: {name}: accuracy {reached.accuracy:.4f}"
             f"{missed} after {reached.hours:.2f} GPU-hours, {reached.trials} trials"
@@ -123,12 +123,12 @@ def _conclude(found: list[dict[str, Any]]) -> None:
             missed = [sum(row["missed"] for row in each) for each in (rows, second)]
             to_second = _ratio(rows, [row["hours"] for row in second], missed[1])
             print_line(
-                f"{title}: ratio of the expected GPU-hours to those of a second random search: "
-                f"{to_second['expected']:.2f}; of the first random search (all {TRIALS} trials): "
-                f"{to_all['expected']:.2f}; of the first random search until its best trial (mean "
-                f"over all orders): {to_best['expected']:.2f}. With at most {MAX_TRIALS} "
-                f"trials, {missed[0]} of {len(rows)} searches and {missed[1]} of the second "
-                "random searches did not reach the target accuracy"
+                f"{title}: expected GPU-hours, relative to a second random search: "
+                f"{to_second['expected']:.2f}; relative to the first random search with all "
+                f"{TRIALS} trials: {to_all['expected']:.2f}; relative to the first random search "
+                f"until its best trial (mean over all orders): {to_best['expected']:.2f}. With at "
+                f"most {MAX_TRIALS} trials, {missed[0]} of {len(rows)} searches and {missed[1]} of "
+                "the second random searches did not reach the target accuracy"
             )
             ratios |= {
                 f"{title}, of a second random search": to_second,

@@ -82,8 +82,8 @@ def up(
     record = launcher.running(layout)
     if record is not None and requirements.volcano:
         raise DevclusterError(
-            "the cluster is already running, and --volcano takes effect only when it starts: stop "
-            "it first with `python -m devcluster down --nodes simulated`"
+            "--volcano takes effect only at startup, but the cluster is already running: stop the "
+            "cluster first with `python -m devcluster down --nodes simulated`"
         )
     if record is None:
         launcher.stop(layout)

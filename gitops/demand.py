@@ -155,7 +155,7 @@ def _pod_count(maximum: Decimal, pod: Pod) -> Decimal | None:
 
 
 def is_suspended(resource: Resource) -> bool:
-    """Return whether a job's specification suspends it."""
+    """Return whether a job's specification suspends the job."""
     paths = resource.record.suspend if resource.record is not None else ()
     return any(resource.root.at(path).value is True for path in paths)
 

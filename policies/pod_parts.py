@@ -28,7 +28,7 @@ _REPLACING: Final = ("resourcesPerNode",)
 class LayeredNode(Node):
     """An object whose absent fields are looked up in defaults.
 
-    Only the fields in `inherited` have defaults, or all fields if it is empty.
+    If `inherited` is empty, all fields have defaults; otherwise, only the fields in `inherited`.
     """
 
     __slots__ = ("_defaults", "_inherited")

@@ -122,7 +122,7 @@ class _LayerBuilder:
     log: Path
 
     def base_layers(self, base: Base) -> list[Path]:
-        """Return both layers. The Debian layer is built in the background."""
+        """Return the Debian layer, which is built in the background, and the Python layer."""
         tar = self.work / "root.tar"
         debian = self._start_debian(DEBIAN_PACKAGES, tar)
         try:
@@ -147,7 +147,7 @@ class _LayerBuilder:
         return _pack(packages, self.work / "packages.tar")
 
     def added(self, base: Base, root: Layer) -> Path:
-        """Return the files that additional Debian packages add to `root`."""
+        """Return a layer with the files that additional Debian packages add to `root`."""
         larger, tar = self.work / "larger.tar", self.work / "added.tar"
         self._finish(self._start_debian((*DEBIAN_PACKAGES, *base.added), larger))
         write_difference(larger, root.file, tar)
@@ -205,7 +205,7 @@ def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
 
 
 def _adapt_scripts(directory: Path) -> None:
-    """Make scripts run with the image's Python instead of the one that installed them."""
+    """Make scripts run with the image's Python instead of the Python that installed them."""
     for script in directory.iterdir():
         first, _, rest = script.read_bytes().partition(b"\n")
         if first.startswith(b"#!") and b"python" in first:

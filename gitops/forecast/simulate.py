@@ -196,13 +196,13 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     if state.scheduler_configuration is None:
         notes.append("the scheduler's configuration is unknown: Volcano's default is used")
     if replay.rejects_configuration:
-        notes.append("Volcano rejects the scheduler's configuration: its default is used")
+        notes.append("Volcano rejects the scheduler's configuration: Volcano's default is used")
     if state.volcano == replay.volcano:
         notes.append(f"the target cluster and the simulation both run Volcano {replay.volcano}")
     else:
         version = "an unknown version of Volcano" if state.volcano is None else state.volcano
         notes.append(
-            f"the target cluster runs {version}, the simulation runs Volcano {replay.volcano}"
+            f"the target cluster runs {version}, but the simulation runs Volcano {replay.volcano}"
         )
     notes.append(f"the scheduler considers all gangs every {PERIOD} s instead of every second")
     endless = sum(run.remaining is None for run in replay.runs)
@@ -214,8 +214,8 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     lost = {(victim.namespace, victim.name) for victim in replay.victims}
     if any(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
         notes.append(
-            "the checkpoints of some evicted gangs are unknown; their lost GPU-hours are counted "
-            "from their start"
+            "the checkpoints of some evicted gangs are unknown, so the lost GPU-hours of these "
+            "gangs are counted from the gang's start"
         )
     notes.append(
         "quotas, volumes, network topologies, and new pods outside gangs are not simulated"

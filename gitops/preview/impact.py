@@ -257,7 +257,8 @@ _RUN_STOPPED = (
 )
 _NAMESPACE_DELETED = "Everything in it is deleted, including claims and their data."
 _QUEUE_DELETED = (
-    "Jobs waiting in it lose their position. Volcano deletes it even while its pods are running."
+    "Jobs waiting in it lose their position. Volcano deletes a queue even while its jobs are "
+    "running."
 )
 _SERVICE_UNAVAILABLE = (
     "Requests fail until its replacement is ready, or permanently if there is none."

@@ -78,7 +78,7 @@ class StorageRow(_Model):
     after: Number | None
     """Requested GiB; 0 if the update deletes the claim and its volume."""
     stays: bool
-    """True if the claim is removed from the stack but it or its volume stays in the cluster."""
+    """True if the claim is removed from the stack, but its data stays in the cluster."""
     price: Number | None
     now_month: Number | None
     after_month: Number | None

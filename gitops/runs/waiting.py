@@ -207,7 +207,7 @@ def _stall_message(snapshot: Snapshot, group: Object) -> str:
         return (
             f"Volcano admitted the job, but has not created its pods: `kubectl describe "
             f"{JOB.name} {name} --namespace {namespace}` shows failures; if there are none, "
-            f"{command} admits it again"
+            f"{command} admits the job again"
         )
     if failed := _missed_failures(snapshot, group):
         return (

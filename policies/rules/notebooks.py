@@ -31,7 +31,7 @@ _OPEN_SERVER: Final = re.compile(
 )
 """Pattern of command lines that start other notebooks and editors without authentication."""
 _ARGUMENTS_VARIABLE: Final = "NOTEBOOK_ARGS"
-"""Variable from which `start-notebook` reads more arguments."""
+"""Variable from which `start-notebook` reads additional arguments."""
 _TOKEN_FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
 _VARIABLE: Final = "JUPYTER_TOKEN"
 _EXPECTED: Final = (
@@ -85,7 +85,7 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 
 def _disabling_variable(container: Container) -> Node | None:
-    """Return the value of the variable with arguments if it disables the token."""
+    """Return the value of `NOTEBOOK_ARGS` if it disables the token."""
     for variable in container.node["env"].items():
         is_disabling = _NO_AUTHENTICATION.search(variable["value"].text or "")
         if variable["name"].text == _ARGUMENTS_VARIABLE and is_disabling:

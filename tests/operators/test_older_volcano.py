@@ -212,7 +212,7 @@ def test_simulation_uses_the_scheduler_release_of_the_target_cluster() -> None:
     configuration = scheduler_configuration(GANGS, hierarchical=False, topology=False)
     target = {"volcano": "v1.10.2", "scheduler_configuration": configuration}
     answer = simulate(state().model_copy(update=target), TAKEN, repeat=1)
-    versions = "the target cluster runs v1.10.2, the simulation runs Volcano v1.10.0"
+    versions = "the target cluster runs v1.10.2, but the simulation runs Volcano v1.10.0"
     assert versions in answer.assumptions
     assert not any("rejects" in text for text in answer.assumptions)
     assert {each.name: each.verdict for each in answer.gangs} == {

@@ -126,7 +126,7 @@ def test_comment_on_the_pull_request_contains_each_fact(
         "Preview of `simulated`: blocked by 2 violations",
         "- Claim `checkpoints` is replaced, because `spec.volumeName` cannot be changed in place.",
         "| `research` | `simulated` | 24 | 28 | +4 |",
-        "may hold 8 more in `research` until they end",
+        "may hold 8 more GPUs in `research` until they end",
         "| quota of ml-simulated | `requests.nvidia.com/gpu` | 30 | 32 | 2 |",
         "`image-registry-allowed`: Deployment",
         "`no-literal-secrets`: Job",

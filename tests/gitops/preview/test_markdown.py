@@ -41,7 +41,7 @@ def test_the_comment_contains_what_a_reviewer_needs() -> None:
         "- Claim `checkpoints` is replaced",
         "- Training run `run-00000000` is removed from the stack",
         "| `research` | `NVIDIA-A800-SXM4-80GB` | 8 | 12 | +4 |",
-        "may hold 8 more in `research`",
+        "may hold 8 more GPUs in `research`",
         "| per hour, all GPUs busy | 19.20 | 28.80 | +9.60 |",
         "| queue research | `nvidia.com/gpu` | 12 | 16 | 4 |",
         "**mandatory**, high `no-host-path`",

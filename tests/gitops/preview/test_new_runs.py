@@ -206,8 +206,9 @@ def test_a_full_queue_without_new_runs_is_not_mentioned() -> None:
 def test_cost_of_earlier_runs_is_reported() -> None:
     found = report(plans.step("delete", run(), retain=True), plans.same(run("other")))
     assert float(found.held_cost_hour or 0) == pytest.approx(16 * 2.40)
-    assert "may hold 16 more in `research` until they end.\nTheir cost per hour: 38.40." in render(
-        found
+    assert (
+        "may hold 16 more GPUs in `research` until they end.\nTheir cost per hour: 38.40."
+        in render(found)
     )
 
 

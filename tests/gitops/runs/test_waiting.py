@@ -173,7 +173,7 @@ def test_pods_not_created_by_volcano_are_reported() -> None:
         "Volcano admitted the job, but has not created its pods: `kubectl describe "
         "jobs.batch.volcano.sh late --namespace ml` shows failures; if there are none, `kubectl "
         f"patch podgroups.scheduling.volcano.sh {name} --namespace=ml --type=merge "
-        """'--patch={"status": {"phase": "Pending"}}'` admits it again"""
+        """'--patch={"status": {"phase": "Pending"}}'` admits the job again"""
     )
     assert not any("has used its share" in reason for reason in found.reasons)
 

@@ -38,7 +38,7 @@ _DOCKER_HOME: Final = Path("/var/lib/docker")
 
 
 def free_disk_space(layout: Layout) -> str:
-    """Empty the stores if disk space is low or they contain anything but the current base image.
+    """Empty the stores if disk space is low or the base image has changed.
 
     Return a message if they were emptied, otherwise an empty string. While a cluster is running,
     all stores are kept.

@@ -141,7 +141,7 @@ def failure_text(message: str, lines: Iterable[str], maximum: int = 12) -> list[
 
 
 def printable(text: str) -> str:
-    """Return a text of a program with escaped control characters, which terminals would execute."""
+    """Return a program's text with control characters escaped, because terminals execute them."""
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 

@@ -292,12 +292,13 @@ def _queue(job: _Job, group: Object | None, snapshot: Snapshot) -> str:
 
 
 def _restarts(job: _Job) -> int:
-    of_containers = max(
+    container_restarts = max(
         (sum(s.get("restartCount", 0) for s in _containers(p)) for p in job.pods), default=0
     )
     status = job.manifest.get("status", {})
-    of_steps = sum(int(step.get("restartCount", 0)) for step in status.get("jobStatusList", ()))
-    return max(job.resource.restart_count(status), of_steps, of_containers)
+    steps_status = status.get("jobStatusList", ())
+    step_restarts = sum(int(step.get("restartCount", 0)) for step in steps_status)
+    return max(job.resource.restart_count(status), step_restarts, container_restarts)
 
 
 def _messages(pod: Object) -> Iterator[str]:

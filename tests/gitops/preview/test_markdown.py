@@ -103,7 +103,7 @@ def test_preview_that_stopped_early_is_reported() -> None:
 
 
 def test_rendered_preview_states_its_base() -> None:
-    assert "compared with nothing" in render(report(mode="rendered"))
+    assert "without a comparison" in render(report(mode="rendered"))
     assert "compared with `main`" in render(report(mode="rendered", base="main"))
 
 

@@ -264,9 +264,9 @@ def overloaded_after(capacity: float, share: float, deadline: float) -> float:
 
     By then, a bounded queue is full, and the wait in an unbounded queue exceeds the deadline.
     """
-    filled = FULL_BACKLOG / max((share - 1) * capacity, 1)
-    outgrown = deadline * share / (share - 1)
-    return min(max(filled, outgrown), MAX_OVERLOAD_SECONDS)
+    until_full = FULL_BACKLOG / max((share - 1) * capacity, 1)
+    until_late = deadline * share / (share - 1)
+    return min(max(until_full, until_late), MAX_OVERLOAD_SECONDS)
 
 
 def _rotated(

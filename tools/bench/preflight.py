@@ -59,9 +59,8 @@ def main() -> None:
         faults: dict[str, list[dict[str, Any]]] = {}
         for (kind, fault), node in itertools.product(FAULTS.items(), sorted({*NODES})):
             with fault(node):
-                faults[f"{kind} of {node}"] = [
-                    start() for _ in count_starts(f"{kind} of {node}", options.faults)
-                ]
+                name = f"{kind} of node {node}"
+                faults[name] = [start() for _ in count_starts(name, options.faults)]
     alarms = [each for each in undisturbed if each["found"]]
     missed = [
         each
@@ -224,7 +223,7 @@ def slow_cpu(node: str) -> Iterator[None]:
         quota.write_text("-1")
 
 
-FAULTS: Final = {"link": slow_link, "CPU": slow_cpu}
+FAULTS: Final = {"slow link": slow_link, "slow CPU": slow_cpu}
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ _SIZES: Final = [
     (100, 50, SCHEDULERS[0], 20.0),
     (1000, 300, DEFAULT, 90.0),
 ]
-"""Number of nodes and gangs, scheduler configuration, and goal in seconds."""
+"""Numbers of nodes and gangs, scheduler configuration, and goal in seconds."""
 
 
 def main() -> None:

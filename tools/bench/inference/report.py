@@ -30,7 +30,7 @@ def report(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
     parts = [
         f"Measured {result['when'][:10]} on {machine['cores']} cores of an {machine['processor']}, "
-        f"Python {machine['python']}, {result['turns']} turns; load average "
+        f"Python {machine['python']}, {result['turns']} rounds; load average "
         f"{machine['loadAverage'][0]:.1f} at the end. Versions: "
         + ", ".join(f"{name} {version}" for name, version in result["versions"].items())
         + "."

@@ -178,7 +178,7 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
             yield Violation(scheme, "the value for an internal load balancer")
     for key, text in resource.annotations.fields():
         if any(fnmatchcase(key, pattern) for pattern in _SNIPPET_ANNOTATIONS):
-            yield Violation(text, "nothing: it would run in the proxy of all tenants")
+            yield Violation(text, "nothing: the snippet would run in the proxy of all tenants")
     ports = resource.annotations[_PORTS_ANNOTATION]
     if "HTTP" in (ports.text or "") and "HTTPS" not in (ports.text or ""):
         yield Violation(ports, '[{"HTTPS": 443}]')

@@ -82,7 +82,7 @@ def up(
     record = launcher.running(layout)
     if record is not None and requirements.volcano:
         raise DevclusterError(
-            "--volcano takes effect only at startup, but the cluster is already running: stop the "
+            "the cluster is already running, and --volcano takes effect only at startup: stop the "
             "cluster first with `python -m devcluster down --nodes simulated`"
         )
     if record is None:

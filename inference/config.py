@@ -106,7 +106,7 @@ class InferenceConfig(BaseModel):
     device: DeviceName = "auto"
     """Device; `auto` uses a GPU if one is available."""
     backend: Backend = "eager"
-    """Way to run the model. `eager`, `compile` and `aotinductor` use the exported weights; `pt2`,
+    """Execution backend. `eager`, `compile` and `aotinductor` use the exported weights; `pt2`,
     `int8` and `pruned` use other artifacts of the export."""
     precision: Precision = "fp32"
     """Precision of the weights and the computation. `fp32` uses TF32 on a GPU; `bf16` and `fp16`

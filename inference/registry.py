@@ -126,7 +126,7 @@ class RegistryFiles:
             return self._opener.open(self._request(url), timeout=READ_SECONDS)
         except urllib.error.HTTPError as error:
             # Respond to every 401, because the token of earlier requests may have expired. Ignore
-            # a blob store's challenges: it must not choose the server that gets the credentials.
+            # challenges from blob stores, which must not choose who gets the credentials.
             challenged = error.code == 401 and _origin(error.url) == _origin(url)
             if not challenged or not url.startswith("https:"):
                 raise

@@ -33,8 +33,8 @@ def run(config: InferenceConfig) -> None:
     On a second signal, exit at once. Raise ConfigurationError if the server cannot listen, or if
     its API keys or its certificate cannot be used.
     """
-    # Do not close the runner: this waits for threads, and a volume may block the one that reads the
-    # manifest.
+    # Do not close the runner, because closing waits for all threads. The thread that reads the
+    # manifest may be blocked by a volume.
     asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve(config))
 
 

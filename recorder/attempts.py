@@ -190,7 +190,9 @@ def start(text: str) -> int:
     try:
         plan = Plan(**json.loads(text))
     except (ValueError, TypeError) as error:
-        _log.error("the plan cannot be read: %s; use the image version of the stack", error)
+        _log.error(
+            "the plan cannot be read: %s; use the image version that matches the stack", error
+        )
         return ATTEMPT_FAILED
     attempt = Attempt(plan, Client(), os.environ["JOB_NAME"], os.environ["JOB_UID"])
     try:

@@ -3,9 +3,9 @@
 The program runs in a pod: `python3 -m recorder.node_health --namespace ml` (docs/node-health.md).
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus reports
-one of the Xid errors in `--xid`, or if pods reported the node as slow during at least
-`--slow-reports` starts of runs. An unhealthy node is cordoned and gets the condition
-`GpuUnhealthy`, and the pods of its runs are evicted. From a slow node, only the pods of runs that
+one of the Xid errors in `--xid`, or if pods reported the node as slow in at least `--slow-reports`
+run starts. An unhealthy node is cordoned and gets the condition `GpuUnhealthy`, and the pods of its
+runs are evicted. If the node was cordoned only because it is slow, only the pods of runs that
 reported the node are evicted. Nodes whose health is unknown and nodes that someone else has
 cordoned are neither cordoned nor uncordoned.
 """
@@ -175,7 +175,7 @@ class Controller:
             self.check_soon.set()
 
     async def _xid_errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Return each node's Xid errors: {} if the query fails, None without a Prometheus URL."""
+        """Return each node's Xid errors; {} if the query fails, None without a Prometheus URL."""
         if self.prometheus is None:
             return None
         try:

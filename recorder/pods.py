@@ -70,7 +70,7 @@ def failed_containers(pod: Pod) -> Iterator[Termination]:
         if terminated is not None and terminated.exitCode != 0:
             yield _termination(_attempt(pod, status, status.restartCount), terminated)
         waiting = status.state.waiting if status.state else None
-        # Until its next restart, a container that has failed waits with an unchanged count.
+        # While a failed container waits for its next restart, its restart count is unchanged.
         is_backing_off = waiting is not None and waiting.reason == "CrashLoopBackOff"
         restarts = status.restartCount - (0 if is_backing_off else 1)
         if before is not None and before.exitCode != 0 and restarts >= 0:

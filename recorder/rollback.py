@@ -1,4 +1,4 @@
-"""Roll back a canary that exceeds its limits: send its requests to the stable version.
+"""Program that rolls a canary back to the stable version if the canary exceeds its limits.
 
     python3 -m recorder rollback '{...}'     in a pod of the service's namespace
 
@@ -326,6 +326,6 @@ def roll_back(text: str) -> NoReturn:
     try:
         plan = Plan.parse(text)
     except ValueError as error:
-        sys.exit(f"the plan cannot be read: {error}; use the image version of the stack")
+        sys.exit(f"the plan cannot be read: {error}; use the image version that matches the stack")
     prometheus = HttpClient(timeout=_PROMETHEUS_SECONDS, trust_env=False)
     Rollback(plan, Client(), prometheus).run()

@@ -28,7 +28,11 @@ def main() -> int:
         text = options.plan.read_text("utf-8")
         sweeps = parse_plan(text)
     except (OSError, ValueError) as error:
-        _log.error("%s cannot be read: %s; use the image version of the stack", options.plan, error)
+        _log.error(
+            "%s cannot be read: %s; use the image version that matches the stack",
+            options.plan,
+            error,
+        )
         return 1
     api = Client()
     controllers = [

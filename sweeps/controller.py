@@ -61,8 +61,8 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "Failed": "failed",
     "Terminated": "failed",
 }
-"""Maps phases of Volcano Jobs to trial phases. Jobs in any other phase wait in the queue, unless
-their gang is scheduled: a Job stays pending until its pods have pulled their images."""
+"""Maps phases of Volcano Jobs to trial phases. In any other phase, a trial is `waiting`, or
+`placed` if its gang is scheduled: a Job stays pending until its pods have pulled their images."""
 _SCHEDULED: Final = ("Running", "Unknown", "Completed")
 """Phases of a PodGroup after its gang was scheduled."""
 _log = logging.getLogger("sweeps")
@@ -99,7 +99,7 @@ class Controller:
         )
         self._published = ""
         self._unwritten_ledger: dict[str, Any] = {}
-        """The ledger if it could not be written, otherwise empty."""
+        """The current ledger while it cannot be written; otherwise empty."""
         self._is_recorded = True
         """False if any record of the current step could not be written."""
 
@@ -243,7 +243,7 @@ class Controller:
 
     @contextlib.contextmanager
     def _recording(self) -> Any:
-        """Log an error of a record, for example because the claim is full.
+        """Log a failure to write a record, for example because the claim is full.
 
         The next step writes the record again. Until then, trials can be paused, but no winner is
         chosen.

@@ -48,7 +48,7 @@ class Trial:
         return self.phase in ("waiting", "placed", "pausing")
 
     def occupies_slot(self, rungs: Sequence[int]) -> bool:
-        """Return whether the trial occupies, or will resume in, one of the `parallel` slots."""
+        """Return whether one of the `parallel` slots is taken by the trial or reserved for it."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.is_active or self.phase == "asked"
 

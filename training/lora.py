@@ -61,7 +61,8 @@ _REQUIRED_OPTIONS: Final = {
     "monteclora_config": (None,),
     **_PLAIN_OPTIONS,
 }
-"""`_PLAIN_OPTIONS` and options that are not written, because older programs may not know them."""
+"""`_PLAIN_OPTIONS`, and options that are checked in existing files but not written to new ones,
+because older programs may not know them."""
 
 
 @dataclass(frozen=True)

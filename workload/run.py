@@ -286,8 +286,8 @@ class Run:
         loss = float(self._values.get("loss", 0))
         if not math.isfinite(loss):
             raise FatalError(
-                f"the loss became {loss} by step {self._values['step']}: lower the learning rate, "
-                "or look for wrong values in the data; nothing was saved since the last checkpoint"
+                f"the loss became {loss} at or before step {self._values['step']}: lower the "
+                "learning rate, or check the data; nothing was saved since the last checkpoint"
             )
 
     def _emit(self, event: str, /, **fields: object) -> None:

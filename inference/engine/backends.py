@@ -178,7 +178,7 @@ class Half(nn.Module):
 
 
 def _with_cuda_graphs(network: nn.Module, choice: Choice) -> nn.Module:
-    """Capture a network on a GPU in CUDA graphs; if that fails, return the network itself.
+    """Capture a GPU network in CUDA graphs; if that fails, return the network itself.
 
     Token models are excluded: their sequences vary in length, and the graphs would keep the logits
     of every batch size in memory.
@@ -194,7 +194,7 @@ def _with_cuda_graphs(network: nn.Module, choice: Choice) -> nn.Module:
 
 
 class Graphed(nn.Module):
-    """A network on a GPU that replays CUDA graphs: one launch per batch instead of one per kernel.
+    """A GPU network that replays CUDA graphs: one launch per batch instead of one per kernel.
 
     Batches are padded to the next power of two, or to the maximum batch size if that is smaller.
     Inputs of a different shape are computed without a graph.

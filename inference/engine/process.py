@@ -43,7 +43,7 @@ START_SECONDS: Final = 1.0
 """Time (s) to wait for the start of a process after it was cancelled."""
 
 MAX_MESSAGE_BYTES: Final = 1 << 17
-"""Maximum size of a message. Data without a small size limit is passed in arenas."""
+"""Maximum size (bytes) of a message. Data that may be larger is passed in arenas."""
 
 ERRORS: Final = "\0errors"
 """Name of the array in the outputs' arena that contains the errors (`Errors` as JSON)."""

@@ -26,7 +26,7 @@ DISCARDED_BYTES: Final = 1 << 16
 client can reuse the connection. For larger bodies, the connection is closed."""
 
 TURN_BYTES: Final = 1 << 18
-"""Size (bytes) of a body above which connections take turns to receive the remainder."""
+"""Size (bytes) of a body above which connections take turns to receive the rest of it."""
 
 PIECE_BYTES: Final = 1 << 10
 """Maximum number of bytes per parser call, except in a body of known length. This many bytes
@@ -36,16 +36,16 @@ QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
 
 TURN_SECONDS: Final = 0.001
-"""Maximum time (s) for a connection's pipelined requests before the next connection's turn."""
+"""Maximum time (s) per turn that a connection may spend on its pipelined requests."""
 
 _ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
 """Scheme and authority of a request target in absolute form (RFC 9112, section 3.2.2)."""
 
-FITTING_BYTES: Final = 1 << 14
-"""Size (bytes) of a response that fits into the kernel's send buffer."""
+SEND_BUFFER_BYTES: Final = 1 << 14
+"""Maximum size (bytes) of a response that is sure to fit into the kernel's send buffer."""
 
 DELIVERY_POLL_SECONDS: Final = 0.02
-"""Time (s) between checks whether the client has received the last response."""
+"""Interval (s) between checks that the client has received the last response."""
 
 
 class Connection(asyncio.Protocol):
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
             # The request itself is complete; nothing may follow it.
             self._input_ended = True
             return
-        # The parser does not expect a body, so use another one.
+        # The parser expects no body after an upgrade, so parse the body with a new parser.
         framing = "transfer-encoding: chunked"
         if request.length is not None:
             framing = f"content-length: {request.length}"
@@ -268,7 +268,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = self._header_lines = 0
 
     def on_url(self, url: bytes) -> None:
-        """Set the method, which is known from now on, and append to the path."""
+        """Append to the path, and set the method, which the parser has read by now."""
         if self._reading is not None:
             self._reading.method = self.parser.get_method().decode("latin-1")
             self._reading.path += url.decode("latin-1")
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
         path = _ORIGIN.sub("", request.path.partition("?")[0])
         request.path = unquote(path) if "%" in path else path
         version = self.parser.get_http_version()
-        # A client with HTTP/1.0 waits for the end of the connection unless the response contains
+        # An HTTP/1.0 client waits for the end of the connection unless the response contains
         # `Connection: keep-alive`.
         request.close = (
             version == "1.0" or not self.parser.should_keep_alive() or self.parser.should_upgrade()
@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
         self._receiving.restart(request.started, 0)
         if request.response is None:
             request.response = self._application.begin(request, version)
-        # A client with HTTP/1.0 would take `100 Continue` for the response.
+        # An HTTP/1.0 client would mistake `100 Continue` for the response.
         expectation = request.headers.get("expect", "").lower() if version != "1.0" else ""
         length = request.length
         if request.response is not None:
@@ -491,7 +491,7 @@ class Connection(asyncio.Protocol):
             return
         self._input_ended, self._lingering = True, True
         # With TLS, `close` discards data that has not reached the kernel after a second.
-        if self._output.is_encrypted and len(response.body) > FITTING_BYTES:
+        if self._output.is_encrypted and len(response.body) > SEND_BUFFER_BYTES:
             self._awaits_delivery = True
             self._output.measure()
         for other in self._queue:

@@ -28,11 +28,11 @@ PIPELINED_SHARE: Final = 0.1
 """Share of the event loop's time for clients that send requests without awaiting responses."""
 
 PARSING_SHARE: Final = 0.1
-"""Share of the event loop's time for large JSON while there are other requests. Parsing 2 MiB takes
-up to 20 ms for numbers, and about 200 ms for short strings."""
+"""Share of the event loop's time for parsing large JSON while there are other requests. Parsing
+2 MiB takes up to 20 ms for numbers, and about 200 ms for short strings."""
 
 MIN_PAUSE_SECONDS: Final = 0.002
-"""Pause (s) below which a turn is not delayed, because event loop timers have 1 ms resolution."""
+"""Minimum pause (s). Shorter ones are skipped, because event loop timers have 1 ms resolution."""
 
 
 class Progress:

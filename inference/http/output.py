@@ -77,7 +77,7 @@ class Output:
     def _delivered(self) -> tuple[int, bool]:
         """Number of bytes that the client's kernel has acknowledged, and True if these are all.
 
-        If the number is unknown, it is 0.
+        If the number is unknown, the values are 0 and True.
         """
         connected = self._transport.get_extra_info("socket")
         if connected is None:

@@ -307,7 +307,7 @@ def _data(values: NDArray[Any], name: str) -> Any:
         problem = "NaN or infinite values"
     if problem:
         raise InputError(
-            f"output {name!r} has {problem} for this input, which JSON cannot express: request it "
+            f"output {name!r} has {problem}, which JSON cannot express: request this output "
             "with binary_data"
         )
     # orjson does not support half precision.

@@ -85,21 +85,24 @@ def read(
     exact_prefixes: tuple[str, ...],
     group: dist.ProcessGroup,
 ) -> tuple[Tensors, set[str]]:
-    """Fill `tensors` in place; return additional tensors from the files, and missing names.
+    """Fill `tensors` in place with the tensors in the files.
 
-    The additional tensors are on the CPU; their names start with one of `extra_prefixes`. The
-    missing names are those in `tensors` that start with `optional_prefix` and are not in the files.
+    The result contains:
+
+    - the tensors in the files whose names start with one of `extra_prefixes`, on the CPU
+    - the names in `tensors` that start with `optional_prefix` and are not in the files
 
     Raises:
-        ValueError: If any other tensor is missing, if a shape differs, or if the files contain a
-            tensor whose name starts with one of `exact_prefixes` and is not in `tensors`.
+        ValueError: If any other name in `tensors` is not in the files, if a shape differs, or if
+            the files contain a tensor that is not in `tensors` although its name starts with one
+            of `exact_prefixes`.
         OSError: If the files cannot be read.
     """
     reader = _Reader(directory, group)
     stored = reader.read_metadata().state_dict_metadata
     extra = {name for name in stored if name.startswith(exact_prefixes)} - tensors.keys()
     if extra:
-        raise ValueError(f"it has the tensor {min(extra)}, which this run does not have")
+        raise ValueError(f"the checkpoint has the tensor {min(extra)}, which this run lacks")
     others: Tensors = {}
     for name, kind in stored.items():
         if name.startswith(extra_prefixes) and isinstance(kind, TensorStorageMetadata):
@@ -109,7 +112,7 @@ def read(
     for name, tensor in wanted.items():
         found = stored.get(name)
         if not isinstance(found, TensorStorageMetadata):
-            raise ValueError(f"it has no tensor {name}")
+            raise ValueError(f"the checkpoint has no tensor {name}")
         if found.size != tensor.shape:
             raise ValueError(f"{name} has shape {list(found.size)}, not {list(tensor.shape)}")
     try:

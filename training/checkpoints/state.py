@@ -206,7 +206,7 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
         }
         lost = slots & missing
         if lost and lost != slots:
-            raise ValueError(f"it has no tensor {min(lost)}")
+            raise ValueError(f"the checkpoint has no tensor {min(lost)}")
         if lost:
             del run.optimizer.state[parameter]
 

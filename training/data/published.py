@@ -95,8 +95,8 @@ FASHION_CLASSES: Final = (
 def mnist(*directories: Path) -> tuple[Images, Images]:
     """Return training and held-out images from the first of `directories` that exists.
 
-    Files are in the IDX format, optionally compressed as .gz. Raise DataError if one is missing or
-    damaged.
+    Files are in the IDX format, optionally compressed as .gz. Raise DataError if a file is missing
+    or damaged.
     """
     directory = next((directory for directory in directories if directory.is_dir()), directories[0])
 

@@ -141,7 +141,7 @@ def _quantize_linear(model: nn.Module, method: Method, calibration: Tensor) -> E
             f"quantize {method} changes linear layers, but this model has none: use static"
         )
     ao.quantize_(smaller, settings, filter_fn=is_quantized)
-    utilities.unwrap_tensor_subclass(smaller)  # Plain tensors are stored without pickle.
+    utilities.unwrap_tensor_subclass(smaller)  # Subclasses would be stored with pickle.
     return exported(smaller, calibration)
 
 

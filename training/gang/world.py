@@ -85,7 +85,7 @@ def _check_accelerate(environment: Mapping[str, str]) -> None:
         if value.lower() != off:
             raise ConfigurationError(
                 f"accelerate launch was called with {flag} ({variable} is {value!r}), which this "
-                f"program ignores: omit it, and pass {ours} to this program instead"
+                f"program ignores: remove the flag, and pass {ours} to this program"
             )
 
 
@@ -112,8 +112,8 @@ def _check_single_process(environment: Mapping[str, str]) -> None:
     if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_ADDR" in environment:
         raise ConfigurationError(
             "accelerate launch started only one of several configured processes, which happens "
-            "with --cpu: pass --multi_gpu to it even for training on CPUs, and --device=cpu to "
-            "this program"
+            "with --cpu: pass --multi_gpu to accelerate launch even for training on CPUs, and "
+            "--device=cpu to this program"
         )
 
 
@@ -162,7 +162,7 @@ def port_in_use_error(world: World, error: Exception) -> ConfigurationError | No
     if not isinstance(error, torch.distributed.DistNetworkError) or "EADDRINUSE" not in str(error):
         return None
     return ConfigurationError(
-        f"MASTER_PORT of {world.master} is in use by another program on this machine: "
+        f"MASTER_PORT ({world.master}) is in use by another program on this machine: "
         "set another port"
     )
 
@@ -219,7 +219,7 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
     if text is None:
         raise ConfigurationError(
             f"{name} is missing, but other variables imply several processes: "
-            "start them with torchrun (python -m training.launch), or set it as well"
+            f"start them with torchrun (python -m training.launch), or set {name} as well"
         )
     if not text.isdecimal():
         raise ConfigurationError(f"{name} is {text!r}: it must be an integer")

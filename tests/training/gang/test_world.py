@@ -150,7 +150,7 @@ def test_master_port_in_use_is_distinguished_from_an_unreachable_master() -> Non
             dist.TCPStore(  # type: ignore[attr-defined]
                 "127.0.0.1", listener.getsockname()[1], 2, is_master=True
             )
-    assert f"MASTER_PORT of {world.master} is in use" in str(port_in_use_error(world, caught.value))
+    assert f"MASTER_PORT ({world.master}) is in use" in str(port_in_use_error(world, caught.value))
     with pytest.raises(dist.DistError) as silent:
         dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1",

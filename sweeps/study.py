@@ -37,8 +37,8 @@ _RUN: Final = "run"
 _CREATED: Final = "created"
 _GRANTED: Final = "granted"
 _DUPLICATES_PER_TRIAL: Final = 5
-"""Number of repeated proposals per allowed trial after which the search space counts as
-exhausted."""
+"""Number of duplicate proposals at which the search space counts as exhausted, divided by the
+maximum number of trials."""
 
 _log = logging.getLogger("sweeps")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -147,14 +147,14 @@ class Study:
         before = self._study.get_trials(deepcopy=False)
         # Unfinished trials with values count as pruned, with their last value. Trials without
         # values make the sampler avoid their hyperparameters (constant liar).
-        memory = optuna.create_study(
+        in_memory = optuna.create_study(
             direction=self._sweep.settings.objective.goal, sampler=self._sampler(len(before))
         )
         for trial in before:
             state = trial.state
             if state == TrialState.RUNNING and trial.intermediate_values:
                 state = TrialState.PRUNED
-            memory.add_trial(
+            in_memory.add_trial(
                 create_trial(
                     state=state,
                     value=trial.value,
@@ -163,7 +163,7 @@ class Study:
                     intermediate_values=trial.intermediate_values,
                 )
             )
-        parameters = memory.ask(self.distributions).params
+        parameters = in_memory.ask(self.distributions).params
         return self.add(parameters)
 
     def add(self, parameters: Parameters) -> str | None:

@@ -57,7 +57,7 @@ def run(config: TrainingConfig, world: World) -> int:
         Metrics(device) as metrics,
     ):
         finished = on_rank0(lambda: finished_export(export_directory(config)))
-        if finished is not None and not is_continued(config, finished):
+        if finished is not None and not must_run_again(config, finished):
             if (mirror := open_mirror(config)) is not None:
                 # The previous process may have exited after it wrote the export and before it
                 # copied the export to the object store.
@@ -340,7 +340,7 @@ def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
     return [*differences(config, manifest)] == [name] and value > int(manifest.settings[name])
 
 
-def is_continued(config: TrainingConfig, manifest: Manifest) -> bool:
+def must_run_again(config: TrainingConfig, manifest: Manifest) -> bool:
     """Return whether a finished run has to continue training, or has to be exported again.
 
     Training continues if the configured length has increased. If only requested artifacts or

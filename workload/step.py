@@ -60,9 +60,9 @@ def _step(options: argparse.Namespace) -> NoReturn:
         emit("step_skipped", step=options.name, reason=reason)
         sys.exit(DONE)
     marker_of(options.run, options.name).unlink(missing_ok=True)
-    command, env = _replaced(options.command, inputs, {})
+    command, env = _substitute(options.command, inputs, {})
     if options.output:
-        sys.exit(_produce(options, inputs))
+        sys.exit(_run_or_reuse(options, inputs))
     try:
         os.execvpe(command[0], command, env)  # noqa: S606  no shell is wanted
     except OSError as error:
@@ -114,7 +114,7 @@ def _inputs(options: argparse.Namespace) -> dict[str, Value]:
     return {name: resolve(options.run, reference) for name, _, reference in named}
 
 
-def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
+def _run_or_reuse(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
     """Run the command and publish its outputs, or reuse a result; return the exit code."""
     types = {name: type_ for name, _, type_ in (each.partition("=") for each in options.output)}
     recipe = {
@@ -135,7 +135,8 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished = directory.with_name(f"{prefix}.{secrets.token_hex(4)}")
     unfinished.mkdir(parents=True)
-    command, env = _replaced(options.command, inputs, {each: unfinished / each for each in types})
+    paths = {each: unfinished / each for each in types}
+    command, env = _substitute(options.command, inputs, paths)
     try:
         code, was_terminated = _run(command, env)
     except OSError as error:
@@ -181,18 +182,18 @@ def _record(
     )
 
 
-def _replaced(
+def _substitute(
     command: list[str], inputs: Mapping[str, Value], outputs: Mapping[str, Path]
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command and the environment with placeholders replaced."""
     texts = {f"inputs.{name}": value.text for name, value in inputs.items()}
     texts |= {f"outputs.{name}": str(path) for name, path in outputs.items()}
 
-    def replaced(text: str) -> str:
+    def substitute(text: str) -> str:
         return PLACEHOLDER.sub(lambda m: texts.get(f"{m[1]}.{m[2]}", m[0]), text)
 
-    return [replaced(each) for each in command], {
-        name: replaced(value) for name, value in os.environ.items()
+    return [substitute(each) for each in command], {
+        name: substitute(value) for name, value in os.environ.items()
     }
 
 
@@ -213,7 +214,7 @@ def _run(command: list[str], env: dict[str, str]) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, forward)
     with subprocess.Popen(command, env=env) as process:
         started.append(process)
-        if was_terminated:  # during the start
+        if was_terminated:  # before `started` contained the process
             process.terminate()
         code = process.wait()
     return code if code >= 0 else 128 - code, was_terminated

@@ -167,9 +167,9 @@ class Lane:
 class Queue:
     """Queue that serves clients in turn, with limits on the total number of samples and bytes.
 
-    If the queue is full, a new request evicts the newest requests of the client with the most
-    queued samples or bytes. However, the new request is rejected if its client would then have at
-    least as many samples or bytes in the queue as that client.
+    If the queue is full, a new request evicts the newest requests of the largest client, which is
+    the one with the most queued samples or bytes. However, if the new request would make its own
+    client at least as large, the new request is rejected.
     """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
@@ -311,8 +311,7 @@ class Queue:
     def _evict(self, request: Request, retry_after: float) -> bool:
         """Reject the newest request of the client with the most queued samples or bytes.
 
-        Return False without a rejection if the client of `request` would then have at least as many
-        samples or bytes.
+        Return False and reject nothing if `request` would make its own client at least as large.
         """
         own = self._lanes.get(request.peer) or Lane()
         if self.samples + request.samples > self._max_samples:

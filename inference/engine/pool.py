@@ -47,7 +47,7 @@ class Pool:
     """The queue and the workers of one export. A pool belongs to one event loop."""
 
     served: Served
-    """Set by `start`."""
+    """The loaded model; set by `start`."""
 
     def __init__(
         self,

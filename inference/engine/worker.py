@@ -237,9 +237,9 @@ def _error_array(errors: Errors) -> Parts:
 
 
 def _compatible_parts(parts: list[Tensors], sizes: list[int], errors: Errors) -> list[Tensors]:
-    """Return the parts whose outputs have the same shapes per sample as those of the first part.
+    """Return the outputs of the pieces that have the same shapes per sample as the first piece.
 
-    Add the other parts, whose dynamic dimensions differ, to `errors`.
+    Add the other pieces, whose outputs differ in their dynamic dimensions, to `errors`.
     """
     computed = [index for index in range(len(sizes)) if str(index) not in errors]
     shapes = [{name: array.shape[1:] for name, array in part.items()} for part in parts]
@@ -255,7 +255,7 @@ def _compatible_parts(parts: list[Tensors], sizes: list[int], errors: Errors) ->
 def _compute(
     handler: Handler, inputs: Tensors, sizes: list[int], *, final: bool
 ) -> tuple[list[Tensors], Errors]:
-    """Compute consecutive parts of the inputs; `sizes` is the number of samples in each part.
+    """Compute consecutive pieces of the inputs; `sizes` is the number of samples in each piece.
 
     Return the outputs and the errors, which are described only if the result is `final`.
     """

@@ -84,7 +84,7 @@ class Report:
 
 
 def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], list[SlowNode]]:
-    """Measure, and repeat while there are outliers, up to `ATTEMPTS` times.
+    """Measure up to `ATTEMPTS` times, as long as a process is an outlier each time.
 
     Return the best values, and the outliers that remain. `measure` returns the reports of all ranks
     in order, and must return the same list on every rank.

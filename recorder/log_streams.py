@@ -41,7 +41,7 @@ class Tail:
         """Append content, which may end anywhere in a line."""
         self._content += content
         if len(self._content) > 2 * self._max_bytes:
-            del self._content[: -self._max_bytes - 1]  # a last line break is not counted
+            del self._content[: -self._max_bytes - 1]  # a final line break does not count
 
     @property
     def lines(self) -> list[str]:
@@ -74,7 +74,7 @@ class LogStreams:
         """Return a terminated container's last log lines.
 
         Request them if none were streamed, or if the stream was interrupted. If the container has
-        been restarted since, its log from before the restart is requested.
+        been `restarted` since, request its log from before the restart.
         """
         task = self._tasks.get(attempt)
         if task is not None:
@@ -82,7 +82,7 @@ class LogStreams:
         tail = self._tails.get(attempt)
         lines = [] if tail is None else tail.lines
         if not lines or attempt in self._interrupted:
-            with contextlib.suppress(HTTPError):  # the pod no longer exists
+            with contextlib.suppress(HTTPError):  # the pod may no longer exist
                 return await self._request(attempt, restarted) or lines
         return lines
 
@@ -129,7 +129,8 @@ class LogStreams:
     async def _content(
         self, client: AsyncClient, attempt: Attempt, *, follow: bool = False, previous: bool = False
     ) -> AsyncIterator[bytes]:
-        # lightkube holds whole lines in memory, and cannot request the log from before a restart.
+        # lightkube's method is not used, because it keeps whole lines in memory and cannot request
+        # the log from before a restart.
         url = f"/api/v1/namespaces/{client.namespace}/pods/{attempt.pod}/log"
         parameters: dict[str, str | int] = {
             "container": attempt.container,

@@ -48,8 +48,8 @@ class Parallel:
                 # function is compiled.
                 unit.forward = torch.compile(unit.forward)
             if config.activation_checkpointing:
-                # Keep only the inputs of a block, and recompute its activations when needed. This
-                # must not update batch norm statistics again.
+                # Keep only the inputs of a block, and recompute its activations when needed. The
+                # recomputation must not update batch norm statistics again.
                 contexts = functools.partial(_recomputation_contexts, unit)
                 unit.forward = functools.partial(
                     checkpoint, unit.forward, use_reentrant=False, context_fn=contexts
@@ -227,7 +227,7 @@ def _preserved_buffers(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for name, buffer in model.named_buffers():
-            # Autograd may have saved the buffer, and would reject a change that it counts.
+            # Without `data`, autograd would reject the in-place change if it has saved the buffer.
             buffer.data.copy_(buffers[name])
 
 

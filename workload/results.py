@@ -114,7 +114,7 @@ def write_marker(run: Path, step: str, state: str, **details: str) -> None:
 
 
 def resolve(run: Path, reference: str) -> Value:
-    """Return the value of a reference `<step>.<output>` or a bracketed list of references.
+    """Return the value of a reference `<step>.<output>`, or of a bracketed list of references.
 
     Raises:
         ExportError: If the result does not exist, or a file does not match its digest.

@@ -110,7 +110,7 @@ class Application:
         return self._service.engine.draining
 
     @property
-    def busy(self) -> OverloadedError:
+    def memory_limit_error(self) -> OverloadedError:
         """Error for a request that exceeds the memory limit of its client or of all clients."""
         limit = self._service.config.max_buffered_bytes
         return OverloadedError(
@@ -246,7 +246,7 @@ class Application:
         if JSON_LENGTH not in request.headers:
             request.limit = min(request.limit, config.max_json_bytes)
         if (request.length or 0) > request.limit:
-            raise request.too_large
+            raise request.too_large_error
 
     def _check_capacity(self, request: Request) -> None:
         """Raise OverloadedError if the engine is at its maximum number of in-flight requests.

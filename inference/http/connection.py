@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
                 if not self._awaits_turn:
                     self._parse(time.monotonic() + TURN_SECONDS)
             else:
-                self._reject(self._application.busy)
+                self._reject(self._application.memory_limit_error)
         else:
             self._feed(data)
             if self._in_body and self._received > TURN_BYTES:
@@ -327,9 +327,9 @@ class Connection(asyncio.Protocol):
         if request.response is not None:
             return
         if self._received > request.limit:
-            self._reject(request.too_large)
+            self._reject(request.too_large_error)
         elif not self.reserve(request, len(data)):
-            self._reject(self._application.busy)
+            self._reject(self._application.memory_limit_error)
         elif not request.body:
             request.body = data
         elif isinstance(request.body, bytearray):
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
         self._reading, self._in_body = None, False
         if self._active is not None or self._output.paused:
             if not self.reserve(request, QUEUED_BYTES):
-                self._reject(self._application.busy)
+                self._reject(self._application.memory_limit_error)
                 return
             self._queue.append(request)
             self.transport.pause_reading()
@@ -379,13 +379,13 @@ class Connection(asyncio.Protocol):
         self._limits.release(self, min(len(self._unparsed), self.charged))
         self._unparsed = b""
         if self._in_body:
-            self._reject(self._application.busy)
+            self._reject(self._application.memory_limit_error)
         elif self._awaits_parsing:
             request, *others = self._queue
             self._queue.clear()
             for other in others:
                 self._application.abandoned(other)
-            self._reject_with(request, error_response(self._application.busy))
+            self._reject_with(request, error_response(self._application.memory_limit_error))
         else:
             self._limits.release(self, self.charged)
             self.abort()

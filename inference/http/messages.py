@@ -120,7 +120,7 @@ class Request:
         return not length.isdecimal() or len(length) > 9 or int(length) > LARGE_JSON
 
     @property
-    def too_large(self) -> HttpError:
+    def too_large_error(self) -> HttpError:
         """The error for a body that exceeds the limit."""
         if JSON_LENGTH in self.headers:
             return HttpError(413, f"the body is larger than {self.limit} bytes: send fewer samples")

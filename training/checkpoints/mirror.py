@@ -39,7 +39,7 @@ class Mirror:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mirror")
         self._newest: Path | None = None
         self._last: Future[None] | None = None
-        self.busy: Path | None = None
+        self.copying: Path | None = None
         """Checkpoint that is being copied, if any."""
 
     def check(self) -> None:
@@ -114,12 +114,12 @@ class Mirror:
     def _copy(self, checkpoint: Path) -> None:
         if checkpoint != self._newest:
             return
-        self.busy = checkpoint
+        self.copying = checkpoint
         try:
             self._replace(checkpoint)
             self._rotate(files.step_of(checkpoint))
         finally:
-            self.busy = None
+            self.copying = None
 
     def _replace(self, checkpoint: Path) -> None:
         name = f"{CHECKPOINTS}/{checkpoint.name}"

@@ -180,8 +180,8 @@ class Saver:
 
     def _rotate_and_copy(self, checkpoint: Path) -> None:
         """Remove old checkpoints, and copy this one to the object store."""
-        busy = self.mirror.busy if self.mirror is not None else None
+        copying = self.mirror.copying if self.mirror is not None else None
         config = self._config
-        storage.rotate(checkpoint, config.keep_checkpoints, config.keep_best, busy)
+        storage.rotate(checkpoint, config.keep_checkpoints, config.keep_best, copying)
         if self.mirror is not None:
             self.mirror.submit(checkpoint)

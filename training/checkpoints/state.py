@@ -243,7 +243,7 @@ def _rank_tensors(run: Run) -> Tensors:
 def _restore_rank_tensors(run: Run, stored: Tensors, same_size: bool) -> None:
     """Restore this process's state, or rank 0's state if the number of processes has changed.
 
-    In the latter case, the RNG state is not restored.
+    If the number has changed, the RNG state is not restored.
     """
     progress = {name: stored[name] for name in stored if name.endswith("/progress")}
     prefix = f"rank-{run.world.rank if same_size else 0}/"
@@ -266,7 +266,7 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same_size: bool) -> None:
     if not run.position.seen:
         # The run resumes at the start of an epoch. The saved loss is that of the previous epoch.
         return
-    # If the number of processes has changed, this is rank 0, which restores the sum over all ranks.
+    # If the number of processes has changed, only rank 0 gets here, and restores the overall sum.
     loss_sum, samples = torch.stack(list(progress.values())).sum(0).tolist()
     run.loss_sum.fill_(loss_sum)
     run.samples = int(samples)

@@ -90,8 +90,8 @@ def amend_checkpoint(path: Path, position: Position, seconds: float, held_out_lo
     write_atomically(path / SEAL_FILE, text)
 
 
-def rotate(newest: Path, keep: int, keep_best: bool, busy: Path | None = None) -> None:
-    """Remove all checkpoints except the retained ones and `busy`, which is being copied.
+def rotate(newest: Path, keep: int, keep_best: bool, copying: Path | None = None) -> None:
+    """Remove all checkpoints except the retained ones and `copying`, the one that is being copied.
 
     Raise OSError on failure.
     """
@@ -102,7 +102,7 @@ def rotate(newest: Path, keep: int, keep_best: bool, busy: Path | None = None) -
         losses |= {step: s.held_out_loss for step, s in seals.items() if isinstance(s, Seal)}
     kept = retained_steps(losses, files.step_of(newest), keep, keep_best)
     for step, path in paths.items():
-        if step not in kept and path != busy:
+        if step not in kept and path != copying:
             remove_folder(path)
 
 

@@ -64,7 +64,7 @@ class SlowReports:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
         """Maps (node, run, pod's host name, pod's UID, restart count) to the time of the report."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
-        """Maps runs to nodes, and nodes to the time when a pod of the run was last observed there."""
+        """Maps runs to nodes, and nodes to the time when a pod of the run was last observed."""
 
     def add(self, pod: Pod, now: float) -> bool:
         """Record the node and the reports of a pod. Return whether any report is new."""

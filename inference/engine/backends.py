@@ -76,7 +76,7 @@ def load_backend(choice: Choice) -> nn.Module:
 
 
 class FunctionModule(nn.Module):
-    """A module around a function that computes the network."""
+    """Module that calls a compiled network."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()

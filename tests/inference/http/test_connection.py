@@ -32,7 +32,7 @@ class Computing:
     """An application that answers when the test sets the result."""
 
     draining = False
-    busy = HttpError(503, "busy")
+    memory_limit_error = HttpError(503, "busy")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

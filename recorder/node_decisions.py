@@ -196,7 +196,7 @@ def node_state(
     metadata, status, spec = node.metadata, node.status, node.spec
     name = (metadata.name if metadata else None) or ""
     annotations = (metadata and metadata.annotations) or {}
-    # Another node may have had the same name before.
+    # Reports and faults from before the creation may concern an earlier node of the same name.
     creation = metadata.creationTimestamp if metadata else None
     created = 0 if creation is None else creation.timestamp()
     conditions = {each.type: each.status for each in (status and status.conditions) or []}

@@ -46,10 +46,10 @@ class Handler(ABC):
     """
 
     inputs: tuple[TensorSpec, ...]
-    """Set by `load`. Requests that do not match these inputs do not reach the handler."""
+    """Inputs of the handler, set by `load`. Requests that do not match them do not reach it."""
 
     outputs: tuple[TensorSpec, ...]
-    """Set by `load`."""
+    """Outputs of the handler, set by `load`."""
 
     @abstractmethod
     def load(self, source: Source) -> None:

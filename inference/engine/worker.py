@@ -188,7 +188,7 @@ def check_outputs(
     """Raise ExportError if a handler does not return the outputs that it declared."""
     if outputs.keys() != {spec.name for spec in specs}:
         raise ExportError(
-            f"the handler returned {sorted(outputs)}, but its outputs are "
+            f"the handler returned the outputs {sorted(outputs)}, but declared "
             f"{sorted(spec.name for spec in specs)}"
         )
     for spec in specs:

@@ -233,7 +233,7 @@ class Limits:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
             for connection in tuple(self._connections):
-                # An error must not end the sweeps, which enforce time limits and reload keys.
+                # An error must not end the sweeps, which enforce time limits and reload API keys.
                 try:
                     connection.check(now)
                 except Exception as error:

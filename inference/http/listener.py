@@ -82,11 +82,11 @@ class Certificate:
         # reusing it could keep an old certificate, and a failed load would make it unusable.
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = self._minimum
-        context.load_cert_chain(self._chain, self._key, self._refuse_passphrase)
+        context.load_cert_chain(self._chain, self._key, self._reject_encrypted_key)
         self._read_stamps = stamps
         return context
 
-    def _refuse_passphrase(self) -> str:
+    def _reject_encrypted_key(self) -> str:
         """Raise ValueError for an encrypted key. By default, OpenSSL would prompt on a terminal."""
         raise ValueError(f"{self._key} is encrypted: use a key without a passphrase")
 

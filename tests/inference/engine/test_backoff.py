@@ -151,7 +151,7 @@ async def test_drain_time_can_be_shortened_during_shutdown(probe: Path, serve: S
     [
         (
             "tests.inference.engine.probes:Liar",
-            "handler returned .'value'., but its outputs are",
+            "handler returned the outputs .'value'., but declared",
         ),
         ("tests.inference.engine.probes:NoHandler", "is a NoHandler: it must be an"),
         ("tests.inference.engine.probes:Missing", "AttributeError: see load_failed in the server"),

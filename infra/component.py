@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pulumi
 from pulumi.runtime.mocks import MockMonitor
@@ -16,6 +16,9 @@ from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
 
 _SDK_VERSION: Final = version("pulumi-kubernetes")
+
+
+_Dependency = TypeVar("_Dependency", bound="Component")
 
 
 class KubernetesObject(pulumi.CustomResource):
@@ -46,6 +49,10 @@ class Component(pulumi.ComponentResource):
         super().__init__(f"gpu-platform:index:{kind}", name, None, opts)
         self._before = _dependencies(opts)
 
+    def dependencies(self, kind: type[_Dependency]) -> list[_Dependency]:
+        """Return the components of a kind on which this component depends."""
+        return [each for each in self._before if isinstance(each, kind)]
+
     def wait_for(self, resources: Iterable[pulumi.Resource]) -> None:
         """Add dependencies to all children that are created after this call."""
         self._before = [*self._before, *resources]
@@ -68,9 +75,18 @@ class Component(pulumi.ComponentResource):
         )
 
     def create(
-        self, name: str, manifest: Manifest, options: pulumi.ResourceOptions | None = None
+        self,
+        name: str,
+        manifest: Manifest,
+        options: pulumi.ResourceOptions | None = None,
+        *,
+        references: Sequence[pulumi.CustomResource] = (),
     ) -> KubernetesObject:
-        """Create a Kubernetes object as a child."""
+        """Create a Kubernetes object as a child.
+
+        `references` are the objects without which a webhook rejects the manifest.
+        """
+        manifest = without_dry_run(manifest, references) if references else manifest
         return KubernetesObject(name, manifest, options or self.options())
 
     def create_in_order(
@@ -84,6 +100,19 @@ class Component(pulumi.ComponentResource):
         for manifest in manifests:
             options = self.options(after=earlier)
             earlier.append(self.create(f"{name}-{manifest['kind'].lower()}", manifest, options))
+
+
+def without_dry_run(manifest: Manifest, references: Sequence[pulumi.CustomResource]) -> Manifest:
+    """Return the manifest with an annotation whose value is unknown until the references exist.
+
+    In a preview, the provider requests a dry run only if all values are known. Webhooks would
+    reject the dry run, because the preview does not create the references.
+    """
+    metadata = manifest["metadata"]
+    key, text = next(iter(metadata["annotations"].items()))
+    value = pulumi.Output.all(*(each.id for each in references)).apply(lambda _: text)
+    annotations = {**metadata["annotations"], key: value}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
 def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOptions:

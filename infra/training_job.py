@@ -14,8 +14,9 @@ from infra.settings import StackSettings
 from infra.settings.training.schedule import ScheduleSettings
 from infra.shared import SharedResources
 from infra.training_run import TrainingJobArgs, manifests, run_name
+from infra.volcano import Volcano
 from kube.kinds import KINDS, RESOURCES
-from kube.names import RUN_LABEL
+from kube.names import BATCH_GROUP, RUN_LABEL, SCHEDULING_GROUP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,8 @@ def create_run(
     started_ids: list[pulumi.Output[str]] = []
     if args.job.schedule is not None:
         pulumi.log.info(f"{args.key}: {_next_start(args.job.schedule)}", component)
+    queues = [volcano.queue_objects for volcano in component.dependencies(Volcano)]
+    queue = [each[args.job.queue] for each in queues if args.job.queue in each]
     for manifest in manifests(args, run, args.image):
         has_run_name = manifest["metadata"]["labels"].get(RUN_LABEL) == run
         ignored = ignored_paths(manifest, suspendable=suspendable) if has_run_name else []
@@ -118,7 +121,9 @@ def create_run(
         resource_name = f"{run if has_run_name else args.key}-{manifest['kind'].lower()}"
         if manifest["metadata"]["name"] != run:
             resource_name += f"-{manifest['metadata']['name']}"
-        earlier = [*earlier, component.create(resource_name, manifest, options)]
+        references = queue if manifest["apiVersion"].startswith(_VALIDATED_GROUPS) else []
+        created = component.create(resource_name, manifest, options, references=references)
+        earlier = [*earlier, created]
         started_ids += [earlier[-1].id] if starts else []
     return Run(
         name=run,
@@ -143,6 +148,10 @@ def _next_start(schedule: ScheduleSettings) -> str:
 
 _STARTING_KINDS: Final = {(resource.api_version, resource.kind) for resource in RESOURCES}
 """Kinds of the objects whose creation starts a run."""
+
+
+_VALIDATED_GROUPS: Final = (f"{BATCH_GROUP}/", f"{SCHEDULING_GROUP}/")
+"""Groups whose objects are rejected by Volcano's webhooks if their queue does not exist."""
 
 
 def reject_recorded(

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import pulumi
 import yaml
 
-from infra.component import Component, chart_release, on_error
+from infra.component import Component, KubernetesObject, chart_release, on_error
 from infra.configuration import RegistryLogin
 from infra.manifests import PULL_SECRET, Manifest, compact, from_namespaces, standard_labels
 from infra.observability import scraping
@@ -81,14 +81,17 @@ class Volcano(Component):
         for key, priority in settings.priority_classes.items():
             options = self.options(after=release)
             self.create(f"{name}-priority-{key}", priority_class(key, priority), options)
-        created: dict[str, pulumi.Resource] = {}
+        self.queue_objects: dict[str, KubernetesObject] = {}
+        """All queues by name. Not an output of the component."""
         retry = on_error(f"{name}-queue", retry_queue)
         for key in parents_first(settings.queues):
-            parent = created.get(settings.queues[key].parent or "")
-            options = self.options(after=[*release, *([parent] if parent else [])])
+            parent = self.queue_objects.get(settings.queues[key].parent or "")
+            parents = [parent] if parent else []
             manifest = queue(key, settings.queues[key])
-            options = pulumi.ResourceOptions.merge(options, retry)
-            created[key] = self.create(f"{name}-queue-{key}", manifest, options)
+            options = pulumi.ResourceOptions.merge(self.options(after=[*release, *parents]), retry)
+            self.queue_objects[key] = self.create(
+                f"{name}-queue-{key}", manifest, options, references=parents
+            )
         self.queues = settings.leaf_queues
         self.register_outputs({"queues": self.queues})
 

@@ -171,20 +171,23 @@ class Volcano(Deferred):
     """The batch scheduler, its queues and priority classes."""
 
     queues: pulumi.Output[list[str]]
-    """Names of the queues for jobs, which have no child queues."""
+    """Names of the queues for jobs, which have no child queues. Unknown until all queues exist."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("Volcano", name, opts)
 
-        async def build(values: Values) -> list[str]:
+        async def build(values: Values) -> volcano.Volcano:
             settings = validate(VolcanoSettings, values)
-            return volcano.Volcano(
-                name, volcano.VolcanoArgs(volcano=settings), self.options()
-            ).queues
+            return volcano.Volcano(name, volcano.VolcanoArgs(volcano=settings), self.options())
 
-        self.queues = self.when_known(args, build)
+        # In a preview, webhooks would reject the runs in queues that do not exist yet.
+        self.queues = self.when_known(args, build).apply(
+            lambda built: pulumi.Output.all(
+                *(queue.id for queue in built.queue_objects.values())
+            ).apply(lambda _: built.queues)
+        )
         self.register_outputs({"queues": self.queues})
 
 

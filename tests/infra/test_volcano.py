@@ -1,10 +1,12 @@
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import pulumi
 import pytest
 import yaml
-from pulumi.runtime.mocks import set_mocks
+from pulumi.runtime.mocks import MockResourceArgs, set_mocks
+from pulumi.runtime.rpc import contains_unknowns
 
 from devcluster.paths import CHECKOUT
 from infra.settings import validate
@@ -14,6 +16,8 @@ from infra.settings.volcano import (
     SchedulerSettings,
     VolcanoSettings,
 )
+from infra.shared import SharedResources
+from infra.training_job import TrainingJobs, training_jobs
 from infra.volcano import (
     Volcano,
     VolcanoArgs,
@@ -25,8 +29,9 @@ from infra.volcano import (
     retry_queue,
     scheduler_configuration,
 )
+from tests.infra import jobs
 from tests.infra.conftest import LOOP, Engine
-from tests.infra.examples import changed
+from tests.infra.examples import TRAINING_IMAGE, changed
 
 
 def test_queue_specification_contains_only_configured_fields() -> None:
@@ -170,6 +175,63 @@ def test_component_offers_only_queues_without_child_queues() -> None:
 
     program()
     assert found == ["other", "vision"]
+
+
+class Preview(Engine):
+    """Mocked engine of a preview, in which new resources have no ID."""
+
+    def __init__(self, existing: Collection[str]) -> None:
+        super().__init__()
+        self.existing = existing
+        self.dry_runs: dict[str, bool] = {}
+        """Whether all values are known, by kind and name, so that there is a dry run."""
+
+    def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
+        _, state = super().new_resource(args)
+        if "metadata" not in state:
+            return "", state
+        name = state["metadata"]["name"]
+        self.dry_runs[f"{args.typ.rpartition(':')[2]} {name}"] = not contains_unknowns(state)
+        return name if name in self.existing else "", state
+
+
+@pytest.mark.parametrize(
+    ("existing", "dry_runs"), [((), False), (("team",), False), (("team", "research"), True)]
+)
+@pytest.mark.parametrize("kind", ["volcano", "indexed"])
+def test_previews_validate_no_object_whose_queue_does_not_exist(
+    kind: str, existing: tuple[str, ...], dry_runs: bool
+) -> None:
+    asyncio.set_event_loop(LOOP)
+    preview = Preview(existing)
+    set_mocks(preview, project="team", stack="test", preview=True)
+    queues = {"team": QueueSettings(), "research": QueueSettings(parent="team")}
+    settings = validate(jobs.configuration(jobs.job(kind)))
+    shared = SharedResources(
+        namespace="ml",
+        queues=["research"],
+        claims={key: key for key in settings.storage.claims},
+        gpu_nodes=jobs.NODES,
+        images=dict.fromkeys(settings.images.workloads, TRAINING_IMAGE),
+        identities=dict.fromkeys(settings.images.workloads, TRAINING_IMAGE),
+        pull_secret=None,
+    )
+
+    @pulumi.runtime.test
+    def program() -> None:
+        volcano = Volcano(
+            "volcano", VolcanoArgs(volcano=VolcanoSettings(install=False, queues=queues))
+        )
+        options = pulumi.ResourceOptions(depends_on=[volcano])
+        TrainingJobs("training", training_jobs(settings, shared), options)
+
+    program()
+    started = {key: value for key, value in preview.dry_runs.items() if "job-" in key}
+    validated = {"volcano": ("Job",), "indexed": ("PodGroup",)}[kind]
+    for key, is_known in started.items():
+        assert is_known is (dry_runs or key.partition(" ")[0] not in validated), key
+    assert preview.dry_runs["Queue team"]
+    assert preview.dry_runs["Queue research"] is bool(existing)
 
 
 def test_sorting_queues_terminates_for_a_cycle() -> None:

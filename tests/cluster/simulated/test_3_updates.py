@@ -80,6 +80,21 @@ def test_job_from_an_earlier_release_without_task_retries_can_be_updated(changed
     assert jobs["digits"]["metadata"]["labels"][LABEL] == "later"
 
 
+def test_queues_and_their_first_runs_are_added_in_one_previewed_update(changed: Platform) -> None:
+    """Volcano's webhooks would reject dry runs of the child queue and of the runs."""
+
+    def add(config: dict[str, Any]) -> None:
+        config["gpu-platform:volcano"]["queues"] |= {"science": {}, "vision": {"parent": "science"}}
+        for job in JOBS:
+            config["gpu-platform:training"]["jobs"][job]["queue"] = "vision"
+
+    changed.edit(add)
+    changed.shell(f"pulumi up --stack {changed.stack} --yes")
+    for key, kind in JOBS.items():
+        assert changed.run_name(key) in existing(changed, kind)
+    changed.shell(f"pulumi preview --stack {changed.stack} --expect-no-changes")
+
+
 def test_unopened_queue_fails_the_update_and_a_retry_trains(
     changed: Platform,
 ) -> None:

@@ -16,6 +16,7 @@ from infra.shared import SharedResources
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from infra.volcano import Volcano
 from kube.kinds import KINDS, RESOURCES
+from kube.kinds.trainjob import JOB as TRAIN_JOB
 from kube.names import BATCH_GROUP, RUN_LABEL, SCHEDULING_GROUP
 
 
@@ -121,7 +122,9 @@ def create_run(
         resource_name = f"{run if has_run_name else args.key}-{manifest['kind'].lower()}"
         if manifest["metadata"]["name"] != run:
             resource_name += f"-{manifest['metadata']['name']}"
-        references = queue if manifest["apiVersion"].startswith(_VALIDATED_GROUPS) else []
+        # Volcano's webhooks validate the queue of an object, and Trainer's the TrainingRuntime.
+        in_queue = manifest["apiVersion"].startswith(_VOLCANO_GROUPS)
+        references = earlier if manifest["kind"] == TRAIN_JOB.kind else queue if in_queue else []
         created = component.create(resource_name, manifest, options, references=references)
         earlier = [*earlier, created]
         started_ids += [earlier[-1].id] if starts else []
@@ -150,8 +153,8 @@ _STARTING_KINDS: Final = {(resource.api_version, resource.kind) for resource in 
 """Kinds of the objects whose creation starts a run."""
 
 
-_VALIDATED_GROUPS: Final = (f"{BATCH_GROUP}/", f"{SCHEDULING_GROUP}/")
-"""Groups whose objects are rejected by Volcano's webhooks if their queue does not exist."""
+_VOLCANO_GROUPS: Final = (f"{BATCH_GROUP}/", f"{SCHEDULING_GROUP}/")
+"""API groups of the objects whose queue Volcano's webhooks validate."""
 
 
 def reject_recorded(

@@ -14,6 +14,7 @@ from infra.manifests import Manifest, system_namespace
 from infra.settings.gpu_operator import GpuOperatorSettings
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
+from kube.names import PULUMI_ANNOTATION
 
 _SDK_VERSION: Final = version("pulumi-kubernetes")
 
@@ -103,15 +104,16 @@ class Component(pulumi.ComponentResource):
 
 
 def without_dry_run(manifest: Manifest, references: Sequence[pulumi.CustomResource]) -> Manifest:
-    """Return the manifest with an annotation whose value is unknown until the references exist.
+    """Return the manifest with an annotation for Pulumi that is unknown until the references exist.
 
     In a preview, the provider requests a dry run only if all values are known. Webhooks would
     reject the dry run, because the preview does not create the references.
     """
     metadata = manifest["metadata"]
-    key, text = next(iter(metadata["annotations"].items()))
-    value = pulumi.Output.all(*(each.id for each in references)).apply(lambda _: text)
-    annotations = {**metadata["annotations"], key: value}
+    annotations: dict[str, Any] = dict(metadata["annotations"])
+    key = next(name for name in annotations if name.startswith(PULUMI_ANNOTATION))
+    known = annotations[key]
+    annotations[key] = pulumi.Output.all(*(each.id for each in references)).apply(lambda _: known)
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 

@@ -56,8 +56,12 @@ LEADER_WORKER_SET_GROUP: Final = "leaderworkerset.x-k8s.io"
 
 INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 
-SKIP_AWAIT_ANNOTATION: Final = "pulumi.com/skipAwait"
-PATCH_FORCE_ANNOTATION: Final = "pulumi.com/patchForce"
+PULUMI_ANNOTATION: Final = "pulumi.com/"
+"""Prefix of annotations for Pulumi's provider. While a queue or another object to which a manifest
+refers does not exist, the value of one such annotation is unknown, so that the provider requests no
+dry run of the manifest."""
+SKIP_AWAIT_ANNOTATION: Final = f"{PULUMI_ANNOTATION}skipAwait"
+PATCH_FORCE_ANNOTATION: Final = f"{PULUMI_ANNOTATION}patchForce"
 
 CANARY_ANNOTATION: Final = "gpu-platform.dev/canary"
 CANARY_IMAGE_ANNOTATION: Final = "gpu-platform.dev/canary-image"

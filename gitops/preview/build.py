@@ -1,6 +1,7 @@
 """Construction of a report from a plan."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from gitops.demand import demands
 from gitops.forecast.answer import Answer
@@ -22,6 +23,7 @@ from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown,
 from gitops.preview.storage_cost import storage_rows
 from gitops.prices import Prices
 from infra.settings.cluster import MOVE_ERROR
+from kube.names import PULUMI_ANNOTATION
 from policies import exemptions
 from policies.catalogue import RULES
 from policies.configuration import DECLARED_RULES
@@ -88,7 +90,11 @@ def build(
         exemptions=_exemptions(plan.findings),
         unknown=_unknown(touched),
         errors=list(plan.errors),
-        warnings=[*plan.warnings, *capacity.uncounted(later, prices, stack)],
+        warnings=[
+            *plan.warnings,
+            *capacity.uncounted(later, prices, stack),
+            *(_unvalidated(touched) if mode == "live" else ()),
+        ],
         differences=differences(changed),
     )
 
@@ -153,6 +159,30 @@ def _message(finding: PolicyFinding, description: str, remedy: str) -> str:
     return " ".join([line for line in lines if line not in (description, remedy)] or lines)
 
 
+_DRY_RUN_FIELD: Final = f'metadata.annotations["{PULUMI_ANNOTATION}'
+
+
 def _unknown(touched: Sequence[Change]) -> list[Unknown]:
-    fields = [(c.title, unknown_fields(c.resource)) for c in touched if c.new is not None]
+    """Return the unknown fields, except those that only prevent a dry run."""
+    fields = [
+        (c.title, [path for path in paths if not path.startswith(_DRY_RUN_FIELD)])
+        for c, paths in _unknown_fields(touched)
+    ]
     return [Unknown(title=title, fields=paths) for title, paths in sorted(fields) if paths]
+
+
+def _unvalidated(touched: Sequence[Change]) -> list[str]:
+    """Return a note for each object without a dry run because of a new object to which it refers.
+
+    `infra.component.without_dry_run` makes one of its annotations unknown.
+    """
+    return [
+        f"{change.title} is not validated by the API server, because it refers to an object, "
+        "such as its queue, that this update creates."
+        for change, paths in _unknown_fields(touched)
+        if any(path.startswith(_DRY_RUN_FIELD) for path in paths)
+    ]
+
+
+def _unknown_fields(touched: Sequence[Change]) -> list[tuple[Change, list[str]]]:
+    return [(change, unknown_fields(change.resource)) for change in touched if change.new]

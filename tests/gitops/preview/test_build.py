@@ -158,6 +158,15 @@ def test_unknown_values_are_reported_by_field() -> None:
     assert any("(known after the update)" in line for line in found.differences[0].lines)
 
 
+def test_object_without_a_dry_run_is_listed_as_not_validated() -> None:
+    job = plans.volcano_job()
+    job["metadata"]["annotations"] = {"pulumi.com/skipAwait": plans.UNKNOWN}
+    found = report(plans.step("create", new=job))
+    assert found.unknown == []
+    (note,) = found.warnings
+    assert note.startswith(f"{found.resources[0].title} is not validated by the API server")
+
+
 def test_unknown_number_of_pods_adds_a_warning() -> None:
     job = plans.volcano_job()
     job["spec"]["tasks"][0]["replicas"] = plans.UNKNOWN

@@ -178,7 +178,9 @@ def report(accelerator: Accelerator, step: int, loss: Tensor) -> None:
     """Report the mean loss over all processes. Raise ConfigurationError if it is not finite."""
     mean = float(accelerator.reduce(loss, "mean"))
     if not math.isfinite(mean):
-        raise ConfigurationError(f"the loss became {mean} by step {step}: lower --learning-rate")
+        raise ConfigurationError(
+            f"the loss became {mean} at or before step {step}: lower --learning-rate"
+        )
     if accelerator.is_main_process:
         emit("step", step=step, loss=round(mean, 6))
 

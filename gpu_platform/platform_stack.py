@@ -188,8 +188,8 @@ class Platform:
                 "contains it: pass the name as a string."
             )
         problems = self.problems_of_service(service, image, canary_image, run=run)
-        longest = key if service.canary is None else f"{key}-canary"
-        _raise_if_any(key, chain(_problems_of_key(key, longest), problems))
+        longest_name = key if service.canary is None else f"{key}-canary"
+        _raise_if_any(key, chain(_problems_of_key(key, longest_name), problems))
         if service.canary is not None and canary_image is not None:
             # Any value of the canary's setting `image` means that it has a separate image.
             canary = service.canary.model_copy(update={"image": "canary"})

@@ -237,8 +237,8 @@ def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
     }
 
 
-_BINPACK_WEIGHT: Final = 10
-"""Weight of the placement's score. The other scores of nodeorder have weights from 1 to 3."""
+_PLACEMENT_WEIGHT: Final = 10
+"""Weight of the score that implements `placement`. nodeorder's other scores have weights 1 to 3."""
 
 
 def scheduler_configuration(
@@ -299,8 +299,8 @@ def _overcommit(settings: SchedulerSettings) -> dict[str, Any] | None:
 
 
 def _sla(settings: SlaSettings) -> dict[str, Any]:
-    # Volcano follows the plugin's votes only if the plugin is in the first tier. enableJobOrder is
-    # off, so that priorities still determine the order of the jobs.
+    # Volcano follows the votes of sla only if sla is in the first tier. enableJobOrder is off, so
+    # that priorities still determine the order of the jobs.
     return {
         "name": "sla",
         "enableJobOrder": False,
@@ -311,17 +311,17 @@ def _sla(settings: SlaSettings) -> dict[str, Any]:
 
 def _node_order(settings: SchedulerSettings) -> dict[str, Any]:
     # By default, nodeorder prefers the emptiest node, the opposite of binpack.
-    weight = 0 if settings.placement == "binpack" else _BINPACK_WEIGHT
+    weight = 0 if settings.placement == "binpack" else _PLACEMENT_WEIGHT
     return {"arguments": {"leastrequested.weight": weight}}
 
 
 def _binpack(settings: SchedulerSettings, gpu_resource: str) -> dict[str, Any] | None:
     if settings.placement != "binpack":
         return None
-    # Devices count only if they are listed; CPU and memory have separate keys.
+    # `binpack.resources` lists the devices; CPU and memory have separate keys.
     by_default = {gpu_resource: 10, "cpu": 1, "memory": 1}
     weights = dict(by_default if settings.pack_by is None else settings.pack_by)
     basic = {f"binpack.{name}": weights.pop(name, 0) for name in ("cpu", "memory")}
     devices = {"binpack.resources": ", ".join(weights)} if weights else {}
     each = {f"binpack.resources.{name}": weight for name, weight in weights.items()}
-    return {"arguments": {"binpack.weight": _BINPACK_WEIGHT, **basic, **devices, **each}}
+    return {"arguments": {"binpack.weight": _PLACEMENT_WEIGHT, **basic, **devices, **each}}

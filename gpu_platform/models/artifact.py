@@ -31,9 +31,9 @@ CONFIG_TYPE: Final = "application/vnd.cncf.model.config.v1+json"
 SIGNATURE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 EMPTY_TYPE: Final = "application/vnd.oci.empty.v1+json"
 EMPTY: Final = b"{}"
-_WEIGHT: Final = "application/vnd.cncf.model.weight.v1.raw"
-_SETTINGS: Final = "application/vnd.cncf.model.weight.config.v1.raw"
-_DOCUMENT: Final = "application/vnd.cncf.model.doc.v1.raw"
+_WEIGHTS_TYPE: Final = "application/vnd.cncf.model.weight.v1.raw"
+_MODEL_CONFIG_TYPE: Final = "application/vnd.cncf.model.weight.config.v1.raw"
+_DOCUMENT_TYPE: Final = "application/vnd.cncf.model.doc.v1.raw"
 FILE_PATH: Final = "org.cncf.model.filepath"
 _TITLE: Final = "org.opencontainers.image.title"
 
@@ -198,5 +198,5 @@ class Model(BaseModel):
 
 def _media_type(name: str) -> str:
     if name in (LINEAGE_FILE, MANIFEST_FILE):
-        return _DOCUMENT
-    return _SETTINGS if name.endswith((".json", ".txt", ".model")) else _WEIGHT
+        return _DOCUMENT_TYPE
+    return _MODEL_CONFIG_TYPE if name.endswith((".json", ".txt", ".model")) else _WEIGHTS_TYPE

@@ -261,10 +261,10 @@ class NodeHealth(Deferred):
         super().__init__("NodeHealth", name, opts)
 
         async def build(values: Values) -> None:
-            runs, own = values.pop("runs_namespace"), _pop(values, ("namespace",))
-            values, arguments = _split_pod_arguments({**values, "namespace": runs})
+            runs_namespace, controller = values.pop("runs_namespace"), _pop(values, ("namespace",))
+            values, arguments = _split_pod_arguments({**values, "namespace": runs_namespace})
             built = node_health.NodeHealthArgs(
-                health=validate(NodeHealthSettings, {**values, **own}), **arguments
+                health=validate(NodeHealthSettings, {**values, **controller}), **arguments
             )
             node_health.NodeHealth(name, built, self.options())
 

@@ -110,13 +110,13 @@ class Member:
         ]
         # Jobs that a JobFlow created are deleted with the JobFlow. The objects of a scheduled run
         # have an owner, the CronJob's Job, but no controller.
-        own = [(resource, item) for resource, item in objects if not is_controlled(item)]
-        if not own:
+        uncontrolled = [(resource, item) for resource, item in objects if not is_controlled(item)]
+        if not uncontrolled:
             raise GitopsError(
                 f"namespace {self.namespace} has no run {run!r}: `python -m gpu_platform list` "
                 "prints the names"
             )
-        return own
+        return uncontrolled
 
     def suspend(self, run: str, suspended: bool) -> None:
         """Suspend or resume a run. Raise GitopsError if its kind cannot be suspended.

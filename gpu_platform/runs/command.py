@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     os.environ["KUBERC"] = "off"  # the user's defaults may request confirmations of deletions
     try:
-        done: int = _ACTIONS[options.command](options)
+        status: int = _ACTIONS[options.command](options)
     except GitopsError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.status
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; objects that were created remain\n")
         return 130
-    return done
+    return status
 
 
 def _member(options: argparse.Namespace) -> Member:
@@ -156,24 +156,24 @@ def _report_cost(
     for row in rows:
         price = "unknown cost" if row.cost_hour is None else f"{row.cost_hour:.2f} {table.currency}"
         deadline = "the deadline of each attempt" if row.each_attempt else "its deadline"
-        until = "" if row.cost is None else f", at most {row.cost:.2f} until {deadline}"
-        sys.stderr.write(f"{row.run}: {row.gpus:f} GPUs, {price} per hour{until}\n")
+        maximum = "" if row.cost is None else f", at most {row.cost:.2f} until {deadline}"
+        sys.stderr.write(f"{row.run}: {row.gpus:f} GPUs, {price} per hour{maximum}\n")
     if not rows or options.platform is not None:
         return
-    wanted = max(row.gpus for row in rows)
+    requested = max(row.gpus for row in rows)
     resource = run.job.gpu_resource or description.platform.gpu_nodes.resource
-    for name, used, hard in member.quota(resource):
-        left = (quantity_or_none(hard) or 0) - (quantity_or_none(used) or 0)
-        if left < wanted:
+    for name, used, limit in member.quota(resource):
+        remaining = (quantity_or_none(limit) or 0) - (quantity_or_none(used) or 0)
+        if remaining < requested:
             sys.stderr.write(
-                f"{run.name}: {left:f} of {hard} {resource} are left in quota {name}, so the "
+                f"{run.name}: {remaining:f} of {limit} {resource} are left in quota {name}, so the "
                 "run's pods wait until other runs finish\n"
             )
-    sys.stderr.write(f"{run.name}: {_free_capacity(member, run.job.queue, resource, wanted)}\n")
+    sys.stderr.write(f"{run.name}: {_free_capacity(member, run.job.queue, resource, requested)}\n")
 
 
-def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -> str:
-    """Return a sentence about the free devices of a queue.
+def _free_capacity(member: Member, queue: str, resource: str, requested: Decimal) -> str:
+    """Return a sentence about the free devices in a queue.
 
     The number is unknown if the member is not allowed to read the queue, Volcano has not set the
     queue's status yet, or the queue has no limit.
@@ -192,15 +192,15 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
             f"{allocated} {resource} are allocated in queue {queue}, which has no limit; the "
             "number of free devices on the nodes is unknown"
         )
-    left = (quantity_or_none(limit) or 0) - (quantity_or_none(allocated) or 0)
-    if left < wanted:
+    remaining = (quantity_or_none(limit) or 0) - (quantity_or_none(allocated) or 0)
+    if remaining < requested:
         return (
-            f"{left:f} of {limit} {resource} are left in queue {queue}, so the run waits until "
-            "other runs finish or are preempted"
+            f"{remaining:f} of {limit} {resource} are left in queue {queue}, so the run waits "
+            "until other runs finish or are preempted"
         )
     return (
-        f"{left:f} of {limit} {resource} are left in queue {queue}; the number of free devices on "
-        "the nodes is unknown"
+        f"{remaining:f} of {limit} {resource} are left in queue {queue}; the number of free "
+        "devices on the nodes is unknown"
     )
 
 

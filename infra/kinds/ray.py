@@ -100,7 +100,7 @@ def _template(gang: Gang, pod: Pod, container: str) -> Manifest:
 
 def _head_network_policy(gang: Gang) -> Manifest:
     """Return the NetworkPolicy that lets only KubeRay and the run's pods connect to the head."""
-    # `app.kubernetes.io/name: kuberay` would not do: KubeRay also gives this label to all Ray pods.
+    # `app.kubernetes.io/name: kuberay` is too broad: KubeRay also adds this label to all Ray pods.
     component = {"app.kubernetes.io/component": "kuberay-operator"}
     operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": component}}
     return {

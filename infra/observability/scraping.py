@@ -36,7 +36,7 @@ class Target:
     keeps_labels: bool = False
     """True if the metrics have labels with the namespace and pod that they describe.
 
-    The labels of the exporter's pod are then not added to any metric, even if it describes no pod.
+    The labels of the exporter's pod are then not added, not even to metrics that describe no pod.
     """
     is_service: bool = False
     """True if `selector` and `port` belong to a Service."""

@@ -98,7 +98,7 @@ class Thresholds(Settings):
     latency_seconds: Seconds = Field(
         default=1.0,
         description="Maximum p99 latency (s) of the requests. For services with the runtime torch, "
-        "the alert fires only if this is less than 30, where their latency histogram ends.",
+        "set less than 30: their latency histogram ends at 30 s, so higher limits never fire.",
     )
     error_share: Share = Field(
         default=0.01, description="Maximum share of requests that fail with 5xx."

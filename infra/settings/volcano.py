@@ -174,7 +174,7 @@ ResourceAmounts = dict[ResourceName, Quantity]
 QueueName = Annotated[DnsName, Field(max_length=63)]
 """The name of a queue. Volcano uses it as a label value, which has at most 63 characters."""
 
-UNLISTED: Final = "0 (not listed)"
+UNLISTED_AMOUNT: Final = "0 (not listed)"
 """Amount that Volcano's webhooks assume for a resource that a queue's limit does not list."""
 
 
@@ -225,7 +225,7 @@ class QueueSettings(Settings):
                 if limited and parse_quantity(amount) > parse_quantity(upper.get(resource, "0")):
                     raise ValueError(
                         f"sets {low} for {resource} to {amount}, more than {high} "
-                        f"({upper.get(resource, UNLISTED)}): lower one or raise the other"
+                        f"({upper.get(resource, UNLISTED_AMOUNT)}): lower {low} or raise {high}"
                     )
         return self
 

@@ -30,7 +30,7 @@ class Job:
     grouped: str = ""
     """Path of a field that makes the controller create a Volcano PodGroup of all pods."""
     group_queue: str = ""
-    """Path of the queue of this PodGroup, for which the annotations of pods do not count."""
+    """Path of this PodGroup's queue. Annotations of pods do not change it."""
     scheduler: str = ""
     """Path of the scheduler's name for pods that do not set one."""
     retries: str = ""
@@ -38,11 +38,11 @@ class Job:
     retries_default: bool = True
     """True if the retry limit may be omitted."""
     retries_each: str = ""
-    """Path of the retry limit of each index, which replaces an absent limit at `retries`."""
+    """Path of the retry limit per index, which applies if `retries` has no value."""
     least: int = 0
     """Smallest retry limit that the controller does not replace; Volcano replaces 0 with 3."""
     extra: int = 0
-    """1 if the job fails as soon as its retries reach the limit; 0 if it fails above the limit."""
+    """1 if the job fails when its retries reach the limit; 0 if only when they exceed it."""
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True

@@ -209,8 +209,8 @@ PLAIN: Final = [
 ]
 """Kinds that run no pods, even if they refer to resources or images."""
 
-_CHANGES: Final = "it changes objects when they are created"
-_CREATES: Final = "it creates additional objects when other objects are created"
+_CHANGES_OBJECTS: Final = "it changes objects when they are created"
+_CREATES_OBJECTS: Final = "it creates additional objects when other objects are created"
 _MUTATIONS: Final = tuple(f"spec.rules.*.mutate{depth * '.foreach.*'}" for depth in range(3))
 _PATCHED_POD_SPECS: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
@@ -219,7 +219,7 @@ _PATCHED_POD_SPECS: Final = (
 """Paths of pod specifications in most kinds."""
 
 
-def _patched(spec: str) -> tuple[Pods, Pods]:
+def _patched_pods(spec: str) -> tuple[Pods, Pods]:
     """Return the locations of a pod in a patch: its specification, and the object that contains it.
 
     The second location covers patches that contain only the pod's metadata.
@@ -241,7 +241,7 @@ PATTERNS: Final = [
                 pods
                 for at in _MUTATIONS
                 for spec in _PATCHED_POD_SPECS
-                for pods in _patched(f"{at}.patchStrategicMerge.{spec}")
+                for pods in _patched_pods(f"{at}.patchStrategicMerge.{spec}")
             ),
             anchors=True,
             generators=("spec.rules.*.generate", "spec.rules.*.generate.foreach.*"),
@@ -258,14 +258,19 @@ PATTERNS: Final = [
     WorkloadKind(group="policies.kyverno.io", kind="*", patterns=("",)),
     WorkloadKind(group="constraints.gatekeeper.sh", kind="*", patterns=("",)),
     WorkloadKind(group="templates.gatekeeper.sh", kind="ConstraintTemplate", patterns=("",)),
-    WorkloadKind(group="mutations.gatekeeper.sh", kind="*", unseen=_CHANGES),
+    WorkloadKind(group="mutations.gatekeeper.sh", kind="*", unseen=_CHANGES_OBJECTS),
     *(
         WorkloadKind(group="policies.kyverno.io", kind=f"{scope}{kind}", unseen=unseen)
         for scope in ("", "Namespaced")
-        for kind, unseen in (("MutatingPolicy", _CHANGES), ("GeneratingPolicy", _CREATES))
+        for kind, unseen in (
+            ("MutatingPolicy", _CHANGES_OBJECTS),
+            ("GeneratingPolicy", _CREATES_OBJECTS),
+        )
     ),
     WorkloadKind(group="admissionregistration.k8s.io", kind="*", patterns=("",)),
     WorkloadKind(
-        group="admissionregistration.k8s.io", kind="MutatingAdmissionPolicy", unseen=_CHANGES
+        group="admissionregistration.k8s.io",
+        kind="MutatingAdmissionPolicy",
+        unseen=_CHANGES_OBJECTS,
     ),
 ]

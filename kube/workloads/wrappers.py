@@ -191,7 +191,7 @@ OVERRIDES: Final = [
     for kind in ("OverridePolicy", "ClusterOverridePolicy")
 ]
 
-# Crossplane runs the image of a provider or function with permissions of its own.
+# Crossplane runs the image of a provider or function under a separate service account.
 PACKAGES: Final = [
     WorkloadKind(
         group="pkg.crossplane.io",

@@ -48,7 +48,7 @@ def gangs_fit_quota_and_queue(
                 reserved = programs.get(name, Decimal(0))
                 if needed and needed + reserved > limit:
                     amount = f"{format_amount(needed, name)} {name}"
-                    more = (
+                    exceeds = (
                         f". Together with the {format_amount(reserved, name)} {name} of the "
                         "stack's own programs, this exceeds"
                         if reserved
@@ -56,14 +56,14 @@ def gangs_fit_quota_and_queue(
                     )
                     yield (
                         f"{requirement.key} is {requirement.value}: {requirement.request}, which "
-                        f"needs {amount}{more} {quota} ({format_amount(limit, name)}). The "
+                        f"needs {amount}{exceeds} {quota} ({format_amount(limit, name)}). The "
                         f"{requirement.subject} would never start."
                     )
-            for title, name, amount in _capabilities(volcano, job.queue):
+            for description, name, amount in _capabilities(volcano, job.queue):
                 needed = requirement.amounts.get(name, Decimal(0))
                 if needed > parse_quantity(amount):
                     yield (
-                        f"{job_key(key, 'queue')} is {title}, whose capability for {name} is "
+                        f"{job_key(key, 'queue')} is {description}, whose capability for {name} is "
                         f"{amount}, but the {requirement.subject} needs "
                         f"{format_amount(needed, name)} ({requirement.request}). The "
                         f"{requirement.subject} would never start."
@@ -80,13 +80,13 @@ def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[
 
 
 def _capabilities(volcano: VolcanoSettings, queue: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each limit of a queue and its ancestors: the title, the resource and the amount."""
+    """Yield each limit of a queue and its ancestors: description, resource and amount."""
     parents = {name: each.parent for name, each in volcano.queues.items()}
     for name in with_ancestors(queue, parents):
-        title = repr(queue) if name == queue else f"{queue!r}, below {name!r}"
+        description = repr(queue) if name == queue else f"{queue!r}, below {name!r}"
         if name in volcano.queues:
             for resource, amount in volcano.queues[name].capability.items():
-                yield title, resource, amount
+                yield description, resource, amount
 
 
 def services_fit_the_quota(
@@ -102,11 +102,11 @@ def services_fit_the_quota(
     update would wait forever.
     """
     total = services_total(inference, training, gpu, logs)
-    updated = update_surge(inference, gpu)
+    surge = update_surge(inference, gpu)
     here = full_key("inference", "services")
     for quota, name, limit in quota_limits(tenancy, gpu):
         used = total.get(name, Decimal(0))
-        needed = used + updated.get(name, Decimal(0))
+        needed = used + surge.get(name, Decimal(0))
         if used > limit:
             yield (
                 f"{here} and the stack's own programs may use {format_amount(used, name)} {name} "

@@ -7,7 +7,7 @@ from typing import Final
 
 from infra.settings.problems import choice, full_key, job_key
 from infra.settings.training.settings import TrainingSettings
-from infra.settings.volcano import OVERRIDE, UNLISTED, ResourceAmounts, VolcanoSettings
+from infra.settings.volcano import OVERRIDE, UNLISTED_AMOUNT, ResourceAmounts, VolcanoSettings
 from kube.quantities import parse_quantity
 
 _FIRST_WITH_PARENTS: Final = (1, 11)
@@ -105,7 +105,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                 if resource in exceeded or total <= parse_quantity(limits.get(resource, "0")):
                     continue
                 exceeded.add(resource)
-                shown = limits.get(resource, UNLISTED)
+                shown = limits.get(resource, UNLISTED_AMOUNT)
                 guaranteed = not parent.deserved or resource in limits.keys() - parent.deserved
                 listed = "guarantee" if limiting == "deserved" and guaranteed else limiting
                 yield (
@@ -117,7 +117,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
             for resource, amount in queue.capability.items():
                 maximum = parent.capability.get(resource, "0")
                 if parse_quantity(amount) > parse_quantity(maximum):
-                    shown = parent.capability.get(resource, UNLISTED)
+                    shown = parent.capability.get(resource, UNLISTED_AMOUNT)
                     yield (
                         f"{_key(key, 'capability')} for {resource} is {amount}, more than the "
                         f"{shown} of its parent {name!r}."

@@ -95,7 +95,7 @@ def _mode_problems(
         verb = "mounts" if pods == "one pod" else "mount"
         yield (
             f"{path} is {name!r}, whose access_modes are {', '.join(claim.access_modes)}, but "
-            f"{pods} {verb} it{'' if read_only else ' and may write to it'}: it needs "
+            f"{pods} {verb} it{'' if read_only else ' and may write to it'}: the claim needs "
             f"{' or '.join(suitable)}."
         )
 

@@ -231,7 +231,9 @@ class TrainingJobSettings(Settings):
         "grows to `nodes`. If null, the job is not elastic.",
     )
     gpus_per_node: PositiveInt = Field(
-        default=1, le=64, description="Number of GPUs, and of processes, per pod."
+        default=1,
+        le=64,
+        description="Number of GPUs per pod. torchrun, Open MPI and Ray start one process per GPU.",
     )
     gpu_resource: DeviceName | None = Field(
         default=None, description="GPU resource name. null uses the GPU resource of the stack."

@@ -368,7 +368,10 @@ class SweepControllerSettings(Settings):
         default="sweeps", description="Key of the image, which is built from sweeps/."
     )
     interval_seconds: int = Field(
-        default=10, ge=1, le=600, description="Time (s) between two decisions."
+        default=10,
+        ge=1,
+        le=600,
+        description="Time (s) between two decisions to start, pause or promote trials.",
     )
     cpu: CpuQuantity = Field(default="100m", description="CPU request.")
     memory: MemoryQuantity = Field(default="512Mi", description="Memory request and limit.")

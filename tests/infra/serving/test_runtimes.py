@@ -191,7 +191,7 @@ def test_cache_and_server_share_one_volume_for_the_same_claim() -> None:
         (
             {"replicas": 2},
             {"access_modes": ["ReadWriteOnce"]},
-            "up to 2 pods mount it and may write to it: it needs ReadWriteMany.",
+            "up to 2 pods mount it and may write to it: the claim needs ReadWriteMany.",
         ),
         ({}, {"size": "1Mi"}, "fetch.cache.size is 1Gi, more than the 1Mi of claim 'copies'"),
         (

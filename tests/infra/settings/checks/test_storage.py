@@ -50,7 +50,7 @@ def test_checkpoints_of_a_single_pod_need_a_writable_claim() -> None:
     assert accepted_modes(values, "checkpoints") == [ONCE, MANY]
     assert problems_with_mode(values, "checkpoints", READ)[-1] == (
         "gpu-platform:training.jobs.job.checkpoints is 'checkpoints', whose access_modes are "
-        "ReadOnlyMany, but one pod mounts it and may write to it: it needs ReadWriteMany or "
+        "ReadOnlyMany, but one pod mounts it and may write to it: the claim needs ReadWriteMany or "
         "ReadWriteOnce or ReadWriteOncePod."
     )
 
@@ -64,7 +64,7 @@ def test_notebook_home_needs_a_writable_claim() -> None:
 def test_error_names_the_datasets_claim_and_its_access_modes() -> None:
     assert problems_with_mode(configuration(job("volcano")), "datasets", ONCE) == [
         "gpu-platform:training.jobs.job.datasets is 'datasets', whose access_modes are "
-        "ReadWriteOnce, but several pods mount it: it needs ReadWriteMany or ReadOnlyMany."
+        "ReadWriteOnce, but several pods mount it: the claim needs ReadWriteMany or ReadOnlyMany."
     ]
 
 
@@ -137,5 +137,5 @@ def test_error_names_the_setting_and_the_number_of_pods() -> None:
     values = serving_from_claim(**canary(4, {"claim": {"name": "extra"}}))
     assert problems_with_mode(values, "extra", ONCE) == [
         "gpu-platform:inference.services.digits.canary.source is 'extra', whose access_modes are "
-        "ReadWriteOnce, but up to 4 pods mount it: it needs ReadWriteMany or ReadOnlyMany."
+        "ReadWriteOnce, but up to 4 pods mount it: the claim needs ReadWriteMany or ReadOnlyMany."
     ]

@@ -112,7 +112,7 @@ def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
     # TensorFlow's CPU convolutions support only the channels-last layout.
     images = np.moveaxis(train.scaled(), 1, -1)
     # All workers must run the same number of steps: a worker with more steps would wait forever for
-    # the others.
+    # its peers.
     steps = len(images) // (config.batch_size * strategy.num_replicas_in_sync)
     if steps == 0:
         raise ConfigurationError(

@@ -52,8 +52,8 @@ def publish(
     policy pack.
 
     Raises:
-        GitopsError: If the export is damaged, does not belong to the run of `objects`, or cannot be
-            signed or pushed, or if the name of its run cannot be the tag of a version.
+        GitopsError: If the export is damaged or belongs to a different run than `objects`, if the
+            run's name cannot be used as a tag, or if the export cannot be signed or pushed.
     """
     with tempfile.TemporaryDirectory() as temporary:
         files = artifact.gather(export, Path(temporary, "export"))
@@ -61,7 +61,7 @@ def publish(
         run = manifest.run
         if not _TAG.fullmatch(run) or run in STAGES or run.endswith(SIGNATURE_SUFFIX):
             raise GitopsError(
-                f"{export} belongs to run {run!r}, which cannot be the tag of a version: use a run "
+                f"{export} belongs to run {run!r}, which cannot be used as a tag: use a run "
                 f"whose name is a valid tag other than {' and '.join(STAGES)}"
             )
         lineage = build_lineage(repository.reference.repository, manifest, objects, settings)
@@ -184,7 +184,7 @@ def promote(
     )
     repository.push_manifest(repository.manifest(version.digest), stage)
     if repository.resolve(stage) != version.digest:
-        raise GitopsError(f"{repository.reference.at(stage)} was moved by another user")
+        raise GitopsError(f"the tag {repository.reference.at(stage)} was moved by another user")
     _add_entry(kubectl, version.digest, config_map_entry)
     return config_map_entry
 

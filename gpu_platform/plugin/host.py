@@ -56,14 +56,14 @@ class Provider(ComponentProvider):
         The output raises RunError if an argument contains a secret, because the manifests would
         contain the secret in plain text.
         """
-        mapped = super().map_inputs
+        map_names = super().map_inputs
         output = pulumi.Output.from_input(inputs)
 
         def map_known(values: Any) -> Any:
             if contains_unknowns(values):
                 _warn_unknown(component_def.name, values)
                 return output  # still contains the unknown values
-            return mapped(values, component_def)
+            return map_names(values, component_def)
 
         secret: pulumi.Output[bool] = pulumi.Output.from_input(
             asyncio.ensure_future(output.is_secret())

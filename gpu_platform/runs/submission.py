@@ -131,7 +131,7 @@ def violations(
 
 
 def costs(submission: Submission, prices: Prices, stack: str) -> list[RunRow]:
-    """Return the GPUs and the cost of a run, or of each step with GPUs if the run has steps."""
+    """Return rows with GPUs and cost: one for the run, or one for each of its steps with GPUs."""
     views = [View(resource_of(dict(each))) for each in submission.manifests]
     demanded: list[Demand] = list(with_gpus(demands(views)))
     return run_rows(demanded, prices, stack)

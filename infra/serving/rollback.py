@@ -18,7 +18,7 @@ from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION, CANARY_SPAN
 
 _PROGRAM: Final = "canary-rollback"
 _GATEWAY_API: Final = "gateway.networking.k8s.io"
-_PORTS: Final = {"http": 80, "https": 443}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
@@ -58,7 +58,7 @@ def rollback_objects(
     name = f"{args.key}-rollback"
     client = ApiClient(name=name, namespace=args.namespace, program=_PROGRAM, awaited=True)
     url = urlsplit(limits.prometheus)
-    ports = [*limits.api_ports, url.port or _PORTS[url.scheme]]
+    ports = [*limits.api_ports, url.port or _DEFAULT_PORTS[url.scheme]]
     deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline)}
     deployment = client.deployment(_pod(client, args, limits, stable))
     return [
@@ -132,23 +132,24 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
         return f"sum(increase({REQUESTS}{{{selector}}}{span}))"
 
     canary, failed = f"{key}-canary", ', code=~"5.*|400|4xx"'
-    enough = f"and {requests(canary)} >= {limits.min_requests}"
+    has_min_requests = f"and {requests(canary)} >= {limits.min_requests}"
+    canary_share = f"{requests(canary, failed)} / {requests(canary)}"
     stable_share = f"({requests(key, failed)} / ({requests(key)} > 0) or vector(0))"
-    found = [
+    limited_values = [
         {
             "name": "the share of failed requests minus that of the stable version",
-            "query": f"{requests(canary, failed)} / {requests(canary)} - {stable_share} {enough}",
+            "query": f"{canary_share} - {stable_share} {has_min_requests}",
             "maximum": limits.error_share,
         }
     ]
     if limits.latency_seconds is not None:
         selector = f'namespace="{namespace}", service="{canary}"'
         buckets = f"sum by (le) (rate({LATENCY}{{{selector}}}{span}))"
-        found.append(
+        limited_values.append(
             {
                 "name": "the p99 latency (s)",
-                "query": f"histogram_quantile(0.99, {buckets}) {enough}",
+                "query": f"histogram_quantile(0.99, {buckets}) {has_min_requests}",
                 "maximum": limits.latency_seconds,
             }
         )
-    return found
+    return limited_values

@@ -61,7 +61,7 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         pods=tuple(_templates(spec, *counts)),
         roles=_BATCH,
         ends=True,
-        # Patches for the pods, as text.
+        # Strings that contain patches for the pods.
         texts=(f"{spec}.podSpecPatch", *(f"{at}.podSpecPatch" for at in _template_paths(spec))),
         namespaced=kind != "ClusterWorkflowTemplate",
         # Argo deletes these claims with the workflow.
@@ -158,17 +158,17 @@ _PIPELINE_METADATA: Final = Pods(
 
 _TASKS: Final = ("tasks.*", "finally.*")
 _REFERENCE_FIELDS: Final = ("taskRef", "pipelineRef")
-_NESTED: Final = tuple(f"{at}.pipelineSpec.{inner}" for at in _TASKS for inner in _TASKS)
-_PIPELINES: Final = (*_TASKS, *_NESTED)
+_NESTED_TASKS: Final = tuple(f"{at}.pipelineSpec.{inner}" for at in _TASKS for inner in _TASKS)
+_ALL_TASKS: Final = (*_TASKS, *_NESTED_TASKS)
 
 
 _REFERENCES: Final = {
     "TaskRun": ("spec.taskRef",),
     "PipelineRun": (
         "spec.pipelineRef",
-        *(f"spec.pipelineSpec.{at}.{name}" for at in _PIPELINES for name in _REFERENCE_FIELDS),
+        *(f"spec.pipelineSpec.{at}.{name}" for at in _ALL_TASKS for name in _REFERENCE_FIELDS),
     ),
-    "Pipeline": tuple(f"spec.{at}.{name}" for at in _PIPELINES for name in _REFERENCE_FIELDS),
+    "Pipeline": tuple(f"spec.{at}.{name}" for at in _ALL_TASKS for name in _REFERENCE_FIELDS),
 }
 """Paths of the references to tasks and pipelines."""
 
@@ -217,28 +217,28 @@ TEKTON: Final = [
     ),
     _tekton(
         "Pipeline",
-        *(_task(f"spec.{at}.taskSpec", "", *NOT_RUN) for at in _PIPELINES),
+        *(_task(f"spec.{at}.taskSpec", "", *NOT_RUN) for at in _ALL_TASKS),
         _PIPELINE_METADATA,
-        shared=tuple(f"spec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
-        opaque=tuple(f"spec.{at}.pipelineSpec" for at in _NESTED),
+        shared=tuple(f"spec.{at}.taskSpec.stepTemplate" for at in _ALL_TASKS),
+        opaque=tuple(f"spec.{at}.pipelineSpec" for at in _NESTED_TASKS),
     ),
     _tekton(
         "PipelineRun",
         *(
             _task(f"spec.pipelineSpec.{at}.taskSpec", "spec.taskRunTemplate.podTemplate")
-            for at in _PIPELINES
+            for at in _ALL_TASKS
         ),
         _overrides("spec.taskRunSpecs.*"),
         _PIPELINE_METADATA,
         shared=(
             "spec.taskRunTemplate.podTemplate",
             "spec.taskRunSpecs.*.podTemplate",
-            # v1beta1
+            # The next two field names are those of v1beta1.
             "spec.podTemplate",
             "spec.taskRunSpecs.*.taskPodTemplate",
-            *(f"spec.pipelineSpec.{at}.taskSpec.stepTemplate" for at in _PIPELINES),
+            *(f"spec.pipelineSpec.{at}.taskSpec.stepTemplate" for at in _ALL_TASKS),
         ),
-        opaque=tuple(f"spec.pipelineSpec.{at}.pipelineSpec" for at in _NESTED),
+        opaque=tuple(f"spec.pipelineSpec.{at}.pipelineSpec" for at in _NESTED_TASKS),
     ),
 ]
 
@@ -280,7 +280,7 @@ _SPARK_PROPERTIES: Final = (
 """Spark settings that override the object's pod fields."""
 
 
-def _opaque(spec: str) -> tuple[str, ...]:
+def _opaque_paths(spec: str) -> tuple[str, ...]:
     return tuple(f"{spec}.sparkConf[{name}]" for name in _SPARK_PROPERTIES)
 
 
@@ -292,7 +292,7 @@ SPARK: Final = [
         roles=("batch",),
         ends=True,
         job=Job(queue="batchSchedulerOptions.queue"),
-        opaque=_opaque("spec"),
+        opaque=_opaque_paths("spec"),
     ),
     WorkloadKind(
         group="sparkoperator.k8s.io",
@@ -301,7 +301,7 @@ SPARK: Final = [
         roles=("batch",),
         ends=True,
         job=Job(at="spec.template", queue="batchSchedulerOptions.queue"),
-        opaque=_opaque("spec.template"),
+        opaque=_opaque_paths("spec.template"),
     ),
     WorkloadKind(
         group="sparkoperator.k8s.io",
@@ -319,7 +319,7 @@ SPARK: Final = [
         ),
         roles=("interactive",),
         ends=False,
-        opaque=_opaque("spec"),
+        opaque=_opaque_paths("spec"),
     ),
 ]
 
@@ -337,17 +337,17 @@ def _machine(kind: str, group: str, at: str, *counts: Count) -> WorkloadKind:
 
 
 _SPEC: Final = "spec.template.spec"
-_MACHINES: Final = Count(paths=("spec.replicas",))
+_REPLICAS: Final = Count(paths=("spec.replicas",))
 
 KUBEVIRT: Final = [
     _machine("VirtualMachine", "kubevirt.io", _SPEC),
     _machine("VirtualMachineInstance", "kubevirt.io", "spec"),
-    _machine("VirtualMachineInstanceReplicaSet", "kubevirt.io", _SPEC, _MACHINES),
+    _machine("VirtualMachineInstanceReplicaSet", "kubevirt.io", _SPEC, _REPLICAS),
     _machine(
         "VirtualMachinePool",
         "pool.kubevirt.io",
         "spec.virtualMachineTemplate.spec.template.spec",
-        _MACHINES,
+        _REPLICAS,
     ),
 ]
 

@@ -204,7 +204,7 @@ def _export_problems(
 def object_names_are_unique(
     training: TrainingSettings, inference: InferenceSettings, logs: LogsSettings
 ) -> Iterator[str]:
-    """Check that no two sections create objects or directories with the same name."""
+    """Check that no two settings create objects or directories with the same name."""
     owners: dict[tuple[str, str], str] = {}
     for path, name, kinds, remedy in _created_objects(training, inference, logs):
         for kind in kinds:

@@ -110,5 +110,5 @@ class ScheduleSettings(Settings):
     def next_start(self, now: datetime) -> datetime:
         """Return the next time at which a run starts, in the schedule's time zone."""
         # Without a field for seconds, cronsim handles changes of daylight saving time like Debian's
-        # cron: it delays starts in the skipped hour, which Kubernetes omits.
+        # cron: it delays starts in the skipped hour. Kubernetes omits these starts.
         return next(CronSim(f"0 {self.cron}", now.astimezone(ZoneInfo(self.time_zone))))

@@ -60,7 +60,7 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
 def producers(inputs: Mapping[str, str]) -> list[str]:
     """Return the steps that produce these inputs.
 
-    Each value is `<step>.<output>` or a list of such references.
+    Each input is a reference `<step>.<output>`, or a list of references.
     """
     references = (each for text in inputs.values() for each in text.strip("[]").split(","))
     return list(dict.fromkeys(reference.partition(".")[0] for reference in references))
@@ -129,7 +129,7 @@ def _unknown_output(job: TrainingJobSettings, reference: str) -> str | None:
     if producer == TRAINING_STEP or output in job.steps[producer].outputs:
         return None
     known = ", ".join(sorted(job.steps[producer].outputs)) or "none"
-    return f"step {producer} has no output {output!r}: its outputs are {known}"
+    return f"step {producer} has no output {output!r} (outputs: {known})"
 
 
 def _placeholder_problems(
@@ -143,8 +143,9 @@ def _placeholder_problems(
     for name in outputs:
         if ("outputs", name) not in used:
             yield (
-                f"sets {prefix}outputs.{name}, but $(outputs.{name}) is neither in its command nor "
-                f"in its env: the command must write the output to the file $(outputs.{name})"
+                f"sets {prefix}outputs.{name}, but $(outputs.{name}) is neither in the step's "
+                "command nor in its env: the command must write the output to the file "
+                f"$(outputs.{name})"
             )
 
 

@@ -282,7 +282,7 @@ def test_objects_of_another_run_are_rejected(
 def test_run_whose_name_cannot_be_a_tag_is_rejected(run: str, shelf: Shelf, tmp_path: Path) -> None:
     export = Path(shutil.copytree(shelf.exports["first"], tmp_path / "export"))
     write_manifest(export, read_manifest(export).model_copy(update={"run": run}))
-    with pytest.raises(GitopsError, match="cannot be the tag of a version"):
+    with pytest.raises(GitopsError, match="cannot be used as a tag"):
         promotion.publish(shelf.repository, export, [], {}, shelf.key, None)
     assert shelf.repository.tags() == []
 

@@ -361,7 +361,7 @@ def test_training_inputs_become_hyperparameters() -> None:
         ),
         (
             {"inputs": {"epochs": "prepare.row"}},
-            "step prepare has no output 'row': its outputs are rows, table",
+            "step prepare has no output 'row' (outputs: rows, table)",
         ),
         (
             {"inputs": {"batch_size": "prepare.table"}},

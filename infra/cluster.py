@@ -106,16 +106,16 @@ def identity(
 
     Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """
-    known = recorded.get(OUTPUT)
-    if known is None:
+    recorded_cluster = recorded.get(OUTPUT)
+    if recorded_cluster is None:
         return {"uid": uid, "identifier": context if recorded else uid}
-    if known["uid"] == uid:
-        return {"uid": uid, "identifier": known["identifier"]}
+    if recorded_cluster["uid"] == uid:
+        return {"uid": uid, "identifier": recorded_cluster["identifier"]}
     if not allow_move:
         raise pulumi.RunError(
             f"The stack {MOVE_ERROR}: it is deployed to the cluster whose kube-system namespace "
-            f"has the UID {known['uid']}, but the context {context!r} points to the cluster {uid}. "
-            "Everything would be created in the new cluster and deleted from the old one. Correct "
+            f"has the UID {recorded_cluster['uid']}, but the context {context!r} points to the "
+            f"cluster {uid}. Everything would be created in the new cluster and deleted from the old one. Correct "
             "gpu-platform:cluster.context, or set gpu-platform:cluster.allow_move to true "
             "(docs/moving.md)."
         )
@@ -130,8 +130,8 @@ def recorded_runs(
     The list is empty if the stack moves to a new cluster or namespace, where its runs start again.
     The output `runs` is not used, because a failed update writes it as well.
     """
-    known = recorded.get(OUTPUT)
-    moves = known is not None and known["uid"] != cluster["uid"]
+    recorded_cluster = recorded.get(OUTPUT)
+    moves = recorded_cluster is not None and recorded_cluster["uid"] != cluster["uid"]
     moves = moves or recorded.get("namespace") != namespace
     return [] if moves else list(recorded.get(STARTED_RUNS, []))
 
@@ -160,7 +160,7 @@ def _identity(
 def _provider(
     name: str, settings: ClusterSettings, identifier: pulumi.Input[str]
 ) -> kubernetes.Provider:
-    inside = settings.context == IN_CLUSTER
+    in_cluster = settings.context == IN_CLUSTER
     return kubernetes.Provider(
         name,
         context=settings.context,
@@ -168,7 +168,7 @@ def _provider(
         # Pulumi would replace every resource.
         cluster_identifier=identifier,
         kubeconfig=in_cluster_kubeconfig()
-        if inside
+        if in_cluster
         else settings.kubeconfig or _DEFAULT_KUBECONFIG,
         enable_server_side_apply=True,
     )

@@ -48,7 +48,7 @@ class Component(pulumi.ComponentResource):
 
     def __init__(self, kind: str, name: str, opts: pulumi.ResourceOptions | None) -> None:
         super().__init__(f"gpu-platform:index:{kind}", name, None, opts)
-        self._before = _dependencies(opts)
+        self._child_dependencies = _dependencies(opts)
 
     def dependencies(self, kind: type[_Dependency]) -> list[_Dependency]:
         """Return the components of a kind on which this component depends."""
@@ -56,7 +56,7 @@ class Component(pulumi.ComponentResource):
 
     def wait_for(self, resources: Iterable[pulumi.Resource]) -> None:
         """Add dependencies to all children that are created after this call."""
-        self._before = [*self._before, *resources]
+        self._child_dependencies = [*self._child_dependencies, *resources]
 
     def options(
         self,
@@ -69,7 +69,7 @@ class Component(pulumi.ComponentResource):
         """Return the options for a child. `after` lists its additional dependencies."""
         return pulumi.ResourceOptions(
             parent=self,
-            depends_on=[*self._before, *after],
+            depends_on=[*self._child_dependencies, *after],
             protect=protect,
             retain_on_delete=retain,
             ignore_changes=ignore,
@@ -175,10 +175,12 @@ def chart_release(
     namespace_manifest, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", namespace_manifest)
     after: list[pulumi.Resource] = [namespace]
-    inside = parent.options(after=[namespace])
-    after.append(parent.create(f"{prefix}-quota", quota, inside))
+    in_namespace = parent.options(after=[namespace])
+    after.append(parent.create(f"{prefix}-quota", quota, in_namespace))
     if login is not None:
-        after.append(parent.create(f"{prefix}-registry", login.secret(chart.namespace), inside))
+        after.append(
+            parent.create(f"{prefix}-registry", login.secret(chart.namespace), in_namespace)
+        )
     if rendering:
         pulumi.log.warn(
             f"The release of chart {chart.chart} {chart.version} is not rendered, because it needs "

@@ -38,17 +38,21 @@ class InferenceService(Component):
         super().__init__("InferenceService", name, opts)
         for manifest in build(args):
             self.create(f"{name}-{manifest['kind'].lower()}", manifest)
-        ready: list[pulumi.Resource] = []
+        dependencies: list[pulumi.Resource] = []
         for manifest in build_canary(args):
             resource_name = f"{name}-canary-{manifest['kind'].lower()}"
-            ready.append(self.create(resource_name, manifest, self.options(after=list(ready))))
+            dependencies.append(
+                self.create(resource_name, manifest, self.options(after=list(dependencies)))
+            )
         for manifest in rollback_objects(args, stable_backends(args)):
             resource_name = f"{name}-rollback-{manifest['kind'].lower()}"
-            ready.append(self.create(resource_name, manifest, self.options(after=list(ready))))
+            dependencies.append(
+                self.create(resource_name, manifest, self.options(after=list(dependencies)))
+            )
         for manifest in routes(args):
             suffix = manifest["metadata"]["name"].removeprefix(args.key)
             resource_name = f"{name}{suffix}-{manifest['kind'].lower()}"
-            self.create(resource_name, manifest, self.options(after=ready))
+            self.create(resource_name, manifest, self.options(after=dependencies))
         self.url, self.summary = args.url, summary(args)
         self.register_outputs({"inference": self.summary})
 
@@ -117,9 +121,9 @@ def summary(args: InferenceServiceArgs) -> InferenceOutput:
         entry["sweep"] = args.service.sweep
     canary, settings = args.canary, args.service.canary
     if canary is not None and settings is not None:
-        new: CanaryOutput = {"service": canary.name, "weight": settings.weight}
-        _set_model(new, canary)
-        entry["canary"] = new
+        canary_entry: CanaryOutput = {"service": canary.name, "weight": settings.weight}
+        _set_model(canary_entry, canary)
+        entry["canary"] = canary_entry
     return entry
 
 

@@ -33,8 +33,8 @@ def overlay(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, A
     merged = dict(base)
     for key, value in override.items():
         earlier = base.get(key)
-        both = isinstance(earlier, Mapping) and isinstance(value, Mapping)
-        merged[key] = overlay(earlier, value) if both else value  # type: ignore[arg-type]
+        are_mappings = isinstance(earlier, Mapping) and isinstance(value, Mapping)
+        merged[key] = overlay(earlier, value) if are_mappings else value  # type: ignore[arg-type]
     return merged
 
 
@@ -56,19 +56,19 @@ def with_metadata(
     They are also added to its pod templates. Existing values take precedence.
     """
     added = {"labels": labels, "annotations": annotations}
-    described = _add_metadata(manifest, added)
-    return {key: _with_metadata(value, added) for key, value in described.items()}
+    result = _add_metadata(manifest, added)
+    return {key: _with_template_metadata(value, added) for key, value in result.items()}
 
 
-def _with_metadata(value: Any, added: Mapping[str, Mapping[str, str]]) -> Any:
+def _with_template_metadata(value: Any, added: Mapping[str, Mapping[str, str]]) -> Any:
     if isinstance(value, list):
-        return [_with_metadata(item, added) for item in value]
+        return [_with_template_metadata(item, added) for item in value]
     if not isinstance(value, Mapping):
         return value
     spec = value.get("spec")
     is_pod = isinstance(spec, Mapping) and "containers" in spec
     result = _add_metadata(value, added) if is_pod else value
-    return {key: _with_metadata(item, added) for key, item in result.items()}
+    return {key: _with_template_metadata(item, added) for key, item in result.items()}
 
 
 def _add_metadata(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str]]) -> Manifest:

@@ -254,19 +254,19 @@ def _environment(
 
 
 def _resources(pod: Pod) -> Manifest:
-    devices: dict[str, str] = compact({"ephemeral-storage": pod.disk})
+    amounts: dict[str, str] = compact({"ephemeral-storage": pod.disk})
     if pod.gpus > 0:
-        devices[pod.gpu_nodes.resource] = str(pod.gpus)
+        amounts[pod.gpu_nodes.resource] = str(pod.gpus)
     if pod.rdma is not None:
-        devices[pod.rdma.resource] = str(pod.rdma.count)
+        amounts[pod.rdma.resource] = str(pod.rdma.count)
     return {
-        "requests": {"cpu": pod.cpu, "memory": pod.memory, **devices},
-        "limits": {"memory": pod.memory, **devices},
+        "requests": {"cpu": pod.cpu, "memory": pod.memory, **amounts},
+        "limits": {"memory": pod.memory, **amounts},
     }
 
 
 def _volumes(pod: Pod) -> list[Manifest]:
-    volume_names, mounts = _claim_volumes(pod), _claims(pod)
+    volume_names, mounts = _claim_volumes(pod), _claim_mounts(pod)
     writable = {volume_names[mount.name] for mount in mounts if not mount.read_only}
     writable |= {
         volume_names[volume.name]
@@ -294,7 +294,7 @@ def _volumes(pod: Pod) -> list[Manifest]:
     ]
 
 
-def _claims(pod: Pod) -> list[Mount]:
+def _claim_mounts(pod: Pod) -> list[Mount]:
     return [*pod.mounts, *(mount for init in pod.init for mount in init.claims)]
 
 
@@ -304,12 +304,12 @@ def _claim_volumes(pod: Pod) -> dict[str, str]:
     Mounts of one claim share a volume, because the kubelet never starts a pod in which two volumes
     refer to the same claim.
     """
-    claims: dict[str, Any] = {mount.name: mount.claim for mount in _claims(pod)}
+    claims: dict[str, Any] = {mount.name: mount.claim for mount in _claim_mounts(pod)}
     for volume in pod.volumes:
         if "persistentVolumeClaim" in volume.source:
             claims[volume.name] = volume.source["persistentVolumeClaim"]["claimName"]
-    first: dict[Any, str] = {}
-    return {name: first.setdefault(claim, name) for name, claim in claims.items()}
+    volume_names: dict[Any, str] = {}
+    return {name: volume_names.setdefault(claim, name) for name, claim in claims.items()}
 
 
 def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Manifest]:

@@ -58,10 +58,10 @@ class Sweep:
     def gpu_hours(self) -> float:
         """GPU-hours that the budget permits, limited by both `gpu_hours` and `money`."""
         budget = self.settings.budget
-        bounds = [] if budget.gpu_hours is None else [budget.gpu_hours]
+        limits = [] if budget.gpu_hours is None else [budget.gpu_hours]
         if budget.money is not None and self.price is not None and self.price.gpu_hour:
-            bounds.append(budget.money / self.price.gpu_hour)
-        return min(bounds)
+            limits.append(budget.money / self.price.gpu_hour)
+        return min(limits)
 
     def run(self, parameters: Parameters) -> str:
         """Return the name of the trial with these hyperparameters."""
@@ -84,18 +84,18 @@ def template(sweep: Sweep) -> Manifest:
     at the same time.
     """
     args, settings = sweep.args, sweep.settings
-    first = replace(args, job=settings.trial(next(settings.extremes())))
+    template_args = replace(args, job=settings.trial(next(settings.extremes())))
     name = template_name(args.key)
-    (job,) = manifests(first, name, first.image)
-    bounds = {
+    (job,) = manifests(template_args, name, template_args.image)
+    limits = {
         SWEEP_PARALLEL_ANNOTATION: str(settings.parallel),
         SWEEP_TRIALS_ANNOTATION: str(settings.trials),
         SWEEP_GPU_HOURS_ANNOTATION: f"{sweep.gpu_hours:g}",
         SWEEP_SHARE_ANNOTATION: f"{settings.expected_share:.2f}",
     }
     if settings.budget.money is not None:
-        bounds[SWEEP_MONEY_ANNOTATION] = f"{settings.budget.money:g}"
-    metadata = {**job["metadata"], "annotations": {**job["metadata"]["annotations"], **bounds}}
+        limits[SWEEP_MONEY_ANNOTATION] = f"{settings.budget.money:g}"
+    metadata = {**job["metadata"], "annotations": {**job["metadata"]["annotations"], **limits}}
     return {**job, "apiVersion": TEMPLATE.api_version, "kind": TEMPLATE.kind, "metadata": metadata}
 
 
@@ -139,12 +139,12 @@ def parse_plan(text: str) -> dict[str, Sweep]:
     Raise ValueError if a different version of this program wrote an incompatible plan.
     """
     try:
-        return dict(_parsed(json.loads(text)))
+        return dict(_parse_sweeps(json.loads(text)))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _parsed(documents: Mapping[str, Any]) -> Iterator[tuple[str, Sweep]]:
+def _parse_sweeps(documents: Mapping[str, Any]) -> Iterator[tuple[str, Sweep]]:
     for key, document in documents.items():
         settings = SweepSettings.model_validate(document.pop("settings"))
         labels, annotations = document.pop("labels"), document.pop("annotations")

@@ -65,12 +65,12 @@ class Tenancy(Component):
         namespace_resource = self.create(
             f"{name}-namespace", namespace(args.tenancy), self.options(retain=args.retain)
         )
-        inside = self.options(after=[namespace_resource])
+        in_namespace = self.options(after=[namespace_resource])
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
-            self.create(resource_name, manifest, inside)
+            self.create(resource_name, manifest, in_namespace)
         if args.login is not None:
-            self.create(f"{name}-registry", args.login.secret(self.namespace), inside)
+            self.create(f"{name}-registry", args.login.secret(self.namespace), in_namespace)
         if args.tenancy.admission != "off":
             # Imported here, because the rules increase a program's import time by 20%.
             from infra.admission import Admission, AdmissionArgs
@@ -244,8 +244,8 @@ def network_policies(
         },
     }
     additional_ports = tenancy.network.inference_ports
-    if every_port := {*inference_ports, *additional_ports}:
-        ports = [{"port": port, "protocol": "TCP"} for port in sorted(every_port)]
+    if allowed_ports := {*inference_ports, *additional_ports}:
+        ports = [{"port": port, "protocol": "TCP"} for port in sorted(allowed_ports)]
         policies["allow-inference"] = {
             "podSelector": inference,
             "policyTypes": ["Ingress"],

@@ -192,5 +192,5 @@ def volcano_pod_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never")
 def pod_group_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
     """Return the template for a pod in the run's PodGroup."""
     group = {GROUP_ANNOTATION: gang.name, QUEUE_ANNOTATION: gang.queue}
-    grouped = replace(pod, annotations={**pod.annotations, **group})
-    return volcano_pod_template(gang, grouped, restart_policy=restart_policy)
+    pod_in_group = replace(pod, annotations={**pod.annotations, **group})
+    return volcano_pod_template(gang, pod_in_group, restart_policy=restart_policy)

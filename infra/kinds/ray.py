@@ -86,11 +86,11 @@ def _cluster(gang: Gang) -> Manifest:
 
 def _template(gang: Gang, pod: Pod, container: str) -> Manifest:
     env = {**command_variables(gang), **pod.env}
-    ray = replace(pod, container=container, command=[], env=env)
-    template: Manifest = pod_group_template(gang, ray)
+    ray_pod = replace(pod, container=container, command=[], env=env)
+    template: Manifest = pod_group_template(gang, ray_pod)
     # KubeRay's default probes call wget, which an image may lack. Every Ray node serves this path.
-    healthy = {"httpGet": {"port": _AGENT_PORT, "path": "/api/local_raylet_healthz"}}
-    probe = {**healthy, "periodSeconds": 5, "timeoutSeconds": 5}
+    health_check = {"httpGet": {"port": _AGENT_PORT, "path": "/api/local_raylet_healthz"}}
+    probe = {**health_check, "periodSeconds": 5, "timeoutSeconds": 5}
     template["spec"]["containers"][0] |= {
         "readinessProbe": {**probe, "failureThreshold": 10},
         "livenessProbe": {**probe, "initialDelaySeconds": 30, "failureThreshold": 120},

@@ -182,7 +182,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
             **settings.env,
         },
         init=[*promotion_containers(args, version), *fetch_containers(args, version)],
-        mounts=[*model_mounts(args, version), *_claims(args)],
+        mounts=[*model_mounts(args, version), *_claim_mounts(args)],
         volumes=[*model_volumes(version, settings.fetch), *_service_volumes(settings)],
         ports={name: port for name, port in ports.items() if port is not None},
         probes=_probes(settings, endpoints, args.model),
@@ -205,7 +205,7 @@ def _annotations(settings: InferenceServiceSettings, endpoints: Endpoints) -> di
     return annotations
 
 
-def _claims(args: InferenceServiceArgs) -> list[Mount]:
+def _claim_mounts(args: InferenceServiceArgs) -> list[Mount]:
     return [
         Mount(
             name=name,

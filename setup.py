@@ -63,10 +63,10 @@ class BuildComponents(build_py):
 
     def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
         """Copy a module and return its new path."""
-        made, copied = super().build_module(module, module_file, package)
-        path = Path(made)
+        target, copied = super().build_module(module, module_file, package)
+        path = Path(target)
         path.write_text(IMPORT.sub(rf"\1{PACKAGE}.", path.read_text()))
-        return made, copied
+        return target, copied
 
 
 def packages(directory: str) -> list[str]:

@@ -115,9 +115,9 @@ def identity(
         raise pulumi.RunError(
             f"The stack {MOVE_ERROR}: it is deployed to the cluster whose kube-system namespace "
             f"has the UID {recorded_cluster['uid']}, but the context {context!r} points to the "
-            f"cluster {uid}. Everything would be created in the new cluster and deleted from the old one. Correct "
-            "gpu-platform:cluster.context, or set gpu-platform:cluster.allow_move to true "
-            "(docs/moving.md)."
+            f"cluster {uid}. Everything would be created in the new cluster and deleted from the "
+            "old one. Correct gpu-platform:cluster.context, or set gpu-platform:cluster.allow_move "
+            "to true (docs/moving.md)."
         )
     return {"uid": uid, "identifier": uid}
 

@@ -89,7 +89,7 @@ def manifests(args: FailureRecorderArgs) -> list[Manifest]:
 
 def _pod(client: ApiClient, args: FailureRecorderArgs) -> Pod:
     settings = args.recorder
-    bounds = {name: getattr(settings, name) for name in ("lines", "kib", "failures", "pods")}
+    limits = {name: getattr(settings, name) for name in ("lines", "kib", "failures", "pods")}
     names = [args.claims[key] for key in settings.claims]
     return client.pod(
         "recorder",
@@ -99,7 +99,7 @@ def _pod(client: ApiClient, args: FailureRecorderArgs) -> Pod:
         memory=settings.memory,
         command=[
             *("python3", "-m", "recorder", "watch", f"--claims={CLAIMS_PATH}"),
-            *(f"--{name}={value}" for name, value in bounds.items()),
+            *(f"--{name}={value}" for name, value in limits.items()),
         ],
         mounts=[
             Mount(name=f"claim-{number}", claim=name, path=f"{CLAIMS_PATH}/{name}")

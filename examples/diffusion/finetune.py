@@ -207,14 +207,14 @@ def resume(accelerator: Accelerator, run_dir: Path) -> int:
     Raise ConfigurationError if the checkpoint cannot be loaded, for example because it was saved
     from a different UNet.
     """
-    found = sorted((run_dir / "checkpoints").glob("step-*"))
-    if not found:
+    checkpoints = sorted((run_dir / "checkpoints").glob("step-*"))
+    if not checkpoints:
         return 0
     try:
-        accelerator.load_state(str(found[-1]))
+        accelerator.load_state(str(checkpoints[-1]))
     except Exception as error:  # each file format raises different errors
-        raise ConfigurationError(f"cannot resume from {found[-1]}: {error}") from None
-    return int(found[-1].name.removeprefix("step-"))
+        raise ConfigurationError(f"cannot resume from {checkpoints[-1]}: {error}") from None
+    return int(checkpoints[-1].name.removeprefix("step-"))
 
 
 def export(unet: UNet2DConditionModel, run_dir: Path) -> None:

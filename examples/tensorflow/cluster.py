@@ -46,25 +46,25 @@ def read_worker(environment: Mapping[str, str]) -> Worker:
     if not text:
         return Worker()
     try:
-        found = _TfConfig.model_validate(json.loads(text))
+        config = _TfConfig.model_validate(json.loads(text))
     except (ValueError, ValidationError) as error:
         raise ConfigurationError(
             f"TF_CONFIG is not a valid TensorFlow cluster specification: {error}"
         ) from None
-    others = sorted(set(found.cluster) - {"worker", "chief"})
-    if others or found.task.type not in found.cluster:
+    unsupported = sorted(set(config.cluster) - {"worker", "chief"})
+    if unsupported or config.task.type not in config.cluster:
         raise ConfigurationError(
-            f"TF_CONFIG has task {found.task.type!r} in a cluster of {', '.join(found.cluster)}: "
+            f"TF_CONFIG has task {config.task.type!r} in a cluster of {', '.join(config.cluster)}: "
             "this program supports only workers and a chief"
         )
     # The chief comes first, regardless of the order in TF_CONFIG.
     ranks = [
-        (role, i) for role in ("chief", "worker") for i in range(len(found.cluster.get(role, [])))
+        (role, i) for role in ("chief", "worker") for i in range(len(config.cluster.get(role, [])))
     ]
-    task = (found.task.type, found.task.index)
+    task = (config.task.type, config.task.index)
     if task not in ranks:
         raise ConfigurationError(
-            f"TF_CONFIG has task {found.task.type} {found.task.index}, but the number of "
-            f"{found.task.type} tasks in the cluster is {len(found.cluster[found.task.type])}"
+            f"TF_CONFIG has task {config.task.type} {config.task.index}, but the number of "
+            f"{config.task.type} tasks in the cluster is {len(config.cluster[config.task.type])}"
         )
     return Worker(ranks.index(task), len(ranks))

@@ -48,8 +48,8 @@ class DigitsNet(tf.Module):  # type: ignore[misc]
     @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 1], tf.float32)])  # type: ignore[untyped-decorator]
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """Return the logits of each class for images with values from 0 to 1."""
-        found = tf.nn.relu(tf.nn.conv2d(images, self.filters, strides=1, padding="SAME"))
-        pooled = tf.nn.max_pool2d(found, ksize=2, strides=2, padding="VALID")
+        features = tf.nn.relu(tf.nn.conv2d(images, self.filters, strides=1, padding="SAME"))
+        pooled = tf.nn.max_pool2d(features, ksize=2, strides=2, padding="VALID")
         flat = tf.reshape(pooled, [-1, 4 * 4 * 16])
         return tf.nn.relu(flat @ self.hidden + self.hidden_bias) @ self.out + self.out_bias
 

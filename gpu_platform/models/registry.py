@@ -131,8 +131,8 @@ class Repository:
         """Return the signature bundle of an artifact."""
         tag = _signature_tag(digest)
         with self._wrap_errors("cannot be read"):
-            found = self._request(f"{self._root}manifests/{tag}", "HEAD")
-        if found.status_code == 404:
+            response = self._request(f"{self._root}manifests/{tag}", "HEAD")
+        if response.status_code == 404:
             raise GitopsError(f"{self.reference.at(digest)} is not signed")
         try:
             (bundle,) = json.loads(self._manifest_bytes(tag))["layers"]
@@ -188,16 +188,16 @@ class Repository:
         return response.content
 
     def _chunks(self, digest: str) -> Iterator[bytes]:
-        content = hashlib.sha256()
+        checksum = hashlib.sha256()
         if not re.fullmatch(DIGEST, digest):
             raise GitopsError(f"{self.reference.name}: {digest!r} is not a digest")
         with self._wrap_errors(f"did not return {digest}"):
             response = self._request(f"{self._root}blobs/{digest}", stream=True)
             self._client._check_200_response(response)
             for chunk in response.iter_content(_CHUNK_BYTES):
-                content.update(chunk)
+                checksum.update(chunk)
                 yield chunk
-        if f"sha256:{content.hexdigest()}" != digest:
+        if f"sha256:{checksum.hexdigest()}" != digest:
             raise GitopsError(f"{self.reference.name}: the blob {digest} is damaged")
 
     def _request(

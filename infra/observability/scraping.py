@@ -173,8 +173,8 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     sources = {**({} if target.keeps_labels else pod_labels), **target.labels}
     named = [
         {"source_labels": [source], "regex": "(.+)", "target_label": name}
-        for name, found in sources.items()
-        for source in found
+        for name, label_sources in sources.items()
+        for source in label_sources
     ]
     scheme = {"source_labels": [_annotation(SCHEME_ANNOTATION)], "target_label": "__scheme__"}
     schemes = [{**scheme, "regex": "(https)"}] if target.may_have_tls else []

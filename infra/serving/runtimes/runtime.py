@@ -164,9 +164,9 @@ class ProgramArguments(Runtime):
         for name, value in (self.model_extra or {}).items():
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
-                advice = f"did you mean {close[0]!r}? " if close else ""
+                advice = f": did you mean {close[0]!r}?" if close else "."
                 raise ValueError(
-                    f"{name} is not an argument of {self.release}: {advice}Pass arguments of other "
+                    f"{name} is not an argument of {self.release}{advice} Pass arguments of other "
                     f"releases as strings under `unchecked`, such as --{_flag_name(name)}"
                 )
             if name in self.flags and not isinstance(value, bool):

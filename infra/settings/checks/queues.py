@@ -67,7 +67,7 @@ def queue_settings_are_supported(volcano: VolcanoSettings) -> Iterator[str]:
             )
     reclaims = scheduler.share == "capacity" and scheduler.reclaim != "none"
     for name, queue in volcano.queues.items():
-        unlisted = [basic for basic in ("cpu", "memory") if basic not in queue.deserved]
+        unlisted = [key for key in ("cpu", "memory") if key not in queue.deserved]
         # A queue may reclaim only while it stays within its deserved amount of every resource.
         if (
             reclaims
@@ -142,16 +142,18 @@ def classes_permit_preemption(
     scheduler = volcano.configured
     if scheduler is None or not scheduler.evicts:
         return
-    never = {key for key, each in volcano.priority_classes.items() if each.preemption == "Never"}
+    non_preempting = {
+        key for key, each in volcano.priority_classes.items() if each.preemption == "Never"
+    }
     if scheduler.reclaim != "none":
         for key, job in training.all_jobs.items():
-            if job.priority_class in never:
+            if job.priority_class in non_preempting:
                 yield (
                     f"{job_key(key, 'priority_class')} is {job.priority_class!r}, whose preemption "
                     f"is Never, so the job reclaims nothing although {_SCHEDULER}.reclaim is "
                     f"{scheduler.reclaim}: set the class's preemption to PreemptLowerPriority."
                 )
-    if scheduler.preempt != "none" and never == volcano.priority_classes.keys():
+    if scheduler.preempt != "none" and non_preempting == volcano.priority_classes.keys():
         yield (
             f"{_SCHEDULER}.preempt is {scheduler.preempt}, but no class under "
             f"{full_key('volcano', 'priority_classes')} may preempt: set preemption to "

@@ -219,8 +219,8 @@ def _name_problems(job: TrainingJobSettings) -> Iterator[str]:
 def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.min_nodes is not None and job.min_nodes > job.nodes:
         yield (
-            f"sets min_nodes to {job.min_nodes}, more than nodes ({job.nodes}): nodes is the "
-            "maximum, min_nodes the minimum"
+            f"sets min_nodes to {job.min_nodes}, more than nodes ({job.nodes}): set it to at "
+            f"most {job.nodes}"
         )
     if job.node_gpus is not None and job.node_gpus < job.gpus_per_node:
         yield (

@@ -52,8 +52,8 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
         if name in RESERVED_VOLUMES:
             yield f"has a volume {name!r}, which is a reserved name: choose another"
     for volume in job.volumes.values():
-        inside = f"{volume.path.rstrip('/')}/".startswith(f"{DATASETS_PATH}/")
-        if inside and job.datasets is not None:
+        in_datasets = f"{volume.path.rstrip('/')}/".startswith(f"{DATASETS_PATH}/")
+        if in_datasets and job.datasets is not None:
             yield (
                 f"has a volume at {volume.path}, but the datasets claim ({job.datasets!r}) is "
                 f"mounted at {DATASETS_PATH}: use another path, or remove datasets"

@@ -56,8 +56,8 @@ def _searchable(name: str) -> str:
 
 def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, SEARCHABLE, n=1)
-    advice = f"did you mean {close[0]!r}? " if close else ""
-    return f"is not a known hyperparameter: {advice}Known: {', '.join(sorted(SEARCHABLE))}"
+    advice = f": did you mean {close[0]!r}?" if close else "."
+    return f"is not a known hyperparameter{advice} Known: {', '.join(sorted(SEARCHABLE))}"
 
 
 Searched = Annotated[str, AfterValidator(_searchable)]

@@ -147,6 +147,6 @@ def _sentence(error: "ValidationError") -> str:
 
 def _unknown(name: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
-    advice = f"did you mean {close[0]!r}? " if close else ""
+    advice = f": did you mean {close[0]!r}?" if close else "."
     version = released()["torchtitan"]
-    return f"torchtitan {version} does not have: {advice}It has {', '.join(sorted(known))}"
+    return f"torchtitan {version} does not have{advice} It has {', '.join(sorted(known))}"

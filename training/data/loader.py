@@ -1,5 +1,6 @@
 """Sample order of an epoch, and loading of its batches onto the device."""
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -121,6 +122,7 @@ class Loader:
                 num_workers=workers,
                 pin_memory=device.type == "cuda",
                 collate_fn=_identity,
+                worker_init_fn=_leave_process_group,
                 persistent_workers=True,
                 # Use a separate generator for the workers' seeds, so that a resumed run gets the
                 # same random numbers as an uninterrupted one.
@@ -149,6 +151,14 @@ def scale(inputs: Tensor, divisor: int) -> Tensor:
 
 def _identity(loaded: Any) -> Any:
     return loaded
+
+
+def _leave_process_group(_: int) -> None:
+    """Keep this loader process running if torchrun or a shell signals the whole process group.
+
+    The training process needs its loader processes until it has saved the run.
+    """
+    os.setpgrp()
 
 
 _Loaded = tuple[Batch, Tensor, Tensor] | DataError

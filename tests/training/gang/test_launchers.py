@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.elastic import metrics
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from tests.training.programs import Program, free_port, start, until
+from tests.training.programs import SLOWLY, Program, arguments, free_port, start, until
 from training.launch import run_launcher
 from workload import exit_codes
 
@@ -80,6 +80,16 @@ def test_launcher_waits_for_a_slow_save(tmp_path: Path) -> None:
     )
     assert process is not None
     assert process.environ()["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "3600"
+    launcher.signal(signal.SIGTERM)
+    assert launcher.exit_code() == exit_codes.INTERRUPTED, launcher.text
+
+
+def test_run_with_loader_processes_is_saved_after_sigterm(tmp_path: Path) -> None:
+    # torchrun signals the process group of the training process.
+    options = ["--nproc-per-node=1", f"--master-port={free_port()}", "-m", "training"]
+    options += arguments(tmp_path / "run", SLOWLY, "--loader-workers=1")
+    launcher = start("training.launch", options, {}, tmp_path / "output")
+    launcher.await_output('"event": "step"')
     launcher.signal(signal.SIGTERM)
     assert launcher.exit_code() == exit_codes.INTERRUPTED, launcher.text
 

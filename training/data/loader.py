@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -118,10 +117,9 @@ class Loader:
             self._prefetcher = data.DataLoader(
                 _BatchDataset(samples),
                 batch_size=None,
-                sampler=_ReusableSampler(batches),
+                sampler=batches,
                 num_workers=workers,
                 pin_memory=device.type == "cuda",
-                collate_fn=_identity,
                 worker_init_fn=_leave_process_group,
                 persistent_workers=True,
                 # Use a separate generator for the workers' seeds, so that a resumed run gets the
@@ -147,10 +145,6 @@ class Loader:
 def scale(inputs: Tensor, divisor: int) -> Tensor:
     """Scale pixels to the range from 0 to 1; return tokens unchanged."""
     return inputs.float() / divisor if divisor else inputs
-
-
-def _identity(loaded: Any) -> Any:
-    return loaded
 
 
 def _leave_process_group(_: int) -> None:
@@ -180,13 +174,3 @@ class _BatchDataset(data.Dataset[_Loaded]):
         except DataError as error:
             return error
         return batch, torch.from_numpy(inputs), torch.from_numpy(targets)
-
-
-class _ReusableSampler(data.Sampler[Batch]):
-    """Sampler that can be iterated again in every epoch."""
-
-    def __init__(self, batches: Iterable[Batch]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._batches)

@@ -112,12 +112,13 @@ class Mirror:
         self._store.write(last, manifest)
 
     def _copy(self, checkpoint: Path) -> None:
-        if checkpoint != self._newest:
-            return
+        # Set `copying` before the comparison, so that a caller of `submit` sees every older checkpoint
+        # that is still copied.
         self.copying = checkpoint
         try:
-            self._replace(checkpoint)
-            self._rotate(files.step_of(checkpoint))
+            if checkpoint == self._newest:
+                self._replace(checkpoint)
+                self._rotate(files.step_of(checkpoint))
         finally:
             self.copying = None
 

@@ -180,8 +180,10 @@ class Saver:
 
     def _rotate_and_copy(self, checkpoint: Path) -> None:
         """Remove old checkpoints, and copy this one to the object store."""
-        copying = self.mirror.copying if self.mirror is not None else None
+        copying = None
+        if self.mirror is not None:
+            # After this call, the mirror does not start to copy an older checkpoint.
+            self.mirror.submit(checkpoint)
+            copying = self.mirror.copying
         config = self._config
         storage.rotate(checkpoint, config.keep_checkpoints, config.keep_best, copying)
-        if self.mirror is not None:
-            self.mirror.submit(checkpoint)

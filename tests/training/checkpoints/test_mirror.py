@@ -4,15 +4,19 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 import boto3
 import pytest
+import torch.distributed as dist
 from moto.server import ThreadedMotoServer
 
 from tests.stores import ACCESS, proxy
 from tests.training.data.test_tokens import write_tokens
+from training.checkpoints import storage
 from training.checkpoints.mirror import Mirror
+from training.checkpoints.saver import Saver
 from training.checkpoints.storage import (
     Position,
     Seal,
@@ -21,8 +25,10 @@ from training.checkpoints.storage import (
     rotate,
     seal_checkpoint,
 )
+from training.config import TrainingConfig
 from training.data import DataError
 from training.data.manifest import download
+from training.gang.world import World
 from workload import exit_codes, files
 from workload.files import create_unfinished
 from workload.store import StoreDirectory, StoreError
@@ -237,6 +243,41 @@ def test_failed_copy_is_reported_and_raises_an_error(
     assert "the newest checkpoint could not be copied" in capsys.readouterr().out
     mirror.submit(folder)
     mirror.wait(lambda: None)
+
+
+def test_checkpoint_is_not_removed_while_it_is_copied(
+    bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of the first checkpoint could start while the second one replaces it on disk."""
+    run_dir = tmp_path / "run"
+    first, second = save(run_dir, 1), save(run_dir, 2)
+    ready, started, removed = threading.Event(), threading.Event(), threading.Event()
+    read, rotate = StoreDirectory.read, storage.rotate
+
+    def read_after_removal(self: StoreDirectory, name: str) -> bytes | None:
+        started.set()
+        assert removed.wait(60)
+        return read(self, name)
+
+    def rotate_during_copy(*arguments: Any) -> None:
+        ready.set()
+        assert started.wait(60)
+        rotate(*arguments)
+        removed.set()
+
+    monkeypatch.setattr(StoreDirectory, "read", read_after_removal)
+    monkeypatch.setattr(storage, "rotate", rotate_during_copy)
+    mirror = Mirror(run_dir, URL, keep=1, keep_best=False)
+    config = TrainingConfig(run_dir=PurePosixPath(run_dir), keep_checkpoints=1, keep_best=False)
+    saver = Saver(config, World(0, 1, 0, ""), cast(dist.ProcessGroup, None), mirror)
+    mirror._thread.submit(ready.wait, 60)
+    mirror.submit(first)
+    copy = mirror._last
+    assert copy is not None
+    saver._rotate_and_copy(second)
+    assert copy.exception() is None
+    mirror.wait(lambda: None)
+    assert "checkpoints/step-00000002/checkpoint.json" in object_names(bucket)
 
 
 def test_slow_copy_is_not_treated_as_a_hang(

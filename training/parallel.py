@@ -193,11 +193,10 @@ def check_model(
                 f"model {config.model} cannot compute a batch of shape {list(inputs.shape)}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        state = model.state_dict().items()
-        if extra := [name for name, value in state if not isinstance(value, Tensor)]:
+        if extra := [name for name in model.state_dict() if name.endswith("_extra_state")]:
             raise ConfigurationError(
-                f"model {config.model} has the state {', '.join(extra)}, which is not a tensor, so "
-                "it cannot be exported: store it in a buffer"
+                f"model {config.model} has the state {', '.join(extra)} (get_extra_state), which "
+                "checkpoints do not contain: store it in a buffer"
             )
         named = dict(model.named_parameters())
         if not any(each.requires_grad for each in named.values()):

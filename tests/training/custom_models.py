@@ -90,13 +90,17 @@ class Quantized(Frozen):
 
 
 class WithExtraState(Frozen):
-    """A model with state that is not a tensor."""
+    """A model with state that is neither a parameter nor a buffer."""
 
-    def get_extra_state(self) -> dict[str, int]:
-        return {"calls": 0}
+    def __init__(self, outputs: int, input_shape: tuple[int, ...], tensor: bool) -> None:
+        super().__init__(outputs, input_shape)
+        self.state: object = torch.zeros(1) if tensor else {"calls": 0}
 
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        pass
+    def get_extra_state(self) -> object:
+        return self.state
+
+    def set_extra_state(self, state: object) -> None:
+        self.state = state
 
 
 class Wrapped(Frozen):

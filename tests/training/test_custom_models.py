@@ -82,7 +82,6 @@ def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
     ("model", "message"),
     [
         ("Unused", "does not use spare.weight, spare.bias, which ddp would wait for: freeze"),
-        ("WithExtraState", "has the state _extra_state, which is not a tensor"),
         ("Wrapped", "model .*:Wrapped returned dict for 2 samples: it must return logits of"),
         (
             "TooFew",
@@ -96,6 +95,12 @@ def test_errors_in_a_custom_model_are_reported_before_the_first_step(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         train(model=f"{MODELS}:{model}")
+
+
+@pytest.mark.parametrize("tensor", [True, False])
+def test_state_that_checkpoints_do_not_contain_is_refused(tensor: bool, train: Train) -> None:
+    with pytest.raises(ConfigurationError, match=r"has the state _extra_state \(get_extra_state\)"):
+        train(model=f"{MODELS}:WithExtraState", model_options={"tensor": tensor})
 
 
 def test_batch_norm_with_batches_of_one_sample_is_refused(train: Train) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -149,7 +148,9 @@ class Parallel:
         policy = MixedPrecisionPolicy()
         # The weights of batch norm need the precision of its statistics, so fp32 weights are
         # gathered, and autocast selects the precision of each operation, as with DDP.
-        has_statistics = any(isinstance(each, _NormBase) for each in self.model.modules())
+        has_statistics = any(
+            name.endswith("running_mean") for name, _ in self.model.named_buffers()
+        )
         if self._dtype != torch.float32 and not has_statistics:
             policy = MixedPrecisionPolicy(param_dtype=self._dtype, reduce_dtype=torch.float32)
         for unit in units:

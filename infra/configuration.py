@@ -91,5 +91,5 @@ def _parse(text: str) -> Any:
     """Parse a value as JSON, or return it unchanged if it is not JSON."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return text

@@ -50,7 +50,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{flag_of(FILE)} {path} cannot be read: {error.strerror}"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{flag_of(FILE)} {path} is not valid TOML: {error}") from None
 
 

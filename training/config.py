@@ -75,7 +75,7 @@ class TrainingConfig(TrainingSettings):
         if get_origin(annotation) is dict:
             try:
                 return json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise ValueError('must be a JSON object, such as {"layers": 6}') from None
         if get_origin(annotation) is tuple:
             return [part for part in value.split(",") if part]

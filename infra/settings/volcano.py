@@ -351,7 +351,7 @@ def _check_override(text: object) -> None:
     here = f"has an invalid custom.{OVERRIDE}"
     try:
         document = yaml.safe_load(text) if isinstance(text, str) else None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{here} (not YAML): {' '.join(str(error).split())}") from None
     if not isinstance(document, dict) or not {"actions", "tiers"} <= document.keys():
         raise ValueError(

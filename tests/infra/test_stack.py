@@ -416,6 +416,17 @@ def test_misspelled_configuration_key_is_rejected(
         load_settings()
 
 
+def test_value_with_too_many_brackets_is_reported_as_invalid(
+    provision: Provision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provision(good())
+    config = json.loads(os.environ["PULUMI_CONFIG"]) | {"gpu-platform:training": "[" * 10**5}
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps(config))
+    pulumi.runtime.set_all_config(config, [])
+    with pytest.raises(pulumi.RunError, match="gpu-platform:training"):
+        load_settings()
+
+
 @pytest.mark.parametrize("key", ["gpu-platfrom:training", "gpu_platform:policies"])
 def test_misspelled_project_in_a_key_is_rejected(
     key: str, provision: Provision, monkeypatch: pytest.MonkeyPatch

@@ -171,11 +171,12 @@ def test_directory_of_a_failed_write_does_not_count_as_a_failure(tmp_path: Path)
     assert not earlier.exists()
 
 
-def test_damaged_records_are_skipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"pod": "work', "[" * 10**5], ids=["cut", "brackets"])
+def test_damaged_records_are_skipped(text: str, tmp_path: Path) -> None:
     for number in range(2):
         write(tmp_path, termination(f"worker-{number}"), [f"log {number}"], FACTS, Bounds())
     [directory] = (tmp_path / "failures").iterdir()
-    (directory / "worker-0.training.0.json").write_text('{"pod": "work')
+    (directory / "worker-0.training.0.json").write_text(text)
     assert "log 1" in "".join(failure_text(directory))
     again = write(tmp_path, termination("worker-0", end=61), ["again"], FACTS, Bounds())
     assert again is not None

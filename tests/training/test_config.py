@@ -67,6 +67,7 @@ def test_flag_overrides_its_environment_variable() -> None:
             {"model": "a:b", "model_options": {"x": "\ud800"}},
             r"model_options is {'x': '\ud800'}: must be UTF-8",
         ),
+        ({"model_options": "[" * 10**5}, ": must be a JSON object, such as"),
         ({"run_dir": "here"}, "run_dir is 'here': use an absolute path"),
         ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': use an absolute path"),
         ({"run_dir": "/a\udcff"}, r"run_dir is '/a\udcff': must be UTF-8"),
@@ -146,6 +147,7 @@ def test_flags_override_variables_which_override_files(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("epochs = many", "is not valid TOML"),
+        pytest.param("metrics = " + "[" * 10**5, "is not valid TOML", id="brackets"),
         ("epochs = 0", r"epochs \(in .*run.toml\) is 0: input should be greater than"),
         ("metrics = [3]", r"metrics.0 \(in .*run.toml\) is 3: "),
         ("epoch = 1", r"epoch \(in .*run.toml\) is not a known setting"),

@@ -284,6 +284,7 @@ def test_llama_that_differs_from_gpt_is_refused(
     ("file", "content", "problem"),
     [
         ("config.json", "{", "config.json is not readable JSON"),
+        pytest.param("config.json", "[" * 10**5, "config.json is not readable JSON", id="brackets"),
         ("config.json", "[]", "config.json is not a JSON object"),
         ("model.safetensors", "x", "model.safetensors is not a readable safetensors file"),
         ("model.safetensors.index.json", "{}", "has no valid weight_map, or lists a file outside"),

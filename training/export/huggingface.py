@@ -210,7 +210,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file. Raise ExportError on failure."""
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ExportError(f"{path} is not readable JSON: {error}") from None
     if not isinstance(content, dict):
         raise ExportError(f"{path} is not a JSON object")

@@ -63,6 +63,8 @@ def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
     # Some files contain a maximum length for a model's inputs, which would cut every text.
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    # A text may contain the name of a special token, such as that of the end of a text.
+    tokenizer.encode_special_tokens = True
 
     def encode(text: bytes) -> NDArray[Any]:
         ids = tokenizer.encode(text.decode(), add_special_tokens=False).ids

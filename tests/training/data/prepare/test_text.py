@@ -133,6 +133,22 @@ def test_tokenizer_is_used_and_stored_with_the_tokens(
     assert sum(map(len, parts)) < 0.6 * len(content)
 
 
+def test_special_tokens_in_a_text_are_encoded_as_text(tokenizer: Path, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    with_end = Tokenizer.from_file(str(tokenizer))
+    with_end.add_special_tokens(["<end>"])
+    with_end.save(str(tokenizer))
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/a.txt").write_text("the dog<end> and the cat\n" * 40)
+    options = [f"--tokenizer={tokenizer}", "--end-of-text=<end>"]
+    assert prepare(tmp_path / "text", tmp_path / "tokens", *options) == 0
+    for name in ("train", "held-out"):
+        numbers = np.fromfile(tmp_path / f"tokens/{name}-00000.bin", "<u2").tolist()
+        assert numbers.count(with_end.token_to_id("<end>")) == 1
+        assert with_end.decode(numbers, skip_special_tokens=False).count("<end> and") > 1
+
+
 def test_a_tokenizer_that_truncates_and_pads_keeps_all_text(
     tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from typing import cast
 
 import numpy as np
@@ -49,9 +49,11 @@ class Parallel:
             if config.activation_checkpointing:
                 # Keep only the inputs of a block, and recompute its activations when needed. The
                 # recomputation must not update batch norm statistics again.
-                contexts = functools.partial(_recomputation_contexts, unit)
                 unit.forward = functools.partial(
-                    checkpoint, unit.forward, use_reentrant=False, context_fn=contexts
+                    checkpoint,
+                    unit.forward,
+                    use_reentrant=False,
+                    context_fn=lambda unit=unit: (nullcontext(), _preserved_buffers(unit)),
                 )
         if config.parallel == "fsdp":
             self._wrapped: nn.Module = self._shard(units)
@@ -107,16 +109,14 @@ class Parallel:
         only one model is evaluated and exported. All processes must enter the context together.
         """
         buffers = self.saved_buffers() if dist.get_world_size() > 1 else {}
-        saved = {name: buffer.clone() for name, buffer in buffers.items()}
-        for buffer in buffers.values():
-            if buffer.is_floating_point():
-                dist.all_reduce(buffer)
-                buffer /= dist.get_world_size()
-            else:
-                dist.broadcast(buffer, 0)
-        yield
-        for name, buffer in buffers.items():
-            buffer.copy_(saved[name])
+        with _preserved_buffers(self.model):
+            for buffer in buffers.values():
+                if buffer.is_floating_point():
+                    dist.all_reduce(buffer)
+                    buffer /= dist.get_world_size()
+                else:
+                    dist.broadcast(buffer, 0)
+            yield
 
     def saved_buffers(self) -> dict[str, Tensor]:
         """Return the buffers in the model's state, such as batch norm statistics."""
@@ -229,13 +229,6 @@ def _preserved_buffers(model: nn.Module) -> Iterator[None]:
         for name, buffer in model.named_buffers():
             # Without `data`, autograd would reject the in-place change if it has saved the buffer.
             buffer.data.copy_(buffers[name])
-
-
-def _recomputation_contexts(
-    unit: nn.Module,
-) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts in which a checkpointed block is computed and recomputed."""
-    return contextlib.nullcontext(), _preserved_buffers(unit)
 
 
 def complete_tensor(tensor: Tensor) -> Tensor:

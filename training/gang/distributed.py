@@ -13,7 +13,8 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.collective_utils import all_gather
 from torch.distributed.rendezvous import rendezvous
 
-from training.gang.world import World, port_in_use_error
+from training.gang.world import World
+from workload.configuration import ConfigurationError
 from workload.run import all_or_none
 
 T = TypeVar("T")
@@ -52,7 +53,13 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
-        raise port_in_use_error(world, error) or error from None
+        # PyTorch reports the cause only as text.
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"MASTER_PORT of {world.master} is in use by another program on this machine: "
+            "set another port"
+        ) from None
     yield
     # Skip this after an error: it may block if a peer is dead, and the process exits anyway.
     dist.destroy_process_group()

@@ -154,19 +154,6 @@ def read_world(environment: Mapping[str, str]) -> World:
     return World(rank, size, local_rank, master, local_size)
 
 
-def port_in_use_error(world: World, error: Exception) -> ConfigurationError | None:
-    """Return an error that names the master port if rank 0 could not listen on it, else None.
-
-    PyTorch reports the cause only as text in a DistNetworkError.
-    """
-    if not isinstance(error, torch.distributed.DistNetworkError) or "EADDRINUSE" not in str(error):
-        return None
-    return ConfigurationError(
-        f"MASTER_PORT ({world.master}) is in use by another program on this machine: "
-        "set another port"
-    )
-
-
 def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
     # If mpirun starts torchrun, torchrun's variables take precedence. Variables that a script sets
     # must match Open MPI's.

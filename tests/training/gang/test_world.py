@@ -1,4 +1,3 @@
-import datetime
 import os
 import socket
 from pathlib import Path
@@ -8,7 +7,8 @@ import torch
 import torch.distributed as dist
 
 import workload.cores
-from training.gang.world import World, port_in_use_error, read_world, use_threads
+from training.gang.distributed import joined
+from training.gang.world import World, read_world, use_threads
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
 
@@ -145,21 +145,17 @@ def test_master_port_in_use_is_distinguished_from_an_unreachable_master() -> Non
     with socket.socket() as listener:
         listener.bind(("0.0.0.0", 0))  # noqa: S104 - as the master binds
         listener.listen()
-        world = World(0, 2, 0, f"127.0.0.1:{listener.getsockname()[1]}")
-        with pytest.raises(dist.DistNetworkError) as caught:
-            dist.TCPStore(  # type: ignore[attr-defined]
-                "127.0.0.1", listener.getsockname()[1], 2, is_master=True
-            )
-    assert f"MASTER_PORT ({world.master}) is in use" in str(port_in_use_error(world, caught.value))
-    with pytest.raises(dist.DistError) as silent:
-        dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1",
-            int(world.master.split(":")[1]),
-            2,
-            is_master=False,
-            timeout=datetime.timedelta(seconds=0.1),
-        )
-    assert port_in_use_error(world, silent.value) is None
+        master = f"127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            pytest.raises(ConfigurationError, match=rf"MASTER_PORT \({master}\) is in use"),
+            joined(World(0, 2, 0, master), torch.device("cpu"), timeout=5),
+        ):
+            pass
+    with (
+        pytest.raises(dist.DistError, match=r"timed out|timeout"),
+        joined(World(1, 2, 0, master), torch.device("cpu"), timeout=0.1),
+    ):
+        pass
 
 
 def test_a_missing_gpu_is_rejected() -> None:

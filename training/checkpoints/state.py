@@ -252,11 +252,9 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same_size: bool) -> None:
         buffer.copy_(own[f"buffers/{name}"])
     if "scaler" in own:
         scale, growth = own["scaler"].tolist()
-        state = run.model.scaler.state_dict()
-        if state:
-            run.model.scaler.load_state_dict(
-                state | {"scale": scale, "_growth_tracker": int(growth)}
-            )
+        state = {"scale": scale, "_growth_tracker": int(growth)}
+        # Without fp16, the scaler is disabled and ignores the state.
+        run.model.scaler.load_state_dict(run.model.scaler.state_dict() | state)
     if same_size:
         torch.set_rng_state(own["random/cpu"])
         if run.device.type == "cuda" and "random/cuda" in own:

@@ -231,11 +231,7 @@ def evaluate_now(
         position.epoch, position.seen = position.epoch + 1, 0
         run.loss_sum.zero_()
         run.samples = 0
-    now, ended = time.monotonic(), None
-    if epoch is not None:
-        loss, samples, started = epoch
-        ended = (loss, samples, now - started)
-    outputs.evaluated(evaluation, now - before, ended)
+    outputs.evaluated(evaluation, time.monotonic() - before, epoch)
     save_evaluation(run, evaluation.loss)
     return True
 
@@ -334,21 +330,16 @@ def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
     return found
 
 
-def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
-    """Return whether the configuration differs from a finished run only by a greater length."""
-    name, value = config.length
-    return [*differences(config, manifest)] == [name] and value > int(manifest.settings[name])
-
-
 def must_run_again(config: TrainingConfig, manifest: Manifest) -> bool:
     """Return whether a finished run has to continue training, or has to be exported again.
 
     Training continues if the configured length has increased. If only requested artifacts or
     metrics are missing from the export, the run is evaluated and exported again.
     """
-    if is_extended(config, manifest):
-        return True
-    return not differences(config, manifest) and bool(missing_results(config, manifest))
+    found, (name, value) = differences(config, manifest), config.length
+    if found:
+        return [*found] == [name] and value > int(manifest.settings[name])
+    return bool(missing_results(config, manifest))
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:

@@ -57,7 +57,7 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
         if "EADDRINUSE" not in str(error):
             raise
         raise ConfigurationError(
-            f"MASTER_PORT of {world.master} is in use by another program on this machine: "
+            f"MASTER_PORT ({world.master}) is in use by another program on this machine: "
             "set another port"
         ) from None
     yield

@@ -80,15 +80,15 @@ class ProgressOutputs(contextlib.ExitStack):
     ) -> None:
         """Report an evaluation, which took `seconds`.
 
-        `epoch` is the mean loss, the sample count and the duration (s) of a finished epoch. Loss
-        and count cover the whole epoch, even if it was interrupted and resumed; the duration
-        covers this process's part of the epoch, including the evaluation.
+        `epoch` is the mean loss, the sample count and the start time of a finished epoch. Loss and
+        count cover the whole epoch, even if it was interrupted and resumed; the start time is that
+        of this process's part of the epoch.
         """
         self._throughput.exclude(seconds)
         position, metrics = self._run.position, evaluation.metrics
         values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}
         if epoch is not None:
-            values |= {"loss": epoch[0], "seconds": epoch[2]}
+            values |= {"loss": epoch[0], "seconds": time.monotonic() - epoch[2]}
         if self._files is not None:
             self._files.add_scalars(position.step, **values, **metrics)
         self._run.metrics.evaluated(position.epoch, evaluation)

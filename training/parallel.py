@@ -20,6 +20,7 @@ from training.accelerator import precision_of
 from training.config import TrainingConfig
 from training.data import Dataset
 from training.data.loader import scale
+from training.gang.distributed import is_lost_peer
 from training.objective import Objective, check_output
 from workload.configuration import ConfigurationError
 from workload.devices import PRECISIONS
@@ -157,6 +158,33 @@ class Parallel:
             if unit is not self.model:
                 fully_shard(unit, mp_policy=policy)
         return cast(nn.Module, fully_shard(self.model, mp_policy=policy))
+
+
+def check_tensors(model: nn.Module, config: TrainingConfig, device: torch.device) -> None:
+    """Check that the model's tensors can be sent to other processes and restored in place.
+
+    All processes must call this function together. Raise ConfigurationError for a tensor of a type
+    that the communication backend does not support, and for an expanded tensor.
+    """
+    checked = set[torch.dtype]()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        if any(size > 1 and not step for size, step in steps):
+            raise ConfigurationError(
+                f"model {config.model} has the expanded tensor {name}, whose elements share "
+                "memory: store a copy (.contiguous())"
+            )
+        try:
+            if tensor.dtype not in checked:
+                dist.broadcast(torch.zeros(1, dtype=tensor.dtype, device=device), 0)
+        except (RuntimeError, TypeError) as error:
+            if is_lost_peer(error):
+                raise
+            raise ConfigurationError(
+                f"model {config.model} has the tensor {name} of type {tensor.dtype}, which "
+                f"processes cannot exchange ({error}): use another type, such as torch.int32"
+            ) from None
+        checked.add(tensor.dtype)
 
 
 def check_model(

@@ -24,7 +24,7 @@ from training.gang.world import World
 from training.lora import Lora, adapt
 from training.objective import Objective
 from training.optimizer import Average, optimizer, state_bytes
-from training.parallel import Parallel, check_model
+from training.parallel import Parallel, check_model, check_tensors
 from training.run import Run
 from training.telemetry.metrics import Metrics
 from workload.catalog import input_shape
@@ -59,6 +59,7 @@ def prepare(
     network = network.to(device)
     if is_channels_last(network, config, device):
         network = network.to(memory_format=torch.channels_last)
+    check_tensors(network, config, device)
     all_or_none(lambda: check_model(network, config, objective, data, device))
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)

@@ -103,6 +103,15 @@ class WithExtraState(Frozen):
         self.state = state
 
 
+class WithMask(Frozen):
+    """A model with a buffer of a data type, whose elements may share memory."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...], dtype: str, share: bool) -> None:
+        super().__init__(outputs, input_shape)
+        mask = torch.ones(1).to(getattr(torch, dtype)).expand(4)
+        self.register_buffer("mask", mask if share else mask.contiguous())
+
+
 class Wrapped(Frozen):
     """A model that returns its logits in an object, like those of transformers."""
 

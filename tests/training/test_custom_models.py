@@ -103,6 +103,19 @@ def test_state_that_checkpoints_do_not_contain_is_refused(tensor: bool, train: T
         train(model=f"{MODELS}:WithExtraState", model_options={"tensor": tensor})
 
 
+@pytest.mark.parametrize(
+    ("dtype", "share", "message"),
+    [
+        ("float32", True, "has the expanded tensor mask, whose elements share memory"),
+        ("int16", False, "has the tensor mask of type torch.int16, which processes cannot"),
+        ("float8_e4m3fn", False, "has the tensor mask of type torch.float8_e4m3fn, which"),
+    ],
+)
+def test_unsupported_tensor_is_named(dtype: str, share: bool, message: str, train: Train) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        train(model=f"{MODELS}:WithMask", model_options={"dtype": dtype, "share": share})
+
+
 def test_batch_norm_with_batches_of_one_sample_is_refused(train: Train) -> None:
     message = r"cannot compute a batch of shape \[1, 1, 8, 8\]: ValueError: Expected more than 1"
     with pytest.raises(ConfigurationError, match=message):

@@ -23,7 +23,7 @@ _POD: Final = "{{ $labels.namespace }}/{{ $labels.pod }}"
 _RUN: Final = "{{ $labels.namespace }}/{{ $labels.run }}"
 _SERVICE: Final = "{{ $labels.namespace }}/{{ $labels.service }}"
 _GPU: Final = "GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
-_XID: Final = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS{})"
+_XID: Final = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS)"
 _BY_SERVICE: Final = "by (namespace, service)"
 _BY_AUTOSCALER: Final = "by (namespace, horizontalpodautoscaler)"
 _SERVICE_PODS: Final = (
@@ -135,9 +135,10 @@ def _gpu_alerts(limits: Thresholds) -> list[Alert]:
         Alert(
             name="GpuXidError",
             # The exporter reports the last error until it restarts, even if the GPU has since been
-            # assigned to another pod. The alert therefore resolves after 15 minutes.
+            # assigned to another pod. The alert therefore resolves after 15 minutes. The earlier
+            # value may be up to a day old, so that an outage of Prometheus does not repeat alerts.
             expr=f"DCGM_FI_DEV_XID_ERRORS{{{LABELS_HONORED}}} > 0 unless on (Hostname, gpu) "
-            f"{_XID.format('')} == {_XID.format(' offset 15m')}",
+            f"{_XID} == last_over_time({_XID}[1d:1m] offset 15m)",
             minutes=0,
             severity="critical",
             summary=f"{_GPU} reports Xid {{{{ $value }}}}",

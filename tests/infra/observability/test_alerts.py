@@ -113,6 +113,13 @@ CASES = [
         {f'DCGM_FI_DEV_XID_ERRORS{{{GPU}, exported_pod="digits-0"}}': "0x25 79x30"},
     ),
     Case(
+        "GpuXidError",
+        60,
+        # Prometheus is down for 40 minutes. In the first case, an error occurs meanwhile.
+        {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "31x15 _x40 79x20"},
+        {f"DCGM_FI_DEV_XID_ERRORS{{{GPU}}}": "79x15 _x40 79x20"},
+    ),
+    Case(
         "GpuUnhealthy",
         20,
         {

@@ -205,7 +205,8 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             expr=f"max by (namespace, run) (changes(training_checkpoint_step[{age}])) == 0 "
             "and on (namespace, run) max by (namespace, run) "
             f"(training_step - training_checkpoint_step) > 0 "
-            f"and on (namespace, run) max by (namespace, run) (training_info offset {age})",
+            # A preempted run saves no checkpoints while it waits.
+            f"and on (namespace, run) {_trained_for(limits.checkpoint_minutes)}",
             minutes=limits.checkpoint_minutes / 90,
             severity="warning",
             summary=f"{_RUN} has saved no checkpoint for {limits.checkpoint_minutes:g} minutes",
@@ -276,6 +277,14 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             description="Read the run's last log lines: python -m gitops status.",
         ),
     ]
+
+
+def _trained_for(minutes: float) -> str:
+    """Return a query for the runs that existed for at least 90% of the last minutes."""
+    seconds = max(1, round(minutes * 60))
+    step = max(1, seconds // 20)
+    runs = "max by (namespace, run) (training_info)"
+    return f"count_over_time({runs}[{seconds}s:{step}s]) > {0.9 * seconds / step:g}"
 
 
 def _queue_alerts(limits: Thresholds) -> list[Alert]:

@@ -253,6 +253,22 @@ CASES = [
         },
     ),
     Case(
+        "CheckpointTooOld",
+        130,
+        # The process restarts, and the run has saved no checkpoint since.
+        {
+            f"training_checkpoint_step{{{RUN}}}": "100x60 stale 100x80",
+            f"training_step{{{RUN}}}": "100+10x60 stale 100+10x80",
+            f"training_info{{{RUN}}}": "1x60 stale 1x80",
+        },
+        # The run saved its last checkpoint 10 minutes before it was preempted for an hour.
+        {
+            f"training_checkpoint_step{{{RUN}}}": "0x30 100x29 stale _x60 100x20",
+            f"training_step{{{RUN}}}": "0+10x59 stale _x60 100+10x20",
+            f"training_info{{{RUN}}}": "1x59 stale _x60 1x20",
+        },
+    ),
+    Case(
         "SharedMemoryNearlyFull",
         5,
         {

@@ -22,11 +22,7 @@ from infra.pods import (
     variables_from,
 )
 from infra.schedule import schedule_objects
-from infra.settings.training.job import (
-    NOT_IN_RUN_NAME,
-    LauncherSettings,
-    TrainingJobSettings,
-)
+from infra.settings.training.job import LauncherSettings, TrainingJobSettings
 from infra.settings.training.step_checks import preceding_steps
 from infra.settings.training.torchtitan import PROGRAM
 from infra.shared import SharedResources
@@ -110,10 +106,8 @@ def run_name(args: TrainingJobArgs) -> str:
     """
     if args.job.run is not None:
         return args.job.run
-    settings = args.job.model_dump(mode="json", exclude_unset=True, exclude=NOT_IN_RUN_NAME)
-    canonical = json.dumps(
-        {**settings, "image": args.image_identity}, sort_keys=True, separators=(",", ":")
-    )
+    settings = {**args.job.specification, "image": args.image_identity}
+    canonical = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return f"{args.key}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -423,6 +423,11 @@ class TrainingJobSettings(Settings):
     def shared_memory(self) -> str:
         """Size of /dev/shm: `shm`, or a default based on the GPUs and the memory of a pod."""
         return self.shm or default_shm(self.gpus_per_node, self.memory)
+
+    @property
+    def specification(self) -> dict[str, Any]:
+        """Settings that the hash in a run's name covers."""
+        return self.model_dump(mode="json", exclude_unset=True, exclude=NOT_IN_RUN_NAME)
 
     @property
     def starts_in_flow(self) -> bool:

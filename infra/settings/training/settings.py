@@ -1,5 +1,6 @@
 """The section `training`: jobs and sweeps."""
 
+import json
 from collections.abc import Mapping
 from typing import Final, Self
 
@@ -96,6 +97,21 @@ class TrainingSettings(Settings):
                     raise ValueError(
                         f"has jobs {other!r} and {key!r} that would both create {name}: {remedy}"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _templates_are_distinct(self) -> Self:
+        owners: dict[str, str] = {}
+        for key, job in self.jobs.items():
+            if job.run is not None or not job.starts_in_flow:
+                continue
+            # The names of templates contain the hash of a run's name, but not the job's key.
+            specification = json.dumps([job.image, job.specification], sort_keys=True)
+            if (other := owners.setdefault(specification, key)) != key:
+                raise ValueError(
+                    f"has jobs {other!r} and {key!r} with the same settings, so both would create "
+                    "the same JobTemplates: set a different `attempt` in one of them"
+                )
         return self
 
     @model_validator(mode="after")

@@ -396,6 +396,26 @@ def test_fixed_run_names_must_be_distinct(
     validate(values)
 
 
+def daily(hour: int) -> dict[str, Any]:
+    return {"schedule": {"cron": f"0 {hour} * * *", "image": "training"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"steps": {"prepare": STEP}}, {"steps": {"prepare": STEP}}), (daily(3), daily(15))],
+)
+def test_jobs_that_flows_start_must_have_different_settings(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    values = configuration(job("volcano"))
+    values["training"]["jobs"] = {"a": job("volcano", **first), "b": job("volcano", **second)}
+    values["inference"] = {}
+    with pytest.raises(SettingsError, match="both would create the same JobTemplates"):
+        validate(values)
+    values["training"]["jobs"]["b"]["attempt"] = 2
+    validate(values)
+
+
 @pytest.mark.parametrize(
     ("kind", "nodes", "port", "is_used"),
     [

@@ -104,7 +104,7 @@ def _problems(
 
 
 def _budget_text(key: str, sweep: SweepSettings) -> str:
-    return f"{full_key('training', 'sweeps', key, 'budget', 'money')} is {sweep.budget.money:g}"
+    return f"{full_key('training', 'sweeps', key, 'budget', 'money')} is {sweep.budget.money:.15g}"
 
 
 def _trial(settings: StackSettings, key: str, sweep: SweepSettings) -> list[dict[str, object]]:

@@ -90,11 +90,11 @@ def template(sweep: Sweep) -> Manifest:
     limits = {
         SWEEP_PARALLEL_ANNOTATION: str(settings.parallel),
         SWEEP_TRIALS_ANNOTATION: str(settings.trials),
-        SWEEP_GPU_HOURS_ANNOTATION: f"{sweep.gpu_hours:g}",
+        SWEEP_GPU_HOURS_ANNOTATION: f"{sweep.gpu_hours:.15g}",
         SWEEP_SHARE_ANNOTATION: f"{settings.expected_share:.2f}",
     }
     if settings.budget.money is not None:
-        limits[SWEEP_MONEY_ANNOTATION] = f"{settings.budget.money:g}"
+        limits[SWEEP_MONEY_ANNOTATION] = f"{settings.budget.money:.15g}"
     metadata = {**job["metadata"], "annotations": {**job["metadata"]["annotations"], **limits}}
     return {**job, "apiVersion": TEMPLATE.api_version, "kind": TEMPLATE.kind, "metadata": metadata}
 

@@ -161,7 +161,7 @@ def _costs(prices: Mapping[str, float]) -> list[Recording]:
         return []
     price = " or ".join(
         f"(max by (node) (kube_node_labels{{label_nvidia_com_gpu_product={_quoted(product)}}}) "
-        f"* {price:g})"
+        f"* {price:.15g})"
         for product, price in sorted(prices.items())
     )
     return [

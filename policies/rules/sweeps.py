@@ -76,7 +76,7 @@ def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation
         if number is None and value.known:
             yield Violation(value, "a number")
         elif number is not None and maximum is not None and number > Decimal(str(maximum)):
-            yield Violation(value, f"at most {maximum:g}")
+            yield Violation(value, f"at most {maximum:.15g}")
 
 
 RULES: list[Rule[Any]] = [sweep_bounded]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from infra.observability.rules import hours
+from infra.observability.rules import hours, recordings
 from recorder.node_decisions import Policy
 from recorder.node_health import xid_query
 from tests.infra.observability.promtool import check, expression_test, promtool
@@ -49,6 +49,15 @@ SERIES = {
 @pytest.fixture(scope="module")
 def program() -> Path:
     return promtool()
+
+
+def test_prices_are_recorded_exactly() -> None:
+    (price,) = [
+        rule.expr
+        for rule in recordings({"NVIDIA-L4": 12345.678}, 30)
+        if rule.record == "gpu_platform:node_gpu_price"
+    ]
+    assert price.endswith("* 12345.678)")
 
 
 def sample(labels: str, value: float) -> dict[str, Any]:

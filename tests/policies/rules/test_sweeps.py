@@ -70,6 +70,8 @@ def test_sweep_beyond_a_configured_limit_is_rejected(limit: dict[str, Any]) -> N
 
 def test_maximum_money_requires_a_money_budget() -> None:
     assert bounded(100, money=100)
+    assert bounded(1234567, money=1234567)
+    assert not bounded(1234567, money=1234567.5)
     assert not bounded(99.5, money=100)
     assert not bounded(100)
 

@@ -25,7 +25,6 @@ _SERVICE: Final = "{{ $labels.namespace }}/{{ $labels.service }}"
 _GPU: Final = "GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
 _XID: Final = "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS)"
 _BY_SERVICE: Final = "by (namespace, service)"
-_BY_AUTOSCALER: Final = "by (namespace, horizontalpodautoscaler)"
 _SERVICE_PODS: Final = (
     'label_replace(kube_pod_labels{label_gpu_platform_dev_service!=""}, '
     '"service", "$1", "label_gpu_platform_dev_service", "(.*)")'
@@ -228,7 +227,9 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             name="ClaimNearlyFull",
             expr="max by (namespace, persistentvolumeclaim) "
             "(kubelet_volume_stats_used_bytes / kubelet_volume_stats_capacity_bytes) "
-            f"> {limits.claim_share:g}",
+            f"> {limits.claim_share:g} and on (namespace, persistentvolumeclaim) "
+            f"(kube_pod_spec_volumes_persistentvolumeclaims_info and {ON_POD} "
+            'kube_pod_labels{label_gpu_platform_dev_workload!=""})',
             minutes=limits.claim_minutes,
             severity="warning",
             summary="Claim {{ $labels.namespace }}/{{ $labels.persistentvolumeclaim }} is "
@@ -329,6 +330,16 @@ def _queue_alerts(limits: Thresholds) -> list[Alert]:
     ]
 
 
+def _of_autoscaler(series: str) -> str:
+    """Return a query for a value of each autoscaler, labeled with the service of that name."""
+    named = (
+        f'label_replace(kube_horizontalpodautoscaler_{series}, "service", "$1", '
+        # KEDA adds a prefix to the name of the ScaledObject.
+        '"horizontalpodautoscaler", "(?:keda-hpa-)?(.*)")'
+    )
+    return f"max {_BY_SERVICE} ({named})"
+
+
 def _serving_alerts(limits: Thresholds) -> list[Alert]:
     return [
         Alert(
@@ -377,12 +388,12 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="AutoscalerAtMaximum",
-            expr=f"max {_BY_AUTOSCALER} (kube_horizontalpodautoscaler_status_current_replicas) >= "
-            f"max {_BY_AUTOSCALER} (kube_horizontalpodautoscaler_spec_max_replicas)",
+            expr=f"{_of_autoscaler('status_current_replicas')} >= "
+            f"{_of_autoscaler('spec_max_replicas')} "
+            f"and on (namespace, service) {_SERVICE_PODS}",
             minutes=limits.scaled_out_minutes,
             severity="info",
-            summary="{{ $labels.namespace }}/{{ $labels.horizontalpodautoscaler }} has its "
-            "maximum number of replicas",
+            summary=f"{_SERVICE} has its maximum number of replicas",
             description="Raise autoscaling.max if the queue has free capacity.",
         ),
         Alert(

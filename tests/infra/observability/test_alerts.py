@@ -31,6 +31,7 @@ WAITING = {
 SERVING = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_service="digits"}}'
 PENDING = f'kube_pod_status_phase{{{POD}, phase="Pending"}}'
 RUNNING = f'kube_pod_status_phase{{{POD}, phase="Running"}}'
+MOUNTED = f'kube_pod_spec_volumes_persistentvolumeclaims_info{{{POD}, persistentvolumeclaim="c"}}'
 UP = 'namespace="ml", pod="p", run="digits-1", job="gpu-platform-training"'
 
 
@@ -288,12 +289,37 @@ CASES = [
             'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
                 "100x20"
             ),
+            MOUNTED: "1x20",
+            LABELED: "1x20",
         },
         {
             'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "50x20",
             'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
                 "100x20"
             ),
+            MOUNTED: "1x20",
+            LABELED: "1x20",
+        },
+    ),
+    Case(
+        "ClaimNearlyFull",
+        10,
+        {
+            'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "95x20",
+            'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
+                "100x20"
+            ),
+            MOUNTED: "1x20",
+            LABELED: "1x20",
+        },
+        # Another application mounts the claim.
+        {
+            'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "95x20",
+            'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
+                "100x20"
+            ),
+            MOUNTED.replace('"p"', '"other"'): "1x20",
+            LABELED: "1x20",
         },
     ),
     Case(
@@ -465,12 +491,34 @@ CASES = [
             '{instance="2", namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
             "kube_horizontalpodautoscaler_spec_max_replicas"
             '{namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
+            SERVING: "1x30",
         },
         {
             "kube_horizontalpodautoscaler_status_current_replicas"
             '{namespace="ml", horizontalpodautoscaler="digits"}': "2x30",
             "kube_horizontalpodautoscaler_spec_max_replicas"
             '{namespace="ml", horizontalpodautoscaler="digits"}': "3x30",
+            SERVING: "1x30",
+        },
+    ),
+    Case(
+        "AutoscalerAtMaximum",
+        20,
+        # KEDA creates the autoscaler.
+        {
+            "kube_horizontalpodautoscaler_status_current_replicas"
+            '{namespace="ml", horizontalpodautoscaler="keda-hpa-digits"}': "3x30",
+            "kube_horizontalpodautoscaler_spec_max_replicas"
+            '{namespace="ml", horizontalpodautoscaler="keda-hpa-digits"}': "3x30",
+            SERVING: "1x30",
+        },
+        # The autoscaler belongs to another application.
+        {
+            "kube_horizontalpodautoscaler_status_current_replicas"
+            '{namespace="ml", horizontalpodautoscaler="web"}': "3x30",
+            "kube_horizontalpodautoscaler_spec_max_replicas"
+            '{namespace="ml", horizontalpodautoscaler="web"}': "3x30",
+            SERVING: "1x30",
         },
     ),
     Case(

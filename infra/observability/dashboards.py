@@ -18,6 +18,7 @@ from infra.settings.monitoring import MonitoringSettings
 
 _BY_NODE: Final = "avg by (Hostname) (DCGM_FI_DEV_{})"
 _BY_QUEUE: Final = "max by (queue_name) (volcano_queue_{})"
+_FIRING: Final = 'ALERTS{alertstate="firing", part_of="gpu-platform"}'
 _RUN: Final = '{namespace=~"$namespace", run=~"$run"}'
 _STEP_P99: Final = (
     f"histogram_quantile(0.99, sum by (run, le) (rate(training_step_seconds_bucket{_RUN}[5m])))"
@@ -72,7 +73,7 @@ def _cluster() -> DashboardSpec:
                 ),
                 Panel(
                     "Alerts",
-                    {"": 'count(ALERTS{alertstate="firing"}) or vector(0)'},
+                    {"": f"count({_FIRING}) or vector(0)"},
                     shape="number",
                 ),
             ],
@@ -99,9 +100,7 @@ def _cluster() -> DashboardSpec:
                     {"{{node}}": GPUS_UNHEALTHY},
                     description="GPUs in the node's capacity that are not allocatable",
                 ),
-                Panel(
-                    "Alerts", {"{{alertname}}": 'sum by (alertname) (ALERTS{alertstate="firing"})'}
-                ),
+                Panel("Alerts", {"{{alertname}}": f"sum by (alertname) ({_FIRING})"}),
             ],
         },
     )

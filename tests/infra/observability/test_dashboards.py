@@ -94,6 +94,13 @@ def test_every_dashboard_query_returns_data(tmp_path: Path) -> None:
     assert check(promtool(), tmp_path, has_data(*expressions), alerts=["GpuXidError"]) == ""
 
 
+def test_alerts_of_other_applications_are_not_counted(tmp_path: Path) -> None:
+    (count,) = [query for query in queries("cluster") if query.startswith("count(ALERTS")]
+    alert = {'ALERTS{alertname="Watchdog", alertstate="firing"}': "1x10"}
+    test = expression_test(alert, 5, count, {"labels": "{}", "value": 0})
+    assert check(promtool(), tmp_path, test) == ""
+
+
 def test_a_query_without_data_is_detected(tmp_path: Path) -> None:
     assert "no_such_series" in check(promtool(), tmp_path, has_data("no_such_series"))
 

@@ -91,7 +91,23 @@ class Member:
             elif _EXISTS not in done.stderr:
                 title = f"{manifest['kind']} {manifest['metadata']['name']}"
                 raise GitopsError(f"{title} was not created: {_problem(done)}")
+            elif manifest["kind"] == TEMPLATE.kind:
+                self._check_owner(manifest)
         return created
+
+    def _check_owner(self, template: Manifest) -> None:
+        """Raise GitopsError if an existing template belongs to another run.
+
+        Runs of jobs with different keys and the same settings have templates with the same names.
+        """
+        name, run = template["metadata"]["name"], template["metadata"]["labels"][RUN_LABEL]
+        for item in self._list(TEMPLATE.name, f"--field-selector=metadata.name={name}"):
+            owner = item["metadata"].get("labels", {}).get(RUN_LABEL)
+            if owner != run:
+                raise GitopsError(
+                    f"{run} was not created: the {TEMPLATE.kind} {name} belongs to the run "
+                    f"{owner}, which has the same settings: set a different `attempt`"
+                )
 
     def find(self, run: str) -> list[tuple[Resource, dict[str, Any]]]:
         """Return the objects of a run. Raise GitopsError if there are none.

@@ -300,6 +300,18 @@ def test_creating_an_existing_run_is_not_an_error(api: Api) -> None:
     assert api.create([VOLCANO]) is False
 
 
+def test_run_that_would_start_another_runs_templates_is_rejected(api: Api) -> None:
+    labels = {"gpu-platform.dev/run": "tiny-1a2b3c4d"}
+    template = item("flow.volcano.sh/v1alpha1", "JobTemplate", name="1a2b3c4d-train", labels=labels)
+    api.fail("create --filename=-", "Error from server (AlreadyExists): exists")
+    api.has("jobtemplates.flow.volcano.sh", template)
+    assert api.create([template]) is False
+    other = {"gpu-platform.dev/run": "copy-1a2b3c4d"}
+    copy = {**template, "metadata": {**template["metadata"], "labels": other}}
+    with pytest.raises(GitopsError, match=r"belongs to the run tiny-1a2b3c4d, .* `attempt`"):
+        api.create([copy])
+
+
 def test_rejection_reason_from_the_api_server_is_reported(api: Api) -> None:
     api.fail("create --filename=-", "admission webhook denied the request: queue is closed")
     with pytest.raises(GitopsError, match=r"Job tiny-1a2b3c4d was not created: .*queue is closed"):

@@ -190,6 +190,7 @@ _PLAIN_KINDS: Final = {
     "MultiKueueConfig ProvisioningRequestConfig Topology WorkloadPriorityClass",
     "scheduling.x-k8s.io": "PodGroup ElasticQuota",
     "scheduling.k8s.io": "PriorityClass",
+    "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
     "resource.nvidia.com": "ComputeDomain",
     "topology.node.k8s.io": "NodeResourceTopology",
     "karpenter.sh": "NodePool NodeClaim",

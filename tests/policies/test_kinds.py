@@ -113,6 +113,11 @@ def test_kind_without_pods_needs_only_an_empty_record() -> None:
             "EC2NodeClass",
             {"spec": {"userData": "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {}"}},
         ),
+        (
+            "rbac.authorization.k8s.io/v1",
+            "ClusterRole",
+            {"rules": [{"resources": ["gpuclusters/status"], "verbs": ["update"]}]},
+        ),
     ],
 )
 def test_kinds_that_run_no_pods_need_no_record(api: str, kind: str, fields: dict[str, Any]) -> None:

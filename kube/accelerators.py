@@ -84,7 +84,11 @@ KNOWN_ACCELERATORS: Final = (
 )
 """Known accelerators. The patterns in the setting `otherDevices` must not match them."""
 
-_AMOUNTS: Final = ("*/vgpu-memory*", "*/vgpu-cores", "*/gpumem*", "*/gpucores", "*/gpu-mem*")
+_AMOUNTS: Final = (
+    *("*/vgpu-memory*", "*/vgpu-cores", "*/gpumem*", "*/gpucores", "*/gpu-mem*"),
+    # Totals of several GPUs, for Kueue.
+    *("*/total-gpumem*", "*/total-gpucores"),
+)
 """Name patterns of resources that are amounts of GPU memory or GPU cores."""
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
@@ -112,9 +116,14 @@ It matches names as kube-state-metrics exports them, with special characters rep
 """
 
 
+def is_amount(resource: str) -> bool:
+    """Return whether a resource, such as `nvidia.com/gpumem`, is an amount of memory or cores."""
+    return _matches(resource, _AMOUNTS)
+
+
 def without_amounts(resources: Mapping[str, Decimal]) -> dict[str, Decimal]:
     """Return the resources, omitting amounts of GPU memory and GPU cores."""
-    return {name: count for name, count in resources.items() if not _matches(name, _AMOUNTS)}
+    return {name: count for name, count in resources.items() if not is_amount(name)}
 
 
 def device_counts(requested: Mapping[str, Decimal]) -> dict[str, Decimal]:

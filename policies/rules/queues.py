@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.accelerators import is_amount
 from kube.kinds.volcano import with_ancestors
 from kube.names import KUEUE_MINIMUM_ANNOTATION, KUEUE_QUEUE_LABEL, SCHEDULING_GROUP
 from kube.quantities import quantity_or_none
@@ -190,7 +191,9 @@ def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Vio
     """A quota that no cluster reaches limits nobody: one team can take every GPU."""
     for name, amount in _quotas(resource):
         count = quantity_or_none(amount.value)
-        too_large = amount.present if count is None else count > config.max_gpus
+        too_large = (
+            amount.present if count is None else count > config.max_gpus and not is_amount(name)
+        )
         if too_large and config.accelerators.includes(name):
             yield Violation(amount, f"at most {config.max_gpus} {name}")
 

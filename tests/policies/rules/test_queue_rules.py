@@ -123,6 +123,7 @@ def test_volcano_job_larger_than_the_quota_of_a_parent_queue_is_rejected() -> No
         cluster_queue({"nominalQuota": "1M"}),
         cluster_queue({"nominalQuota": "1e100"}),
         cluster_queue({"nominalQuota": "many"}),
+        cluster_queue({"nominalQuota": "many"}, name="nvidia.com/gpumem"),
         cluster_queue({"nominalQuota": 8, "borrowingLimit": 1_000_000}),
         cluster_queue({"nominalQuota": 1_000_000}, name="volcano.sh/vgpu-number"),
         changed(manifests.queue(), ("spec/capability", {RESOURCE: 1_000_000})),
@@ -135,7 +136,12 @@ def test_queues_with_an_effectively_unlimited_quota_are_rejected(queue: Manifest
 
 @pytest.mark.parametrize(
     "queue",
-    [cluster_queue({"nominalQuota": 32}), cluster_queue({"nominalQuota": "64Ti"}, name="memory")],
+    [
+        cluster_queue({"nominalQuota": 32}),
+        cluster_queue({"nominalQuota": "64Ti"}, name="memory"),
+        cluster_queue({"nominalQuota": 81920}, name="nvidia.com/total-gpumem"),
+        changed(manifests.queue(), ("spec/capability", {"volcano.sh/vgpu-memory": 81920})),
+    ],
 )
 def test_queues_with_a_reasonable_quota_pass(queue: Manifest) -> None:
     assert evaluate_rule("queue-quota-bounded", queue) == []

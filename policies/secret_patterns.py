@@ -74,7 +74,9 @@ VALUE: Final = re.compile(
     r"|\"auths\"\s*:\s*\{\s*\"[^\"]{1,253}\"\s*:\s*\{[^{}]{0,300}\"auth\"\s*:\s*\"[A-Za-z0-9+/]{8}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
-    r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:[^/\s:@]*[^/\s:@)}>]@"
+    # The password of a URL, unless it is a shell variable such as `$TOKEN`.
+    r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:"
+    r"(([^/\s:@$]|\$\w*[^\w/\s:@])[^/\s:@]*[^/\s:@)}>]|(\$\w*)?[^\w/\s:@)}>]|\w)@"
 )
 ARGUMENT: Final = re.compile(
     r"((--([a-z0-9]+[_-])*(password|passwd|passphrase|api[_-]?key|(access|secret)[_-]key"

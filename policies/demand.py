@@ -63,7 +63,8 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
     for workload in stack.workloads:
         for pod in (*workload.pods, *workload.machines):
             queue = queue_of(stack, workload, pod)
-            pods = max_pods(stack, pod), _running_pods(stack, pod, pod.replicas)
+            maximum_pods = _times(max_pods(stack, pod), workload.resource.copies)
+            pods = maximum_pods, _running_pods(stack, pod, pod.replicas)
             for name, amount in _gpus(stack, pod, accelerators).items():
                 maximum, requested = (_times(amount, number) for number in pods)
                 yield Demand(workload, pod, queue, name, False, maximum, requested)

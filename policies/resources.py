@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
 from kube.workloads import WORKLOAD_KINDS, Registry, find
 from kube.workloads.record import WorkloadKind, steps
+from policies.counts import upper_bound
 from policies.values import UNKNOWN, Node, nodes_at
 
 _ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
@@ -53,7 +55,7 @@ class Resource:
     address patterns of objects that already exist; patches to them create nothing. `kinds` is the
     registry of workload kinds. If the object is embedded in another one, `node` is its location
     there. `default_namespace` is the namespace of an object that sets none, or None if it is
-    unknown.
+    unknown. `copies` is the maximum number of such objects that run at the same time.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Resource:
         kinds: Registry = WORKLOAD_KINDS,
         node: Node | None = None,
         default_namespace: str | None = "default",
+        copies: Decimal = Decimal(1),
     ) -> None:
         self.pulumi_type = pulumi_type
         self.pulumi_name = name
@@ -78,6 +81,7 @@ class Resource:
         self._kinds = kinds
         self._node = node
         self._default_namespace = default_namespace
+        self.copies = copies
 
     def list_item(self, node: Node) -> Resource:
         """Return the resource for an item of this list."""
@@ -98,7 +102,15 @@ class Resource:
             kinds=self._kinds,
             node=node,
             default_namespace=default_namespace,
+            copies=self.copies * self._embedded_copies,
         )
+
+    @cached_property
+    def _embedded_copies(self) -> Decimal:
+        """Maximum number of objects that run for each embedded manifest; 1 if it is unknown."""
+        count = self.record.copies if self.record is not None else None
+        maximum = upper_bound(self.root, count, ()) if count is not None else None
+        return Decimal(1) if maximum is None else maximum
 
     @cached_property
     def record(self) -> WorkloadKind | None:

@@ -197,6 +197,8 @@ class WorkloadKind:
     namespaced: bool = True
     objects: tuple[str, ...] = ()
     """Paths of complete manifests inside the object."""
+    copies: Count | None = None
+    """Number of objects that run at the same time for each manifest in `objects`."""
     shares_namespace: bool = False
     """True if manifests in `objects` without a namespace get the namespace of this object.
 

@@ -158,6 +158,29 @@ KUBEFLOW: Final = [
         ends=True,
         always=True,
     ),
+    # Katib runs each trial as an object of any kind.
+    *(
+        WorkloadKind(
+            group="kubeflow.org",
+            kind=kind,
+            pods=(
+                Pods(at=collector, containers=("customCollector",), count=NOT_RUN, partial=True),
+            ),
+            objects=objects,
+            copies=copies,
+            shares_namespace=True,
+            opaque=("spec.trialTemplate.configMap",),
+        )
+        for kind, collector, objects, copies in (
+            (
+                "Experiment",
+                "spec.metricsCollectorSpec.collector",
+                ("spec.trialTemplate.trialSpec",),
+                Count(paths=("spec.parallelTrialCount",), default=3),
+            ),
+            ("Trial", "spec.metricsCollector.collector", ("spec.runSpec",), None),
+        )
+    ),
     # Kubeflow adds the fields of a PodDefault to the pods that the PodDefault selects.
     WorkloadKind(
         group="kubeflow.org",

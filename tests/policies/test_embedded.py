@@ -250,6 +250,27 @@ def test_claim_used_by_a_cluster_scoped_template_must_be_declared() -> None:
     assert "gpu-budget" in rules
 
 
+@pytest.mark.parametrize(("parallel", "gpus"), [({"parallelTrialCount": 5}, 10), ({}, 6)])
+def test_budget_counts_all_trials_that_run_in_parallel(parallel: dict[str, int], gpus: int) -> None:
+    container = {"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    trial = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "spec": {"parallelism": 2, "template": {"spec": {"containers": [container]}}},
+    }
+    manifest = {
+        "apiVersion": "kubeflow.org/v1beta1",
+        "kind": "Experiment",
+        "metadata": {"name": "search", "namespace": "ml"},
+        "spec": {**parallel, "trialTemplate": {"trialSpec": trial}},
+    }
+    found = evaluate(
+        [Document("a.yaml", manifest, None)], configure({"gpu-budget": {"maxGpus": 1}}, RULES)
+    )
+    (message,) = [item.message for item in found if item.rule == "gpu-budget"]
+    assert f"found {gpus} GPUs" in message
+
+
 def test_manifest_for_another_cluster_is_not_in_the_namespace_of_its_parent() -> None:
     manifest = {
         "apiVersion": "work.open-cluster-management.io/v1",

@@ -85,7 +85,7 @@ therefore starts only with version 1.21 of that package. To write custom rules, 
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
 Most rules are written for all kinds of objects that run pods. A registry (`kube/workloads/`)
-describes almost 180 kinds, of which about 100 run pods. The record of a kind states where its
+describes more than 200 kinds, about half of which run pods. The record of a kind states where its
 objects contain pods and containers, how many pods they may run, and which fields set their queue,
 gang and retries. The registry covers Kubernetes, Volcano, Kubeflow, KubeRay, JobSet,
 LeaderWorkerSet, Kueue, KServe, Knative, Argo, Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and

@@ -337,4 +337,82 @@ SETS: Final = [
     ),
 ]
 
-KINDS: Final = [*KUBEFLOW, *RAY, *SETS]
+HYPERPOD: Final = [
+    WorkloadKind(
+        group="sagemaker.amazonaws.com",
+        kind="HyperPodPyTorchJob",
+        pods=(
+            Pods(
+                at=f"spec.replicaSpecs.*.{_POD}",
+                count=(
+                    Count(
+                        paths=("spec.replicaSpecs.*.replicas",),
+                        maxima=(
+                            "spec.replicaSpecs.*.maxReplicas",
+                            "spec.elasticPolicy.maxReplicas",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        roles=BATCH_ROLES,
+        ends=True,
+        always=True,
+        job=Job(at="spec.runPolicy", retries="jobMaxRetryCount", retries_default=False),
+    ),
+]
+
+_AIBRIX: Final = "orchestration.aibrix.ai"
+_FLEET: Final = Count(paths=("spec.replicas",))
+
+
+def _role_set(spec: str, *outer: Count) -> Pods:
+    """Return the pods of AIBrix's role sets; `podGroupSize` pods form one replica of a role."""
+    role = f"{spec}.roles.*"
+    counts = (Count(paths=(f"{role}.{name}",)) for name in ("replicas", "podGroupSize"))
+    return Pods(at=f"{role}.{_POD}", count=(*outer, *counts))
+
+
+AIBRIX: Final = [
+    WorkloadKind(
+        group=_AIBRIX, kind="RoleSet", pods=(_role_set("spec"),), roles=("serving",), ends=False
+    ),
+    WorkloadKind(
+        group=_AIBRIX,
+        kind="StormService",
+        pods=(_role_set("spec.template.spec", _FLEET),),
+        roles=("serving",),
+        ends=False,
+    ),
+    *(
+        WorkloadKind(
+            group=_AIBRIX,
+            kind=kind,
+            pods=_ray("spec.template.spec", outer=(_FLEET,)),
+            roles=("serving",),
+            ends=False,
+        )
+        for kind in ("RayClusterFleet", "RayClusterReplicaSet")
+    ),
+]
+
+# Sandboxes of the Kubernetes project agent-sandbox, which run one pod each.
+SANDBOXES: Final = [
+    WorkloadKind(
+        group=group,
+        kind=kind,
+        pods=(Pods(at="spec.podTemplate.spec", count=(count,)),),
+        roles=("interactive",),
+        ends=False,
+        claims=(
+            ClaimTemplates(at="spec.volumeClaimTemplates.*", spec="spec", name="metadata.name"),
+        ),
+    )
+    for group, kind, count in (
+        ("agents.x-k8s.io", "Sandbox", Count(paths=("spec.replicas",))),
+        # Claims and warm pools may create any number of sandboxes.
+        ("extensions.agents.x-k8s.io", "SandboxTemplate", Count(paths=(), default=None)),
+    )
+]
+
+KINDS: Final = [*KUBEFLOW, *RAY, *SETS, *HYPERPOD, *AIBRIX, *SANDBOXES]

@@ -98,6 +98,59 @@ def test_proposed_record_makes_rules_read_the_object(spec: dict[str, Any], rule:
     assert rule in found
 
 
+TEMPLATE = {"template": {"spec": {"containers": [CONTAINER]}}}
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "spec", "gpus"),
+    [
+        (
+            "sagemaker.amazonaws.com/v1",
+            "HyperPodPyTorchJob",
+            {"replicaSpecs": [{"replicas": 2, "maxReplicas": 3, **TEMPLATE}]},
+            "24",
+        ),
+        (
+            "orchestration.aibrix.ai/v1alpha1",
+            "RoleSet",
+            {"roles": [{"replicas": 2, "podGroupSize": 3, **TEMPLATE}]},
+            "48",
+        ),
+        (
+            "orchestration.aibrix.ai/v1alpha1",
+            "StormService",
+            {"replicas": 3, "template": {"spec": {"roles": [{"replicas": 2, **TEMPLATE}]}}},
+            "48",
+        ),
+        (
+            "orchestration.aibrix.ai/v1alpha1",
+            "RayClusterFleet",
+            {"replicas": 2, "template": {"spec": {"headGroupSpec": TEMPLATE}}},
+            "16",
+        ),
+        (
+            "agents.x-k8s.io/v1beta1",
+            "Sandbox",
+            {"podTemplate": {"spec": {"containers": [CONTAINER]}}},
+            "8",
+        ),
+        (
+            "extensions.agents.x-k8s.io/v1beta1",
+            "SandboxTemplate",
+            {"podTemplate": {"spec": {"containers": [CONTAINER]}}},
+            "an unlimited number of",
+        ),
+    ],
+)
+def test_pods_of_operators_are_known_and_counted(
+    api: str, kind: str, spec: dict[str, Any], gpus: str
+) -> None:
+    manifest = {"apiVersion": api, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    found = findings({"gpu-budget": {"maxGpus": 1}}, manifest)
+    assert "kind-known" not in found
+    assert f"found {gpus} GPUs" in found["gpu-budget"]
+
+
 def test_kind_without_pods_needs_only_an_empty_record() -> None:
     manifest = {**TRAINER, "spec": {"image": "registry.example.com/a"}}
     assert findings({"kinds": {NAME: {}}}, manifest) == {}

@@ -85,16 +85,10 @@ KINDS = [
         {"template": {"components": [{"name": "a", "container": {"image": IMAGE}}]}},
     ),
     unknown_kind(
-        "an agent sandbox",
-        "agents.x-k8s.io/v1alpha1",
-        "Sandbox",
-        {"podTemplate": {"spec": SPEC}},
-    ),
-    unknown_kind(
-        "AIBrix",
-        "orchestration.aibrix.ai/v1alpha1",
-        "StormService",
-        {"inference": {"template": {"spec": SPEC}}},
+        "groups of roles",
+        "workloads.x-k8s.io/v1alpha2",
+        "RoleBasedGroup",
+        {"roles": [{"standalonePattern": {"template": {"spec": SPEC}}}]},
     ),
 ]
 

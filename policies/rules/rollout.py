@@ -112,7 +112,8 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
         workload.replicas(workload.pods),
     )
     # Without a spare GPU for a surge, pods can only be replaced one after the other.
-    allowed = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
+    surge = update.surge if limits["maxSurge"].absent else limits["maxSurge"].value
+    allowed = max(update.least, 1 if surge == 0 else 0)
     if missing > allowed:
         advice = f"{allowed}, because an update may otherwise remove {missing} of the pods at once"
         yield Violation(unavailable, advice)

@@ -304,7 +304,11 @@ def updated(**limits: int) -> dict[str, Any]:
         controlled("argoproj.io/v1alpha1", "Rollout", strategy={"canary": {}}),
         controlled("apps/v1", "Deployment", strategy=updated(maxSurge=1, maxUnavailable=1)),
         controlled("apps/v1", "Deployment", strategy=updated(maxSurge=0, maxUnavailable=2)),
-        controlled("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+        controlled(
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            rolloutStrategy={"rollingUpdateConfiguration": {"maxUnavailable": 2}},
+        ),
     ],
     ids=lambda manifest: manifest["kind"],
 )
@@ -316,6 +320,8 @@ def test_updates_that_remove_replicas_are_rejected_for_every_kind(manifest: Mani
     "manifest",
     [
         controlled("apps/v1", "StatefulSet"),
+        # The default of maxSurge is 0, so the webhook rejects 0 for maxUnavailable.
+        controlled("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
         controlled("argoproj.io/v1alpha1", "Rollout", strategy={"blueGreen": {}}),
         controlled("argoproj.io/v1alpha1", "Rollout", strategy={"canary": {"maxUnavailable": 0}}),
         # Without spare GPUs, one pod must terminate before its successor starts.

@@ -150,13 +150,13 @@ class Workload:
 
         The label may be on the pod, on the resource or on a template between them.
 
-        Kueue does not manage Volcano Jobs and ignores an empty label. If the label is on a pod
-        template, Kueue admits each pod separately.
+        Kueue does not manage Volcano Jobs, and ignores an empty label and the label of a Kubeflow
+        runtime. If the label is on a pod template, Kueue admits each pod separately.
         """
         node: Node | None = pod.spec.parent if self._record.annotations else None
         if node is not None and node.steps != self.resource.root.steps:
             node = node.parent
-        while node is not None:
+        while node is not None and not (self.is_template and node.parent is None):
             label = node["metadata"]["labels"][KUEUE_QUEUE_LABEL]
             if isinstance(node.value, dict) and (label.text or "").strip():
                 return label
@@ -171,6 +171,12 @@ class Workload:
         if not self._record.annotations:
             return False
         return not pod.metadata["annotations"][GROUP_ANNOTATION].absent
+
+    def uses_volcano(self, pod: Pod) -> bool:
+        """Return whether the pod has a scheduler, a PodGroup or a queue of Volcano."""
+        queue = pod.metadata["annotations"][QUEUE_ANNOTATION]
+        joins = self.is_grouped or self.joins_pod_group(pod)
+        return joins or not (queue.absent and self.scheduler(pod).absent)
 
     @property
     def is_grouped(self) -> bool:

@@ -97,6 +97,7 @@ def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node 
 def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
     """A job in a queue that is missing or smaller than the job stays pending without an error."""
     yield from _larger_than_queue(stack, config)
+    yield from _without_queue(stack, config)
     for workload in stack.workloads:
         for pod in training_pods(workload, config):
             queue, local = workload.queue(pod), workload.local_queue(pod)
@@ -113,6 +114,18 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
                 found = None if queue.text == name else f"the PodGroup's queue {name}"
                 yield Violation(queue, text, found=found, resource=workload.resource)
                 break
+
+
+def _without_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
+    """Yield a violation for each TrainJob without a queue whose runtime has none either."""
+    for runtime in stack.workloads:
+        pods = training_pods(runtime, config) if runtime.is_template else []
+        if all(runtime.uses_volcano(pod) or runtime.local_queue(pod) for pod in pods):
+            continue
+        for resource in stack.runs_of(runtime.resource) if "kueue" in config.queue_systems else ():
+            label = resource.labels[KUEUE_QUEUE_LABEL]
+            if label.known and not label.text:
+                yield Violation(label, "the name of a queue of this stack", resource=resource)
 
 
 def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]:

@@ -89,8 +89,15 @@ def training_pods(workload: Workload, config: RoleConfig) -> list[Pod]:
 
 
 def admitted_by_kueue(workload: Workload, pod: Pod, config: SystemsConfig) -> bool:
-    """Return whether Kueue starts the pod together with all other pods of its workload."""
-    return "kueue" in config.queue_systems and workload.local_queue(pod) is not None
+    """Return whether Kueue starts the pod together with all other pods of its workload.
+
+    Kubeflow runtimes without settings for Volcano are included: Kueue reads the labels of their
+    TrainJobs, which `training-queue-declared` checks.
+    """
+    if "kueue" not in config.queue_systems:
+        return False
+    by_runs = workload.is_template and not workload.uses_volcano(pod)
+    return by_runs or workload.local_queue(pod) is not None
 
 
 @workload_rule(

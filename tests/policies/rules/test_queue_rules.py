@@ -6,13 +6,14 @@ import pytest
 
 from tests.policies import manifests
 from tests.policies.harness import UNKNOWN_VALUE, Manifest, changed, evaluate_rule
-from tests.policies.rules.test_scheduling_rules import LABEL, batch_job, local_queue
+from tests.policies.rules.test_scheduling_rules import LABEL, batch_job, job_set, local_queue
 
 RULE = "training-queue-declared"
 RESOURCE = "nvidia.com/gpu"
 MINIMUM = "metadata/annotations/kueue.x-k8s.io~job-min-parallelism"
 # This Job has two pods with eight GPUs each.
 JOB = batch_job((LABEL, "team"))
+RUNTIME_POD = "spec/template/spec/replicatedJobs/0/template/spec/template"
 EIGHT = [("spec/template/spec/containers/0/resources/limits/nvidia.com~gpu", 8)]
 
 
@@ -146,3 +147,41 @@ def test_queues_with_an_effectively_unlimited_quota_are_rejected(queue: Manifest
 def test_queues_with_a_reasonable_quota_pass(queue: Manifest) -> None:
     assert evaluate_rule("queue-quota-bounded", queue) == []
     assert not evaluate_rule("queue-quota-bounded", queue, config={"maxGpus": 32})
+
+
+def runtime_and_train_job(annotations: dict[str, str], **labels: str) -> list[Manifest]:
+    """Return a Kubeflow runtime with pod annotations, and a TrainJob with labels."""
+    runtime = changed(
+        job_set("TrainingRuntime"),
+        ("metadata/name", "torch"),
+        (f"{RUNTIME_POD}/metadata", {"annotations": annotations}),
+    )
+    train_job = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": "x", "labels": {f"kueue.x-k8s.io/{k}": v for k, v in labels.items()}},
+        "spec": {"runtimeRef": {"kind": "TrainingRuntime", "name": "torch"}},
+    }
+    return [runtime, train_job]
+
+
+@pytest.mark.parametrize("rule", ["training-queue-named", "training-gang-whole"])
+def test_kueue_reads_the_label_of_a_train_job_and_not_of_its_runtime(rule: str) -> None:
+    runtime, train_job = runtime_and_train_job({}, **{"queue-name": "team"})
+    assert evaluate_rule(rule, runtime, train_job) == []
+    queues = {"existingQueues": ["team"]}
+    assert evaluate_rule(RULE, runtime, train_job, config=queues) == []
+    labeled = changed(runtime, ("metadata/labels", {"kueue.x-k8s.io/queue-name": "team"}))
+    unlabeled = changed(train_job, ("metadata/labels", {}))
+    (message,) = evaluate_rule(RULE, labeled, unlabeled, config=queues)
+    assert 'TrainJob "x": metadata.labels["kueue.x-k8s.io/queue-name"]: not set' in message
+
+
+def test_train_job_of_a_runtime_with_a_volcano_queue_needs_no_label() -> None:
+    stack = runtime_and_train_job({"scheduling.volcano.sh/queue-name": "team"})
+    assert evaluate_rule(RULE, *stack, config={"existingQueues": ["team"]}) == []
+
+
+def test_runtime_without_kueue_must_name_its_volcano_queue() -> None:
+    stack = runtime_and_train_job({})
+    assert evaluate_rule("training-queue-named", *stack, config={"queueSystems": ["volcano"]})

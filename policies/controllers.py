@@ -181,7 +181,12 @@ class Workload:
     @property
     def is_grouped(self) -> bool:
         """True if the controller creates a PodGroup of all pods."""
-        return bool(self._record.grouped) and not self._field(self._record.grouped).absent
+        return self.group_policy is not None and not self.group_policy.absent
+
+    @property
+    def group_policy(self) -> Node | None:
+        """The field that makes the controller create a PodGroup; None if the kind has none."""
+        return self._field(self._record.grouped) if self._record.grouped else None
 
     @cached_property
     def gang(self) -> Gang | None:

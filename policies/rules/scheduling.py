@@ -127,7 +127,7 @@ def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[
     description="A training job starts all of its pods or none.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Set minAvailable to the number of pods.",
+    remediation="Set minAvailable to the number of pods, or use a PodGroup or Kueue.",
     config=GangConfig,
 )
 def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Violation]:
@@ -152,7 +152,11 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
 def _ungrouped(workload: Workload, pods: list[Pod]) -> Iterator[Violation]:
     """Yield a violation if the workload has several pods that are not scheduled as a group."""
     multiple_pods = workload.size is not None and workload.size > 1
-    if multiple_pods and not all(_is_grouped(workload, pod) for pod in pods):
+    if not multiple_pods or all(_is_grouped(workload, pod) for pod in pods):
+        return
+    if workload.group_policy is not None:
+        yield Violation(workload.group_policy, "{}: the controller then creates a PodGroup")
+    else:
         annotation = pods[0].metadata["annotations"][GROUP_ANNOTATION]
         yield Violation(annotation, f"the name of a PodGroup, or the label {KUEUE_QUEUE_LABEL}")
 

@@ -97,6 +97,15 @@ def test_multiple_pods_of_a_kind_without_gangs_need_a_podgroup() -> None:
     assert evaluate_rule("training-gang-whole", {**job_set(parallelism=2), **labeled}) == []
 
 
+def test_multiple_pods_of_a_kubeflow_runtime_need_a_policy_for_their_podgroup() -> None:
+    runtime = job_set("TrainingRuntime", parallelism=2)
+    config = {"queueSystems": ["volcano"]}
+    (message,) = evaluate_rule("training-gang-whole", runtime, config=config)
+    assert "spec.podGroupPolicy.volcano: not set; write {}" in message
+    grouped = changed(runtime, ("spec/podGroupPolicy", {"volcano": {}}))
+    assert evaluate_rule("training-gang-whole", grouped, config=config) == []
+
+
 def test_node_name_is_rejected_because_it_bypasses_the_scheduler() -> None:
     (message,) = evaluate_rule("training-scheduler", job((f"{POD}/nodeName", "gpu-1")))
     assert 'nodeName: found "gpu-1"' in message

@@ -146,7 +146,8 @@ def _may_move(reference: str) -> bool:
 def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     """A tag may be moved to a different image between the starts of two workers."""
     for image, reference in _known_images(pod):
-        if not _DIGEST.search(reference):
+        # `image-tag-fixed` reports a missing image.
+        if reference and not _DIGEST.search(reference):
             yield Violation(image, "the same image with its digest: name@sha256:…")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.policies import manifests
-from tests.policies.harness import UNKNOWN_VALUE, Manifest, changed, evaluate_rule
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, evaluate_rule
 
 POD = "spec/template/spec"
 MAIN = f"{POD}/containers/0"
@@ -559,6 +559,12 @@ def test_public_custom_resource_can_be_allowed_by_its_address() -> None:
 def test_only_moving_image_tags_are_rejected(tag: str, is_moving: bool) -> None:
     edit = (f"{MAIN}/image", f"127.0.0.1:5000/team/web:{tag}")
     assert bool(evaluate_rule("image-tag-fixed", deployment(edit))) is is_moving
+
+
+def test_missing_image_is_reported_only_once() -> None:
+    edit = (f"{MAIN}/image", REMOVED)
+    assert evaluate_rule("image-tag-fixed", deployment(edit))
+    assert evaluate_rule("image-digest-pinned", deployment(edit)) == []
 
 
 @pytest.mark.parametrize(

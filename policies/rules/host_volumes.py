@@ -78,12 +78,17 @@ def _is_volume_spec(node: Node) -> bool:
 
 
 def _host_paths(resource: Resource) -> Iterator[Violation]:
-    """Yield a violation for each node path in a custom resource, except in its pods."""
+    """Yield a violation for each node path in a custom resource.
+
+    Pods and their volumes are skipped, because `no-host-path` checks them.
+    """
     patterns = resource.record.patterns if resource.record is not None else ()
     if "" in patterns or not any_field(resource.properties, lambda key, _: key in _SOURCES):
         return
     skipped = {node.steps for path in patterns for node in nodes_at(resource.root, steps(path))}
-    skipped |= {pod.spec.steps for pod in find_pods(resource) if not pod.location.containers}
+    pods = find_pods(resource)
+    skipped |= {pod.spec.steps for pod in pods if not pod.location.containers}
+    skipped |= {volume.steps for pod in pods for volume in pod.volumes.items()}
     pending = [resource.root]
     while pending:
         node = pending.pop()

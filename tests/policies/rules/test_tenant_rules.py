@@ -205,6 +205,18 @@ def test_persistent_volumes_on_the_node_are_rejected(source: Manifest, rejected:
     assert bool(evaluate_rule("no-host-volume", volume)) is rejected
 
 
+def test_volume_of_the_pods_of_a_custom_resource_is_reported_only_once() -> None:
+    application = {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "metadata": {"name": "etl"},
+        "spec": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}], "driver": {"cores": 1}},
+    }
+    (message,) = evaluate_rule("no-host-path", application)
+    assert "spec.volumes[0].hostPath" in message
+    assert evaluate_rule("no-host-volume", application) == []
+
+
 @pytest.mark.parametrize(
     ("provisioner", "rejected"), [("efs.csi.aws.com", False), ("openebs.io/local", True)]
 )

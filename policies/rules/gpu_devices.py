@@ -105,10 +105,10 @@ def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Viola
 
 def _lacks_limit(pod: Pod, config: LimitConfig) -> bool:
     for container in pod.containers:
-        has_limit = not container.resources["limits"].known or any(
-            not limit.absent for _, _, limit in container.gpus(config.accelerators)
-        )
-        if has_limit or container.gpu_claims(config.accelerators):
+        # `gpu-requests-equal-limits` reports GPUs that are only in requests.
+        requested = container.gpus(config.accelerators)
+        known = container.resources["limits"].known
+        if requested or not known or container.gpu_claims(config.accelerators):
             return False
     return pod.spec["containers"].complete
 

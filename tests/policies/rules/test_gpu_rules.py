@@ -51,6 +51,12 @@ def test_devices_requested_without_the_scheduler_are_rejected(edit: tuple[str, A
     assert evaluate_rule("gpu-limit-present", job(edit), config=config) == []
 
 
+def test_gpu_request_without_a_limit_is_reported_only_once() -> None:
+    requested = job((f"{LIMITS}/nvidia.com~gpu", REMOVED))
+    assert evaluate_rule("gpu-requests-equal-limits", requested)
+    assert evaluate_rule("gpu-limit-present", requested) == []
+
+
 @pytest.mark.parametrize("value", ["void", "none", ""])
 def test_container_may_disable_gpu_devices(value: str) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]

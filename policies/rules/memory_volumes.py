@@ -60,6 +60,7 @@ class PerGpuConfig(TaskConfig):
         f" && [{cel.resources_that_set('memory')}].exists(l,"
         " l == [] || !('memory' in l[0].?limits.orValue({}))"
         " ? !variables.spec.?ephemeralContainers.orValue([]).exists(e, e.name == c.name)"
+        " && !variables.gpuContainers.exists(g, g.name == c.name)"
         f" : {_CEL_OVERSIZED.format('l[0].limits.memory')}))).map(c, 'container ' + c.name)"
         " + (!('memory' in variables.spec.?resources.?limits.orValue({})) ? [] :"
         f" [variables.memoryVolumes.filter(v, variables.containers.exists(c, {_CEL_FILLS}))]"
@@ -74,7 +75,11 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
     for container in pod.containers:
         volumes = _memory_volumes(pod, container)
         limit = container.effective_resources("memory")["limits"]["memory"]
-        if volumes and limit.absent and container.kind != "ephemeral":
+        # `gpu-memory-guaranteed` reports GPU containers without a memory limit.
+        may_lack_limit = container.kind == "ephemeral" or container.requests_gpu(
+            config.accelerators
+        )
+        if volumes and limit.absent and not may_lack_limit:
             yield Violation(limit, "a memory limit, because memory volumes count against it")
         yield from _oversized(volumes, limit, config)
         mounted |= {volume.steps: volume for volume in volumes}

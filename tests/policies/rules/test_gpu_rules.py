@@ -328,6 +328,12 @@ def with_cache_mount(**fields: Any) -> Manifest:
     return job((f"{POD}/containers/1", container), (f"{POD}/volumes/2", CACHE))
 
 
+def test_gpu_container_without_a_memory_limit_is_reported_only_once() -> None:
+    unlimited = job((f"{LIMITS}/memory", REMOVED))
+    assert evaluate_rule("gpu-memory-guaranteed", unlimited)
+    assert evaluate_rule("shm-fits-memory", unlimited) == []
+
+
 def test_memory_volumes_need_a_memory_limit() -> None:
     (message,) = evaluate_rule("shm-fits-memory", with_cache_mount())
     assert "containers[1].resources.limits.memory: not set" in message

@@ -256,6 +256,16 @@ PATTERNS: Final = [
         )
         for kind in ("ClusterPolicy", "Policy")
     ),
+    # Configuration files of tools, which no API server accepts.
+    *(
+        WorkloadKind(group=group, kind=kind, patterns=("",))
+        for group, kind in (
+            ("kind.x-k8s.io", "Cluster"),
+            ("k3d.io", "Simple"),
+            ("eksctl.io", "ClusterConfig"),
+            ("skaffold", "Config"),
+        )
+    ),
     WorkloadKind(group="policies.kyverno.io", kind="*", patterns=("",)),
     WorkloadKind(group="constraints.gatekeeper.sh", kind="*", patterns=("",)),
     WorkloadKind(group="templates.gatekeeper.sh", kind="ConstraintTemplate", patterns=("",)),

@@ -178,6 +178,31 @@ def test_kinds_that_run_no_pods_need_no_record(api: str, kind: str, fields: dict
     assert "kind-known" not in findings({}, manifest)
 
 
+@pytest.mark.parametrize(
+    ("api", "kind", "fields"),
+    [
+        (
+            "kind.x-k8s.io/v1alpha4",
+            "Cluster",
+            {"nodes": [{"image": "kindest/node", "extraMounts": [{"hostPath": "/dev/null"}]}]},
+        ),
+        ("k3d.io/v1alpha5", "Simple", {"image": "rancher/k3s:latest"}),
+        (
+            "eksctl.io/v1alpha5",
+            "ClusterConfig",
+            {"nodeGroups": [{"overrideBootstrapCommand": "apiVersion: a/v1\nkind: A\nspec: {}"}]},
+        ),
+        ("skaffold/v4beta11", "Config", {"build": {"artifacts": [{"image": "app"}]}}),
+    ],
+)
+def test_configuration_files_of_tools_are_accepted(
+    api: str, kind: str, fields: dict[str, Any]
+) -> None:
+    assert (
+        findings({}, {"apiVersion": api, "kind": kind, "metadata": {"name": "a"}, **fields}) == {}
+    )
+
+
 def test_proposed_addition_to_a_record_makes_rules_read_the_field() -> None:
     manifest = {**TRAINER, "spec": {"worker": CONTAINER, "files": {"a.yaml": "x"}}}
     manifest["spec"]["files"]["a.yaml"] = json.dumps(PRIVILEGED_POD)

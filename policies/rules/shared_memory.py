@@ -201,7 +201,8 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Violation(empty_dir["medium"], '"Memory"')
         if empty_dir["sizeLimit"].known and not _is_at_least(empty_dir["sizeLimit"], minimum):
-            expected = f"a size of at least {spell_bytes(minimum)}, such as {size}"
+            bound = f" of at least {spell_bytes(minimum)}" if minimum > 1 else ""
+            expected = f"a size{bound}, such as {size}"
             yield Violation(empty_dir["sizeLimit"], expected)
 
 

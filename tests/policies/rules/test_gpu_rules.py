@@ -269,7 +269,8 @@ def test_pods_without_gpus_may_have_small_shared_memory() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": manifests.metadata("log"), "spec": spec}
     assert evaluate_rule("shm-bounded-memory", pod) == []
     spec["volumes"][0]["emptyDir"]["sizeLimit"] = "1m"
-    assert evaluate_rule("shm-bounded-memory", pod)
+    (message,) = evaluate_rule("shm-bounded-memory", pod)
+    assert "write a size, such as 1Gi" in message
 
 
 def test_shared_memory_of_the_node_is_reported_once() -> None:

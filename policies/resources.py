@@ -210,6 +210,13 @@ class Resource:
         return declared or self.pulumi_name or "(no name)"
 
     @cached_property
+    def _title_name(self) -> str:
+        """Name of the object or, if the API server generates it, the prefix and an ellipsis."""
+        prefix = self._metadata["generateName"].text
+        known = self._metadata["name"].text or self.pulumi_name
+        return self.name if known or not prefix else f"{prefix}…"
+
+    @cached_property
     def namespace(self) -> str | None:
         """Namespace of the object, or the default namespace if it sets none. None if unknown."""
         declared = self._metadata["namespace"]
@@ -236,12 +243,13 @@ class Resource:
         """Name of the resource in messages: `Job "digits" in namespace "training"`."""
         declared = self.root["metadata"]["namespace"].text
         location = f' in namespace "{declared}"' if declared else ""
-        return f'{self.kind} "{self.name}"{location}'
+        return f'{self.kind} "{self._title_name}"{location}'
 
     @cached_property
     def address(self) -> str:
         """Address by which the configuration refers to the resource (see `address_of`)."""
-        return address_of(self.namespace or "(unknown)", self.group, self.kind, self.name)
+        name = self._title_name
+        return address_of(self.namespace or "(unknown)", self.group, self.kind, name)
 
     def is_named(self, patterns: Sequence[str]) -> bool:
         """Return whether a pattern matches the address.

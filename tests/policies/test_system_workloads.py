@@ -66,6 +66,15 @@ def test_shared_system_workload_is_exempt_from_all_node_rules() -> None:
     assert not rejecting_rules(daemon_set(), SYSTEM) & RULES_OF_NODES
 
 
+def test_object_with_a_generated_name_is_exempt_only_by_a_pattern() -> None:
+    manifest = {**daemon_set(), "metadata": {"generateName": "plugin-", "namespace": "gpu-system"}}
+    (finding, *_) = evaluate([Document("-", manifest, None)], configure({}, RULES))
+    assert finding.message.startswith('DaemonSet "plugin-…" in namespace "gpu-system": ')
+    for address, is_exempt in (("plugin-*", True), ("plugin-", False), ("other-*", False)):
+        config = {"systemWorkloads": {"workloads": [f"gpu-system/DaemonSet/{address}"]}}
+        assert (not rejecting_rules(manifest, config) & RULES_OF_NODES) is is_exempt
+
+
 def test_custom_resource_with_the_same_kind_and_name_is_not_exempt() -> None:
     assert rejecting_rules(daemon_set("apps.kruise.io/v1alpha1"), SYSTEM) >= RULES_OF_NODES
 

@@ -14,6 +14,7 @@ of downloaded.
 
 import argparse
 import contextlib
+import signal
 import string
 import sys
 import time
@@ -274,4 +275,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # PID 1 of a container ignores SIGTERM by default.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

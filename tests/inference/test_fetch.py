@@ -5,17 +5,22 @@ import functools
 import http.server
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
+import psutil
 import pytest
 from moto.server import ThreadedMotoServer
 
 from inference.fetch import FetchError, fetch, main
+from tests.training.programs import until
 from workload import exit_codes
-from workload.manifest import ExportError, read_manifest
+from workload.manifest import MANIFEST_FILE, ExportError, read_manifest
 
 
 @pytest.fixture
@@ -27,6 +32,16 @@ def served_dir(trained: Path, tmp_path: Path) -> Path:
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Log nothing."""
+
+
+class Stalled(Quiet):
+    """A handler that never sends the weights."""
+
+    def do_GET(self) -> None:
+        if self.path.endswith(MANIFEST_FILE):
+            super().do_GET()
+        else:
+            self.rfile.read()
 
 
 class Redirects(Quiet):
@@ -50,9 +65,11 @@ def listening(handler: type[Quiet], folder: Path) -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/export"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/export"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
@@ -193,6 +210,24 @@ def test_error_names_the_invalid_field_of_a_manifest(
     file.write_text(json.dumps(json.loads(file.read_text()) | {"weights": {"size": 1}}))
     with pytest.raises(ExportError, match=r"is damaged: weights\.sha256"):
         fetch(url, tmp_path / "export")
+
+
+def test_sigterm_ends_a_download_of_process_1(served_dir: Path, tmp_path: Path) -> None:
+    # The kernel does not deliver signals without a handler to PID 1.
+    namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    target = tmp_path / "fetched"
+    with listening(Stalled, served_dir) as url:
+        command = [sys.executable, "-m", "inference.fetch", url, str(target)]
+        outside = subprocess.Popen([*namespace, *command])
+        try:
+            until(lambda: target.exists() and any(target.iterdir()))
+            [init] = psutil.Process(outside.pid).children()
+            init.send_signal(signal.SIGTERM)
+            assert outside.wait(10) == 128 + signal.SIGTERM
+        finally:
+            outside.kill()
+            outside.wait()
+    assert not list(target.iterdir())
 
 
 def test_exit_codes_distinguish_invalid_input_from_failed_downloads(

@@ -3,7 +3,6 @@
 import argparse
 import os
 import signal
-import sys
 
 from inference.config import describe_variables, read_config
 from workload import exit_codes
@@ -36,7 +35,5 @@ if __name__ == "__main__":
     # PID 1 of a container ignores SIGTERM by default. Until the server installs its own handler,
     # there are no requests to finish, so exit at once.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_codes.DONE))
-    code = main()
-    sys.stdout.flush()
-    # Do not use sys.exit: a computation that exceeded the drain time would keep the process alive.
-    os._exit(code)
+    # Exit immediately: a computation that exceeded the drain time would keep the process alive.
+    exit_codes.exit_process(main())

@@ -93,9 +93,7 @@ def fail(
         traceback.print_exception(error)
     message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     found = os.environ.get("RANK", "0") if rank is None else str(rank)
-    # Standard output may be a closed pipe, or a file on a full disk.
-    with contextlib.suppress(OSError):
-        conclude("error", text, message=message, rank=found, exit_code=code)
+    conclude("error", text, message=message, rank=found, exit_code=code)
     return code
 
 
@@ -106,12 +104,14 @@ def _content(event: "str | Event", fields: Mapping[str, object]) -> dict[str, ob
 def _write(content: Mapping[str, object]) -> str:
     line = json.dumps(content, default=str)
     terminal = _terminal()
-    if terminal is not None:
-        rest = {name: value for name, value in content.items() if name != "event"}
-        terminal.write_event(str(content["event"]), rest)
-    else:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+    # Standard output may be a closed pipe, or a file on a full disk. The program must continue.
+    with contextlib.suppress(OSError):
+        if terminal is not None:
+            rest = {name: value for name, value in content.items() if name != "event"}
+            terminal.write_event(str(content["event"]), rest)
+        else:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
     return line
 
 

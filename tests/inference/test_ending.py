@@ -1,5 +1,6 @@
 """Start, reload and shutdown of a server process."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -145,6 +146,32 @@ def test_sigterm_stops_a_server_that_runs_as_process_1(tmp_path: Path) -> None:
         outside.kill()
         outside.wait()
     assert '"event": "stopped"' in (tmp_path / "output").read_text()
+
+
+def test_server_runs_while_its_log_is_on_a_full_disk() -> None:
+    port = free_port()
+    settings = {"MODEL_NAME": "digits", "MODEL_PATH": "/none", "HOST": "127.0.0.1", "PORT": port}
+    environment = {f"INFERENCE_{name}": str(setting) for name, setting in settings.items()}
+    with Path("/dev/full").open("w") as full:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "inference"],
+            env=os.environ | environment | {"INFERENCE_NOTICE_SECONDS": "0"},
+            stdout=full,
+        )
+
+    def responds() -> bool:
+        assert server.poll() is None
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"http://127.0.0.1:{port}/v2/health/live").status_code == 200
+        return False
+
+    try:
+        until(responds)
+        server.terminate()
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.wait()
 
 
 def listens(server: Server) -> bool:

@@ -120,3 +120,15 @@ def test_error_is_recorded_if_standard_output_is_on_a_full_disk(tmp_path: Path) 
     event = parse(log.read_text())
     assert isinstance(event, Failed)
     assert event.message == "the disk is full"
+
+
+def test_program_continues_if_standard_output_is_on_a_full_disk() -> None:
+    program = (
+        "from workload import exit_codes, report\n"
+        "report.emit('step', step=1)\n"
+        "exit_codes.exit_process(exit_codes.DONE)\n"
+    )
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", program]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (0, "")

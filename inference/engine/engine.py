@@ -123,7 +123,11 @@ class ModelEngine:
             await asyncio.sleep(self.config.poll_seconds)
 
     async def _load(self) -> Served:
-        manifest = await asyncio.to_thread(read_manifest, self._directory)
+        try:
+            manifest = await asyncio.to_thread(read_manifest, self._directory)
+        except RuntimeError as error:
+            # There are too many threads. A later attempt may succeed.
+            raise ExportError(f"the manifest cannot be read: {error!r}") from error
         self._check_pinned(manifest)
         old = self.pool
         if old is not None and old.served.manifest == manifest:

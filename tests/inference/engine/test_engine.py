@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -126,6 +127,18 @@ async def test_failed_start_of_the_first_worker_is_retried(
         await until(lambda: engine.reason == f"a worker cannot be started: {error!r}")
         await until(lambda: engine.served)
         assert engine.reason == ""
+
+
+async def test_manifest_that_cannot_be_read_because_of_too_many_threads_is_read_again(
+    probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = RuntimeError("can't start new thread")
+    with monkeypatch.context() as limited:
+        limited.setattr(asyncio, "to_thread", AsyncMock(side_effect=error))
+        async with serve(probe, ready=False) as engine:
+            await until(lambda: engine.reason == f"the manifest cannot be read: {error!r}")
+            limited.undo()
+            await until(lambda: engine.served)
 
 
 async def test_failed_start_of_a_replacement_worker_is_retried(

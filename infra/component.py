@@ -52,7 +52,7 @@ class Component(pulumi.ComponentResource):
 
     def dependencies(self, kind: type[_Dependency]) -> list[_Dependency]:
         """Return the components of a kind on which this component depends."""
-        return [each for each in self._before if isinstance(each, kind)]
+        return [each for each in self._child_dependencies if isinstance(each, kind)]
 
     def wait_for(self, resources: Iterable[pulumi.Resource]) -> None:
         """Add dependencies to all children that are created after this call."""

@@ -222,7 +222,13 @@ def check_model(
                 f"model {config.model} cannot compute a batch of shape {list(inputs.shape)}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        if extra := [name for name in model.state_dict() if name.endswith("_extra_state")]:
+        extra = [
+            name
+            for name, value in model.state_dict().items()
+            if name.endswith("_extra_state")
+            and not (isinstance(value, Tensor) and value.numel() == 0)
+        ]
+        if extra:
             raise ConfigurationError(
                 f"model {config.model} has the state {', '.join(extra)} (get_extra_state), which "
                 "checkpoints do not contain: store it in a buffer"

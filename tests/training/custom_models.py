@@ -92,9 +92,11 @@ class Quantized(Frozen):
 class WithExtraState(Frozen):
     """A model with state that is neither a parameter nor a buffer."""
 
-    def __init__(self, outputs: int, input_shape: tuple[int, ...], tensor: bool) -> None:
+    def __init__(
+        self, outputs: int, input_shape: tuple[int, ...], elements: int | None = None
+    ) -> None:
         super().__init__(outputs, input_shape)
-        self.state: object = torch.zeros(1) if tensor else {"calls": 0}
+        self.state: object = {"calls": 0} if elements is None else torch.zeros(elements)
 
     def get_extra_state(self) -> object:
         return self.state

@@ -234,11 +234,15 @@ class PriorityClassSettings(Settings):
     """A priority class of pods."""
 
     value: int = Field(
-        ge=-(10**9), le=10**9, description="Priority. Pods with higher values are scheduled first."
+        ge=-(10**9),
+        le=10**9,
+        description="Priority. Pods with higher values are scheduled first. Kubernetes allows no "
+        "change; use a class with a new name.",
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",
-        description="Policy for preempting pods with a lower priority.",
+        description="Policy for preempting pods with a lower priority. As for `value`, no change "
+        "is allowed.",
     )
     description: str = Field(
         default="", description="Description of the class, such as its intended users."

@@ -132,7 +132,10 @@ class ClaimSettings(Settings):
     """A claim that pods of the stack mount."""
 
     name: DnsLabel | None = Field(
-        default=None, description="Name of the claim in the cluster. null uses the key."
+        default=None,
+        description="Name of the claim in the cluster. null uses the key. If it changes, the "
+        "previous claim stays bound to its `volume` if it is retained, so also choose another "
+        "volume.",
     )
     size: MemoryQuantity = Field(description="Requested size.")
     access_modes: AccessModes = Field(

@@ -1,13 +1,11 @@
 """HTTP/1.1 connection that enforces limits on its client. httptools (llhttp) parses requests."""
 
 import asyncio
-import re
 import time
 from collections import deque
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
-from urllib.parse import unquote
 
 import httptools
 
@@ -38,12 +36,6 @@ QUEUED_BYTES: Final = 1 << 10
 TURN_SECONDS: Final = 0.001
 """Maximum time (s) per turn that a connection may spend on its pipelined requests."""
 
-_ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
-"""Scheme and authority of a request target in absolute form (RFC 9112, section 3.2.2)."""
-
-SEND_BUFFER_BYTES: Final = 1 << 14
-"""Maximum size (bytes) of a response that is sure to fit into the kernel's send buffer."""
-
 DELIVERY_POLL_SECONDS: Final = 0.02
 """Interval (s) between checks that the client has received the last response."""
 
@@ -65,8 +57,6 @@ class Connection(asyncio.Protocol):
         self._reading: Request | None = None
         """The request that is being received."""
         self._in_body = self._input_ended = self._lingering = self._lost = False
-        self._awaits_delivery = False
-        """True if the connection is to be closed once its client has received the response."""
         self._may_send_more = False
         self._unparsed = b""
         """Received bytes to parse after the response to an earlier request, or in the next turn."""
@@ -89,7 +79,7 @@ class Connection(asyncio.Protocol):
     def evictable(self) -> bool:
         """True if no complete request head has arrived and no response is pending."""
         waiting = self._active or self._queue or self._unparsed
-        return not (waiting or self._in_body or self._output.paused or self._awaits_delivery)
+        return not (waiting or self._in_body or self._output.awaits_client)
 
     @property
     def sheddable(self) -> bool:
@@ -98,8 +88,7 @@ class Connection(asyncio.Protocol):
         This is the case while it waits for its client (to send the rest of a body, or to read a
         response) or for a turn to parse large JSON.
         """
-        awaits_client = self._in_body or self._output.paused or self._awaits_delivery
-        return awaits_client or self._awaits_parsing
+        return self._in_body or self._output.awaits_client or self._awaits_parsing
 
     @property
     def _awaits_parsing(self) -> bool:
@@ -234,14 +223,13 @@ class Connection(asyncio.Protocol):
             self._input_ended = True
             return
         # The parser expects no body after an upgrade, so parse the body with a new parser.
-        framing = "transfer-encoding: chunked"
-        if request.length is not None:
-            framing = f"content-length: {request.length}"
         callbacks = SimpleNamespace(
             on_body=self.on_body, on_message_complete=self.on_message_complete
         )
         self.parser = httptools.HttpRequestParser(callbacks)
-        self.parser.feed_data(f"POST / HTTP/1.1\r\nconnection: close\r\n{framing}\r\n\r\n".encode())
+        self.parser.feed_data(
+            f"POST / HTTP/1.1\r\nconnection: close\r\n{request.framing}\r\n\r\n".encode()
+        )
         self.parser.feed_data(rest)
 
     def pause_writing(self) -> None:
@@ -294,8 +282,7 @@ class Connection(asyncio.Protocol):
         request = self._reading
         if request is None or self._input_ended:
             return
-        path = _ORIGIN.sub("", request.path.partition("?")[0])
-        request.path = unquote(path) if "%" in path else path
+        request.decode_path()
         version = self.parser.get_http_version()
         # An HTTP/1.0 client waits for the end of the connection unless the response contains
         # `Connection: keep-alive`.
@@ -330,12 +317,8 @@ class Connection(asyncio.Protocol):
             self._reject(request.too_large_error)
         elif not self.reserve(request, len(data)):
             self._reject(self._application.memory_limit_error)
-        elif not request.body:
-            request.body = data
-        elif isinstance(request.body, bytearray):
-            request.body += data
         else:
-            request.body = bytearray(request.body) + data
+            request.append(data)
 
     def on_message_complete(self) -> None:
         """Answer the request, or queue it behind earlier ones."""
@@ -393,7 +376,7 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Enforce the time limits on the client."""
         config = self._limits.config
-        if self._output.unsent_bytes or self._awaits_delivery:
+        if self._output.unsent_bytes or self._output.awaits_delivery:
             if self._output.is_too_slow(now, config):
                 self.abort()
             elif self._lingering:
@@ -490,10 +473,7 @@ class Connection(asyncio.Protocol):
         if not close:
             return
         self._input_ended, self._lingering = True, True
-        # With TLS, `close` discards data that has not reached the kernel after a second.
-        if self._output.is_encrypted and len(response.body) > SEND_BUFFER_BYTES:
-            self._awaits_delivery = True
-            self._output.measure()
+        self._output.finish(len(response.body))
         for other in self._queue:
             self._application.abandoned(other)
         self._queue.clear()
@@ -508,10 +488,9 @@ class Connection(asyncio.Protocol):
         """
         if self._lost:
             return
-        if self._awaits_delivery and not self._output.is_delivered:
+        if self._output.awaits_delivery:
             asyncio.get_running_loop().call_later(DELIVERY_POLL_SECONDS, self._end)
             return
-        self._awaits_delivery = False
         if not self._may_send_more:
             self.transport.close()
         else:

@@ -1,11 +1,13 @@
 """HTTP requests and responses, independent of connections."""
 
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote
 
 import orjson
 
@@ -31,6 +33,9 @@ LARGE_JSON: Final = 1 << 16
 """Size (bytes) above which parsing JSON may delay other requests, so connections take turns."""
 CLIENT_GONE: Final = 499
 """nginx's status code for a client that disconnected. It is counted in metrics and never sent."""
+
+_ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
+"""Scheme and authority of a request target in absolute form (RFC 9112, section 3.2.2)."""
 
 _STATUS: Final[dict[type[BaseException], int]] = {
     InputError: 400,
@@ -104,12 +109,32 @@ class Request:
     """Version in the path; None if the path has none."""
     span: "Span | None" = None
 
+    def decode_path(self) -> None:
+        """Remove the origin and the query from the path, and decode it."""
+        path = _ORIGIN.sub("", self.path.partition("?")[0])
+        self.path = unquote(path) if "%" in path else path
+
+    def append(self, data: bytes) -> None:
+        """Append a part of the body."""
+        if not self.body:
+            self.body = data
+        elif isinstance(self.body, bytearray):
+            self.body += data
+        else:
+            self.body = bytearray(self.body) + data
+
     @property
     def length(self) -> int | None:
         """The declared size of the body; None if it is sent in chunks."""
         if "transfer-encoding" in self.headers:
             return None
         return int(self.headers.get("content-length") or 0)
+
+    @property
+    def framing(self) -> str:
+        """The header that declares the size of the body."""
+        length = self.length
+        return "transfer-encoding: chunked" if length is None else f"content-length: {length}"
 
     @property
     def is_slow(self) -> bool:

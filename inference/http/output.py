@@ -13,6 +13,9 @@ HIGH_WATER: Final = 1 << 16
 """Size (bytes) of the write buffer above which a response counts as unsent, and the next request
 waits."""
 
+SEND_BUFFER_BYTES: Final = 1 << 14
+"""Maximum size (bytes) of a response that is sure to fit into the kernel's send buffer."""
+
 TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
 """`tcpi_unacked`, `tcpi_bytes_acked` and `tcpi_notsent_bytes` in Linux's `struct tcp_info`."""
 
@@ -23,9 +26,11 @@ class Output:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER)
-        self.is_encrypted = transport.get_extra_info("ssl_object") is not None
+        self._is_encrypted = transport.get_extra_info("ssl_object") is not None
         self.paused = False
         """True while the client reads more slowly than responses are written."""
+        self._must_deliver = False
+        """True if the connection is to be closed once its client has received the response."""
         self._rest = memoryview(b"")
         """Bytes of a response that the transport has not taken yet."""
         self._sending, self._delivering = Progress(), Progress()
@@ -35,9 +40,16 @@ class Output:
         self._rest = memoryview(data)
         self.resume()
         if self.unsent_bytes:
-            self.measure()
+            self._measure()
 
-    def measure(self) -> None:
+    def finish(self, size: int) -> None:
+        """Prepare to close the connection after the last response, which has `size` bytes."""
+        # With TLS, `close` discards data that has not reached the kernel after a second.
+        if self._is_encrypted and size > SEND_BUFFER_BYTES:
+            self._must_deliver = True
+            self._measure()
+
+    def _measure(self) -> None:
         """Measure the client's rate from now on."""
         now = time.monotonic()
         self._sending.restart(now, -self.unsent_bytes)
@@ -46,7 +58,7 @@ class Output:
     def resume(self) -> None:
         """Continue writing until the transport pauses it or has taken all data."""
         # With TLS, the write buffer excludes encrypted bytes, and `write` encrypts everything.
-        size = HIGH_WATER if self.is_encrypted else len(self._rest)
+        size = HIGH_WATER if self._is_encrypted else len(self._rest)
         while self._rest and not self.paused:
             piece, self._rest = self._rest[:size], self._rest[size:]
             self._transport.write(piece)
@@ -61,9 +73,14 @@ class Output:
         return self._transport.get_write_buffer_size() + len(self._rest)
 
     @property
-    def is_delivered(self) -> bool:
-        """True if the client's kernel has acknowledged all data, or if this is unknown."""
-        return self._delivered[1]
+    def awaits_delivery(self) -> bool:
+        """True if the connection may not be closed yet, because the response is on its way."""
+        return self._must_deliver and not self._delivered[1]
+
+    @property
+    def awaits_client(self) -> bool:
+        """True if the client has to receive data before the connection can continue or close."""
+        return self.paused or self.awaits_delivery
 
     def is_too_slow(self, now: float, config: InferenceConfig) -> bool:
         """Return whether the client receives data more slowly than the limit."""

@@ -176,7 +176,7 @@ def without_limit(template: Manifest) -> None:
         (in_another_queue, "training-queue-declared"),
         (without_volcano, "training-scheduler"),
         (as_root, "no-privilege-escalation"),
-        (without_limit, "gpu-limit-present"),
+        (without_limit, "gpu-requests-equal-limits"),
     ],
 )
 def test_policies_apply_to_pods_in_the_template(

@@ -133,9 +133,9 @@ class ClaimSettings(Settings):
 
     name: DnsLabel | None = Field(
         default=None,
-        description="Name of the claim in the cluster. null uses the key. If it changes, the "
-        "previous claim stays bound to its `volume` if it is retained, so also choose another "
-        "volume.",
+        description="Name of the claim in the cluster. null uses the key. A new name "
+        "creates a new claim. It needs another `volume`, because a retained claim stays bound to "
+        "its volume.",
     )
     size: MemoryQuantity = Field(description="Requested size.")
     access_modes: AccessModes = Field(

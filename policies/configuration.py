@@ -44,7 +44,7 @@ KNOWN_NAMES = declared_rule(
 class _SystemWorkloads(RuleConfig):
     workloads: SystemNames = Field(
         default=[],
-        description="Objects that are exempt from every rule with the setting `systemWorkloads`.",
+        description="Objects that are exempt from all rules with the setting `systemWorkloads`.",
     )
 
 
@@ -93,7 +93,7 @@ ALL_DISABLED = "it disables every rule; enable at least one, or do not use the p
 
 
 def system_workloads(values: Mapping[str, Any]) -> list[str]:
-    """Return the objects that are exempt from every rule with the setting `systemWorkloads`.
+    """Return the objects that are exempt from all rules that have the setting `systemWorkloads`.
 
     Raise `ConfigurationError` if the setting is invalid.
     """
@@ -113,7 +113,7 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 class Configuration:
     """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
-    Each entry of `rules` contains an enabled rule, whether the rule is mandatory, and its settings.
+    Each entry of `rules` is an enabled rule, True if the rule is mandatory, and its settings.
     `simulated` contains the same entries for the rules about simulations, which the pack does not
     evaluate.
     """

@@ -44,11 +44,11 @@ class GangAnswer(_Model):
     """Number of simulations with each verdict, the most frequent first."""
     start_seconds: float | None = None
     start_range: Range | None = None
-    """Range of known start times over all simulations; null if the gang starts in none."""
+    """Range of known start times over all simulations; null if the gang starts in no simulation."""
     end_seconds: float | None = None
     """Null if the gang does not start, or if neither a deadline nor an estimate is known."""
     end_range: Range | None = None
-    """Range of known end times over all simulations; null if the end is known in none."""
+    """Range of known end times over all simulations; null if it is known in no simulation."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
     """Start and end without the change; null if the change adds the gang, or if unknown."""
@@ -168,7 +168,7 @@ def render(answer: Answer, width: int = 160) -> str:
     )
     console.print(
         f"Snapshot of {answer.taken.isoformat()}, {duration(answer.age_seconds)} old; "
-        f"simulated {duration(answer.horizon_seconds)}, in which {answer.ends} "
+        f"simulated time: {duration(answer.horizon_seconds)}, in which {answer.ends} "
         f"gang{'s' * (answer.ends != 1)} finished."
     )
     rows = [

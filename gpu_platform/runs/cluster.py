@@ -64,8 +64,8 @@ class Member:
         done = self._run("get", "configmap", NAME, "--output=json", "--ignore-not-found")
         if done.returncode != 0:
             raise GitopsError(
-                f"the platform of namespace {self.namespace} cannot be read: "
-                f"{_problem(done)}. The platform's stack grants the permission to "
+                f"the platform description in namespace {self.namespace} cannot be read: "
+                f"{_problem(done)}. The platform's stack grants read access to the groups in "
                 "tenancy.groups.members (docs/teams.md)"
             )
         if not done.stdout:
@@ -191,7 +191,7 @@ class Member:
             self._run_or_raise("create", "--filename=-", stdin=text)
         except GitopsError as error:
             raise GitopsError(
-                f"{name} was not re-created: {error}. When the cause is fixed, run `kubectl create "
+                f"{name} was not re-created: {error}. Fix the cause, and then run `kubectl create "
                 f"--filename={file.name}`"
             ) from None
         Path(file.name).unlink()

@@ -40,7 +40,7 @@ INITIAL_BYTES: Final = 1 << 16
 STOPPED: Final = "the server stopped it"
 
 START_SECONDS: Final = 1.0
-"""Time (s) to wait for the start of a process after it was cancelled."""
+"""Time (s) to wait for a process that is still starting when its start is cancelled."""
 
 MAX_MESSAGE_BYTES: Final = 1 << 17
 """Maximum size (bytes) of a message. Data that may be larger is passed in arenas."""
@@ -227,9 +227,10 @@ class Worker:
         """The worker's first message: `ready` with the model's tensors, or `failed` with the
         reason."""
         self.expected_samples = 0
-        """Number of queued samples to wait for before the next batch is sent: the size of the last
-        batch plus the samples queued when it finished, capped at a full batch. 0 (do not wait)
-        unless the load is steady."""
+        """Number of queued samples to wait for before the next batch is sent.
+
+        It is the size of the last batch plus the number of samples that were queued when that batch
+        finished, but at most a full batch. It is 0 (no waiting) unless the load is steady."""
         self.batches: deque[Batch] = deque()
         """Batches that were sent but not answered; the first one is being computed."""
         self.busy_since = 0.0
@@ -272,7 +273,8 @@ class Worker:
                 await asyncio.shield(starting)
             except asyncio.CancelledError:
                 # The thread continues. The process that it starts exits when the server's end is
-                # closed. An exit during the start would end the fork server, which tests share.
+                # closed. If this process exited first, the fork server, which tests share, would
+                # terminate.
                 remaining = opened.pop_all()
                 starting.add_done_callback(lambda _: remaining.close())
                 await asyncio.wait([starting], timeout=START_SECONDS)

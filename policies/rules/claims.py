@@ -40,7 +40,7 @@ def _requests(resource: Resource) -> Node:
 
 
 def _alternatives(request: Node) -> list[Node]:
-    """Return the alternatives of a request: the workload gets one of these devices.
+    """Return the alternatives of a request, of which the scheduler allocates one.
 
     The alternatives are in `firstAvailable` and `exactly`. If a request has neither field, as in
     v1beta1, return the request itself. An empty `firstAvailable` counts as absent, as in the API.
@@ -58,7 +58,7 @@ def _is_accelerator(device: Node, accelerators: Accelerators) -> bool:
 def _count(device: Node) -> Decimal:
     """Return the number of devices, which is 1 by default.
 
-    An unknown count is 0. An invalid count, or the allocation mode `All`, is unlimited.
+    Return 0 if it is unknown, and `UNLIMITED` if it is invalid or the allocation mode is `All`.
     """
     if device["allocationMode"].value == "All":
         return UNLIMITED
@@ -125,7 +125,7 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
                 yield Violation(expression, "a deviceClassName that counts as an accelerator")
         return
     if mode.present and mode.value != "ExactCount":
-        yield Violation(mode, '"ExactCount", with the number of devices as count')
+        yield Violation(mode, '"ExactCount", and set count to the number of devices')
     amount = count.value
     if count.present and (isinstance(amount, bool) or not isinstance(amount, int) or amount < 1):
         yield Violation(count, "an integer such as 1")

@@ -131,9 +131,9 @@ def _conclude(found: list[dict[str, Any]]) -> None:
                 "the second random searches did not reach the target accuracy"
             )
             ratios |= {
-                f"{title}, of a second random search": to_second,
-                f"{title}, of all trials": to_all,
-                f"{title}, of the first search until its best trial": to_best,
+                f"{title}, relative to a second random search": to_second,
+                f"{title}, relative to all trials": to_all,
+                f"{title}, relative to the first search until its best trial": to_best,
             }
             if name == OURS:
                 goals += [
@@ -151,7 +151,7 @@ def _conclude(found: list[dict[str, Any]]) -> None:
 def _ratio(
     rows: list[dict[str, Any]], others: list[float], others_missed: int = 0
 ) -> dict[str, float]:
-    """Return the ratio of the expected GPU-hours, and the spread of the ratios per seed.
+    """Return the ratio of the expected GPU-hours of `rows` to those of `others`, and its spread.
 
     Some searches may not reach the target accuracy. The expected GPU-hours are the sum over all
     searches, divided by the number of searches that reached the target (expected running time:

@@ -138,7 +138,7 @@ def _validate(options: argparse.Namespace) -> str:
     from training.data.validation import examine, problems, read_report, write_report
 
     if options.context and options.dataset not in ("text", "tokens"):
-        raise DataError("--context applies to text and tokens only: leave it out")
+        raise DataError("--context requires --dataset text or --dataset tokens: leave it out")
     shape = (options.context,) if options.context else None
     earlier = read_report(options.against) if options.against else None
     # Skip the verification of digests here, because training verifies the files of prepared data.
@@ -254,7 +254,7 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--context", type=_positive, metavar="N",
-        help="tokens per sample of text and tokens: the context of the model (default: 256)",
+        help="context length (tokens) of the model for --dataset text or tokens (default: 256)",
     )  # fmt: skip
     parser.add_argument(
         "--min-class-share", type=_share, default=0.1, metavar="X",
@@ -299,7 +299,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--workers", type=_positive, metavar="N",
-        help="number of images in --folder to read in parallel "
+        help="number of images of --folder to read in parallel "
         f"(default: one per CPU, {available_cores()})",
     )  # fmt: skip
     _add_common(parser, "share of the images in --folder to hold out")
@@ -331,8 +331,8 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_common(
         parser,
-        "share to hold out: the last part of each *.txt file, and this share of the *.jsonl lines "
-        "and *.parquet rows",
+        "share to hold out of each *.txt file (its end), of the *.jsonl lines and of the *.parquet "
+        "rows",
     )
     parser.set_defaults(run=_text)
 

@@ -17,8 +17,9 @@ LOSSES_PER_COPY: Final = 100
 class EventFiles(contextlib.ExitStack):
     """Event files of a run.
 
-    `step` is the number of steps before this process started. TensorBoard hides later steps that a
-    previous, killed process wrote. Raise ConfigurationError if tensorboard is not installed.
+    `step` is the number of the run's steps when this process starts. If a killed process has
+    written events for later steps, TensorBoard hides them. Raise ConfigurationError if tensorboard
+    is not installed.
     """
 
     def __init__(self, directory: Path, step: int = 0) -> None:
@@ -59,9 +60,10 @@ class EventFiles(contextlib.ExitStack):
 
 
 class Tracer:
-    """Profiler of `steps` steps (0: disabled) after the first `after` steps of this process.
+    """Profiler that skips the first `after` steps of this process and then records `steps` steps.
 
-    `before` is the number of steps of the run before this process started. After the last profiled
+    If `steps` is 0, it is disabled. `before` is the number of the run's steps when this process
+    starts. After the last profiled
     step, or at exit, the trace is written to `directory`/rank-<rank>-step-<first>.json.gz. Raise
     OSError if it cannot be written.
     """

@@ -80,7 +80,7 @@ LIMITED_SETTINGS: Final = (
         "elastic size",
         "min_nodes",
         _value("min_nodes"),
-        "leave it out, and the job starts with all of its pods or none",
+        "leave it out (the job then starts with all of its pods or none)",
     ),
     LimitedSetting(
         "deadline of the run",
@@ -104,7 +104,7 @@ LIMITED_SETTINGS: Final = (
         "stop through a setting",
         "state: stopped",
         lambda job: "stopped" if job.state == "stopped" else None,
-        "set state suspended if the kind supports it, which also terminates the pods",
+        "set state suspended, which also terminates the pods, if the kind supports it",
     ),
     LimitedSetting(
         "success when all pods succeed",
@@ -124,7 +124,7 @@ LIMITED_SETTINGS: Final = (
         lambda job: (
             list(job.fatal_exit_codes) if "fatal_exit_codes" in job.model_fields_set else None
         ),
-        "leave it out, and every failure is retried",
+        "leave it out (every failure is then retried)",
     ),
     LimitedSetting(
         "steps before and after the training",
@@ -225,13 +225,13 @@ def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.node_gpus is not None and job.node_gpus < job.gpus_per_node:
         yield (
             f"sets node_gpus to {job.node_gpus}, but gpus_per_node to {job.gpus_per_node}: a pod "
-            "does not fit on such a node"
+            f"does not fit on such a node; set gpus_per_node to at most {job.node_gpus}"
         )
     for name, step in job.steps.items():
         if job.node_gpus is not None and step.gpus > job.node_gpus:
             yield (
                 f"sets steps.{name}.gpus to {step.gpus}, but node_gpus to {job.node_gpus}, which "
-                "also selects the nodes of steps: a pod does not fit on such a node"
+                f"also selects the nodes of steps: set steps.{name}.gpus to at most {job.node_gpus}"
             )
     if problem := shm_problem(job.shared_memory, job.memory):
         yield problem

@@ -81,7 +81,7 @@ def test_text_is_examined_in_samples_of_the_given_context(
     assert validate(report, *options, "--context=64", dataset="text") == exit_codes.DONE
     assert json.loads(report.read_text())["shape"] == [64]
     assert validate(report, "--context=64") == exit_codes.BAD_INPUT
-    assert "--context applies to text and tokens only" in capsys.readouterr().err
+    assert "--context requires --dataset text or --dataset tokens" in capsys.readouterr().err
 
 
 def test_identical_data_has_no_drift(tmp_path: Path) -> None:

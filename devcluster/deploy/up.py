@@ -156,22 +156,23 @@ def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
     """Wait for all services; return False if any first prediction is wrong."""
     correct = True
     for key, service in summary.outputs.get("inference", {}).items():
+        run = service.get("run")
         if (sweep := service.get("sweep")) is not None:
             with reporter.step(f"sweep {sweep}") as step:
                 namespace = service["namespace"]
-                winner = wait_for_sweep(cluster.kubectl, namespace, sweep, step.update)
-                step.detail = f"the winner is {winner}"
+                run = wait_for_sweep(cluster.kubectl, namespace, sweep, step.update)
+                step.detail = f"the winner is {run}"
         with reporter.step(f"inference service {key}") as step:
-            address, metadata, outcome = _first_prediction(cluster.kubectl, service, step)
+            address, metadata, outcome = _first_prediction(cluster.kubectl, service, run, step)
         correct = correct and (isinstance(outcome, NoPredictionError) or outcome.correct)
         summary.services.append(describe_service(key, address, metadata, outcome))
     return correct
 
 
 def _first_prediction(
-    kubectl: Sequence[str], service: dict[str, Any], step: Step
+    kubectl: Sequence[str], service: dict[str, Any], run: str | None, step: Step
 ) -> tuple[str, dict[str, Any] | None, Prediction | NoPredictionError]:
-    """Wait for a service; return its address, the metadata of its model and the prediction.
+    """Wait until a service serves a run; return its address, its model's metadata and a prediction.
 
     If there is no prediction, return the reason instead; the metadata may then be None.
     """
@@ -180,7 +181,7 @@ def _first_prediction(
         predict.check_supported(service)
         url = predict.service_url(kubectl, service)
         address = f"{url}/v2/models/{model}"
-        metadata = predict.wait_ready(url, model, service.get("run"), step.update)
+        metadata = predict.wait_ready(url, model, run, step.update)
         version = metadata["versions"][0]
         step.detail = f"serves {predict.served_run(metadata)}, version {version}"
         return address, metadata, predict.predict(url, model, metadata)

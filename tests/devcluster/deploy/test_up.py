@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from devcluster.deploy import up
+from devcluster.deploy import predict, up
 from devcluster.deploy.predict import NoPredictionError, Prediction
 from devcluster.deploy.runs import Run, describe_result
 from devcluster.deploy.up import STACKS, Summary
@@ -93,6 +93,26 @@ def test_summary_lists_queues_runs_and_predictions(cluster: Cluster, tmp_path: P
         "digits: http://10.250.128.77:8080/v2/models/digits",
     ):
         assert part in text, text
+
+
+def test_service_of_a_sweep_is_awaited_until_it_serves_the_winner(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a change of the service's model, its pods serve the model of an earlier run."""
+    service = {"model": "digits", "namespace": "ml", "sweep": "digits", "url": "http://digits"}
+    summary = Summary(outputs={"inference": {"digits": service}})
+    awaited: list[str | None] = []
+
+    def wait_ready(url: str, model: str, run: str | None, report: object) -> dict[str, Any]:
+        awaited.append(run)
+        return {"versions": ["1"], "parameters": {"run": run}}
+
+    monkeypatch.setattr(up, "wait_for_sweep", lambda *_: "digits-1")
+    monkeypatch.setattr(predict, "service_url", lambda *_: "http://digits")
+    monkeypatch.setattr(predict, "wait_ready", wait_ready)
+    monkeypatch.setattr(predict, "predict", lambda *_: Prediction(8, 8))
+    assert up._serve(cluster, Reporter(), summary)
+    assert awaited == ["digits-1"]
 
 
 def test_readme_sample_matches_the_output_of_make_up(cluster: Cluster, tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ class Swept:
 
     platform: Platform
     checkpoints: Path
+    earlier: set[str]
+    """Names of the runs that other tests started."""
     output: str = ""
 
     def summary(self) -> dict[str, Any]:
@@ -76,7 +78,16 @@ class Swept:
 
     def jobs(self) -> list[dict[str, Any]]:
         found = self.platform.kubectl("get", "jobs.batch.volcano.sh", "-n", "ml-dev")
-        return list(found["items"])
+        return [job for job in found["items"] if job["metadata"]["name"] not in self.earlier]
+
+    def files(self, path: str) -> list[Path]:
+        """Return the files with a path in the directory of a trial."""
+        found = self.checkpoints.glob(f"digits-????????/{path}")
+        return [
+            file
+            for file in found
+            if file.relative_to(self.checkpoints).parts[0] not in self.earlier
+        ]
 
     def controllers(self) -> list[dict[str, Any]]:
         selector = "app.kubernetes.io/name=sweep-controller"
@@ -86,12 +97,10 @@ class Swept:
 @pytest.fixture(scope="module")
 def swept(real: Platform, checkpoints: Path) -> Swept:
     real.edit(add)
-    made = Swept(real, checkpoints)
+    made = Swept(real, checkpoints, {run.name for run in checkpoints.glob("digits-*")})
     with real.started("up") as process:
         await_(
-            lambda: (
-                bool([*checkpoints.glob("digits-*/progress.jsonl")]) or process.poll() is not None
-            ),
+            lambda: bool(made.files("progress.jsonl")) or process.poll() is not None,
             "an epoch of a trial",
         )
         assert process.poll() is None, process.communicate()[0]
@@ -133,7 +142,7 @@ def test_winner_of_the_sweep_is_served(swept: Swept) -> None:
     accuracy = read_manifest(swept.checkpoints / winner / "export").metrics["accuracy"]
     others = [
         read_manifest(path.parent).metrics["accuracy"]
-        for path in swept.checkpoints.glob("digits-????????/export/manifest.json")
+        for path in swept.files("export/manifest.json")
     ]
     assert accuracy == max(others) > 0.9
     assert f"serves {winner}" in swept.output

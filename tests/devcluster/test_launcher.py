@@ -103,8 +103,13 @@ def test_stopping_an_unstarted_process_is_not_an_error(home: Path) -> None:
 
 
 def test_stopping_ends_the_process_and_deletes_its_record(
-    layout: Layout, process: subprocess.Popen[bytes], tmp_path: Path
+    layout: Layout,
+    process: subprocess.Popen[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # While another cluster is running on this host, its control groups are kept.
+    monkeypatch.setattr(launcher, "_clusters", lambda _: iter(()))
     group = tmp_path / "memory" / "gpu-platform-real"
     (group / "supervisor").mkdir(parents=True)
     write_record(layout, replace(record_of(process.pid), cgroups=[str(group)]))

@@ -113,7 +113,7 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 class Configuration:
     """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
-    Each entry of `rules` is an enabled rule, True if the rule is mandatory, and its settings.
+    Each entry of `rules` is a tuple: the rule, whether it is mandatory, and its settings.
     `simulated` contains the same entries for the rules about simulations, which the pack does not
     evaluate.
     """

@@ -74,9 +74,9 @@ VALUE: Final = re.compile(
     r"|\"auths\"\s*:\s*\{\s*\"[^\"]{1,253}\"\s*:\s*\{[^{}]{0,300}\"auth\"\s*:\s*\"[A-Za-z0-9+/]{8}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
-    # The password of a URL, unless it is a shell variable such as `$TOKEN`.
+    # The password of a URL, unless it is a shell variable in upper case, such as `$TOKEN`.
     r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:"
-    r"(([^/\s:@$]|\$\w*[^\w/\s:@])[^/\s:@]*[^/\s:@)}>]|(\$\w*)?[^\w/\s:@)}>]|\w)@"
+    r"(([^/\s:@$]|\$[A-Z0-9_]*[^A-Z0-9_/\s:@])[^/\s:@]*[^/\s:@)}>]|(\$\w*)?[^\w/\s:@)}>]|\w)@"
 )
 ARGUMENT: Final = re.compile(
     r"((--([a-z0-9]+[_-])*(password|passwd|passphrase|api[_-]?key|(access|secret)[_-]key"

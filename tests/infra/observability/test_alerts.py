@@ -31,6 +31,8 @@ WAITING = {
 SERVING = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_service="digits"}}'
 PENDING = f'kube_pod_status_phase{{{POD}, phase="Pending"}}'
 RUNNING = f'kube_pod_status_phase{{{POD}, phase="Running"}}'
+USED = 'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}'
+CAPACITY = 'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}'
 MOUNTED = f'kube_pod_spec_volumes_persistentvolumeclaims_info{{{POD}, persistentvolumeclaim="c"}}'
 UP = 'namespace="ml", pod="p", run="digits-1", job="gpu-platform-training"'
 
@@ -285,18 +287,14 @@ CASES = [
         "ClaimNearlyFull",
         10,
         {
-            'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "95x20",
-            'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
-                "100x20"
-            ),
+            USED: "95x20",
+            CAPACITY: "100x20",
             MOUNTED: "1x20",
             LABELED: "1x20",
         },
         {
-            'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "50x20",
-            'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
-                "100x20"
-            ),
+            USED: "50x20",
+            CAPACITY: "100x20",
             MOUNTED: "1x20",
             LABELED: "1x20",
         },
@@ -305,19 +303,15 @@ CASES = [
         "ClaimNearlyFull",
         10,
         {
-            'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "95x20",
-            'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
-                "100x20"
-            ),
+            USED: "95x20",
+            CAPACITY: "100x20",
             MOUNTED: "1x20",
             LABELED: "1x20",
         },
         # Another application mounts the claim.
         {
-            'kubelet_volume_stats_used_bytes{namespace="ml", persistentvolumeclaim="c"}': "95x20",
-            'kubelet_volume_stats_capacity_bytes{namespace="ml", persistentvolumeclaim="c"}': (
-                "100x20"
-            ),
+            USED: "95x20",
+            CAPACITY: "100x20",
             MOUNTED.replace('"p"', '"other"'): "1x20",
             LABELED: "1x20",
         },

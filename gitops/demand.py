@@ -97,11 +97,10 @@ def demands(views: Iterable[View]) -> list[Demand]:
 
 
 def _claimed_devices(stack: Stack, pod: Pod) -> dict[str, dict[str, Decimal]]:
-    """Map each shared claim of a pod to its accelerators.
+    """Map each claim that a pod shares with other pods to its accelerators.
 
-    The accelerators of claims that are not shared have the key "".
-
-    Claims for an unlimited number of devices, which the policies reject, are omitted.
+    The key "" contains the accelerators of the pod's other claims. Claims for an unlimited number
+    of devices, which the policies reject, are omitted.
     """
     found: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for shared, device_class, amount in claimed_devices(stack, pod, _ROLES.accelerators):

@@ -51,8 +51,8 @@ def secrets_in_setting(name: str, value: Any) -> Iterator[str]:
 def _secrets_in_value(value: Any) -> Iterator[str]:
     """Yield the texts to mask in a value that contains a secret.
 
-    Recognized secrets are always masked. If a list contains none, all its items are masked. A text
-    is masked as a whole if it has only one line or contains no recognized secret.
+    If the secret can be located in the value, only the secret is masked, otherwise the whole value
+    (in a list, every item). A text of a single line is always masked as a whole.
     """
     if isinstance(value, list):
         parts = [*_sensitive_parts(" ".join(map(str, value)))]

@@ -20,8 +20,9 @@ _STABLE_SESSIONS: Final = 2
 """Number of sessions without a change after which a decision is final. The first session may have
 started before the last change."""
 _STABLE_LISTS: Final = 5
-"""Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
-machine, the next sessions may end before the API server has stored the scheduler's decisions."""
+"""Minimum time without a change after which a decision is final, as a multiple of the time that it
+takes to list the pods. Counting sessions is not sufficient: on a busy machine, they may end before
+the API server has stored the scheduler's decisions."""
 _MAX_SESSIONS_BEHIND: Final = 50
 """Maximum number of sessions to wait for the scheduler to bind pods, since binding can fail."""
 _BOUND: Final = "Running"
@@ -284,7 +285,8 @@ class Replay:
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
         """Return the work (s) that a running gang would lose on eviction; None if it is unknown.
 
-        For a gang that started in the simulation, this is an upper bound.
+        For a gang that started in the simulation, this is the maximum: the time since its start, or
+        the interval between its checkpoints if that is shorter.
         """
         if run.started_before_snapshot:
             return run.gang.unsaved_seconds(self.state.taken, self.now)

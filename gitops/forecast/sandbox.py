@@ -67,8 +67,8 @@ _CONFIGURED: Final = re.compile(
 """Log line with the actions of a configuration that the scheduler has just loaded."""
 _CONFIGURATION_FILE: Final = "scheduler.conf"
 _PAUSE_ACTION: Final = "shuffle"
-"""Scheduler action while scheduling is paused. It places no pods, and evicts no pods because no
-plugin selects victims."""
+"""Scheduler action while scheduling is paused. It never places pods, and it evicts only pods that
+plugins select. The paused scheduler has no plugins."""
 _DEFAULT_CONFIGURATION: Final = """\
 actions: enqueue, allocate, backfill
 tiers:
@@ -188,10 +188,10 @@ class Sandbox:
         self._for_each(
             lambda each: self._create(each) and self._apply(each), self._changed_objects(nodes)
         )
-        self._wait_while(lambda: self._not_ready(len(nodes)), "has nodes that are not Ready")
+        self._wait_while(lambda: self._not_ready(len(nodes)), "nodes are not Ready")
         account = f"{_CORE}/{_NAMESPACE}/serviceaccounts/default"
         self._wait_while(
-            lambda: self._problem(self._api.get(account)), "did not create a ServiceAccount"
+            lambda: self._problem(self._api.get(account)), "the default ServiceAccount is missing"
         )
 
     @contextmanager
@@ -208,7 +208,7 @@ class Sandbox:
         self._configure(f"actions: {_PAUSE_ACTION}\n")
         self._await_sessions(2)  # the first session may have started before the change
         yield
-        self._wait_while(self._pods_not_running, "did not start all pods")
+        self._wait_while(self._pods_not_running, "pods did not start")
         # The scheduler handles pod events in order. If it knows the marker pod, it also knows that
         # all other pods are running. The marker pod affects no placement, because its node does not
         # exist.
@@ -219,11 +219,9 @@ class Sandbox:
         known = f"{NAMESPACE}/{marker}"
         self._wait_while(
             lambda: "" if self._log.read().pod == known else f"it does not know pod {known}",
-            "has a scheduler that does not know all pods",
+            "the scheduler does not know all pods",
         )
-        self._wait_while(
-            self._unknown_objects, "has a scheduler that does not know all nodes and gangs"
-        )
+        self._wait_while(self._unknown_objects, "the scheduler does not know all nodes and gangs")
         self._configure(configuration)
         if self._log.actions == _PAUSE_ACTION:
             self.rejects_configuration = True
@@ -239,16 +237,16 @@ class Sandbox:
         new.replace(self._settings)
         self._wait_while(
             lambda: (
-                "" if self._log.read().configuration_reads > before else "its log names no actions"
+                "" if self._log.read().configuration_reads > before else "its log reports no reload"
             ),
-            "has a scheduler that does not read its configuration",
+            "the scheduler does not read its configuration",
         )
 
     def _await_sessions(self, count: int) -> None:
         end = self.sessions() + count
         missing = f"its log does not contain {count} new lines with 'Close Session'"
         self._wait_while(
-            lambda: "" if self.sessions() >= end else missing, "has a scheduler without sessions"
+            lambda: "" if self.sessions() >= end else missing, "the scheduler completes no sessions"
         )
 
     def _unknown_objects(self) -> str:
@@ -296,7 +294,7 @@ class Sandbox:
         self._api.delete(path, params=_NO_GRACE_PERIOD)
         self._wait_while(
             lambda: f"{left} remain" if (left := len(self._items(path))) else "",
-            f"did not delete all objects under {path}",
+            f"objects under {path} were not deleted",
         )
 
     def _items(self, path: str, **parameters: str) -> list[dict[str, Any]]:
@@ -358,7 +356,7 @@ class Sandbox:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while text := problem():
             if time.monotonic() > deadline:
-                raise GitopsError(f"the simulated cluster {failure}: {text[-600:]}")
+                raise GitopsError(f"simulated cluster: {failure}: {text[-600:]}")
             time.sleep(0.1)
 
 

@@ -163,7 +163,10 @@ _DRY_RUN_FIELD: Final = f'metadata.annotations["{PULUMI_ANNOTATION}'
 
 
 def _unknown(touched: Sequence[Change]) -> list[Unknown]:
-    """Return the unknown fields, except those that only prevent a dry run."""
+    """Return the fields that are known only after the update.
+
+    The annotation that prevents a dry run (see `_unvalidated`) is omitted.
+    """
     fields = [
         (c.title, [path for path in paths if not path.startswith(_DRY_RUN_FIELD)])
         for c, paths in _unknown_fields(touched)
@@ -172,9 +175,9 @@ def _unknown(touched: Sequence[Change]) -> list[Unknown]:
 
 
 def _unvalidated(touched: Sequence[Change]) -> list[str]:
-    """Return a note for each object without a dry run because of a new object to which it refers.
+    """Return a note for each object that has no dry run because it refers to a new object.
 
-    `infra.component.without_dry_run` makes one of its annotations unknown.
+    `infra.component.without_dry_run` adds an annotation with an unknown value to such an object.
     """
     return [
         f"{change.title} is not validated by the API server, because it refers to an object, "

@@ -23,7 +23,7 @@ from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 _GATEWAY_API = "gateway.networking.k8s.io"
-_IDLE_CANARY = "Its route is switched first, and sends all requests to the stable version."
+_IDLE_CANARY = "Before that, its route is changed to send all requests to the stable version."
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 
@@ -43,7 +43,7 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
     single = {
         impact
         for change in all_changes
-        # An active run of a schedule keeps its copies of the templates.
+        # Changed templates do not affect an active run of a schedule, which has copies of them.
         if _schedule(change.resource) not in schedules
         and (impact := _impact(change, idle, states.get(change.step.urn))) is not None
     }
@@ -318,7 +318,7 @@ def _step_states(
     jobs = steps({"status": status})
     unstarted = FLOW.state(status)
     if State.FAILED in jobs.values() and all(job.finished for job in jobs.values()):
-        # The remaining steps wait for the failed step.
+        # The remaining steps never start, because Volcano waits for the failed step to succeed.
         unstarted = State.FAILED
     names = [step["name"].text or "" for step in flow.root["spec"]["flows"].items()]
     return {(flow.namespace, name): jobs.get(f"{flow.name}-{name}", unstarted) for name in names}

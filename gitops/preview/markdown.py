@@ -109,7 +109,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _errors(report: Report) -> list[str]:
-    # The engine reports an error for each violation. The report lists the violations instead.
+    # If violations block the update, the engine's errors only repeat them.
     blocked = report.status == "blocked" and report.complete
     if report.status in ("unchanged", "changes") or blocked:
         return []

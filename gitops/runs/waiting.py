@@ -232,7 +232,8 @@ def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str
 
 def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iterator[str]:
     if not snapshot.all("Queue"):
-        # The queues root and default always exist, so the user is not allowed to list queues.
+        # The queues root and default always exist, so an empty list means that the user is not
+        # allowed to list queues.
         return
     queue = snapshot.find("Queue", None, name)
     if queue is None:
@@ -261,11 +262,12 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 
 
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
-    """Return the scheduler's messages about the pods and its events about a pending PodGroup.
+    """Return Volcano's messages about the unscheduled pods of a PodGroup.
 
-    If there are none, return the PodGroup's condition, which then states only how many pods are
-    missing. If Volcano has provisionally assigned a pod to a node, the pod's message contains no
-    reason, but the PodGroup's condition does.
+    They are the messages of the pods and, if the PodGroup is pending, its events. The message of a
+    pod that Volcano has provisionally assigned to a node contains no reason; in this case, the
+    reason comes from the PodGroup's condition. If there is no useful message, return the condition,
+    which states how many pods are missing.
     """
     conditions: list[Object] = group.get("status", {}).get("conditions", [])
     latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)

@@ -310,7 +310,7 @@ def test_requests_do_not_fail_when_a_routed_canary_is_removed(weight: int) -> No
     change = plans.step("update", old, new) if old != new else plans.same(new)
     (text,) = texts_of(change, plans.step("delete", canary))
     assert text == (
-        "Deployment `digits-canary` is deleted. Its route is switched first, and sends all "
+        "Deployment `digits-canary` is deleted. Before that, its route is changed to send all "
         "requests to the stable version."
     )
     (text,) = texts_of(plans.step("delete", canary))

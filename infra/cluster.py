@@ -26,7 +26,7 @@ STARTED_RUNS: Final = "startedRuns"
 """Stack output with the names of the runs whose jobs exist. Only successful updates write it."""
 
 _DEFAULT_KUBECONFIG: Final = ""
-"""Value of `kubeconfig` with which the provider finds the kubeconfig file as kubectl does.
+"""Value of the provider's argument `kubeconfig` that selects the same file as kubectl.
 
 If the argument were omitted, the value of $KUBECONFIG would become part of the state.
 """
@@ -100,9 +100,9 @@ def identity(
 ) -> ClusterOutput:
     """Return the identity to record, based on the cluster's UID and the stack's last outputs.
 
-    Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
-    is kept. Early releases recorded no identifier. If such a release deployed the stack, the
-    identifier is the name of the context.
+    Pulumi replaces every resource when the provider's identifier changes, so a stack keeps its
+    identifier as long as it stays in its cluster. Early releases recorded no identifier; a stack
+    that they deployed keeps the name of the context as its identifier.
 
     Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """

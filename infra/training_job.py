@@ -122,7 +122,8 @@ def create_run(
         resource_name = f"{run if has_run_name else args.key}-{manifest['kind'].lower()}"
         if manifest["metadata"]["name"] != run:
             resource_name += f"-{manifest['metadata']['name']}"
-        # Volcano's webhooks validate the queue of an object, and Trainer's the TrainingRuntime.
+        # In a preview, Volcano's webhooks would reject objects in a queue that does not exist yet,
+        # and Trainer's webhook would reject a TrainJob whose TrainingRuntime does not exist yet.
         in_queue = manifest["apiVersion"].startswith(_VOLCANO_GROUPS)
         references = earlier if manifest["kind"] == TRAIN_JOB.kind else queue if in_queue else []
         created = component.create(resource_name, manifest, options, references=references)

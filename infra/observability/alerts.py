@@ -134,8 +134,10 @@ def _gpu_alerts(limits: Thresholds) -> list[Alert]:
         Alert(
             name="GpuXidError",
             # The exporter reports the last error until it restarts, even if the GPU has since been
-            # assigned to another pod. The alert therefore resolves after 15 minutes. The earlier
-            # value may be up to a day old, so that an outage of Prometheus does not repeat alerts.
+            # assigned to another pod. The alert therefore ends 15 minutes after the value changed:
+            # it compares the value with the newest one that is at least 15 minutes old. The
+            # comparison goes back a day, so that the alert is not repeated after an outage of
+            # Prometheus.
             expr=f"DCGM_FI_DEV_XID_ERRORS{{{LABELS_HONORED}}} > 0 unless on (Hostname, gpu) "
             f"{_XID} == last_over_time({_XID}[1d:1m] offset 15m)",
             minutes=0,
@@ -265,9 +267,10 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="FrequentJobRestarts",
-            # volcano_job_retry_counts counts attempts to place a gang, one per second. Instead,
-            # divide the run's number of pods in the last hour by its maximum number of
-            # concurrent pods. A pod has several series if kube-state-metrics was replaced.
+            # volcano_job_retry_counts is not suitable, because it counts attempts to place a gang,
+            # one per second. Instead, the run's number of pods in the last hour is divided by its
+            # maximum number of concurrent pods. `group` counts a pod once, even if it has several
+            # series because kube-state-metrics was replaced.
             expr="count by (namespace, run) (group by (namespace, run, pod, uid) "
             f"({with_run_label(f'last_over_time({RUN_PODS}[1h])')})) "
             "/ on (namespace, run) max_over_time(gpu_platform:run_pods[1h]) - 1 "

@@ -157,7 +157,8 @@ class NodeServices:
                 "imagefs.available": "1%",
             },
             "imageGCHighThresholdPercent": 100,
-            # Otherwise, the kubelet would not start: overlay mounts hide the disk from cAdvisor.
+            # With this isolation, the kubelet would not start, because overlay mounts hide the disk
+            # from cAdvisor.
             "localStorageCapacityIsolation": False,
             "serializeImagePulls": False,
             "nodeStatusUpdateFrequency": "4s",

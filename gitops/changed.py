@@ -135,10 +135,10 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
 
 
 def _possible_paths(configuration: str) -> set[str]:
-    """Return every string in a configuration that may be a path, without parsing YAML.
+    """Return every string in a configuration that may be a path.
 
-    A string that is not a path may cause an unaffected stack to be listed. Affected stacks are
-    never omitted.
+    YAML is not parsed, because this command runs without installed packages. Strings that are not
+    paths may therefore cause an unaffected stack to be listed, but no affected stack is omitted.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)

@@ -183,7 +183,7 @@ def _role_and_binding(
 
 def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
     everything = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}
-    # Access reviews, such as those of `kubectl auth can-i`, are created but never stored.
+    # Access reviews, such as those of `kubectl auth can-i`, store nothing, so they are allowed.
     access_reviews = {
         "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
         "apiVersions": ["*"],

@@ -67,7 +67,7 @@ def _publish(options: argparse.Namespace) -> Iterator[str]:
     settings = read_settings(options.policy_config) if options.policy_config else {}
     model = promotion.publish(repository, options.export, objects, settings, options.key, password)
     for problem in model.lineage.missing():
-        sys.stderr.write(f"cannot be promoted: {problem}\n")
+        sys.stderr.write(f"the version cannot be promoted: {problem}\n")
     location = repository.reference.at(model.digest)
     yield location
     if mirror is not None:

@@ -257,8 +257,8 @@ class Member:
         """Print log lines until all containers terminate, skipping lines printed by earlier calls.
 
         `printed` maps containers to the timestamps of their last printed lines. The return value is
-        `since` for the next call: the timestamp of the first line that this call printed. It comes
-        from the nodes, because lines would be lost if the clock of this host were ahead.
+        `since` for the next call: the timestamp of the first line that this call printed. The clock
+        of this host is not used, because lines would be lost if it were ahead of the nodes' clocks.
         """
         before, first = dict(printed), ""
         limit = f"--since-time={since}" if since else "--tail=-1"

@@ -34,7 +34,8 @@ def clashing_routes(network: Network, ip: str = "ip") -> list[str]:
     )
     block, clashes = ip_network(network.block), []
     for route in json.loads(listed.stdout or "[]"):
-        # OpenVPN replaces the default route with routes to both halves of the address space.
+        # OpenVPN may replace the default route with two routes, each for half of the address space.
+        # Like a default route, they do not conflict with the more specific routes of the cluster.
         if route["dst"] not in ("default", "0.0.0.0/1") and ip_network(
             route["dst"], strict=False
         ).overlaps(block):

@@ -141,7 +141,7 @@ def _configure(stack: Stack, source: Path, directory: Path) -> None:
     config[f"{PROJECT}:cluster"] = _cluster_settings(config.get(f"{PROJECT}:cluster"), directory)
     _replace_builds(config.get(f"{PROJECT}:images"), stack.project)
     target = stack.file
-    # The encryption salt of the placeholders is in the file that `stack init` wrote.
+    # `stack init` wrote the salt to the target file. Keep it, because it encrypts the placeholders.
     kept = {k: v for k, v in document(target).items() if k not in _STACK_KEYS}
     for path in secrets:
         _remove(config, path)

@@ -30,7 +30,8 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     """Return the reasons why the API server cannot validate a preview; empty if it can.
 
     Without `dry_run`, only check that the API server responds. If the stack configures no cluster,
-    a missing response is returned as a reason, because kubectl may use a different cluster.
+    a missing response is a reason and not an error, because kubectl and Pulumi may use different
+    clusters.
 
     Raises:
         GitopsError: If the API server of the configured cluster does not respond.
@@ -158,7 +159,7 @@ def _check_access(
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     output = 'jsonpath={.status.allowed}{"\\n"}'
     command = ["kubectl", "create", "--validate=false", "--filename=-", "--output", output]
-    # With --request-timeout, kubectl in a pod would not use the in-cluster configuration.
+    # --request-timeout is not used, because kubectl would then ignore the in-cluster configuration.
     command += options
     try:
         done = subprocess.run(

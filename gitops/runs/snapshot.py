@@ -230,7 +230,7 @@ def devices(amounts: Mapping[str, Any]) -> Counter[str]:
     """Return the counts of GPUs and other extended resources. Quota keys are omitted."""
     quota_prefixes = ("requests.", "limits.", "count/")
     named = {n: a for n, a in amounts.items() if "/" in n and not n.startswith(quota_prefixes)}
-    # The API server writes 1000 as 1k.
+    # Counts may have suffixes: the API server writes 1000 as 1k.
     counts = {name: quantity_or_none(amount) for name, amount in named.items()}
     return Counter({name: int(count) for name, count in counts.items() if count is not None})
 

@@ -45,8 +45,8 @@ class WorkloadImage(Component):
 
     `reference` contains the digest, so a build must finish before `reference` is known. `identity`
     is always known, and the hash in a run's name includes it. The identity of an existing image is
-    its reference. The identity of a built image is a hash of the build settings and the sources
-    outside this project's directories.
+    its reference. The identity of a built image is a hash of the build settings and of the sources
+    outside this project's directories, so an upgrade of this project does not start new runs.
     """
 
     reference: pulumi.Output[str]

@@ -59,7 +59,7 @@ def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Tar
             namespace,
             {WORKLOAD_LABEL: "training"},
             "metrics",
-            # Only pods of Volcano Jobs have the queue label.
+            # Only pods of Volcano Jobs have the queue label; other pods have the annotation.
             {
                 "run": [_label(RUN_LABEL)],
                 "queue": [_annotation(QUEUE_ANNOTATION), _label(QUEUE_LABEL)],

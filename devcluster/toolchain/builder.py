@@ -35,7 +35,7 @@ class Store:
         staged.mkdir()
         shutil.move(built, staged / program.name)
         (staged / program.name).chmod(0o755)
-        if path.parent.exists():  # the program was removed by hand
+        if path.parent.exists():  # someone removed the program
             shutil.rmtree(path.parent)
         staged.rename(path.parent)
 

@@ -20,7 +20,7 @@ _SECURE: Final = {
 }
 
 _REFERENCES: Final = {"training.sweeps.<key>.job": "training.jobs.<key>"}
-"""Maps sections to sections with the same keys. The page links to the latter."""
+"""Maps each section to the section with the same keys, to which the page links."""
 
 _INTRODUCTION: Final = f"""\
 # Configuration

@@ -115,7 +115,7 @@ class Preview:
 
         `progress` is called about once per second with the number of resources processed so far.
         """
-        # `Popen.wait` with a timeout would poll every 50 ms.
+        # A thread reports the progress, because `Popen.wait` with a timeout would poll every 50 ms.
         finished = threading.Event()
 
         def report() -> None:

@@ -13,7 +13,12 @@ from kube.shared_memory import MEMORY_VOLUME_SHARE, max_memory_volume_bytes
 from policies import cel
 from policies.containers import Container
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
-from policies.rules.shared_memory import gpu_count, shm_mounts, working_containers
+from policies.rules.shared_memory import (
+    gpu_count,
+    shm_mounts,
+    volumes_at_shm,
+    working_containers,
+)
 from policies.settings import Quantity, RoleConfig, TaskConfig
 from policies.values import Key, Node
 from policies.workloads import Pod
@@ -22,8 +27,9 @@ _CEL_FILLS = (
     "c.?volumeMounts.orValue([]).exists(m, m.name == v.name && !m.?readOnly.orValue(false))"
 )
 _CEL_OVERSIZED = (
-    "(vs.exists(v, !has(v.emptyDir.sizeLimit)"
-    " || quantity(v.emptyDir.sizeLimit).asApproximateFloat() <= 0.0)"
+    "(vs.exists(v, !variables.mountsAtShm.exists(names, v.name in names)"
+    " && (!has(v.emptyDir.sizeLimit)"
+    " || quantity(v.emptyDir.sizeLimit).asApproximateFloat() <= 0.0))"
     " || vs.map(v, !has(v.emptyDir.sizeLimit) ? 0.0"
     " : quantity(v.emptyDir.sizeLimit).asApproximateFloat()).sum()"
     " > quantity({}).asApproximateFloat() * settings.share + 0.001)"
@@ -81,24 +87,28 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
         )
         if volumes and limit.absent and not may_lack_limit:
             yield Violation(limit, "a memory limit, because memory volumes count against it")
-        yield from _oversized(volumes, limit, config)
+        yield from _oversized(pod, volumes, limit, config)
         mounted |= {volume.steps: volume for volume in volumes}
     shared = pod.spec["resources"]["limits"]["memory"]
     if shared.present:
-        yield from _oversized(list(mounted.values()), shared, config)
+        yield from _oversized(pod, list(mounted.values()), shared, config)
 
 
-def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterator[Violation]:
+def _oversized(
+    pod: Pod, volumes: list[Node], limit: Node, config: ShareConfig
+) -> Iterator[Violation]:
     """Yield violations for volumes without a size, and for a total size above the allowed share."""
     memory = quantity_or_none(limit.value)
     if memory is None or not volumes:
         return
     allowed = max_memory_volume_bytes(memory, config.share)
     sizes = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
-    for size in sizes:
+    # `shm-bounded-memory` reports volumes at /dev/shm without a size.
+    at_shm = [volume.steps for _, volume in volumes_at_shm(pod) if volume is not None]
+    for volume, size in zip(volumes, sizes, strict=True):
         number = quantity_or_none(size.value)
         # The kubelet ignores a limit of 0.
-        if size.known and (number is None or number <= 0):
+        if size.known and (number is None or number <= 0) and volume.steps not in at_shm:
             expected = f"a size of at most {spell_bytes(allowed)}, which fits the memory limit"
             yield Violation(size, expected)
     total = sum((quantity_or_none(size.value) or Decimal(0) for size in sizes), Decimal(0))

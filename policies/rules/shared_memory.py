@@ -144,7 +144,8 @@ def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
         )
 
 
-def _volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
+def volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
+    """Yield each mount at /dev/shm with its volume, if the pod defines it; yield a volume once."""
     seen = set()
     for container in pod.containers:
         for mount in shm_mounts(container):
@@ -159,7 +160,7 @@ def _volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
 
 def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
     minimum, size = _min_size(pod, config), _new_size(filter(shm_mounts, pod.containers), config)
-    for _, volume in _volumes_at_shm(pod):
+    for _, volume in volumes_at_shm(pod):
         if volume is None or not isinstance(volume["emptyDir"].value, dict):
             continue
         empty_dir = volume["emptyDir"]
@@ -187,7 +188,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
 def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
     """A volume on disk is slow, and an unlimited memory volume can fill the node's memory."""
     minimum, size = _min_size(pod, config), _new_size(filter(shm_mounts, pod.containers), config)
-    for mount, volume in _volumes_at_shm(pod):
+    for mount, volume in volumes_at_shm(pod):
         if volume is None:
             yield Violation(mount["name"], "the name of a volume of this pod")
             continue
@@ -235,7 +236,7 @@ def _min_size(pod: Pod, config: MountConfig) -> Decimal:
 )
 def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """All processes of the node share its /dev/shm, and nobody cleans it up."""
-    at_shm = {volume.steps for _, volume in _volumes_at_shm(pod) if volume is not None}
+    at_shm = {volume.steps for _, volume in volumes_at_shm(pod) if volume is not None}
     at_shm |= {volume.steps for volume in _volumes_with_shm(pod)}
     for volume in pod.volumes.items():
         host_path = volume["hostPath"]

@@ -335,6 +335,13 @@ def test_gpu_container_without_a_memory_limit_is_reported_only_once() -> None:
     assert evaluate_rule("shm-fits-memory", unlimited) == []
 
 
+@pytest.mark.parametrize("size", [REMOVED, 0, "many"])
+def test_shared_memory_without_a_size_is_reported_only_once(size: Any) -> None:
+    unbounded = job((SIZE, size))
+    assert evaluate_rule("shm-bounded-memory", unbounded)
+    assert evaluate_rule("shm-fits-memory", unbounded) == []
+
+
 def test_memory_volumes_need_a_memory_limit() -> None:
     (message,) = evaluate_rule("shm-fits-memory", with_cache_mount())
     assert "containers[1].resources.limits.memory: not set" in message

@@ -190,9 +190,11 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
                 expected = "the service accounts, users or groups that need the role"
                 yield Violation(subject["name"], expected)
     elif _is_rbac(resource, "ClusterRole", "Role") or resource.is_kind(*_RANCHER_ROLES):
+        in_view = resource.labels[_VIEW_AGGREGATION_LABEL].value == "true"
         for rule in root["rules"].items():
             cluster_wide = _is_rbac(resource, "ClusterRole") or _is_in_kube_system(resource)
             yield from _excessive_permissions(rule, cluster_wide=cluster_wide)
+            yield from _excessive_verbs(rule, in_view=in_view)
         yield from _aggregation_violations(root)
     if _may_bind_roles(resource):
         yield from _administrators(root)
@@ -232,48 +234,28 @@ def _is_in_kube_system(resource: Resource) -> bool:
 
 
 def _aggregation_violations(role: Node) -> Iterator[Violation]:
-    """Yield violations for selectors that match cluster-admin, and for write verbs in `view`."""
+    """Yield violations for selectors that match cluster-admin."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         expressions = selector["matchExpressions"].items()
         keys = {e["key"].text for e in expressions if e["operator"].value in ("In", "Exists")}
         keys |= {key for key, _ in selector["matchLabels"].fields()}
         if matches_everything(selector) or _BOOTSTRAPPING_LABEL in keys:
             yield Violation(selector, "a label of the roles to aggregate")
-    if role["metadata"]["labels"][_VIEW_AGGREGATION_LABEL].value == "true":
-        for rule in role["rules"].items():
-            for verb in rule["verbs"].items():
-                if verb.value not in _READ_VERBS:
-                    yield Violation(verb, "get, list or watch: the role view would grant this verb")
 
 
 def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
     """Yield a violation for each part of a role's rule that grants control of the cluster."""
-    groups = [item.text or "" for item in rule["apiGroups"].items()]
-    # A controller may do anything with its own custom resources.
-    is_custom = bool(groups) and all(
-        "." in group and group not in BUILT_IN_GROUPS for group in groups
-    )
-    for key in ("apiGroups", "resources", "verbs", "nonResourceURLs"):
+    for key in ("apiGroups", "resources", "nonResourceURLs"):
         for item in rule[key].items():
-            if item.value in ("*", "/*") and not (is_custom and key in ("resources", "verbs")):
+            if item.value in ("*", "/*") and not (key == "resources" and _is_custom(rule)):
                 yield Violation(item, f"only the {key} that are needed")
     named = bool(rule["resourceNames"].value)
-    controlling = [name for group in groups for name in _CONTROL_RESOURCES.get(group, ())]
-    controls = any(
-        (item.value == "*" and controlling) or _grants(item, controlling)
-        for item in rule["resources"].items()
-    )
-    for verb in rule["verbs"].items():
-        if controls and not named and verb.value not in _READ_VERBS:
-            yield Violation(verb, "get, list or watch: changes would affect every team")
-        if verb.value in _ESCALATING_VERBS:
-            yield Violation(verb, "nothing: it grants the permissions of other users")
     forbidden = (
         *_ESCALATING_RESOURCES,
         *(_ROLE_ONLY_RESOURCES if cluster_wide and not named else ()),
     )
     if any(verb.value == "use" for verb in rule["verbs"].items()):
-        for name in rule["resourceNames"].items() if controls else ():
+        for name in rule["resourceNames"].items() if _controls(rule) else ():
             if any(fnmatchcase(name.text or "", unsafe) for unsafe in _UNSAFE_CONSTRAINTS):
                 yield Violation(name, "restricted-v2 or nonroot-v2")
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
@@ -286,6 +268,39 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
             if item.value not in _ROLE_ONLY_RESOURCES:
                 write = _REPLACEMENTS.get(item.text or "", "nothing")
             yield Violation(item, write)
+
+
+def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
+    """Yield at most one violation for each verb of a role's rule.
+
+    `in_view` is true if the rule becomes part of the role `view`.
+    """
+    controls = _controls(rule) and not rule["resourceNames"].value
+    for verb in rule["verbs"].items():
+        if verb.value == "*" and not _is_custom(rule):
+            yield Violation(verb, "only the verbs that are needed")
+        elif verb.value in _ESCALATING_VERBS:
+            yield Violation(verb, "nothing: it grants the permissions of other users")
+        elif controls and verb.value not in _READ_VERBS:
+            yield Violation(verb, "get, list or watch: changes would affect every team")
+        elif in_view and verb.value not in _READ_VERBS:
+            yield Violation(verb, "get, list or watch: the role view would grant this verb")
+
+
+def _is_custom(rule: Node) -> bool:
+    """Return whether a rule covers only custom resources, with which their controller may work."""
+    groups = [item.text or "" for item in rule["apiGroups"].items()]
+    return bool(groups) and all("." in group and group not in BUILT_IN_GROUPS for group in groups)
+
+
+def _controls(rule: Node) -> bool:
+    """Return whether a rule covers resources whose writers control the cluster."""
+    groups = [item.text or "" for item in rule["apiGroups"].items()]
+    controlling = [name for group in groups for name in _CONTROL_RESOURCES.get(group, ())]
+    return any(
+        bool(item.value == "*" and controlling) or _grants(item, controlling)
+        for item in rule["resources"].items()
+    )
 
 
 def _grants(resource: Node, forbidden: Sequence[str]) -> bool:

@@ -475,6 +475,16 @@ def test_role_with_too_many_permissions_is_rejected(item: Manifest) -> None:
     assert evaluate_rule("rbac-least-privilege", item)
 
 
+@pytest.mark.parametrize("verb", ["*", "bind"])
+def test_each_verb_is_reported_once(verb: str) -> None:
+    classes = {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"]}
+    item = role("ClusterRole", **classes, verbs=[verb])
+    assert len(evaluate_rule("rbac-least-privilege", item)) == 1
+    labels = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+    in_view = changed(item, ("metadata/labels", labels))
+    assert len(evaluate_rule("rbac-least-privilege", in_view)) == 1
+
+
 def test_narrower_access_to_the_kubelet_is_proposed_and_accepted() -> None:
     node = {"apiGroups": [""], "verbs": ["get"]}
     (message,) = evaluate_rule(

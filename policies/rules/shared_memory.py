@@ -29,8 +29,8 @@ class MountConfig(TaskConfig):
 
     size: Quantity = Field(
         default="1Gi",
-        description="Maximum size limit that the remediation sets, such as 8Gi. It is smaller if "
-        "the memory limit requires it.",
+        description="Maximum size limit per GPU that the remediation sets, such as 8Gi. It is "
+        "smaller if the memory limit requires it. A container without GPUs counts as one GPU.",
     )
     min_size: Quantity = Field(
         default="64Mi",
@@ -94,12 +94,15 @@ def _is_writable_volume(mount: Node) -> bool:
 
 
 def _new_size(containers: Iterable[Container], config: MountConfig) -> str:
-    """Return the size limit to set: the configured size, or less to fit the memory limits."""
+    """Return the size limit to set: the size for all GPUs, or less to fit the memory limits."""
+    containers = list(containers)
+    gpus = max((gpu_count(item, config) for item in containers), default=Decimal(1))
+    wanted = max(gpus, Decimal(1)) * parse_quantity(config.size)
     limits = (item.effective_resources("memory")["limits"]["memory"] for item in containers)
     amounts = (quantity_or_none(limit.value) for limit in limits)
     sizes = [max_memory_volume_bytes(amount) for amount in amounts if amount]
-    size = max(min(sizes, default=Decimal("Infinity")), parse_quantity(config.min_size))
-    return config.size if size >= parse_quantity(config.size) else spell_bytes(size)
+    fitting = max(min(sizes, default=wanted), parse_quantity(config.min_size))
+    return spell_bytes(min(wanted, fitting))
 
 
 def _mount_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:

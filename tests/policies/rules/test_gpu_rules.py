@@ -302,6 +302,22 @@ def test_remediation_adds_shared_memory_that_fits(rule: str, memory: str, size: 
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
 
 
+@pytest.mark.parametrize(("memory", "size"), [("512Gi", "8Gi"), ("4Gi", "3276Mi")])
+def test_remediation_adds_shared_memory_for_all_gpus(memory: str, size: str) -> None:
+    manifest = job(
+        (f"{LIMITS}/nvidia.com~gpu", 8),
+        (f"{LIMITS}/memory", memory),
+        (f"{POD}/volumes", []),
+        (f"{MAIN}/volumeMounts", []),
+    )
+    fixed = remediate("shm-mounted", manifest)
+    assert fixed is not None
+    volume = fixed["spec"]["tasks"][0]["template"]["spec"]["volumes"][0]
+    assert volume["emptyDir"]["sizeLimit"] == size
+    fits = memory == "512Gi"
+    assert (evaluate_rule("shm-per-gpu", fixed) == []) is fits
+
+
 def test_amounts_of_gpu_memory_need_no_shared_memory() -> None:
     share = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 8000}
     manifest = job((f"{MAIN}/resources", {"limits": share}), (SIZE, "1Gi"))

@@ -63,4 +63,5 @@ def _entry(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, s
     if fixed is not None:
         minimum, maximum = fixed, max(fixed, maximum)
     key = (resource.namespace, kind.lower(), target["name"].text or "")
-    return key, Scaling(resource, minimum, maximum, scaler.exclusive)
+    is_whole = not scaler.part or resource.root.at(scaler.part).absent
+    return key, Scaling(resource, minimum, maximum, scaler.exclusive and is_whole)

@@ -75,6 +75,8 @@ class Scaler:
     """Path of a fixed number of replicas, which overrides the minimum."""
     exclusive: bool = True
     """True if the target must not set its number of replicas itself."""
+    part: str = ""
+    """Path of the selector of a part of the target. If it is set, only this part is scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,7 +131,10 @@ WORKLOADS: Final = [
         group="autoscaling.aibrix.ai",
         kind="PodAutoscaler",
         scaler=Scaler(
-            target="spec.scaleTargetRef", minimum="spec.minReplicas", maximum="spec.maxReplicas"
+            target="spec.scaleTargetRef",
+            minimum="spec.minReplicas",
+            maximum="spec.maxReplicas",
+            part="spec.subTargetSelector",
         ),
     ),
     WorkloadKind(

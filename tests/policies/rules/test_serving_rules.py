@@ -352,6 +352,19 @@ def test_routes_of_every_kind_must_refer_to_a_declared_service(kind: str) -> Non
     assert evaluate_rule("route-backends-declared", route, manifests.service()) == []
 
 
+def test_target_of_which_an_autoscaler_scales_a_part_may_set_replicas() -> None:
+    service = controlled("orchestration.aibrix.ai/v1alpha1", "StormService")
+    scaler = changed(
+        manifests.autoscaler(),
+        ("apiVersion", "autoscaling.aibrix.ai/v1alpha1"),
+        ("kind", "PodAutoscaler"),
+        ("spec/scaleTargetRef", {"kind": "StormService", "name": service["metadata"]["name"]}),
+    )
+    assert evaluate_rule("autoscaled-without-replicas", service, scaler)
+    of_role = changed(scaler, ("spec/subTargetSelector", {"roleName": "decode"}))
+    assert evaluate_rule("autoscaled-without-replicas", service, of_role) == []
+
+
 def test_autoscaled_workloads_of_any_api_group_must_not_set_replicas() -> None:
     rollout = controlled("argoproj.io/v1alpha1", "Rollout")
     scaler = manifests.autoscaler()

@@ -9,7 +9,9 @@ from decimal import Decimal
 
 from kube.quantities import quantity_or_none
 from kube.workloads.control import Scaler
+from kube.workloads.record import steps
 from policies.resources import Resource
+from policies.values import nodes_at
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ def _entry(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, s
         Decimal(default) if limit is None else limit
         for limit, default in zip(limits, defaults, strict=True)
     )
+    scheduled = (
+        quantity_or_none(node.value) or Decimal(0)
+        for path in scaler.scheduled
+        for node in nodes_at(resource.root, steps(path))
+    )
+    maximum = max((maximum, *scheduled))
     fixed = quantity_or_none(resource.root.at(scaler.fixed).value) if scaler.fixed else None
     if fixed is not None:
         minimum, maximum = fixed, max(fixed, maximum)

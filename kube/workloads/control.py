@@ -67,6 +67,8 @@ class Scaler:
     """Path of the minimum number of replicas."""
     maximum: str
     """Path of the maximum number of replicas."""
+    scheduled: tuple[str, ...] = ()
+    """Paths of numbers that replace the maximum at certain times."""
     target_kind: str = ""
     """Kind of the target if the reference does not specify a kind."""
     default_minimum: int = 1

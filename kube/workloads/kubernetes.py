@@ -134,6 +134,7 @@ WORKLOADS: Final = [
             target="spec.scaleTargetRef",
             minimum="spec.minReplicas",
             maximum="spec.maxReplicas",
+            scheduled=("spec.schedules.*.maxReplicas",),
             part="spec.subTargetSelector",
         ),
     ),

@@ -74,6 +74,16 @@ WAYS = [
         )
         for version, kind, spec in UNKNOWN_SCALERS
     ),
+    over_budget(
+        "an autoscaler with a schedule",
+        "text_generation_inference",
+        5,
+        scaler(
+            "autoscaling.aibrix.ai/v1alpha1",
+            "PodAutoscaler",
+            {"scaleTargetRef": TARGET, "maxReplicas": 1, "schedules": [{"maxReplicas": 100}]},
+        ),
+    ),
     over_budget("an autoscaler", "text_generation_inference", 5, ("1/spec/maxReplicas", 100)),
     over_budget(
         "the minimum of an autoscaler",

@@ -127,6 +127,10 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
             expected = _remedy(resource, {"scaler": record})
             yield Violation(resource.root["spec"], expected, found="an autoscaler of unknown kind")
         for node, evidence_type in _evidence(resource.root, config):
+            if resource.group == "extensions":
+                expected = '"apps/v1": Kubernetes 1.16 removed this API'
+                yield Violation(resource.root["apiVersion"], expected)
+                return
             found = f"{evidence_type} in an unknown kind"
             yield Violation(node, _remedy(resource, _record(node, evidence_type)), found=found)
             return

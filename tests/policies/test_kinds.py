@@ -17,6 +17,7 @@ from policies.evaluation import evaluate
 from policies.resources import Resource
 from policies.rule import ConfigurationError
 from policies.views import View
+from tests.policies import manifests
 from tests.policies.harness import evaluate_rule
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +150,12 @@ def test_pods_of_operators_are_known_and_counted(
     found = findings({"gpu-budget": {"maxGpus": 1}}, manifest)
     assert "kind-known" not in found
     assert f"found {gpus} GPUs" in found["gpu-budget"]
+
+
+def test_removed_api_group_needs_another_version_instead_of_a_record() -> None:
+    old = {**manifests.deployment(), "apiVersion": "extensions/v1beta1"}
+    (message,) = evaluate_rule("kind-known", old)
+    assert 'apiVersion: found "extensions/v1beta1"; write "apps/v1": Kubernetes 1.16' in message
 
 
 def test_kind_without_pods_needs_only_an_empty_record() -> None:

@@ -26,16 +26,17 @@ PASSWORD_OPTION: Final = re.compile(
 """Names of options about passwords, such as `MYSQL_ALLOW_EMPTY_PASSWORD` of database images and
 `PASSWORD_MIN_LENGTH`. Their values are harmless booleans and numbers."""
 _HARMLESS_VALUE: Final = (
-    r"(?i:true|false|yes|no|none|null|auto|empty|dummy|unused|not[-_]needed|[0-9]{1,6})"
+    r"(?i:true|false|yes|no|none|null|auto|default|empty|dummy|unused|not[-_]needed|[0-9]{1,6})"
 )
 HARMLESS: Final = re.compile(rf"^{_HARMLESS_VALUE}$")
-PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$")
+PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$|^(?-i:(OLD)?PWD)$")
 """Names of variables whose absolute paths are not secrets."""
 _TOKENIZER: Final = "(bos|eos|pad|unk|stop|cls|sep|mask|start|end|image|audio|video)"
 NOT_SECRET_NAME: Final = re.compile(
-    r"(?i)([_.-](name|url|uri|header|type|algorithm|arn|audience|backend(_kwargs)?|budget|cmd|dir|endpoint"
-    r"|engine|env|file|helper|interval|issuer|kind|lifetime|limit|location|method|mode|model|mount"
-    r"|namespace|path|period|prefix|provider|region|root|selector|source|store|ttl|version)"
+    r"(?i)([_.-](name|url|uri|header|type|algorithm|arn|audience|backend(_kwargs)?|budget|cmd|dir"
+    r"|endpoint|engine|env|expir(y|ation)|file|helper|interval|issuer|kind|lifetime|limit"
+    r"|location|manager|method|mode|model|mount|namespace|path|period|policy|prefix|provider|ref"
+    r"|region|role|root|rotation|selector|source|store|strategy|ttl|version)"
     r"|secretName|pull_?secrets?"
     rf"|(^|_){_TOKENIZER}_token"
     r"|(^|_)(cache|feature|foreign|group|idempotency|index|label|metric|object|partition|primary"

@@ -213,6 +213,11 @@ def test_secret_in_an_environment_variable_is_rejected(name: str, value: str) ->
         ("HF_TOKEN", "${HF_TOKEN}"),
         ("HF_TOKEN", "${env:HF_TOKEN}"),
         ("GF_DATABASE_PASSWORD", "$__file{/etc/secrets/password}"),
+        ("SECRETS_MANAGER", "aws"),
+        ("VAULT_TOKEN_ROLE", "trainer"),
+        ("AWS_CREDENTIAL_EXPIRATION", "30d"),
+        ("PWD", "/workspace"),
+        ("HF_TOKEN", "default"),
     ],
 )
 def test_harmless_environment_variable_is_accepted(name: str, value: str) -> None:
@@ -257,6 +262,7 @@ def test_secret_in_a_script_is_reported_with_its_line() -> None:
         ["--token=$(TOKEN)"],
         ["--token", "--verbose"],
         ["--token", "auto", "--use-auth-token=true"],
+        ["--token", "default"],
         ["sh", "-c", "EOS_TOKEN=128001 PAD_TOKEN='end_of_text' MAX_TOKEN=4096 run"],
         ["--api-key-file", "/etc/key"],
         ["--image-pull-secret", "registry"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -37,7 +38,7 @@ NOT_SECRET_NAME: Final = re.compile(
     r"|endpoint|engine|env|expir(y|ation)|file|helper|interval|issuer|kind|lifetime|limit"
     r"|location|manager|method|mode|model|mount|namespace|path|period|policy|prefix|provider|ref"
     r"|region|role|root|rotation|selector|source|store|strategy|ttl|version)"
-    r"|secretName|pull_?secrets?"
+    r"|secretName|(?-i:[a-zA-Z]Name(Annotation)?)|pull_?secrets?"
     rf"|(^|_){_TOKENIZER}_token"
     r"|(^|_)(cache|feature|foreign|group|idempotency|index|label|metric|object|partition|primary"
     r"|public|routing|shard|sort)_key)$"
@@ -224,8 +225,30 @@ def contains_argument(text: str) -> bool:
 
 
 def contains_in_file(name: str, text: str) -> bool:
-    """Return whether a ConfigMap value, which may be a whole file, contains a secret."""
-    return is_secret(name, text) or contains_setting(text)
+    """Return whether a ConfigMap value, which may be a whole file, contains a secret.
+
+    In a JSON object, the names of its fields apply instead of the name of the file.
+    """
+    fields = list(_fields(text)) if NAME.search(name) else []
+    if any(is_secret(*field) for field in fields or [(name, text)]):
+        return True
+    return contains_secret(text) or contains_setting(text)
+
+
+def _fields(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the strings in a JSON object, each with the name of its field."""
+    try:
+        pending = [("", json.loads(text))] if text.lstrip().startswith("{") else []
+    except ValueError:
+        return
+    while pending:
+        name, value = pending.pop()
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, dict):
+            pending += value.items()
+        elif isinstance(value, list):
+            pending += ((name, item) for item in value)
 
 
 @lru_cache(maxsize=65536)

@@ -280,6 +280,9 @@ def test_harmless_command_is_accepted(arguments: list[str]) -> None:
 SECRETS_IN_OTHER_OBJECTS = [
     manifest("v1", "ConfigMap", data={"api_key": "correct-horse"}),
     manifest("v1", "ConfigMap", data={"a.py": f"login('{TOKEN}')"}),
+    manifest("v1", "ConfigMap", data={"credentials": '{"hub": {"token": "correct-horse"}}'}),
+    manifest("v1", "ConfigMap", data={"credentials": '{"api_keys": ["correct-horse"]}'}),
+    manifest("v1", "ConfigMap", data={"credentials": "{hub: correct-horse}"}),
     manifest("example.com/v1", "Thing", spec={"env": {"DB_PASSWORD": "correct-horse"}}),
     manifest("example.com/v1", "Thing", spec={"auth": [{"name": "password", "value": "horse"}]}),
     manifest("example.com/v1", "Thing", spec={"url": "https://me:correct-horse@example.com"}),
@@ -370,6 +373,15 @@ def test_secret_in_any_other_object_is_rejected(item: Manifest) -> None:
     [
         manifest("v1", "ConfigMap", data={"config.yaml": "tokenizer: fast", "token_ttl": "3600"}),
         manifest("v1", "ConfigMap", data={"password": "", "secretName": "hub"}),
+        # A part of KServe's ConfigMap inferenceservice-config.
+        manifest(
+            "v1",
+            "ConfigMap",
+            data={
+                "credentials": '{"storageSpecSecretName": "a", "s3": {"s3Region": "us-east-1", '
+                '"s3SecretAccessKeyName": "AWS_SECRET_ACCESS_KEY"}}'
+            },
+        ),
         manifest(
             "bitnami.com/v1alpha1", "SealedSecret", spec={"encryptedData": {"password": "AgBy3"}}
         ),

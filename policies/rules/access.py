@@ -67,8 +67,12 @@ drivers write them in every cluster.
 _SIGNERS: Final = "signers"
 _READ_VERBS: Final = ("get", "list", "watch")
 _VIEW_AGGREGATION_LABEL: Final = "rbac.authorization.k8s.io/aggregate-to-view"
-_BOOTSTRAPPING_LABEL: Final = "kubernetes.io/bootstrapping"
-"""Label of all default roles of Kubernetes, including cluster-admin."""
+_DEFAULT_ROLE_LABELS: Final = (
+    "kubernetes.io/bootstrapping",
+    "rbac.authorization.k8s.io/aggregate-to-admin",
+    "rbac.authorization.k8s.io/aggregate-to-edit",
+)
+"""Labels of all default roles of Kubernetes, and of those that are parts of admin and edit."""
 _UNSAFE_CONSTRAINTS: Final = ("privileged", "anyuid", "host*", "node-exporter")
 """OpenShift's SecurityContextConstraints that allow root or access to the node."""
 _ADMINISTRATORS: Final = ("cluster-admin", "cluster-owner")
@@ -234,12 +238,12 @@ def _is_in_kube_system(resource: Resource) -> bool:
 
 
 def _aggregation_violations(role: Node) -> Iterator[Violation]:
-    """Yield violations for selectors that match cluster-admin."""
+    """Yield violations for selectors that match default roles with control of the cluster."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         expressions = selector["matchExpressions"].items()
         keys = {e["key"].text for e in expressions if e["operator"].value in ("In", "Exists")}
         keys |= {key for key, _ in selector["matchLabels"].fields()}
-        if matches_everything(selector) or _BOOTSTRAPPING_LABEL in keys:
+        if matches_everything(selector) or not keys.isdisjoint(_DEFAULT_ROLE_LABELS):
             yield Violation(selector, "a label of the roles to aggregate")
 
 

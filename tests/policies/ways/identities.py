@@ -121,6 +121,10 @@ WAYS = [
         )
         for description, selector in (
             ("their label", {"matchLabels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}),
+            *(
+                (f"the label of {role}", {"matchLabels": {f"{GROUP}/aggregate-to-{role}": "true"}})
+                for role in ("admin", "edit")
+            ),
             (
                 "an expression",
                 {

@@ -66,6 +66,8 @@ drivers write them in every cluster.
 """
 _SIGNERS: Final = "signers"
 _READ_VERBS: Final = ("get", "list", "watch")
+_READING_VERBS: Final = (*_READ_VERBS, "patch", "deletecollection", "*")
+"""Verbs with which the API server returns existing objects."""
 _VIEW_AGGREGATION_LABEL: Final = "rbac.authorization.k8s.io/aggregate-to-view"
 _DEFAULT_ROLE_LABELS: Final = (
     "kubernetes.io/bootstrapping",
@@ -320,7 +322,7 @@ def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
 def _only_writes_secrets(rule: Node, resource: str) -> bool:
     """Return whether the resource is `secrets` and the rule grants no permission to read it."""
     verbs = {verb.text for verb in rule["verbs"].items()}
-    return resource == "secrets" and not verbs & {"get", "list", "watch", "*"}
+    return resource == "secrets" and verbs.isdisjoint(_READING_VERBS)
 
 
 @resource_rule(

@@ -29,6 +29,8 @@ WAYS = [
         "delete",
     ),
     role("changes to all pods", ADMISSION, "mutatingadmissionpolicies", "create"),
+    role("Secrets in the responses to patches", "", "secrets", "patch"),
+    role("Secrets in the responses to deletions", "", "secrets", "deletecollection"),
     role("host path volumes", "", "persistentvolumes", "create"),
     role("host path volumes through an update", "", "persistentvolumes", "patch"),
     role("pod bindings to nodes", "", "pods/binding", "create"),

@@ -173,6 +173,13 @@ _REFERENCES: Final = {
 """Paths of the references to tasks and pipelines."""
 
 
+_WORKSPACE_SOURCES: Final = (
+    "spec.workspaces.*.csi",
+    "spec.workspaces.*.projected.sources.*.serviceAccountToken",
+)
+"""Workspaces of runs that become volumes with files of the node or with tokens."""
+
+
 def _shared_pods(*paths: str) -> Iterator[Pods]:
     """Yield step templates, and the pod templates of tasks that other objects define."""
     for at in paths:
@@ -190,7 +197,7 @@ def _tekton(
         roles=_BATCH,
         ends=True,
         namespaced=kind != "ClusterTask",
-        opaque=opaque,
+        opaque=(*opaque, *_WORKSPACE_SOURCES),
         remote=tuple(
             f"{at}.{field}"
             for at in _REFERENCES.get(kind, ())

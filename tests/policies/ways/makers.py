@@ -49,6 +49,20 @@ TEKTON = "tekton.dev/v1"
 WAYS = [
     *(
         replacement_with_spec(
+            f"a {source} as a workspace of a TaskRun",
+            TEKTON,
+            "TaskRun",
+            "kind-known",
+            taskSpec={"steps": [CONTAINER]},
+            workspaces=[{"name": "a", **fields}],
+        )
+        for source, fields in (
+            ("directory of the node", {"csi": {"driver": "hostpath.csi.k8s.io"}}),
+            ("token", {"projected": {"sources": [{"serviceAccountToken": {"path": "a"}}]}}),
+        )
+    ),
+    *(
+        replacement_with_spec(
             f"the package of a Crossplane {kind} has no fixed version",
             "pkg.crossplane.io/v1",
             kind,

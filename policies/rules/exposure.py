@@ -168,6 +168,8 @@ def _is_node_address(text: str) -> bool:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
     return address.is_loopback or address.is_link_local or address in _METADATA_ADDRESSES
 
 

@@ -188,6 +188,14 @@ WAYS = [
         endpoints=[{"addresses": ["169.254.169.254"]}],
     ),
     replacement(
+        "endpoints at a metadata server, as an IPv6 address",
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        "service-not-public",
+        addressType="IPv6",
+        endpoints=[{"addresses": ["::ffff:100.100.100.200"]}],
+    ),
+    replacement(
         "Endpoints on the node in the older API",
         "v1",
         "Endpoints",

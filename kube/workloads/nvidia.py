@@ -1,4 +1,4 @@
-"""NVIDIA's kinds: NIM, NeMo, Dynamo and the GPU Operator."""
+"""NVIDIA's kinds: NIM, NeMo, Dynamo, the GPU Operator and the Network Operator."""
 
 from __future__ import annotations
 
@@ -188,4 +188,31 @@ GPU_OPERATOR: Final = [
     ),
 ]
 
-KINDS: Final = [*NIM, *DYNAMO, *GPU_OPERATOR]
+_NETWORK_OPERANDS: Final = (
+    "ofedDriver",
+    "rdmaSharedDevicePlugin",
+    "sriovDevicePlugin",
+    "ibKubernetes",
+    "secondaryNetwork.multus",
+    "secondaryNetwork.cniPlugins",
+    "secondaryNetwork.ipoib",
+    "secondaryNetwork.ipamPlugin",
+    "nvIpam",
+    "nicFeatureDiscovery",
+    "docaTelemetryService",
+    "nicConfigurationOperator.operator",
+    "nicConfigurationOperator.configurationDaemon",
+    "spectrumXOperator",
+)
+
+NETWORK_OPERATOR: Final = [
+    WorkloadKind(
+        group="mellanox.com",
+        kind=kind,
+        pods=(_images("spec", *_NETWORK_OPERANDS),),
+        namespaced=False,
+    )
+    for kind in ("NicClusterPolicy", "NicNodePolicy")
+]
+
+KINDS: Final = [*NIM, *DYNAMO, *GPU_OPERATOR, *NETWORK_OPERATOR]

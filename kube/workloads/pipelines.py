@@ -1,4 +1,4 @@
-"""Pipeline and virtual machine kinds: Argo Workflows, Tekton, Spark, KubeVirt."""
+"""Pipeline and virtual machine kinds: Argo Workflows, Tekton, Spark, KubeVirt, CI runners."""
 
 from __future__ import annotations
 
@@ -358,4 +358,24 @@ KUBEVIRT: Final = [
     ),
 ]
 
-KINDS: Final = [*ARGO, *TEKTON, *SPARK, *KUBEVIRT]
+# Runners of GitHub Actions.
+RUNNERS: Final = [
+    WorkloadKind(
+        group="actions.github.com",
+        kind="AutoscalingRunnerSet",
+        pods=(
+            Pods(
+                at=_SPEC,
+                count=(
+                    Count(paths=("spec.minRunners",), maxima=("spec.maxRunners",), default=None),
+                ),
+            ),
+            # The controller adds the image of the container `listener`.
+            Pods(at="spec.listenerTemplate.spec", supplied=("image",), partial=True),
+        ),
+        roles=_BATCH,
+        ends=True,
+    )
+]
+
+KINDS: Final = [*ARGO, *TEKTON, *SPARK, *KUBEVIRT, *RUNNERS]

@@ -100,6 +100,7 @@ def test_proposed_record_makes_rules_read_the_object(spec: dict[str, Any], rule:
 
 
 TEMPLATE = {"template": {"spec": {"containers": [CONTAINER]}}}
+RUNNERS = "actions.github.com/v1alpha1"
 
 
 @pytest.mark.parametrize(
@@ -141,6 +142,8 @@ TEMPLATE = {"template": {"spec": {"containers": [CONTAINER]}}}
             {"podTemplate": {"spec": {"containers": [CONTAINER]}}},
             "an unlimited number of",
         ),
+        (RUNNERS, "AutoscalingRunnerSet", {"maxRunners": 3, **TEMPLATE}, "24"),
+        (RUNNERS, "AutoscalingRunnerSet", TEMPLATE, "an unlimited number of"),
     ],
 )
 def test_pods_of_operators_are_known_and_counted(
@@ -150,6 +153,20 @@ def test_pods_of_operators_are_known_and_counted(
     found = findings({"gpu-budget": {"maxGpus": 1}}, manifest)
     assert "kind-known" not in found
     assert f"found {gpus} GPUs" in found["gpu-budget"]
+
+
+@pytest.mark.parametrize(("version", "fixed"), [("3.2", True), ("latest", False), (None, False)])
+def test_images_of_the_network_operator_are_checked(version: str | None, fixed: bool) -> None:
+    image = {"repository": "nvcr.io/nvidia/mellanox", "image": "doca-driver", "version": version}
+    manifest = {
+        "apiVersion": "mellanox.com/v1alpha1",
+        "kind": "NicClusterPolicy",
+        "metadata": {"name": "a"},
+        "spec": {"ofedDriver": image, "secondaryNetwork": {"multus": image}},
+    }
+    found = findings({}, manifest)
+    assert "kind-known" not in found
+    assert ("image-tag-fixed" not in found) is fixed
 
 
 def test_removed_api_group_needs_another_version_instead_of_a_record() -> None:

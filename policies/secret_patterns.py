@@ -78,7 +78,8 @@ VALUE: Final = re.compile(
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
     # The password of a URL, unless it is a shell variable in upper case, such as `$TOKEN`.
     r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:"
-    r"(([^/\s:@$]|\$[A-Z0-9_]*[^A-Z0-9_/\s:@])[^/\s:@]*[^/\s:@)}>]|(\$\w*)?[^\w/\s:@)}>]|\w)@"
+    r"(([^/\s:@$]|\$[A-Z0-9_]*[^A-Z0-9_/\s:@])[^/\s:@]*[^/\s:@)}>]"
+    r"|(\$[A-Za-z0-9_]*)?[^A-Za-z0-9_/\s:@)}>]|[A-Za-z0-9_])@"
 )
 ARGUMENT: Final = re.compile(
     r"((--([a-z0-9]+[_-])*(password|passwd|passphrase|api[_-]?key|(access|secret)[_-]key"

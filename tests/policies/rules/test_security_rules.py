@@ -125,6 +125,7 @@ def test_capabilities_can_be_allowed_by_configuration() -> None:
         ("REDIS_URL", "redis://:correct-horse@redis:6379/0"),
         ("REDIS_URL", "redis://:$ecret!@redis:6379/0"),
         ("REDIS_URL", "redis://:$ecret123@redis:6379/0"),
+        ("REDIS_URL", "redis://:$ü@redis:6379/0"),
         ("API_KEY_URL", "https://:correct-horse@example.com"),
         ("SECRET_NAME", "ghp_" + "a" * 36),
         ("DB_PASSWORD_TYPE", "correct-horse"),

@@ -274,7 +274,7 @@ def _pull_request(event: Path) -> dict[str, Any]:
     """Return the pull request in a GitHub event; empty if there is none."""
     try:
         content = json.loads(event.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise GitopsError(f"GITHUB_EVENT_PATH ({event}) cannot be read: {error}") from error
     request = content.get("pull_request") if isinstance(content, dict) else None
     return request if isinstance(request, dict) else {}

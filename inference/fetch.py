@@ -228,7 +228,7 @@ def _fetch_errors(message: str) -> Iterator[None]:
 
     try:
         yield
-    except (BaseError, OSError, HTTPException, ValueError) as error:
+    except (BaseError, OSError, HTTPException, ValueError, RecursionError) as error:
         raise FetchError(f"{message}: {first_line(error)}") from None
 
 

@@ -146,7 +146,7 @@ def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:
             layer["annotations"][_FILE_PATH]: (str(layer["digest"]), int(layer["size"]))
             for layer in json.loads(text)["layers"]
         }
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ExportError(f"{url} is not the manifest of a model: {error!r}") from None
     for digest, _ in found.values():
         if not _DIGEST.fullmatch(digest):

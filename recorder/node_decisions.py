@@ -240,7 +240,7 @@ def _parse_mark(text: str) -> Fault:
     try:
         fields = json.loads(text)
         return Fault(fields["reason"], str(fields["message"]), int(fields["gpus"]))
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return Fault("UnreadableMark", f"the annotation {MARK} is unreadable", 0)
 
 

@@ -251,7 +251,7 @@ class Study:
         """Return the recorded GPU time of the runs; empty if the record is missing or damaged."""
         try:
             found: dict[str, Any] = json.loads((self._directory / LEDGER).read_bytes())
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
         return found
 

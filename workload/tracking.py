@@ -120,7 +120,7 @@ class Service(ABC):
     def _stored_ids(self) -> dict[str, str]:
         try:
             found: dict[str, str] = json.loads((self._directory / RUNS_FILE).read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found
 

@@ -112,6 +112,6 @@ def _mlflow_run_id(export: Path | None) -> str:
     """Return the MLflow run ID that `track: mlflow` stored next to an export."""
     try:
         content = json.loads((export.parent / RUNS_FILE).read_bytes()) if export else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return ""
     return str(content.get("mlflow", ""))

@@ -310,7 +310,9 @@ def test_an_invalid_token_is_not_printed(
 
 
 @pytest.mark.parametrize(
-    "event", [None, "{", "[]", '{"pull_request": null}', "é".encode("latin-1")]
+    "event",
+    [None, "{", "[]", '{"pull_request": null}', "é".encode("latin-1"), "[" * 10**5],
+    ids=["missing", "cut", "list", "null", "latin-1", "brackets"],
 )
 def test_invalid_event_file_is_reported_without_a_traceback(
     event: str | bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

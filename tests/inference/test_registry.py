@@ -19,6 +19,7 @@ import trustme
 
 from inference import registry
 from inference.registry import RegistryFiles
+from workload.manifest import ExportError
 
 REGISTRY, BLOB_STORE = "https://registry.example.com/", "https://blobs.example.com/"
 WEIGHTS = b"weights"
@@ -83,8 +84,15 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return server
 
 
-def files() -> RegistryFiles:
-    return RegistryFiles(f"oci://registry.example.com/models/digits@{digest(MANIFEST)}")
+def files(manifest: bytes = MANIFEST) -> RegistryFiles:
+    return RegistryFiles(f"oci://registry.example.com/models/digits@{digest(manifest)}")
+
+
+def test_deeply_nested_manifest_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = b"[" * 10**5
+    monkeypatch.setattr(server, "open", lambda *_, **__: Body(manifest))
+    with pytest.raises(ExportError, match="is not the manifest of a model"):
+        files(manifest)
 
 
 def test_one_token_is_used_for_all_files(server: Server) -> None:

@@ -136,7 +136,11 @@ def test_shared_gpus_and_mig_devices_count_as_gpus_but_other_resources_do_not(
     assert (state.gpus, state.offered, state.ready) == (1009, 0, False)
 
 
-@pytest.mark.parametrize("mark", ["", "7", '{"reason": "XidError", "message": "", "gpus": 1e999}'])
+@pytest.mark.parametrize(
+    "mark",
+    ["", "7", '{"reason": "XidError", "message": "", "gpus": 1e999}', "[" * 10**5],
+    ids=["empty", "number", "infinite", "brackets"],
+)
 async def test_node_with_an_unreadable_mark_stays_cordoned(mark: str) -> None:
     api = Api(annotations={MARK: mark})
     api.node["spec"]["unschedulable"] = True

@@ -459,7 +459,8 @@ def test_a_lost_journal_is_rebuilt_even_if_the_first_attempt_is_interrupted(
     assert stage.api.jobs.keys() == runs
 
 
-def test_damaged_records_count_as_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ledger", [b"", b"[" * 10**5], ids=["cut", "brackets"])
+def test_damaged_records_count_as_lost(ledger: bytes, tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.step()
     runs = set(stage.api.jobs)
@@ -469,7 +470,7 @@ def test_damaged_records_count_as_lost(tmp_path: Path) -> None:
     records = tmp_path / "digits-sweep"
     lines = (records / JOURNAL).read_bytes().splitlines(keepends=True)
     (records / JOURNAL).write_bytes(b"".join([lines[0], b"\0" * 64 + b"\n", *lines[2:]]))
-    (records / LEDGER).write_bytes((records / LEDGER).read_bytes()[:40])
+    (records / LEDGER).write_bytes(ledger or (records / LEDGER).read_bytes()[:40])
     stage.start()
     stage.step()
     assert stage.api.jobs.keys() == runs

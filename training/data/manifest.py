@@ -212,7 +212,7 @@ class Verification:
         """Return the record, keyed by file name; empty if there is none or if it is damaged."""
         try:
             known = json.loads(self.record.read_bytes()) if self.record else {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return known if isinstance(known, dict) else {}
 

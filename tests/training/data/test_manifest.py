@@ -85,7 +85,7 @@ def test_a_truncated_file_is_damaged_despite_the_record(tmp_path: Path, parts: l
         check(tmp_path, parts)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a": 1}'])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a": 1}', b"[" * 10**5])
 def test_a_damaged_record_is_ignored(
     tmp_path: Path, parts: list[Part], files_read: list[str], content: bytes
 ) -> None:

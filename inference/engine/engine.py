@@ -12,6 +12,7 @@ from pathlib import Path
 from inference.config import InferenceConfig
 from inference.engine.interface import Observer, Served
 from inference.engine.pool import Pool
+from workload.configuration import ConfigurationError
 from workload.manifest import ExportError, Manifest, read_manifest
 from workload.report import emit
 
@@ -180,16 +181,23 @@ def compile_cache() -> Path:
     """Return a temporary directory for compiled models. Only this user can access the directory.
 
     This is necessary because compiled models are executed as code. Normally, the directory is the
-    same at every start, so that a restarted container does not compile again.
+    same at every start, so that a restarted container does not compile again. Raise
+    ConfigurationError if there is no writable temporary directory.
     """
-    directory = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    found = directory.lstat()
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if ours and not stat.S_IMODE(found.st_mode) & 0o077:
-        return directory
-    return Path(tempfile.mkdtemp(prefix="inference-"))
+    try:
+        directory = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        found = directory.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if ours and not stat.S_IMODE(found.st_mode) & 0o077:
+            return directory
+        return Path(tempfile.mkdtemp(prefix="inference-"))
+    except OSError as error:
+        raise ConfigurationError(
+            f"there is no usable temporary directory ({error}): mount a volume at /tmp, or set "
+            "TMPDIR to a writable directory"
+        ) from None
 
 
 def remove_compiled(directory: Path, sha256: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from inference.engine.engine import ModelEngine, compile_cache, remove_compiled
 from tests.inference.engine.exports import Serve, infer, sample, until, worker_pids, write_probe
 from tests.inference.engine.probes import FINE, HOLD, RELEASE, SLEEP
+from workload.configuration import ConfigurationError
 from workload.manifest import ExportError, read_manifest
 
 
@@ -228,6 +229,14 @@ def test_the_compile_cache_survives_a_restart(temporary: Path) -> None:
         (folder / name).touch()
     remove_compiled(folder, "ab")
     assert [path.name for path in folder.iterdir()] == ["cd-1.pt2"]
+
+
+def test_missing_temporary_directory_is_an_error_that_names_the_remedy(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "missing"))
+    with pytest.raises(ConfigurationError, match="set TMPDIR to a writable directory"):
+        compile_cache()
 
 
 def test_a_compile_cache_writable_by_others_is_not_used(temporary: Path) -> None:

@@ -31,7 +31,7 @@ def run(config: InferenceConfig) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight.
 
     On a second signal, exit at once. Raise ConfigurationError if the server cannot listen, or if
-    its API keys, its certificate or its temporary directory cannot be used.
+    its API keys, its certificate, its tracing variables or its temporary directory cannot be used.
     """
     # Do not close the runner, because closing waits for all threads. The thread that reads the
     # manifest may be blocked by a volume.

@@ -1,6 +1,7 @@
 """State shared by all requests of one server."""
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from inference.engine.interface import UnavailableError
 from inference.engine.pool import UNAVAILABLE_RETRY_SECONDS, Pool
 from inference.http.messages import HttpError
 from inference.metrics import Metrics
+from workload.configuration import ConfigurationError
 
 if TYPE_CHECKING:
     from inference.tracing import Tracing
@@ -22,7 +24,7 @@ class Service:
     tracing: "Tracing | None" = None
 
     def __init__(self, config: InferenceConfig, engine: ModelEngine, metrics: Metrics) -> None:
-        """Raise ConfigurationError if the API keys cannot be read."""
+        """Raise ConfigurationError if the API keys cannot be read, or if tracing cannot start."""
         self.config = config
         self.engine = engine
         self.access = Access(config.api_keys_file) if config.api_keys_file else None
@@ -34,10 +36,7 @@ class Service:
         """Time at which the main event loop last ran."""
         metrics.engine = engine
         if config.tracing_endpoint:
-            # Imported only if enabled, because the import takes memory and time.
-            from inference.tracing import Tracing
-
-            self.tracing = Tracing(config.tracing_endpoint, config.tracing_ratio, config.model_name)
+            self.tracing = _start_tracing(config)
 
     def pool(self, version: str | None = None) -> Pool:
         """Return the pool of the loaded model.
@@ -59,3 +58,17 @@ class Service:
         self.last_turn = time.monotonic()
         if self.access is not None:
             self.access.refresh()
+
+
+def _start_tracing(config: InferenceConfig) -> "Tracing":
+    try:
+        # Imported only if enabled, because the import takes memory and time.
+        from inference.tracing import Tracing
+
+        return Tracing(config.tracing_endpoint, config.tracing_ratio, config.model_name)
+    except ValueError as error:
+        # OpenTelemetry does not always name the variable. The values may be secret.
+        names = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
+        raise ConfigurationError(
+            f"one of the variables {names} is invalid ({error}): correct or unset it"
+        ) from None

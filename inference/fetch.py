@@ -65,9 +65,10 @@ def fetch(
 
     The manifest is written last, so a directory that contains a manifest is complete. Every file
     must match the manifest. If `sha256` is given, the weights must have this digest. Existing
-    files that match are kept, and cached files are copied instead of downloaded. Raise FetchError
-    if a file cannot be downloaded, and ExportError if the export does not match its manifest or
-    lacks an artifact.
+    files that match are kept, and cached files are copied instead of downloaded. Incomplete files
+    of earlier downloads are removed, so no other process may download to the same directory. Raise
+    FetchError if a file cannot be downloaded, and ExportError if the export does not match its
+    manifest or lacks an artifact.
     """
     read = _open(url, cache)
     manifest = _manifest(read, url)
@@ -76,6 +77,9 @@ def fetch(
             f"{url} has weights with sha256 {manifest.weights.sha256}, but {sha256} was requested"
         )
     directory.mkdir(parents=True, exist_ok=True)
+    # Earlier attempts that were killed, for example because of a memory limit, leave such files.
+    for unfinished in directory.glob(".*.tmp"):
+        unfinished.unlink(missing_ok=True)
     for file in (manifest.weights, *(manifest.artifact(kind) for kind in kinds)):
         _provide(read, url, file, directory, cache)
     text = manifest.model_dump_json(indent=2, exclude_none=True)

@@ -203,6 +203,14 @@ def test_existing_files_that_match_the_manifest_are_not_fetched_again(
     fetch(url, tmp_path / "export")
 
 
+def test_incomplete_file_of_a_killed_download_is_removed(url: str, tmp_path: Path) -> None:
+    target = tmp_path / "export"
+    target.mkdir()
+    (target / f".model.safetensors.{'0' * 16}.tmp").write_bytes(b"incomplete")
+    fetch(url, target)
+    assert {path.name for path in target.iterdir()} == {MANIFEST_FILE, "model.safetensors"}
+
+
 def test_error_names_the_invalid_field_of_a_manifest(
     url: str, served_dir: Path, tmp_path: Path
 ) -> None:

@@ -113,7 +113,8 @@ class Controller:
         if self._pause_earlier_runs(jobs):
             return False
         if not self._study.is_rebuilt:
-            self._study.rebuild(self._existing_runs(jobs))
+            created = {run: _creation(job) for run, job in jobs.items()}
+            self._study.rebuild(self._existing_runs(jobs), created)
         self._is_recorded = True
         recorded, scheduled = self._study.trials(), self._scheduled()
         trials = [
@@ -267,11 +268,11 @@ class Controller:
                 continue
             entry = ledger.get(trial.run)
             if entry is None:
-                created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
+                assert job is not None  # noqa: S101  see the condition above
                 # If the ledger was lost, assume that a paused trial had GPUs until now, so that the
                 # total is never too low.
                 phase = "waiting" if trial.phase == "waiting" else "placed"
-                entry = {"seconds": 0.0, "seen": created.timestamp(), "phase": phase}
+                entry = {"seconds": 0.0, "seen": _creation(job), "phase": phase}
             idle = trial.phase in _WITHOUT_GPUS and entry["phase"] in _WITHOUT_GPUS
             # A trial may have been placed and preempted, for example while no controller ran.
             idle = idle and not (job is not None and _was_placed(job, entry["seen"]))
@@ -353,6 +354,11 @@ def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int
     if not isinstance(event, Epoch) or not 0 <= event.epoch < math.inf:
         return None
     return int(event.epoch) if event.epoch == int(event.epoch) else None
+
+
+def _creation(job: Object) -> float:
+    """Return the Unix time at which a job was created."""
+    return datetime.fromisoformat(job["metadata"]["creationTimestamp"]).timestamp()
 
 
 def _phase(job: Object) -> Phase:

@@ -233,10 +233,11 @@ class Study:
         """True once `rebuild` has added existing runs, in case an earlier journal was lost."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
-    def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:
+    def rebuild(self, runs: Mapping[str, Mapping[str, str]], created: Mapping[str, float]) -> None:
         """Record existing runs that the journal lacks; `runs` maps run names to settings.
 
         A run is a trial of this sweep if its name equals the name computed from its settings.
+        `created` maps the names of existing jobs to the Unix times at which they were created.
         """
         for run, texts in sorted(runs.items()):
             if run in self.trials():
@@ -245,6 +246,11 @@ class Study:
             if parameters is not None and self._sweep.run(parameters) == run:
                 self.add(parameters)
                 self.set_created(run)
+        # The ledger shows that this sweep started these jobs. If the journal contains no earlier
+        # specification of the sweep either, it was lost, and the time budget continues.
+        since = [created[run] for run in self.trials() if run in created and run in self.ledger()]
+        if since and len(self._study._storage.get_all_studies()) == 1:
+            self._study.set_user_attr("started", min(since))
         self._study.set_user_attr("rebuilt", True)
 
     def ledger(self) -> dict[str, Any]:

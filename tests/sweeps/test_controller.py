@@ -354,6 +354,20 @@ def test_sweep_is_paused_once_its_time_budget_is_used_up(tmp_path: Path) -> None
     assert {run for run, _ in stage.api.commands} == stage.api.jobs.keys()
 
 
+def test_time_budget_continues_if_the_journal_is_lost(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"budget": {"gpu_hours": 1000, "hours": 1}})
+    stage.step()
+    stage.api.set("Running")
+    stage.step(3000)
+    stage.controller.close()
+    (tmp_path / "digits-sweep" / JOURNAL).unlink()
+    stage.start()
+    stage.step(500)
+    assert not stage.api.commands
+    stage.step(101)
+    assert {run for run, _ in stage.api.commands} == stage.api.jobs.keys()
+
+
 def test_changed_sweep_starts_trials_only_after_the_earlier_ones_have_stopped(
     tmp_path: Path,
 ) -> None:
@@ -407,6 +421,19 @@ def test_changed_sweep_resumes_earlier_trials_that_fit_its_new_settings(
         stage.restart()
         assert execute_commands(stage, 6) == []
         assert stage.phases() == dict.fromkeys(runs, "placed")
+
+
+def test_time_budget_of_a_changed_sweep_starts_again(tmp_path: Path) -> None:
+    changes = {"budget": {"gpu_hours": 1000, "hours": 1}}
+    stage = Stage(tmp_path, changes)
+    stage.step()
+    stage.api.set("Running")
+    stage.changes = {**changes, **WIDER_SPACE}
+    stage.restart(3000)
+    execute_commands(stage, 6)
+    assert set(stage.phases().values()) == {"placed"}
+    stage.step(1000)
+    assert stage.api.summary["state"] == "running"
 
 
 def test_running_trial_is_paused_if_the_sweep_had_recorded_it_as_failed(tmp_path: Path) -> None:

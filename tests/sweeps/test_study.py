@@ -109,7 +109,7 @@ def test_study_is_rebuilt_from_the_settings_of_existing_runs(tmp_path: Path) -> 
         original.ask()
     runs = {run: as_text(trial.params) for run, trial in original.trials().items()}
     rebuilt = study(tmp_path / "after")
-    rebuilt.rebuild({**runs, "digits-00000000": runs[next(iter(runs))], "digits-1": {}})
+    rebuilt.rebuild({**runs, "digits-00000000": runs[next(iter(runs))], "digits-1": {}}, {})
     assert {run: trial.params for run, trial in rebuilt.trials().items()} == {
         run: trial.params for run, trial in original.trials().items()
     }

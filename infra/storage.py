@@ -67,8 +67,13 @@ class Storage(Component):
                 protect=value.protect,
                 retain=value.retain,
             )
-            manifest = claim(self.claims[key], args.namespace, value)
-            self.create(f"{name}-claim-{key}", manifest, options)
+            claim_name = self.claims[key]
+            # The resource is named after the claim, because a new key for the same claim would
+            # otherwise delete it. Earlier versions named the resource after the key.
+            if key not in self.claims.values():
+                options.aliases = [pulumi.Alias(name=f"{name}-claim-{key}")]
+            manifest = claim(claim_name, args.namespace, value)
+            self.create(f"{name}-claim-{claim_name}", manifest, options)
         self.register_outputs({"claims": self.claims})
 
 

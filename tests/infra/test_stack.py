@@ -380,8 +380,29 @@ def test_a_static_volume_is_reserved_for_its_claim(provision: Provision) -> None
     plan = provision(values)
     reference = plan.inputs("storage-volume-old")["spec"]["claimRef"]
     assert (reference["namespace"], reference["name"]) == ("ml", "ckpt")
-    assert "storage-volume-old" in plan.dependencies("storage-claim-checkpoints")
+    assert "storage-volume-old" in plan.dependencies("storage-claim-ckpt")
     assert plan["storage-volume-old"].retainOnDelete
+
+
+def test_claim_with_a_new_key_and_the_same_name_remains_the_same_resource(
+    provision: Provision,
+) -> None:
+    values = changed("training.jobs.digits.datasets", "texts")
+    values["storage"]["claims"]["texts"] = {
+        **values["storage"]["claims"].pop("datasets"),
+        "name": "datasets",
+    }
+    claim = provision(values)["storage-claim-datasets"]
+    assert [alias.spec.name for alias in claim.aliases] == ["storage-claim-texts"]
+
+
+def test_claim_does_not_become_the_claim_whose_name_is_its_key(provision: Provision) -> None:
+    values = changed(
+        "storage.claims.copies", {"name": "datasets", "size": "1Gi", "storage_class": "shared"}
+    )
+    values["storage"]["claims"]["datasets"]["name"] = "texts"
+    plan = provision(values)
+    assert not plan["storage-claim-texts"].aliases
 
 
 def test_a_service_serves_the_current_run_of_its_job(provision: Provision) -> None:

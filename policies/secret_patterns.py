@@ -228,9 +228,10 @@ def contains_argument(text: str) -> bool:
 def contains_in_file(name: str, text: str) -> bool:
     """Return whether a ConfigMap value, which may be a whole file, contains a secret.
 
-    In a JSON object, the names of its fields apply instead of the name of the file.
+    In a JSON object named `credentials`, which may contain only names of Secrets, the names of the
+    fields apply instead.
     """
-    fields = list(_fields(text)) if NAME.search(name) else []
+    fields = list(_fields(text)) if name == "credentials" else []
     if any(is_secret(*field) for field in fields or [(name, text)]):
         return True
     return contains_secret(text) or contains_setting(text)
@@ -240,7 +241,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
     """Yield the strings in a JSON object, each with the name of its field."""
     try:
         pending = [("", json.loads(text))] if text.lstrip().startswith("{") else []
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     while pending:
         name, value = pending.pop()

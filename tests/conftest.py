@@ -33,6 +33,7 @@ SERIAL_DIRECTORIES = {
     "cluster/separate": "separate clusters",
     "cluster": "real nodes",
     "faults": "real nodes",
+    "operators/separate": "real nodes",  # They start a cluster before the others share theirs.
     "operators": "real nodes",
     "engine/gitops": "gitops",
     "cluster/separate/volcano": "gang scheduling cluster",

@@ -184,6 +184,10 @@ class Platform:
     def run_name(self, key: str = "digits") -> str:
         return str(self.outputs()["runs"][key]["name"])
 
+    def reset(self) -> None:
+        """Discard the edits of the stack's configuration, including those of earlier tests."""
+        shutil.copyfile(ROOT / self.stack_file.name, self.stack_file)
+
     def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Edit the stack's configuration."""
         document = yaml.safe_load(self.stack_file.read_text())

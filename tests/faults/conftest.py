@@ -1,6 +1,5 @@
 """One cluster for all faults: the stack's run is the reference, and its server is under load."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +19,7 @@ PAUSE = 0.1
 @pytest.fixture(scope="session")
 def arena(real: Platform) -> Iterator[Arena]:
     """Deploy the stack, wait for its run, and serve its export with two replicas."""
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.reset()
     real.hyperparameters(**TRAINED)
     real.edit(
         lambda config: config["gpu-platform:inference"]["services"]["digits"].update(replicas=2)

@@ -5,7 +5,6 @@ Two of the gang's three pods are on the other node, so that one of three process
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from devcluster.nodes.cgroups import ROOT as CGROUPS
-from tests.cluster.platform import ROOT, Platform, await_
+from tests.cluster.platform import Platform, await_
 
 GOOD, SLOW = "gpu-node-0", "gpu-node-1"
 GPU = "nvidia.com/gpu"
@@ -33,7 +32,7 @@ def with_node_health(config: dict[str, Any]) -> None:
 def platform(real: Platform) -> Iterator[Platform]:
     """The stack with the controller that cordons nodes. The former stack is restored at the end."""
     before = real.stack_file.read_text()
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.reset()
     real.edit(with_node_health)
     real.make("up")
     yield real

@@ -101,7 +101,7 @@ def team(
     real: Platform, checkpoints: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Team]:
     """The dev stack without jobs and services, with a gateway and Prometheus."""
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.reset()
     before = real.stack_file.read_text()
     rules = (real.checkout / POLICIES).read_text()
     real.edit(without_prometheus)

@@ -5,7 +5,6 @@ The tests follow the order of an operator's work. Each version is a separate tra
 
 import json
 import shlex
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import yaml
 
 from infra.inference_service import build, build_canary, routes
 from tests.cluster.load import Load, inference_request
-from tests.cluster.platform import ROOT, Platform, await_
+from tests.cluster.platform import Platform, await_
 from tests.infra.serving.examples import CANARY, DIGEST, serving
 from tests.operators import gateway
 from tests.operators.definitions import KEDA, module_folder
@@ -84,7 +83,7 @@ def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     The cluster stays up for the faults (tests/faults), and is taken down after them.
     """
     folder = tmp_path_factory.mktemp("gateway")
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.reset()
     real.hyperparameters(epochs=10)
     assert "(correct)" in real.make("up")
     first = real.run_name()

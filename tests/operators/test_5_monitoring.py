@@ -5,7 +5,6 @@ All faults exist at the same time, and thresholds are a fraction of a minute.
 
 import json
 import re
-import shutil
 import signal
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ from infra.observability.alerts import alerts
 from infra.observability.dashboards import dashboards
 from infra.settings.monitoring import MonitoringSettings
 from tests.cluster.load import Load, inference_request
-from tests.cluster.platform import ROOT, Platform, await_
+from tests.cluster.platform import Platform, await_
 from tests.infra.test_monitoring import args
 from tests.operators import prometheus
 from tests.operators.definitions import module_folder
@@ -49,7 +48,7 @@ MICROSECONDS = 2_000_000
 
 @pytest.fixture(scope="module")
 def watched(real: Platform) -> Iterator[Watched]:
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.reset()
     real.hyperparameters(epochs=10)
     assert "(correct)" in real.make("up")
     served, before = real.run_name(), real.stack_file.read_text()

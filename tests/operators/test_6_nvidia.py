@@ -5,7 +5,6 @@ Volcano and the controller of node health read what NVIDIA's programs report.
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from infra.gpu_stack import PLUGIN
 from infra.settings.cluster import GpuSettings
-from tests.cluster.platform import ROOT, Platform, await_
+from tests.cluster.platform import Platform, await_
 from tests.operators import nvidia
 
 GOOD, FAULTY = NODES = "gpu-node-0", "gpu-node-1"
@@ -32,7 +31,7 @@ UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack
 def platform(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """The stack with NVIDIA's device plugin, GPU feature discovery and node health."""
     folder = tmp_path_factory.mktemp("nvidia")
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.reset()
     real.make("up")
     before, labels = real.stack_file.read_text(), {node: labels_of(real, node) for node in NODES}
     image = nvidia.push_image(real.state, folder)

@@ -3,7 +3,6 @@
 Gateway, Prometheus, KEDA, the control plane's autoscaler and the model servers are real.
 """
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from devcluster.images.catalog import ToolImage
 from devcluster.spec import Kind, cluster_spec
 from tests.cluster.load import Load, inference_request
-from tests.cluster.platform import ROOT, Platform, await_
+from tests.cluster.platform import Platform, await_
 from tests.operators import gateway, prometheus
 from tests.training.programs import free_port
 
@@ -109,7 +108,7 @@ def handlers() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def scaled(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scaled]:
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.reset()
     real.hyperparameters(epochs=10)
     assert "(correct)" in real.make("up")
     served, before = real.run_name(), real.stack_file.read_text()

@@ -77,7 +77,10 @@ class Swept:
         return dict(json.loads(found["metadata"]["annotations"][SWEEP_SUMMARY_ANNOTATION]))
 
     def jobs(self) -> list[dict[str, Any]]:
-        found = self.platform.kubectl("get", "jobs.batch.volcano.sh", "-n", "ml-dev")
+        selector = "app.kubernetes.io/name=digits"
+        found = self.platform.kubectl(
+            "get", "jobs.batch.volcano.sh", "-n", "ml-dev", "-l", selector
+        )
         return [job for job in found["items"] if job["metadata"]["name"] not in self.earlier]
 
     def files(self, path: str) -> list[Path]:
@@ -96,6 +99,7 @@ class Swept:
 
 @pytest.fixture(scope="module")
 def swept(real: Platform, checkpoints: Path) -> Swept:
+    real.reset()
     real.edit(add)
     made = Swept(real, checkpoints, {run.name for run in checkpoints.glob("digits-*")})
     with real.started("up") as process:

@@ -93,6 +93,7 @@ class Notebook:
 
 @pytest.fixture(scope="module")
 def notebook(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    real.reset()
     real.edit(clear)
     real.make("up")
     text = "kubectl create secret generic anna --namespace ml-dev --from-literal=token"

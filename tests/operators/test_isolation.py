@@ -22,7 +22,7 @@ from devcluster.toolchain import ensure
 from kube.kinds.record import RENDEZVOUS_PORT
 from kube.names import WORKLOAD_LABEL
 from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
-from tests.cluster.platform import ROOT, Platform, await_
+from tests.cluster.platform import Platform, await_
 from tests.faults.units import Units
 from tests.tiers import unavailable
 
@@ -172,7 +172,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 def isolated(real: Platform) -> Iterator[Isolated]:
     if shutil.which("ipset", path=f"{os.environ['PATH']}:/usr/sbin") is None:
         unavailable("ipset is not installed (Debian: ipset)")
-    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    real.reset()
     real.hyperparameters(epochs=10)
     assert "(correct)" in real.make("up")
     served = real.run_name()

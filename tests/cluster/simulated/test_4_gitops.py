@@ -66,7 +66,9 @@ def test_manual_edits_are_reported_as_drift_and_repaired_by_an_update(
         "Queue research": "update",
         "NetworkPolicy allow-dns in ml-simulated": "delete",
     }
-    cluster.shell("pulumi up --yes --refresh --skip-preview --stack simulated")
+    update = "pulumi up --yes --refresh --stack simulated"
+    assert 'conflict with "kubectl-patch"' in cluster.shell(f"{update} || true")
+    cluster.shell(f"PULUMI_K8S_ENABLE_PATCH_FORCE=true {update}")
     assert preview(cluster, "--refresh").status == 0
 
 

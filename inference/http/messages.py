@@ -110,9 +110,13 @@ class Request:
     span: "Span | None" = None
 
     def decode_path(self) -> None:
-        """Remove the origin and the query from the path, and decode it."""
+        """Remove the origin and the query from the path, and decode its segments.
+
+        Encoded slashes stay encoded. Otherwise, they would separate segments here, but not in a
+        proxy that restricts access by path.
+        """
         path = _ORIGIN.sub("", self.path.partition("?")[0])
-        self.path = unquote(path) if "%" in path else path
+        self.path = unquote(re.sub("(?i)%(?=2f)", "%25", path)) if "%" in path else path
 
     def append(self, data: bytes) -> None:
         """Append a part of the body."""

@@ -18,7 +18,7 @@ from training.data.manifest import (
 )
 from training.data.progress import Report
 from training.data.samples import DataError, Dataset, Indices, Targets, digest_of, local_order
-from workload.files import sha256_of
+from workload.files import sha256_of, visible_files
 
 BYTE_VOCABULARY: Final = 256
 """Number of different tokens if each byte is a token."""
@@ -101,11 +101,11 @@ class Windows:
 
 
 def text(directory: Path, shape: tuple[int, ...] | None) -> Dataset:
-    """Load all *.txt files below `directory` as bytes, and hold out the end of each.
+    """Load all visible *.txt files below `directory` as bytes, and hold out the end of each.
 
     Raise DataError if there are none, or if they contain too little text.
     """
-    paths = sorted(directory.rglob("*.txt"))
+    paths = [path for path in visible_files(directory) if path.suffix == ".txt"]
     if not paths:
         raise DataError(
             f"{directory} has no *.txt file: put text there, or choose another data_dir"

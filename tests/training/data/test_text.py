@@ -43,8 +43,9 @@ def test_every_window_of_every_stream_is_seen_once_per_epoch(
     ]
 
 
-def test_end_of_every_file_is_held_out(tmp_path: Path) -> None:
-    write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000, "no.md": 5000})
+def test_end_of_every_visible_file_is_held_out(tmp_path: Path) -> None:
+    hidden = {".c.txt": 1000, ".ipynb_checkpoints/a.txt": 3000, "deep/.snapshot/b.txt": 1000}
+    write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000, "no.md": 5000} | hidden)
     data = load("text", tmp_path, (10,), seed=0)
     a, b = ((tmp_path / "text" / name).read_bytes() for name in ("a.txt", "deep/b.txt"))
     train, held_out = (
@@ -87,8 +88,9 @@ def test_too_little_text_is_rejected(sizes: dict[str, int], message: str, tmp_pa
 
 
 def test_error_names_the_unreadable_text_file(tmp_path: Path) -> None:
-    (tmp_path / "text/broken.txt").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"broken.txt cannot be read: Is a directory"):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/broken.txt").symlink_to("missing")
+    with pytest.raises(DataError, match=r"broken.txt cannot be read: No such file or directory"):
         load("text", tmp_path, (10,), seed=0)
 
 

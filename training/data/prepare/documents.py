@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from training.data.samples import DataError
+from workload.files import visible_files
 
 TEXT_SUFFIX: Final = ".txt"
 """Suffix of files that contain one text each."""
@@ -13,13 +14,11 @@ _ROWS_AT_A_TIME: Final = 256
 
 
 def find(directory: Path) -> list[Path]:
-    """Return the text files below a directory, sorted. Raise DataError if there are none."""
-    patterns = [f"*{suffix}" for suffix in _READERS]
-    found = {path for pattern in patterns for path in directory.rglob(pattern)}
-    # A file that is named only `.txt` has no suffix.
-    paths = sorted(path for path in found if path.suffix in _READERS and path.is_file())
+    """Return the visible text files below a directory, sorted; raise DataError without any."""
+    found = visible_files(directory)
+    paths = [path for path in found if path.suffix in _READERS and path.is_file()]
     if not paths:
-        *others, last = patterns
+        *others, last = (f"*{suffix}" for suffix in _READERS)
         raise DataError(f"{directory} has no {', '.join(others)} or {last} file")
     return paths
 

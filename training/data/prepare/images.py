@@ -20,7 +20,7 @@ from training.data.prepare.output import ShardWriter, finish_interrupted, new_da
 from training.data.progress import Progress, Report
 from training.data.samples import DataError, Samples
 from training.settings import DatasetName
-from workload.files import is_utf8
+from workload.files import is_utf8, visible_files
 
 ImageShape = tuple[Literal[1, 3], int, int]
 
@@ -77,8 +77,8 @@ def from_directory(
     files = [
         (path, label)
         for label, name in enumerate(classes)
-        for path in sorted((directory / name).rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
+        for path in visible_files(directory / name)
+        if path.is_file()
     ]
     if not files:
         raise DataError(

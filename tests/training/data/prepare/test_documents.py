@@ -18,10 +18,11 @@ def write(path: Path, **columns: object) -> Path:
     return path
 
 
-def test_file_without_a_suffix_is_ignored(tmp_path: Path) -> None:
-    for name in (".txt", "a.txt", ".b.txt"):
+def test_hidden_files_are_ignored(tmp_path: Path) -> None:
+    (tmp_path / "..2026").mkdir()
+    for name in (".txt", "a.txt", ".b.txt", "..2026/a.txt"):
         (tmp_path / name).write_text("a text")
-    assert find(tmp_path) == [tmp_path / ".b.txt", tmp_path / "a.txt"]
+    assert find(tmp_path) == [tmp_path / "a.txt"]
 
 
 def test_every_row_of_the_column_is_a_text(tmp_path: Path) -> None:

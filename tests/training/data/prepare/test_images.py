@@ -30,6 +30,8 @@ def write_pictures(folder: Path, count: int = 20) -> None:
     (folder / "cat/cut.png").write_bytes((folder / "cat/again.png").read_bytes()[:900])
     (folder / "README").write_text("belongs to no class")
     (folder / "cat/.hidden").write_text("")
+    (folder / "cat/.snapshot").mkdir()
+    (folder / "cat/.snapshot/old.png").write_text("")
 
 
 def prepare(folder: Path, target: Path, *arguments: str) -> int:

@@ -370,6 +370,9 @@ def test_login_command_depends_on_the_registry(registry: str, command: str, tmp_
     assert "s3cret" not in calls
 
 
+GITLAB_VARIABLES = {"CI_JOB_ID": "42"}
+
+
 def gitlab_login(directory: Path, **variables: str) -> tuple[dict[str, str], str]:
     """Run the login script of GitLab's jobs; return its variables and the calls of cloud CLIs."""
     for name in ("aws", "az", "gcloud"):
@@ -378,9 +381,10 @@ def gitlab_login(directory: Path, **variables: str) -> tuple[dict[str, str], str
         program.chmod(0o755)
     (directory / "calls").touch()
     login = gitlab_jobs()[".login"]["before_script"][-1]
-    tokens = {name: f"jwt-{name}" for name in gitlab_jobs()[".login"]["id_tokens"]}
+    given = {name: f"jwt-{name}" for name in gitlab_jobs()[".login"]["id_tokens"]} | variables
+    given |= GITLAB_VARIABLES | {"TMPDIR": str(directory)}
     path = f"{directory}:{os.environ['PATH']}"
-    done = bash(f"{login}\nenv -0 > {directory}/env", directory, PATH=path, **tokens, **variables)
+    done = bash(f"{login}\nenv -0 > {directory}/env", directory, PATH=path, **given)
     assert done.returncode == 0, done.stderr
     text = (directory / "env").read_text()
     found = dict(item.split("=", 1) for item in text.split("\0") if item)
@@ -415,6 +419,22 @@ def test_gitlab_writes_a_configuration_for_google_cloud(tmp_path: Path) -> None:
     assert "/ci@lab.iam.gserviceaccount.com:" in written["service_account_impersonation_url"]
     source = Path(written["credential_source"]["file"])
     assert source.read_text() == "jwt-GOOGLE_ID_TOKEN"
+
+
+def test_gitlab_jobs_leave_no_credentials_on_the_machine(tmp_path: Path) -> None:
+    before = {*tmp_path.iterdir()}
+    found, _ = gitlab_login(
+        tmp_path, AZURE_CLIENT_ID="client", REGISTRY="lab.azurecr.io", AZURE_TENANT_ID="tenant"
+    )
+    written = {Path(found[name]) for name in ("AZURE_FEDERATED_TOKEN_FILE", "DOCKER_CONFIG")}
+    assert all(path.exists() for path in written)
+    homes = {Path(found[name]).parent for name in ("AZURE_CONFIG_DIR", "CLOUDSDK_CONFIG")}
+    assert {path.parent for path in written} == homes
+    # GitLab runs `after_script` in a new shell, also after a failure.
+    (clean,) = gitlab_jobs()[".login"]["after_script"]
+    assert bash(clean, tmp_path, TMPDIR=str(tmp_path), **GITLAB_VARIABLES).returncode == 0
+    left = {path.name for path in {*tmp_path.iterdir()} - before}
+    assert left == {"aws", "az", "gcloud", "calls", "env"}
 
 
 def test_gitlab_login_does_nothing_without_variables(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from simulation import ClusterError
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status."""
     options = _parser().parse_args(arguments)
-    os.umask(0o022)  # containers without root must be able to read images and the kubelet's volumes
+    os.umask(0o022)  # non-root containers must be able to read images and the kubelet's volumes
     os.environ.update(environment.proxy_exclusions())  # for kubectl and skopeo
     os.environ["KUBERC"] = "off"  # the user's kuberc may make deletions interactive
     try:

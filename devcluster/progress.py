@@ -46,7 +46,7 @@ class Step:
         self.name = name
         self.detail = ""
         self.printed = ""
-        """The last line that `update` has printed."""
+        """The last line that `update` printed."""
         self._reporter = reporter
         self._reported = time.monotonic()
         self._live: Progress | None = None

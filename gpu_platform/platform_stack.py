@@ -191,7 +191,7 @@ class Platform:
         longest_name = key if service.canary is None else f"{key}-canary"
         _raise_if_any(key, chain(_problems_of_key(key, longest_name), problems))
         if service.canary is not None and canary_image is not None:
-            # In the platform's stack, this setting is the key of an image. Here, any value states
+            # In the platform's stack, this setting is the key of an image. Here, any value means
             # that the canary does not use the image of the service.
             canary = service.canary.model_copy(update={"image": "canary"})
             service = service.model_copy(update={"canary": canary})

@@ -32,8 +32,8 @@ def with_custom_rules(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
         for rule in _load(file):
             if not _NAME.fullmatch(rule.name) or rule.name in used_names:
                 raise ConfigurationError(
-                    f"{file}: found the rule {rule.name!r}; write a unique name of "
-                    "lower-case words, separated by hyphens"
+                    f"{file}: found the rule {rule.name!r}, whose name is invalid or already "
+                    "used; write a unique name of lower-case words, separated by hyphens"
                 )
             used_names.add(rule.name)
             rules.append(rule)

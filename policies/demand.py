@@ -74,7 +74,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
                     each = (Decimal(1), Decimal(1)) if shared else pods
                     maximum, requested = (_times(amount, number) for number in each)
                     yield Demand(workload, pod, queue, name, True, maximum, requested)
-            # A claim may have several requests.
+            # Added after the loop, because a claim may have several requests, which all count.
             counted |= {shared for shared, _, _ in claimed}
 
 

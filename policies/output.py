@@ -20,7 +20,7 @@ def run(command: Callable[[], int], failed: int = 1) -> int:
     be written for another reason, the status is `failed`.
     """
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller, such as with `>&-`
+        if getattr(sys, name) is None:  # closed by the caller, for example with `>&-`
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  open until the exit
     try:
@@ -41,7 +41,7 @@ def run(command: Callable[[], int], failed: int = 1) -> int:
 def exit_on_termination() -> None:
     """Raise SystemExit on SIGTERM and SIGHUP, so that `with` and `finally` clean up.
 
-    A signal that the caller ignores, such as nohup, remains ignored.
+    A signal that the caller (such as nohup) ignores remains ignored.
     """
 
     def leave(number: int, _: object) -> NoReturn:

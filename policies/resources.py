@@ -52,7 +52,7 @@ class Resource:
 
     `pulumi_type` is the engine's type token, and `properties` is plain data (see
     `policies.properties`). If `protected` is true, Pulumi rejects a deletion. `existing` lists
-    address patterns of objects that already exist; patches to them create nothing. `kinds` is the
+    address patterns of objects that already exist; patches of them create nothing. `kinds` is the
     registry of workload kinds. If the object is embedded in another one, `node` is its location
     there. `default_namespace` is the namespace of an object that sets none, or None if it is
     unknown. `copies` is the maximum number of such objects that run at the same time.
@@ -165,7 +165,7 @@ class Resource:
 
     @cached_property
     def listed(self) -> list[Node]:
-        """The objects of a list, such as a PodList, with their kind."""
+        """The items of a list, such as a PodList, each with its `apiVersion` and `kind`."""
         items = self.properties.get("items")
         if not self.kind.endswith("List") or not isinstance(items, list):
             return []
@@ -230,7 +230,7 @@ class Resource:
         return self._metadata["namespace"].value is UNKNOWN
 
     def may_be(self, namespace: str | None, name: str) -> bool:
-        """Return whether this may be the object with a certain name and namespace.
+        """Return whether this object may have the given name and namespace.
 
         Unknown names and namespaces match everything. `namespace` is None if it is unknown.
         """

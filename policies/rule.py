@@ -1,6 +1,6 @@
 """Rules: metadata, configuration and a function that yields violations.
 
-Rules do not depend on the paths at which manifests contain pods. A rule has one of five scopes:
+Rules do not depend on where manifests define their pods. A rule has one of five scopes:
 
 - `pod_rule`: called for every pod specification, regardless of its path;
 - `workload_rule`: called for every resource that runs pods;

@@ -97,9 +97,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _without_controls(text: str) -> str:
-    """Return a text that a terminal displays without executing control sequences.
+    """Replace the control characters of a text, which a terminal would execute, with escapes.
 
-    Progress bars become lines.
+    Carriage returns become newlines, so each update of a progress bar is printed as a line.
     """
     lines = re.sub(r"\r\n?", "\n", text)
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", lines)

@@ -39,7 +39,7 @@ class Policy:
     settle_seconds: float = 600
     """Time that a node must be healthy before it is uncordoned."""
     slow_reports: int | None = None
-    """Number of run starts that must report a node as slow before it is cordoned."""
+    """Number of run starts in which a node is reported as slow before it is cordoned."""
     xids: frozenset[int] = frozenset()
     """Xid errors that make a node unhealthy."""
 

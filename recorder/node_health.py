@@ -347,7 +347,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--slow-reports",
         type=int,
-        help="number of run starts that must report a node as slow before it is cordoned",
+        help="number of run starts in which a node is reported as slow before it is cordoned",
     )
     options.add_argument("--prometheus", help="URL of the Prometheus server with the Xid errors")
     options.add_argument(

@@ -56,8 +56,8 @@ def write(
 ) -> Path | None:
     """Write one record and remove the oldest failures beyond the limit.
 
-    Return the record's JSON file, or None if the record already exists or its failure has
-    the maximum number of records.
+    Return the record's JSON file, or None if the record already exists or its failure
+    already has the maximum number of records.
 
     Raises:
         OSError: If the claim is full or not writable, or if a directory is a link.
@@ -129,7 +129,7 @@ def _directory(failures: Path, termination: Termination, name: str) -> Path:
     """Return the directory of the failure that a termination belongs to, or a new directory."""
     now = datetime.now(UTC)
     end = (termination.finished or now).astimezone(UTC)
-    # The node's clock may be ahead. A failure in the future would remain the last one.
+    # The node's clock may be ahead. A failure dated in the future would remain the newest.
     ahead = max(end - now, timedelta())
     start = (termination.started or end).astimezone(UTC) - ahead
     end -= ahead
@@ -190,7 +190,7 @@ def _existing_ancestor(directory: Path) -> Path:
 
 def _write_atomically(path: Path, text: str) -> None:
     unfinished = path.with_name(f".{path.name}.tmp")
-    # The run may have created a link with this name, and "x" follows no links.
+    # The run may have created a link with this name, and "x" does not follow links.
     unfinished.unlink(missing_ok=True)
     try:
         with unfinished.open("x", errors="replace") as file:

@@ -65,7 +65,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits for the GPU time and for the time since the first trial.
+    """Limits on the GPU time and on the time since the first trial.
 
     `reserve` is the GPU time that running trials may still use between the decision to pause them
     and the actual pause.

@@ -246,8 +246,9 @@ class Study:
             if parameters is not None and self._sweep.run(parameters) == run:
                 self.add(parameters)
                 self.set_created(run)
-        # The ledger shows that this sweep started these jobs. If the journal contains no earlier
-        # specification of the sweep either, it was lost, and the time budget continues.
+        # The ledger shows that this sweep started these jobs. If the journal contains no other
+        # specification of the sweep, an earlier journal was lost, so the time budget counts from
+        # the creation of the first of these jobs.
         since = [created[run] for run in self.trials() if run in created and run in self.ledger()]
         if since and len(self._study._storage.get_all_studies()) == 1:
             self._study.set_user_attr("started", min(since))

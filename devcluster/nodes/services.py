@@ -50,7 +50,7 @@ class NodeServices:
 
     def containerd(self) -> Service:
         """Return the containerd 1.6 service, configured for CNI and the cluster's registry."""
-        # restrict_oom_score_adj is set because runc cannot lower the score without
+        # restrict_oom_score_adj is set because runc cannot lower the OOM score without
         # CAP_SYS_RESOURCE.
         config = self._write(
             "containerd.toml",
@@ -101,7 +101,7 @@ class NodeServices:
         CNI_CHAIN.write_text(json.dumps(chain))
 
     def kubelet(self) -> Service:
-        """Return the kubelet service, which sets GPU feature discovery's node labels."""
+        """Return the kubelet service, with the node labels that GPU feature discovery would set."""
         config = self._write("kubelet.json", self._kubelet_configuration())
         labels = {
             "nvidia.com/gpu.present": "true",

@@ -11,7 +11,7 @@ from devcluster.toolchain import GROUPS, Extra, Group, ensure
 
 
 def main() -> int:
-    """Print progress and the directory of the tools. Return 1 if a tool cannot be installed."""
+    """Install the tools and print their directory. Return 1 if a tool cannot be installed."""
     parser = argparse.ArgumentParser(prog="python -m devcluster.toolchain", description=__doc__)
     parser.add_argument(
         "group",

@@ -26,7 +26,11 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class VolcanoFiles:
-    """Volcano's files. `root` is named after the module's digest and is complete or absent."""
+    """Volcano's files.
+
+    `root` is named after the module's digest. It is renamed into place, so it is either complete or
+    absent.
+    """
 
     root: Path
 
@@ -106,7 +110,7 @@ def _chart_archive(directory: Path, name: str) -> bytes:
 
 @dataclass(frozen=True)
 class OperatorFiles:
-    """Manifests of one module, in the directory `root`, which is complete or absent."""
+    """Manifests of one module. `root` is renamed into place, so it is either complete or absent."""
 
     module: Module
     root: Path

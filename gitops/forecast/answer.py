@@ -41,7 +41,7 @@ class GangAnswer(_Model):
     """Most frequent verdict. `runs`: already running in the snapshot. `waits`: not started when the
     simulation ends."""
     verdicts: dict[Verdict, int]
-    """Number of simulations with each verdict, the most frequent first."""
+    """Number of simulations with each verdict, most frequent first."""
     start_seconds: float | None = None
     start_range: Range | None = None
     """Range of known start times over all simulations; null if the gang starts in no simulation."""

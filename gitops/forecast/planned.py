@@ -55,7 +55,7 @@ def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
 
 
 def not_simulated(title: str) -> str:
-    """Return the assumption that the pods of an object are not simulated."""
+    """Return the text of the assumption that an object's pods are not simulated."""
     return f"pods of {title} are not simulated"
 
 
@@ -119,7 +119,7 @@ def _minimum(stack: Stack, workload: Workload, pod: Pod, size: int) -> int:
         minimum = quantity_or_none(group.root["spec"]["minMember"].value) if group else None
     elif workload.gang is not None:
         minimum = quantity_or_none(workload.gang.minimum.value)
-        # Volcano's webhook sets the minimum of a Volcano Job to the number of all pods by default.
+        # By default, Volcano's webhook sets a Volcano Job's minimum to its total number of pods.
         needs_all = workload.gang.defaults_to_all or workload.resource.group == BATCH_GROUP
         if not minimum and needs_all:
             return size

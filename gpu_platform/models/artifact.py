@@ -103,7 +103,7 @@ def gather(export: Path, directory: Path) -> Files:
     """
     for name in Files(export).names():
         if PurePosixPath(name).parts[0].startswith(".") or name == LINEAGE_FILE:
-            raise GitopsError(f"{export / name} does not belong to an export: remove it")
+            raise GitopsError(f"{export / name} does not belong in an export: remove it")
         target = directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

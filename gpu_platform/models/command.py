@@ -60,7 +60,7 @@ def _publish(options: argparse.Namespace) -> Iterator[str]:
     repository = _repository(options, options.repository)
     if repository.reference.tag or repository.reference.digest:
         raise UsageError(
-            f"{options.repository}: omit tag and digest; the version is tagged with the run's name"
+            f"{options.repository}: omit the tag and digest; the run's name is used as the tag"
         )
     objects = _objects(options)
     password = os.environ.get(signing.PASSWORD)

@@ -126,7 +126,7 @@ class InferenceService(Deferred):
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
             if canary_image is not None and "canary" in values:
-                # Any value states that the canary does not use the image of the service.
+                # Any value works: it only marks that the canary has its own image.
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = validate(InferenceSettings, values, "services", name).services.values()
@@ -171,7 +171,7 @@ class Volcano(Deferred):
     """The batch scheduler, its queues and priority classes."""
 
     queues: pulumi.Output[list[str]]
-    """Names of the queues for jobs, which have no child queues. Unknown until all queues exist."""
+    """Names of the leaf queues, which accept jobs. Unknown until all queues exist."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -182,7 +182,7 @@ class Volcano(Deferred):
             settings = validate(VolcanoSettings, values)
             return volcano.Volcano(name, volcano.VolcanoArgs(volcano=settings), self.options())
 
-        # In a preview, webhooks would reject the runs in queues that do not exist yet.
+        # In a preview, Volcano's webhooks would reject runs whose queues do not exist yet.
         self.queues = self.when_known(args, build).apply(
             lambda built: pulumi.Output.all(
                 *(queue.id for queue in built.queue_objects.values())

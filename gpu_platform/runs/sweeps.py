@@ -13,9 +13,10 @@ _KEYS: Final = {
 
 
 def check_summary(key: str, summary: Mapping[str, Any], *more: str) -> None:
-    """Raise GitopsError if a sweep's summary lacks a key, because its controller is older.
+    """Raise GitopsError if a sweep's summary lacks a key that this version requires.
 
-    `more` lists keys that only the caller requires.
+    An earlier version of the controller wrote such a summary. `more` lists keys that only the
+    caller requires.
     """
     if not summary.keys() >= {*_KEYS, *more}:
         raise GitopsError(

@@ -260,7 +260,7 @@ class Application:
         share = self._by_peer[request.peer] * len(self._by_peer)
         if min(self._computing, share) >= pool.max_in_flight:
             raise OverloadedError(
-                f"{self._computing} requests are in flight already",
+                f"{self._computing} requests are already in flight",
                 pool.estimated_wait(pool.queued),
             )
 

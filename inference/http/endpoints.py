@@ -42,7 +42,7 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     if time.monotonic() >= deadline:
         raise DeadlineError("the deadline passed before the whole request had been read")
     # The body and the outputs count against the same limit. Larger outputs would exceed it even if
-    # there were no other client.
+    # this were the client's only request.
     max_bytes = min(limits.max_output_bytes, limits.max_bytes_per_peer - request.charged)
     size = v2_json.check_output_size(parsed, max_bytes, limits.max_json_bytes)
     _reserve(reserve, size)

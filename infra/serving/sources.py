@@ -33,7 +33,7 @@ def model_path(version: Version) -> str:
 
 
 def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
-    """Return the mount of the claim with the run, model or hub cache; empty without a claim."""
+    """Return the mount of the claim that contains the run, model or hub cache, if there is one."""
     source = version.source
     name = args.service.checkpoints if version.run or version.winner else None
     if source is not None:

@@ -46,7 +46,7 @@ class NodeHealthSettings(Settings):
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
-        description="Number of run starts within 24 hours that must report a node as slow "
+        description="Number of run starts within 24 hours in which a node is reported as slow "
         "(termination message `slow node NODE: …`) before the node is cordoned. null ignores these "
         "reports.",
     )
@@ -69,7 +69,7 @@ class NodeHealthSettings(Settings):
         default=[443, 6443],
         description="Ports of the API server. With network isolation, the pod may connect only to "
         "these ports, DNS and the port in the URL of Prometheus. If the pods of Prometheus use "
-        "another port than its Service, add the pods' port.",
+        "a different port than its Service, add the pods' port.",
     )
 
     @model_validator(mode="after")

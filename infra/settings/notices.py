@@ -128,9 +128,9 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
     if on_gke:
         yield (
             f"{full_key('gpu', 'node_selector')} has a GKE label, and on GKE the DCGM exporter "
-            "does not find the driver by default: alerts and dashboards would cover no GPU. Set "
-            f"{full_key('monitoring', 'dcgm_exporter')}.gke to true, or install to false if the "
-            "cluster has an exporter."
+            "does not find the driver by default: alerts and dashboards would not cover any GPU. "
+            f"Set {full_key('monitoring', 'dcgm_exporter')}.gke to true, or install to false if "
+            "the cluster has an exporter."
         )
 
 
@@ -190,7 +190,7 @@ def _too_few_cores_or_no_grace_period(settings: StackSettings) -> Iterator[str]:
             yield (
                 f"{job_key(key, 'omp_threads')} is {threads}, so {processes} processes start "
                 f"{processes * threads} threads, but {job_key(key, 'cpu')} is {job.cpu}: set at "
-                f"most {max(1, int(cores / processes))}, or more CPUs."
+                f"most {max(1, int(cores / processes))}, or request more CPUs."
             )
         elif processes > 1 and cores < processes:
             yield (

@@ -76,7 +76,7 @@ class QuotaSettings(Settings):
                 )
             if name.startswith("requests."):
                 raise ValueError(
-                    f"contains {name}: leave out the prefix requests., which the stack adds"
+                    f"contains {name}: leave out the prefix `requests.`, which the stack adds"
                 )
             if "/" not in name and not name.startswith("hugepages-"):
                 raise ValueError(

@@ -177,7 +177,7 @@ _WORKSPACE_SOURCES: Final = (
     "spec.workspaces.*.csi",
     "spec.workspaces.*.projected.sources.*.serviceAccountToken",
 )
-"""Workspaces of runs that become volumes with files of the node or with tokens."""
+"""Paths of workspace sources that become CSI or service account token volumes in pods."""
 
 
 def _shared_pods(*paths: str) -> Iterator[Pods]:

@@ -2,8 +2,8 @@
 
 A path is a string such as `spec.tasks.*.template.spec`. `*` stands for every item or value, and
 `[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. Other paths
-of a pod, such as the path of its replica count, may also contain `*`. In these paths, `*` stands
-for the item that it matched in the path of the pod specification.
+of a pod, such as the path of its replica count, may also contain `*`. There, `*` stands for the
+same item as in the path of the pod specification.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class WorkloadKind:
     They may modify only labels, because rules cannot evaluate other changes.
     """
     destinations: tuple[str, ...] = ()
-    """Paths of strings that name a field in a created object. An event sets this field."""
+    """Paths of strings that name fields of created objects that an event sets (Argo Events)."""
     remote: tuple[str, ...] = ()
     """Paths of the source from which a controller fetches definitions of pods.
 

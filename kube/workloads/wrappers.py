@@ -202,7 +202,7 @@ PACKAGES: Final = [
     for kind in ("Provider", "Function", "Configuration")
 ]
 
-# CloudNativePG resources, which set the images of the Postgres pods.
+# CloudNativePG resources, which set the images of the Postgres and PgBouncer pods.
 OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",

@@ -29,8 +29,8 @@ class MountConfig(TaskConfig):
 
     size: Quantity = Field(
         default="1Gi",
-        description="Maximum size limit per GPU that the remediation sets, such as 8Gi. It is "
-        "smaller if the memory limit requires it. A container without GPUs counts as one GPU.",
+        description="Size limit per GPU that the remediation sets, such as 8Gi. It sets less if "
+        "the memory limit requires it. A container without GPUs counts as one GPU.",
     )
     min_size: Quantity = Field(
         default="64Mi",
@@ -58,8 +58,8 @@ def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
     In training pods, these are the containers with GPUs. In other pods, they are the containers
     with several GPUs. System pods have no such containers.
 
-    A Kubeflow TrainingRuntime may request no GPUs, because the TrainJob may request them. In this
-    case, all main containers are returned, except the containers of CPU tasks.
+    A Kubeflow TrainingRuntime may leave the GPU requests to the TrainJob. In this case, all main
+    containers are returned, except the containers of CPU tasks.
     """
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
     if pod.role(config) == "system":
@@ -238,7 +238,7 @@ def _min_size(pod: Pod, config: MountConfig) -> Decimal:
     ),
 )
 def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """All processes of the node share its /dev/shm, and nobody cleans it up."""
+    """All processes of the node share its /dev/shm, and nothing cleans it up."""
     at_shm = {volume.steps for _, volume in volumes_at_shm(pod) if volume is not None}
     at_shm |= {volume.steps for volume in _volumes_with_shm(pod)}
     for volume in pod.volumes.items():

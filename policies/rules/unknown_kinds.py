@@ -232,7 +232,7 @@ def _remedy(resource: Resource, record: dict[str, Any]) -> str:
 
 
 def _record(node: Node, evidence_type: str) -> dict[str, Any]:
-    """Return a record with which the rules read a value that looks like part of a workload."""
+    """Return a record that lets the rules read a value that looks like part of a workload."""
     if evidence_type == "a manifest":
         return {"objects" if isinstance(node.value, dict) else "texts": [_path(node.steps)]}
     if evidence_type == "an accelerator":
@@ -264,7 +264,7 @@ def _requests(keys: Sequence[Key], *rest: Key, **devices: str) -> dict[str, Any]
 
 
 def _split(keys: Sequence[Key]) -> tuple[Sequence[Key], Sequence[Key]]:
-    """Split a path before its last name, so that the first part leads to an object."""
+    """Split a path before its last key that is not an index; the first part leads to an object."""
     index = max((i for i, key in enumerate(keys) if isinstance(key, str)), default=0)
     return keys[:index], keys[index:]
 

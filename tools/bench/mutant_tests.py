@@ -258,7 +258,7 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
         return "survived"
 
     def run() -> int:
-        sys.dont_write_bytecode = True  # the mutant must not remain as bytecode
+        sys.dont_write_bytecode = True  # the mutant's bytecode would outlive it
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         _redirect_output(log)
         files = sorted({test.partition("::")[0] for test in chosen})

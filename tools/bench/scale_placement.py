@@ -27,9 +27,9 @@ from tools.bench.scale_gangs import Gangs, PodWatch
 VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
 MIN_RATE = 60.0
 MIN_PAUSE = 1.0
-"""Minimum pause (s) between two bindings after which an incomplete gang is partially bound.
+"""Pause (s) in binding after which an incomplete gang counts as partially bound.
 
-It equals one scheduling cycle of Volcano, which binds all pods of a gang.
+It equals one scheduling cycle of Volcano, in which all pods of a gang are bound.
 """
 _TIMEOUT = 600.0
 
@@ -59,7 +59,10 @@ def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, A
 
 
 def placement_goals(result: dict[str, Any]) -> list[Goal]:
-    """Return the goals for Volcano: the slowest round's rate, and all partially bound gangs."""
+    """Return the goals for Volcano.
+
+    They limit the rate of the slowest round, and the number of partially bound gangs in all rounds.
+    """
     rounds = result["rounds"][VOLCANO]
     rate = min(found["podsPerSecond"] for found in rounds)
     partial = sum(found["partialGangs"] for found in rounds)

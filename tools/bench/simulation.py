@@ -160,7 +160,10 @@ class Predictions:
             if real.verdict not in gang.verdicts:
                 reason = _reason(gang.title, victims, certain, evicted)
                 self.misses[reason] = self.misses.get(reason, 0) + 1
-                self._note(f"state {state}: {gang.title} {gang.outcome}, {real.verdict}: {reason}")
+                self._note(
+                    f"state {state}: {gang.title}: predicted {gang.outcome}; "
+                    f"other cluster: {real.verdict}; reason: {reason}"
+                )
             if real.verdict == "starts later" and gang.start_range is not None:
                 real_start, found = real.start_seconds or 0.0, gang.start_range
                 minimum, maximum = found.least * (1 - _TOLERANCE), found.most * (1 + _TOLERANCE)
@@ -168,10 +171,12 @@ class Predictions:
                 self.near_starts += minimum <= real_start <= maximum
                 if not minimum <= real_start <= maximum:
                     self._note(
-                        f"state {state}: {gang.title} {durations(found)}, {real_start:.0f} s"
+                        f"state {state}: {gang.title}: start predicted after {durations(found)}; "
+                        f"other cluster: after {real_start:.0f} s"
                     )
         for name in sorted((evicted - victims) | (certain - evicted)):
-            self._note(f"state {state}: {name} {'is' if name in evicted else 'is not'} evicted")
+            result = "evicted" if name in evicted else "not evicted"
+            self._note(f"state {state}: {name}: {result} in the other cluster")
 
     def _note(self, text: str) -> None:
         print_line(text)

@@ -193,8 +193,8 @@ def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
                 "queue": "research",
                 "priority_class": "sweeps",
                 "gpus_per_node": 1,
-                # The values that a sweep draws depend on its job. With another job, the second
-                # search draws other values.
+                # The values that a sweep draws depend on its job. A different job makes the second
+                # search draw different values.
                 "cpu": 2 if name == SECOND else 1,
                 "memory": "1Gi",
                 "shm": "64Mi",

@@ -17,9 +17,9 @@ LOSSES_PER_COPY: Final = 100
 class EventFiles(contextlib.ExitStack):
     """Event files of a run.
 
-    `step` is the number of the run's steps when this process starts. If a killed process has
-    written events for later steps, TensorBoard hides them. Raise ConfigurationError if tensorboard
-    is not installed.
+    `step` is the number of steps that the run has completed when this process starts. If a killed
+    process has written events for later steps, TensorBoard hides them. Raise ConfigurationError if
+    tensorboard is not installed.
     """
 
     def __init__(self, directory: Path, step: int = 0) -> None:
@@ -62,10 +62,9 @@ class EventFiles(contextlib.ExitStack):
 class Tracer:
     """Profiler that skips the first `after` steps of this process and then records `steps` steps.
 
-    If `steps` is 0, it is disabled. `before` is the number of the run's steps when this process
-    starts. After the last profiled
-    step, or at exit, the trace is written to `directory`/rank-<rank>-step-<first>.json.gz. Raise
-    OSError if it cannot be written.
+    If `steps` is 0, it is disabled. `before` is the number of steps that the run has completed when
+    this process starts. After the last profiled step, or at exit, the trace is written to
+    `directory`/rank-<rank>-step-<first>.json.gz. Raise OSError if it cannot be written.
     """
 
     _profile: profile | None = None

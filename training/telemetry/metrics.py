@@ -102,7 +102,7 @@ class Metrics(contextlib.ExitStack):
             "data_wait_seconds", "Part of a step spent waiting for its batch"
         )
         self.checkpoint_seconds = histogram(
-            "checkpoint_seconds", "Pause of training for a checkpoint"
+            "checkpoint_seconds", "Time for which a checkpoint pauses training"
         )
         self._write_seconds = histogram(
             "checkpoint_write_seconds",

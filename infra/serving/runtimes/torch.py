@@ -79,7 +79,7 @@ class Torch(InferenceConfig, Runtime):
         """Return an error message if the device does not match the number of GPUs."""
         if gpus and self.backend in PROGRAMS and self.device != "cpu":
             return (
-                f"sets backend to {self.backend}, which computes on the CPU only, but gpus is "
+                f"sets backend to {self.backend}, which runs only on the CPU, but gpus is "
                 f"{gpus}: set gpus to 0, or device to cpu"
             )
         if not gpus and self.device == "cuda":

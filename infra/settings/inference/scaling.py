@@ -131,7 +131,8 @@ class RollbackSettings(Settings):
     )
     min_requests: PositiveInt = Field(
         default=20,
-        description="Minimum number of requests in window_seconds for an evaluation.",
+        description="Minimum number of requests in window_seconds. With fewer requests, "
+        "error_share and latency_seconds are not evaluated.",
     )
     window_seconds: int = Field(
         default=30, ge=10, le=3600, description="Time (s) over which requests are evaluated."
@@ -153,7 +154,7 @@ class RollbackSettings(Settings):
         min_length=1,
         description="Ports of the API server. With network isolation, the program may connect only "
         "to these ports, DNS and the port in the URL of Prometheus. If the pods of Prometheus "
-        "use another port than its Service, add the pods' port.",
+        "use a different port than its Service, add the pods' port.",
     )
 
     @model_validator(mode="after")

@@ -81,7 +81,7 @@ class ParameterSettings(Settings):
             if self.model_fields_set - {"choices"}:
                 raise ValueError("sets both choices and a range: keep one of them")
             if len({str(choice) for choice in self.choices}) < len(self.choices):
-                raise ValueError("has a duplicate choice: list each one once")
+                raise ValueError("has a duplicate choice: list each choice once")
             return self
         if self.min is None or self.max is None:
             raise ValueError("must set min and max, or choices")
@@ -333,7 +333,7 @@ class SweepSettings(Settings):
         return trained / self.length
 
     def reserve(self, interval_seconds: float) -> float:
-        """Return the GPU-seconds that trials may use before the controller has paused them."""
+        """Return the GPU-seconds that trials may still use until the controller has paused them."""
         return self.parallel * self.gpus * (interval_seconds + self.job.grace_seconds)
 
     def extremes(self) -> Iterator[dict[str, Value]]:

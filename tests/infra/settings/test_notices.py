@@ -30,11 +30,17 @@ def notices_for_job(kind: str = "volcano", **changes: Any) -> list[str]:
     ("changes", "advice"),
     [
         ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 7}, None),
-        ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 5000}, "set at most 7, or more CPUs"),
+        (
+            {"cpu": "56", "gpus_per_node": 8, "omp_threads": 5000},
+            "set at most 7, or request more CPUs",
+        ),
         ({"cpu": "1m", "gpus_per_node": 8}, "less than one core for each of the 8 processes"),
         ({"cpu": "1m", "gpus_per_node": 1}, None),
         ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 1}, None),
-        ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 2}, "set at most 1, or more CPUs"),
+        (
+            {"cpu": "500m", "gpus_per_node": 1, "omp_threads": 2},
+            "set at most 1, or request more CPUs",
+        ),
         ({"grace_seconds": 0}, "no time to save a checkpoint"),
     ],
 )

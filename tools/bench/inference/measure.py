@@ -87,7 +87,7 @@ class Series:
     def add(
         self, level: str, records: Records, window: Window, deadline: float, cpu: float
     ) -> float:
-        """Add a measurement, with the CPU time (s) of a request, and return its throughput."""
+        """Add a measurement with its CPU time (s) per request, and return its throughput."""
         found = figures(records, deadline, window)
         self.levels.setdefault(level, []).append({**asdict(found), "cpu": cpu})
         self.records.setdefault(level, []).append((records, window))

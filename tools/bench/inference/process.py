@@ -124,7 +124,7 @@ class RunningServer:
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Return the CPU time (s) that the processes have used, without those that have exited."""
+    """Return the CPU time (s) that the processes have used, excluding exited processes."""
     total = 0.0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -100,7 +100,7 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
 
 
 def _networks(servers: Mapping[str, Any]) -> str:
-    """Return a table with the throughput that each server gains from our optimized network."""
+    """Return a table of each server's throughput with our network relative to plain PyTorch."""
     models = [name for name in servers if f"{name}-plain" in servers]
     names = dict.fromkeys(name for model in models for name in servers[model])
     rows = []
@@ -252,7 +252,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         axes[0, column].set_title(workload.title)
         axes[0, column].axhline(workload.deadline * 1000, color="black", lw=0.8, ls=":")
         axes[0, column].set_xlabel("requests per second, sent at 50, 80, 120% of capacity")
-        axes[1, column].set_xlabel("requests per second, answered for 1, 4, 16, 64 clients")
+        axes[1, column].set_xlabel("requests per second, answered with 1, 4, 16, 64 clients")
         for row in (0, 1):
             axes[row, column].set(xscale="log", yscale="log")
             axes[row, column].grid(True, which="both", lw=0.3)

@@ -14,7 +14,7 @@ _ROWS_AT_A_TIME: Final = 256
 
 
 def find(directory: Path) -> list[Path]:
-    """Return the visible text files below a directory, sorted; raise DataError without any."""
+    """Return the visible text files below a directory, sorted; raise DataError if none exist."""
     found = visible_files(directory)
     paths = [path for path in found if path.suffix in _READERS and path.is_file()]
     if not paths:

@@ -60,10 +60,10 @@ def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except Exception as error:  # the package raises nothing more specific
         raise DataError(f"{path} is not a valid tokenizer.json: {error}") from None
-    # Some files contain a maximum length for a model's inputs, which would cut every text.
+    # Some files set a maximum length for a model's inputs, which would truncate longer texts.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    # A text may contain the name of a special token, such as that of the end of a text.
+    # Encode names of special tokens in a text, such as <|endoftext|>, as ordinary text.
     tokenizer.encode_special_tokens = True
 
     def encode(text: bytes) -> NDArray[Any]:
